@@ -1,0 +1,58 @@
+"""One command, `slotwise`; its subcommands carry the management API's words.
+
+Exit codes: 0 done, 1 failed (one line and a hint), 2 wrong usage or a target that was not met.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+
+import typer
+
+from slotwise import __version__, commands
+from slotwise.errors import SlotwiseError
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def build_app() -> typer.Typer:
+    """The whole command line, with the commands of every module in `slotwise.commands`."""
+    app = typer.Typer(
+        no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+    )
+
+    @app.callback()
+    def _root(
+        version: bool = typer.Option(
+            False, "--version", callback=_version, is_eager=True, help="Print the version."
+        ),
+    ) -> None:
+        """Batch-safe handlers, archives and tooling for TorchServe and Multi Model Server."""
+
+    for module in sorted(info.name for info in pkgutil.iter_modules(commands.__path__)):
+        importlib.import_module(f"slotwise.commands.{module}").register(app)
+    return app
+
+
+def main() -> None:
+    """Run the command line; a SlotwiseError becomes one line, a hint and exit code 1."""
+    try:
+        build_app()()
+    except SlotwiseError as error:
+        sys.stderr.write(f"error: {error.message}\n")
+        if error.hint:
+            sys.stderr.write(f"hint: {error.hint}\n")
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.stderr.write("stopped\n")
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""What every command prints with: people get tables and progress bars, programs get `--json`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+def out() -> Console:
+    """The console for answers (stdout)."""
+    from rich.console import Console
+
+    return Console()
+
+
+def err() -> Console:
+    """The console for progress and errors (stderr)."""
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+def emit(data: Any, as_json: bool, render: Callable[[], Any] | None = None) -> None:
+    """Print `data` as JSON, or what `render` returns (a string or any rich renderable) for people."""
+    if as_json or render is None:
+        sys.stdout.write(json.dumps(data, indent=2, default=str) + "\n")
+        return
+    shown = render()
+    if shown is not None:
+        out().print(shown)
+
+
+def table(title: str, columns: list[str], rows: list[list[Any]]) -> Any:
+    """A rich table; cells that are not strings are right-aligned text of `str(cell)`."""
+    from rich.table import Table
+
+    made = Table(title=title or None, title_justify="left")
+    numeric = [
+        bool(rows) and all(isinstance(row[i], int | float) for row in rows) for i in range(len(columns))
+    ]
+    for name, right in zip(columns, numeric, strict=True):
+        made.add_column(name, justify="right" if right else "left")
+    for row in rows:
+        made.add_row(*[str(cell) for cell in row])
+    return made
+
+
+def progress() -> Progress:
+    """A progress bar on stderr with elapsed time; shows nothing where stderr is not a terminal."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    console = err()
+    return Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
+
+
+def say(message: str) -> None:
+    """One line of progress on stderr."""
+    err().print(message, highlight=False)

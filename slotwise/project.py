@@ -1,0 +1,106 @@
+"""Where things are: what is given (handlers, models, profiles) and what a run leaves behind (`.slotwise/`, `model_store/`).
+
+Given things are looked for in the current folder first, then in the checkout slotwise was installed from, then in the
+wheel's own copy. What a run writes always goes below the current folder.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from slotwise.errors import SlotwiseError
+
+PACKAGE = Path(__file__).resolve().parent
+
+
+def _roots() -> list[Path]:
+    """Folders that may hold handlers/, models/ and profiles/, in order of preference."""
+    checkout, carried = PACKAGE.parent, PACKAGE / "_data"
+    given = (
+        checkout if (checkout / "handlers").is_dir() and (checkout / "pyproject.toml").is_file() else carried
+    )
+    return list(dict.fromkeys([Path.cwd(), given]))
+
+
+def _first(relative: str) -> Path | None:
+    return next((root / relative for root in _roots() if (root / relative).exists()), None)
+
+
+def models() -> dict[str, Path]:
+    """Every known model's folder by name."""
+    found: dict[str, Path] = {}
+    for root in _roots():
+        for spec in sorted((root / "models").glob("*/model.toml")):
+            found.setdefault(spec.parent.name, spec.parent)
+    return dict(sorted(found.items()))
+
+
+def model_folder(name_or_path: str) -> Path:
+    """The folder of a model given by its name, or by the path of a folder that holds a model.toml."""
+    path = Path(name_or_path)
+    if (path / "model.toml").is_file():
+        return path.resolve()
+    known = models()
+    if name_or_path in known:
+        return known[name_or_path]
+    raise SlotwiseError(
+        f"there is no model {name_or_path!r}",
+        f"known models: {', '.join(known)}; or give a folder that holds a model.toml",
+    )
+
+
+def handler_file(name: str) -> Path:
+    """The file of a given handler, by its name without .py."""
+    found = _first(f"handlers/{name}.py")
+    if found is None:
+        names = sorted({file.stem for root in _roots() for file in (root / "handlers").glob("*.py")})
+        raise SlotwiseError(
+            f"there is no handler {name!r}", f"given handlers: {', '.join(names)}; or name a .py file"
+        )
+    return found
+
+
+def profiles() -> list[str]:
+    """The names of all profiles."""
+    return sorted({file.stem for root in _roots() for file in (root / "profiles").glob("*.toml")})
+
+
+def profile_file(name: str) -> Path:
+    """The TOML file of a profile given by its name, or by its path."""
+    if name.endswith(".toml") and Path(name).is_file():
+        return Path(name).resolve()
+    found = _first(f"profiles/{name}.toml")
+    if found is None:
+        raise SlotwiseError(
+            f"there is no profile {name!r}", f"profiles: {', '.join(profiles())}; or give a .toml file"
+        )
+    return found
+
+
+def state_root() -> Path:
+    """The folder of all run-time state: `$SLOTWISE_HOME`, else `.slotwise` in the current folder."""
+    return Path(os.environ.get("SLOTWISE_HOME") or ".slotwise").resolve()
+
+
+def state_dir(name: str = "default") -> Path:
+    """The run-time state of the server `name`: pids, ports, keys, logs. Created for its owner alone."""
+    if not name or not all(c.isalnum() or c in "-_" for c in name):
+        raise SlotwiseError(f"{name!r} cannot be a server's name", "use letters, digits, - and _")
+    path = state_root() / name
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return path
+
+
+def cache_dir() -> Path:
+    """What is slow to make and safe to delete: trained weights, exported graphs."""
+    path = state_root() / "cache"
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def model_store() -> Path:
+    """Where archives are built and served from."""
+    path = Path("model_store").resolve()
+    path.mkdir(exist_ok=True)
+    return path

@@ -1,0 +1,1 @@
+"""Everything that runs inside the server's worker; copied into every archive, imports nothing from the rest of slotwise."""
