@@ -1,0 +1,189 @@
+"""A model's description, `model.toml`: which handler serves it, from which weights, with which input and labels.
+
+    name = "digits"
+    version = "1.0"
+    handler = "image_classifier"          # a given handler, or a .py file of this folder
+    labels = "labels.txt"                 # a list, or a file with one label a line
+    examples = ["seven.png"]              # bodies that the model answers; `slotwise check` replays them
+
+    [input]
+    shape = [1, 28, 28]                   # one item, without the batch axis
+
+    [weights]                             # one file or several; the profile's engine picks
+    state_dict = "weights.pt"
+    module = "net.py"
+
+    [profiles.cuda]                       # what this model wants different from profiles/cuda.toml
+    batch_size = 32
+
+Every path is relative to the folder of the model (or to what its make.py wrote). Unknown keys are errors.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from slotwise.errors import SlotwiseError
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*")
+
+
+def _inside(path: str) -> str:
+    parts = PurePosixPath(path).parts
+    if not parts or path.startswith("/") or ".." in parts or "\\" in path or "," in path:
+        raise ValueError(f"{path!r} is not a path inside the model's folder")
+    return path
+
+
+def _named(name: str) -> str:
+    if not NAME.fullmatch(name):
+        raise ValueError(f"{name!r} cannot be a model's name: use letters, digits, - _ and .")
+    return name
+
+
+File = Annotated[str, AfterValidator(_inside)]
+Count = Annotated[int, Field(ge=1)]
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Input(_Section):
+    """What one item is before it reaches the engine.
+
+    shape: [c, h, w] for a picture, [t] or anything else for other tensors. resize: the shorter side in pixels.
+    crop: the central square's side. mean, std: one number a channel, for values 0..1.
+    invert: dark ink on light paper becomes light on dark. max_pixels: a larger picture is refused with 413.
+    """
+
+    shape: list[int] = []
+    dtype: Literal["float32", "uint8", "int64"] = "float32"
+    resize: Count | None = None
+    crop: Count | None = None
+    interpolation: Literal["nearest", "bilinear", "bicubic"] = "bilinear"
+    mean: list[float] = []
+    std: list[float] = []
+    invert: bool = False
+    max_pixels: Count | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Input:
+        if any(side < 1 for side in self.shape):
+            raise ValueError("shape must be of positive sizes, without the batch axis")
+        for key in ("mean", "std"):
+            numbers = getattr(self, key)
+            if numbers and self.shape and len(numbers) != self.shape[0]:
+                raise ValueError(f"{key} has {len(numbers)} numbers for {self.shape[0]} channels")
+        if any(number <= 0 for number in self.std):
+            raise ValueError("std must be positive")
+        return self
+
+
+class Weights(_Section):
+    """The weights, one file a form. `module` ("net.py" or "net.py:Net") is the Python file that `state_dict` fits."""
+
+    torchscript: File | None = None
+    onnx: File | None = None
+    export: File | None = None
+    state_dict: File | None = None
+    module: File | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Weights:
+        if (self.state_dict is None) != (self.module is None):
+            raise ValueError("state_dict and module belong together: the tensors, and the .py file of their module")
+        return self
+
+    def files(self) -> list[str]:
+        """Every file named here, once."""
+        named = [self.torchscript, self.onnx, self.export, self.state_dict, (self.module or "").split(":")[0]]
+        return list(dict.fromkeys(name for name in named if name))
+
+
+class ModelSpec(_Section):
+    """One model.toml. `files`: what else goes into the archive (files or folders); `options`: for the handler alone."""
+
+    name: Annotated[str, AfterValidator(_named)]
+    version: str = Field("1.0", pattern=r"^[0-9]+(\.[0-9]+)*$")
+    handler: File
+    description: str = ""
+    labels: list[str] | File = []
+    top_k: Count = 5
+    examples: list[File] = []
+    files: list[File] = []
+    input: Input = Input()
+    weights: Weights = Weights()
+    options: dict[str, Any] = {}
+    profiles: dict[str, dict[str, Any]] = {}
+
+    def content(self) -> list[str]:
+        """Every file or folder that the archive carries besides its handler and examples."""
+        return list(dict.fromkeys([*self.weights.files(), *self.files]))
+
+
+def load_spec(folder: Path) -> ModelSpec:
+    """Read and check `folder`/model.toml; a labels file is read into `labels`.
+
+    Raises SlotwiseError, one line that names the file and the key.
+    """
+    path = folder / "model.toml"
+    spec = parse(ModelSpec, read_toml(path), path)
+    if isinstance(spec.labels, str):
+        try:
+            lines = (folder / spec.labels).read_text("utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SlotwiseError(f"{path}: labels: {spec.labels} cannot be read", str(error)) from error
+        spec = spec.model_copy(update={"labels": [line.strip() for line in lines if line.strip()]})
+    if len(set(spec.labels)) < len(spec.labels):
+        repeated = next(label for i, label in enumerate(spec.labels) if label in spec.labels[:i])
+        raise SlotwiseError(f"{path}: labels: {repeated!r} is there twice", "an answer needs distinct labels")
+    return spec
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The TOML file as a dict; SlotwiseError where there is none or it is not TOML."""
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError as error:
+        raise SlotwiseError(f"there is no {path}", "`slotwise new NAME` writes one to start from") from error
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SlotwiseError(f"{path} cannot be read: {error}", "it must be a TOML file in UTF-8") from error
+
+
+def parse(model: type[_Model], data: dict[str, Any], path: Path) -> _Model:
+    """`data` as a `model`; the first thing wrong with it as one line naming `path` and the key."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as failed:
+        first = failed.errors()[0]
+        keys = [str(part) for part in first["loc"] if not re.search(r"[\[\]()]", str(part)) and part not in ("str", "int")]
+        key = ".".join(keys)
+        if first["type"] == "extra_forbidden":
+            known = _known_keys(model, keys[:-1])
+            close = difflib.get_close_matches(keys[-1], known, 1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(known)}"
+            raise SlotwiseError(f"{path}: unknown key {key!r}", hint) from failed
+        if first["type"] == "missing":
+            raise SlotwiseError(f"{path}: the key {key!r} is missing", "every model.toml has a name and a handler") from failed
+        said = first["msg"].removeprefix("Value error, ")
+        raise SlotwiseError(f"{path}: {key}: {said}" if key else f"{path}: {said}", "correct that key") from failed
+
+
+def _known_keys(model: type[BaseModel], section: list[str]) -> list[str]:
+    for key in section:
+        field = model.model_fields.get(key)
+        inner = field.annotation if field else None
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            return []
+        model = inner
+    return sorted(model.model_fields)
