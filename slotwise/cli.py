@@ -23,15 +23,11 @@ def _version(wanted: bool) -> None:
 
 def build_app() -> typer.Typer:
     """The whole command line, with the commands of every module in `slotwise.commands`."""
-    app = typer.Typer(
-        no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
-    )
+    app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
     @app.callback()
     def _root(
-        version: bool = typer.Option(
-            False, "--version", callback=_version, is_eager=True, help="Print the version."
-        ),
+        version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
     ) -> None:
         """Batch-safe handlers, archives and tooling for TorchServe and Multi Model Server."""
 

@@ -45,9 +45,7 @@ def table(title: str, columns: list[str], rows: list[list[Any]]) -> Any:
     from rich.table import Table
 
     made = Table(title=title or None, title_justify="left")
-    numeric = [
-        bool(rows) and all(isinstance(row[i], int | float) for row in rows) for i in range(len(columns))
-    ]
+    numeric = [bool(rows) and all(isinstance(row[i], int | float) for row in rows) for i in range(len(columns))]
     for name, right in zip(columns, numeric, strict=True):
         made.add_column(name, justify="right" if right else "left")
     for row in rows:

@@ -17,9 +17,7 @@ PACKAGE = Path(__file__).resolve().parent
 def _roots() -> list[Path]:
     """Folders that may hold handlers/, models/ and profiles/, in order of preference."""
     checkout, carried = PACKAGE.parent, PACKAGE / "_data"
-    given = (
-        checkout if (checkout / "handlers").is_dir() and (checkout / "pyproject.toml").is_file() else carried
-    )
+    given = checkout if (checkout / "handlers").is_dir() and (checkout / "pyproject.toml").is_file() else carried
     return list(dict.fromkeys([Path.cwd(), given]))
 
 
@@ -55,9 +53,7 @@ def handler_file(name: str) -> Path:
     found = _first(f"handlers/{name}.py")
     if found is None:
         names = sorted({file.stem for root in _roots() for file in (root / "handlers").glob("*.py")})
-        raise SlotwiseError(
-            f"there is no handler {name!r}", f"given handlers: {', '.join(names)}; or name a .py file"
-        )
+        raise SlotwiseError(f"there is no handler {name!r}", f"given handlers: {', '.join(names)}; or name a .py file")
     return found
 
 
@@ -72,9 +68,7 @@ def profile_file(name: str) -> Path:
         return Path(name).resolve()
     found = _first(f"profiles/{name}.toml")
     if found is None:
-        raise SlotwiseError(
-            f"there is no profile {name!r}", f"profiles: {', '.join(profiles())}; or give a .toml file"
-        )
+        raise SlotwiseError(f"there is no profile {name!r}", f"profiles: {', '.join(profiles())}; or give a .toml file")
     return found
 
 

@@ -1,0 +1,72 @@
+"""Which request owns which row.
+
+n requests decode to m items; each item is one row. `owners[row]` says which request a row belongs to, `places[row]` where
+its result stands among that request's results. Rows that padding adds behind the m rows have no owner: nobody ever reads
+them. An error stands where the answer would have stood: `errors[i]` for a whole request, in `results[i]` for one record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from slotwise.worker.context import Headers
+from slotwise.worker.errors import SlotError
+
+
+@dataclass(frozen=True)
+class Request:
+    """One client's request. index: its slot, 0 <= index < n. deadline_s: Unix time, or None."""
+
+    index: int
+    id: str
+    body: bytes
+    headers: Headers
+    deadline_s: float | None = None
+
+
+@dataclass
+class Batch:
+    """The one mutable carrier between the stages; it lives for one call and nothing of it is kept."""
+
+    n: int
+    requests: list[Request | None] = field(init=False)  # [n] None where the request could not even be read
+    errors: list[SlotError | None] = field(init=False)  # [n]
+    results: list[list[Any]] = field(init=False)  # [n][records] a result, or the record's SlotError
+    items: list[Any] = field(default_factory=list)  # [m]
+    owners: list[int] = field(default_factory=list)  # [m]
+    places: list[int] = field(default_factory=list)  # [m]
+    outputs: list[Any] = field(default_factory=list)  # [m] what the model gave, or the row's SlotError
+    decode_ms: float = 0.0
+    inference_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.requests = [None] * self.n
+        self.errors = [None] * self.n
+        self.results = [[] for _ in range(self.n)]
+
+    @property
+    def m(self) -> int:
+        """How many rows the model has to answer."""
+        return len(self.items)
+
+    def accept(self, i: int, decoded: Sequence[Any]) -> None:
+        """Request i decoded to these items; a SlotError among them takes its record's place and costs no row."""
+        for place, item in enumerate(decoded):
+            if not isinstance(item, SlotError):
+                self.items.append(item)
+                self.owners.append(i)
+                self.places.append(place)
+        self.results[i] = list(decoded)
+
+    def reject(self, i: int, error: SlotError) -> None:
+        """Request i as a whole is answered with this error."""
+        self.errors[i] = error
+
+    def scatter(self, results: Sequence[Any]) -> None:
+        """Give every row's result, or its SlotError, back to the request that owns it. One result a row, [m]."""
+        if len(results) != self.m:
+            raise ValueError(f"{len(results)} results for {self.m} rows")
+        for owner, place, result in zip(self.owners, self.places, results, strict=True):
+            self.results[owner][place] = result

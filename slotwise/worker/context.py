@@ -1,0 +1,85 @@
+"""All that differs between TorchServe's and MMS's context, and between both and what a handler wants to know."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+
+class Headers(Mapping[str, str]):
+    """Request headers, looked up without regard to case; iteration gives lower-case names."""
+
+    def __init__(self, raw: Mapping[str, Any] | None = None) -> None:
+        self._values = {str(k).lower(): v for k, v in (raw or {}).items() if isinstance(v, str)}
+
+    def __getitem__(self, name: str) -> str:
+        return self._values[name.lower()]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name.lower() in self._values
+
+
+class ServerContext:
+    """One call's context. Slots are numbered as in the batch: 0 <= i < n."""
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
+        properties: Mapping[str, Any] = raw.system_properties
+        self.server = "torchserve" if "limit_max_image_pixels" in properties else "mms"  # both say server_name "MMS"
+        self.model_dir = Path(properties.get("model_dir") or ".")
+        self.batch_size = int(properties.get("batch_size") or 1)
+        gpu = properties.get("gpu_id")
+        self.gpu_id = int(gpu) if gpu is not None and int(gpu) >= 0 else None
+        described: Mapping[str, Any] = (raw.manifest or {}).get("model", {})
+        self.model_name = str(raw.model_name or described.get("modelName") or "model")
+        self.model_version = str(described.get("modelVersion") or "")
+
+    def request_id(self, i: int) -> str:
+        """The server's id of the request in slot i; it is in the server's access log, too."""
+        return str((self.raw.request_ids or {}).get(i, ""))
+
+    def headers(self, i: int) -> Headers:
+        """The headers of the request in slot i."""
+        return Headers(self.raw.get_all_request_header(i))
+
+    def answer(self, i: int, code: int, phrase: str, content_type: str, headers: Mapping[str, str]) -> None:
+        """Set the status line and the headers of slot i. Both servers count characters, not bytes: ASCII only."""
+        self.raw.set_response_status(code=code, phrase=phrase, idx=i)
+        self.raw.set_response_content_type(i, content_type)
+        for name, value in headers.items():
+            self.raw.set_response_header(i, name, value.encode("ascii", "replace").decode())
+
+    def metric(self, name: str, value: float, unit: str = "", code: int | None = None) -> None:
+        """Report one number through the server's own metrics; a server that will not take it costs nobody an answer.
+
+        unit: "ms", "%" or "" (a count). code: an HTTP status, as the dimension "Code" of a count.
+        """
+        metrics = self.raw.metrics
+        if metrics is None:
+            return
+        try:
+            if unit == "ms":
+                metrics.add_time(name, round(value, 3))
+            elif unit == "%":
+                metrics.add_percent(name, round(value, 2))
+            else:
+                metrics.add_counter(name, int(value), dimensions=self._dimensions(code))
+        except Exception:
+            logger.debug("metric %s was refused", name, exc_info=True)
+
+    def _dimensions(self, code: int | None) -> list[Any] | None:
+        if code is None:
+            return None
+        package = "ts" if self.server == "torchserve" else "mms"
+        return [importlib.import_module(f"{package}.metrics.dimension").Dimension("Code", str(code))]

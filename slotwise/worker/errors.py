@@ -1,0 +1,83 @@
+"""Errors that become one slot's HTTP status; everybody else in the batch is answered as if it had not happened.
+
+SlotError                 the root: a status code and one sentence for the client
+├── BadRequest            400  the body cannot be decoded
+├── TooLarge              413  the body, the picture or the number of records is over a limit
+├── UnsupportedMedia      415  the body is of a kind that this model does not take
+├── Unprocessable         422  well-formed, but it means nothing to this model
+├── ModelFault            500  the model failed on this row, or its output cannot be sent
+├── Unavailable           503  nobody's fault: undecided in time, or the engine is dead
+├── DeadlineExceeded      504  the client's deadline passed before the row was run
+└── OutOfMemory           507  the row alone does not fit into memory
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+
+class SlotError(Exception):
+    """One slot's answer is an error. `message` is shown to the client: no path, no trace, nobody else's data."""
+
+    code = 500
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    @property
+    def phrase(self) -> str:
+        """The status line's reason, for example "Bad Request"."""
+        return HTTPStatus(self.code).phrase
+
+    def body(self) -> dict[str, dict[str, int | str]]:
+        """The error as the client sees it, for a whole request or in one record's place."""
+        return {"error": {"code": self.code, "message": self.message}}
+
+
+class BadRequest(SlotError):
+    """The body cannot be decoded."""
+
+    code = 400
+
+
+class TooLarge(SlotError):
+    """The body, the picture or the number of records is over a limit."""
+
+    code = 413
+
+
+class UnsupportedMedia(SlotError):
+    """The body is of a kind that this model does not take."""
+
+    code = 415
+
+
+class Unprocessable(SlotError):
+    """The body is well-formed, but it means nothing to this model."""
+
+    code = 422
+
+
+class ModelFault(SlotError):
+    """The model failed on this row, or its output cannot be sent."""
+
+    code = 500
+
+
+class Unavailable(SlotError):
+    """Not decided in time, or the engine is dead; another worker may well answer."""
+
+    code = 503
+
+
+class DeadlineExceeded(SlotError):
+    """The deadline that the client set passed before the row was run."""
+
+    code = 504
+
+
+class OutOfMemory(SlotError):
+    """The row alone does not fit into the device's memory."""
+
+    code = 507

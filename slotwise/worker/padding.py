@@ -1,0 +1,77 @@
+"""To which size a group of rows is padded before the engine sees it.
+
+none        the engine takes any size: m rows stay m
+bucketed    the engine prefers few sizes: m rows become the next rung of the ladder
+static      the engine takes prepared sizes only: always the top rung, unless isolation asks for a lower one
+
+The ladder is b, b/2, b/4, ... 1: the sizes that an engine prepares when it is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+KINDS = ("none", "static", "bucketed")
+
+
+def ladder(batch_size: int) -> list[int]:
+    """b, b/2, b/4, ... 1, largest first."""
+    rungs = [batch_size]
+    while rungs[-1] > 1:
+        rungs.append(rungs[-1] // 2)
+    return rungs
+
+
+@dataclass(frozen=True)
+class Padding:
+    """One policy for one largest group of `max_rows` rows."""
+
+    kind: str
+    max_rows: int
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"padding is {self.kind!r}, but it must be one of {', '.join(KINDS)}")
+        if self.max_rows < 1:
+            raise ValueError(f"max_rows is {self.max_rows}, but it must be at least 1")
+
+    def sizes(self) -> list[int]:
+        """The group sizes an engine should prepare, largest first; for "none" only the extremes."""
+        return ladder(self.max_rows) if self.kind != "none" else sorted({self.max_rows, 1}, reverse=True)
+
+    def size(self, m: int, limit: int) -> int:
+        """The padded size of m rows (1 <= m <= limit <= max_rows) where at most `limit` rows may run at once."""
+        if self.kind == "none":
+            return m
+        wanted = limit if self.kind == "static" else m
+        return next(rung for rung in reversed(ladder(self.max_rows)) if rung >= wanted)
+
+    def next_limit(self, size: int) -> int:
+        """The limit after `size` rows turned out to be too many: half of them (0 where one row was too many)."""
+        return size // 2
+
+
+def pad_rows(items: Sequence[Any], size: int, filler: Any) -> list[Any]:
+    """The items followed by copies of `filler`, `size` in all."""
+    return [*items, *([filler] * (size - len(items)))]
+
+
+def pad_sequences(
+    sequences: Sequence[Sequence[int]], value: int, multiple: int = 1
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Token sequences of unequal length as one rectangle, padded on the right with `value`.
+
+    Returns ids [b, t] and mask [b, t] (1 = token, 0 = padding), both int64; t is the longest length rounded up to `multiple`.
+    """
+    longest = max((len(sequence) for sequence in sequences), default=0)
+    t = -(-max(longest, 1) // multiple) * multiple
+    ids = np.full((len(sequences), t), value, dtype=np.int64)
+    mask = np.zeros((len(sequences), t), dtype=np.int64)
+    for row, sequence in enumerate(sequences):
+        ids[row, : len(sequence)] = sequence
+        mask[row, : len(sequence)] = 1
+    return ids, mask

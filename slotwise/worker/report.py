@@ -1,0 +1,62 @@
+"""What a worker says about itself: once when it starts, and in numbers after every batch."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotwise.worker.batch import Batch
+from slotwise.worker.context import ServerContext
+from slotwise.worker.isolation import Tally
+from slotwise.worker.settings import Settings
+
+if TYPE_CHECKING:
+    from slotwise.worker.answer import Answer
+
+logger = logging.getLogger(__name__)
+
+
+def write(context: ServerContext, settings: Settings, engine: Any, notes: Mapping[str, str]) -> None:
+    """Leave `$SLOTWISE_STATE/workers/PID.json` for `slotwise describe`: what this worker really got."""
+    facts = {
+        "model": context.model_name,
+        "version": context.model_version,
+        "profile": settings.profile,
+        "engine": getattr(engine, "name", type(engine).__name__),
+        "precision": getattr(engine, "precision", settings.precision),
+        "device": getattr(engine, "device", settings.device),
+        "threads": settings.threads,
+        "padding": settings.padding,
+        "batch_size": settings.batch_size,
+        "notes": dict(notes),
+    }
+    logger.info("slotwise worker: %s", json.dumps(facts))
+    state = os.environ.get("SLOTWISE_STATE")
+    if not state:
+        return
+    try:
+        folder = Path(state) / "workers"
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = folder / f"{os.getpid()}.tmp"
+        partial.write_text(json.dumps(facts), "utf-8")
+        partial.rename(folder / f"{os.getpid()}.json")
+    except OSError:
+        logger.warning("no report could be left in %s", state, exc_info=True)
+
+
+def measure(context: ServerContext, batch: Batch, tally: Tally, answers: Sequence[Answer], total_ms: float) -> None:
+    """One batch in numbers, through the server's own metrics."""
+    context.metric("BatchFill", 100 * batch.n / context.batch_size, "%")
+    context.metric("PaddingShare", 100 * tally.padding / tally.rows if tally.rows else 0.0, "%")
+    context.metric("DecodeTime", batch.decode_ms, "ms")
+    context.metric("InferenceTime", batch.inference_ms, "ms")
+    context.metric("EncodeTime", max(0.0, total_ms - batch.decode_ms - batch.inference_ms), "ms")
+    if tally.cuts:
+        context.metric("Bisections", tally.cuts)
+    for code, slots in Counter(answer.code for answer in answers if answer.code != 200).items():
+        context.metric("SlotErrors", slots, code=code)

@@ -1,0 +1,75 @@
+"""The profile as the worker sees it.
+
+An archive carries `slotwise.json`: the model's description and the worker-side keys of every profile. Which profile holds
+is decided where the worker runs: `SLOTWISE_PROFILE`, else cuda where the server assigned a GPU, else cpu.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything a handler may ask about how it is to run.
+
+    threads: engine threads of this worker, never more than its cores. padding: "none", "static" or "bucketed".
+    memory_fraction: the share of a GPU's memory this worker may take. model: the model's description (model.toml).
+    """
+
+    profile: str = "cpu"
+    device: str = "cpu"
+    engine: str = "auto"
+    precision: str = "auto"
+    threads: int = 1
+    decode_threads: int = 1
+    padding: str = "none"
+    batch_size: int = 1
+    response_timeout_s: float = 120.0
+    memory_fraction: float = 1.0
+    model: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def load(
+        cls, model_dir: Path, environ: Mapping[str, str] = os.environ, gpu_id: int | None = None, batch_size: int = 1
+    ) -> Settings:
+        """Read the archive's `slotwise.json`; a handler without one runs with the defaults.
+
+        batch_size is the server's (set at registration), not the profile's. `SLOTWISE_OVERRIDES` (a JSON object) wins over
+        the profile's keys. Raises ValueError for a profile that the archive does not carry.
+        """
+        path = model_dir / "slotwise.json"
+        carried = json.loads(path.read_text("utf-8")) if path.is_file() else {"model": {}, "profiles": {}}
+        profiles: dict[str, dict[str, Any]] = carried["profiles"]
+        name = environ.get("SLOTWISE_PROFILE") or ("cuda" if gpu_id is not None else "cpu")
+        if profiles and name not in profiles:
+            raise ValueError(f"SLOTWISE_PROFILE is {name!r}, but the archive carries {', '.join(sorted(profiles))}")
+        wanted = {**profiles.get(name, {}), **json.loads(environ.get("SLOTWISE_OVERRIDES") or "{}")}
+        known = {entry.name for entry in fields(cls)} - {"profile", "batch_size", "model"}
+        values = {key: value for key, value in wanted.items() if key in known}
+        settings = cls(profile=name, batch_size=max(1, batch_size), model=carried["model"], **values)
+        return settings.within_budget(len(os.sched_getaffinity(0)))
+
+    def within_budget(self, cores: int) -> Settings:
+        """The same settings with at least one and at most `cores` engine threads and decode threads."""
+        threads = min(max(1, self.threads), cores)
+        if threads < self.threads:
+            logger.warning("threads=%d cut to the %d cores of this machine", self.threads, cores)
+        return self.but(threads=threads, decode_threads=min(max(1, self.decode_threads), cores))
+
+    def but(self, **changes: Any) -> Settings:
+        """The same settings with some values changed."""
+        return type(self)(**{**{entry.name: getattr(self, entry.name) for entry in fields(self)}, **changes})
+
+    def limit_threads(self) -> None:
+        """Tell every numeric library that is loaded later how many threads it may start."""
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"):
+            os.environ[name] = str(self.threads)

@@ -1,0 +1,116 @@
+"""The servers' rows, headers, settings: everything between the wire and the heart."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slotwise.worker import BadRequest, Headers, Settings, SlotError, UnsupportedMedia
+from slotwise.worker import errors as worker_errors
+from slotwise.worker.context import ServerContext
+from slotwise.worker.padding import Padding, ladder, pad_sequences
+from slotwise.worker.reading import body, deadline_s
+from tests.worker.toy import RawContext
+
+
+@pytest.mark.parametrize(
+    ("row", "wanted"),
+    [
+        ({"body": b"x"}, b"x"),
+        ({"body": bytearray(b"x")}, b"x"),
+        ({"data": b"x"}, b"x"),
+        ({"picture": b"x"}, b"x"),
+        ({"note": b"no", "file": b"x"}, b"x"),
+        ({"body": "é"}, "é".encode()),
+        ({"body": {"a": [1]}}, b'{"a": [1]}'),
+        ({"body": b""}, b""),
+    ],
+)
+def test_the_body_is_found(row: dict[str, Any], wanted: bytes) -> None:
+    assert body(row, Headers()) == wanted
+
+
+@pytest.mark.parametrize(
+    ("row", "headers", "kind"),
+    [
+        ({}, {}, BadRequest),
+        ({"a": b"1", "b": b"2"}, {}, BadRequest),
+        ({"{": b""}, {"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"}, UnsupportedMedia),
+    ],
+)
+def test_a_body_that_cannot_be_told_is_an_error(row: dict[str, Any], headers: dict[str, str], kind: type[SlotError]) -> None:
+    with pytest.raises(kind):
+        body(row, Headers(headers))
+
+
+def test_headers_do_not_care_for_case_and_skip_the_parts_of_a_form() -> None:
+    headers = Headers({"ACCEPT": "text/plain", "data": {"content-type": "image/png"}})
+    assert headers["accept"] == headers.get("Accept") == "text/plain"
+    assert "aCCept" in headers
+    assert dict(headers) == {"accept": "text/plain"}
+    assert deadline_s(Headers({"X-DEADLINE-MS": "1500"})) == 1.5
+
+
+def test_the_two_servers_are_told_apart() -> None:
+    raw = RawContext()
+    assert ServerContext(raw).server == "torchserve"
+    del raw.system_properties["limit_max_image_pixels"]
+    raw.system_properties["gpu_id"] = "-1"
+    context = ServerContext(raw)
+    assert (context.server, context.gpu_id, context.model_version) == ("mms", None, "1.0")
+
+
+def test_every_error_has_a_status_that_http_knows() -> None:
+    kinds = [kind for kind in vars(worker_errors).values() if isinstance(kind, type) and issubclass(kind, SlotError)]
+    assert sorted(kind.code for kind in kinds) == [400, 413, 415, 422, 500, 500, 503, 504, 507]
+    for kind in kinds:
+        assert kind.__name__ in (worker_errors.__doc__ or "")
+        assert kind("why").body() == {"error": {"code": kind.code, "message": "why"}}
+        assert kind("why").phrase.isascii()
+
+
+def carried(folder: Path, **profiles: dict[str, Any]) -> Path:
+    (folder / "slotwise.json").write_text(json.dumps({"model": {"name": "m"}, "profiles": profiles}))
+    return folder
+
+
+def test_the_profile_is_named_by_the_environment_else_by_the_gpu_else_cpu(tmp_path: Path) -> None:
+    model_dir = carried(
+        tmp_path, cpu={"padding": "none"}, cuda={"precision": "fp16", "device": "cuda"}, ei={"padding": "static"}
+    )
+    assert Settings.load(model_dir, {}).profile == "cpu"
+    assert Settings.load(model_dir, {}, gpu_id=0).precision == "fp16"
+    assert Settings.load(model_dir, {"SLOTWISE_PROFILE": "ei"}, gpu_id=0).padding == "static"
+    with pytest.raises(ValueError, match="cpu, cuda, ei"):
+        Settings.load(model_dir, {"SLOTWISE_PROFILE": "tpu"})
+
+
+def test_overrides_win_and_threads_stay_within_the_cores(tmp_path: Path) -> None:
+    model_dir = carried(tmp_path, cpu={"threads": 4096, "engine": "torch", "unknown": 1})
+    settings = Settings.load(model_dir, {"SLOTWISE_OVERRIDES": '{"engine": "onnxruntime"}'}, batch_size=32)
+    assert settings.engine == "onnxruntime"
+    assert settings.threads == len(os.sched_getaffinity(0))
+    assert settings.batch_size == 32
+    assert settings.model == {"name": "m"}
+    assert Settings.load(tmp_path / "nowhere", {}).engine == "auto"
+
+
+def test_padding_goes_up_to_the_next_rung() -> None:
+    assert ladder(12) == [12, 6, 3, 1]
+    assert [Padding("bucketed", 8).size(m, 8) for m in (1, 2, 3, 5, 8)] == [1, 2, 4, 8, 8]
+    assert [Padding("static", 8).size(m, 8) for m in (1, 3, 8)] == [8, 8, 8]
+    assert Padding("static", 8).size(2, 3) == 4
+    assert Padding("none", 8).sizes() == [8, 1]
+    for wrong in (("odd", 8), ("none", 0)):
+        with pytest.raises(ValueError):
+            Padding(*wrong)
+
+
+def test_sequences_become_one_rectangle_and_a_mask() -> None:
+    ids, mask = pad_sequences([[5, 6, 7], [8], []], value=1, multiple=4)
+    assert ids.tolist() == [[5, 6, 7, 1], [8, 1, 1, 1], [1, 1, 1, 1]]
+    assert mask.tolist() == [[1, 1, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0]]

@@ -1,0 +1,154 @@
+"""A model made of numpy alone, a handler on it, and a server's context made by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from slotwise.worker import BadRequest, BatchHandler, Headers, Settings, SlotError
+from slotwise.worker.context import ServerContext
+
+POISON = -1.0  # the model raises on it
+NAN = -2.0  # the model answers NaN
+MUTE = -3.0  # the answer cannot be said in JSON
+HUGE = -4.0  # alone it does not fit into memory
+
+
+class Metrics:
+    """Takes what the servers' metrics take, and remembers it."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, float] = {}
+
+    def add_time(self, name: str, value: float) -> None:
+        self.seen[name] = value
+
+    add_percent = add_time
+
+    def add_counter(self, name: str, value: int, dimensions: Any = None) -> None:
+        self.seen[name] = value
+
+
+class RawContext:
+    """The part of both servers' context that is used."""
+
+    def __init__(self, headers: Sequence[dict[str, Any]] = (), model_dir: Path | str = ".", batch_size: int = 8) -> None:
+        self.system_properties = {"model_dir": str(model_dir), "batch_size": batch_size, "gpu_id": None}
+        self.system_properties["limit_max_image_pixels"] = True
+        self.model_name = "toy"
+        self.manifest = {"model": {"modelName": "toy", "modelVersion": "1.0"}}
+        self.request_ids = {i: f"id-{i}" for i in range(len(headers))}
+        self.metrics = Metrics()
+        self._headers = list(headers)
+        self.status: dict[int, tuple[int, str]] = {}
+        self.sent: dict[int, dict[str, str]] = {}
+
+    def get_all_request_header(self, i: int) -> dict[str, Any]:
+        return self._headers[i]
+
+    def set_response_status(self, code: int, phrase: str, idx: int) -> None:
+        self.status[idx] = (code, phrase)
+
+    def set_response_content_type(self, idx: int, value: str) -> None:
+        self.set_response_header(idx, "content-type", value)
+
+    def set_response_header(self, idx: int, key: str, value: str) -> None:
+        self.sent.setdefault(idx, {})[key] = value
+
+
+class Toy(BatchHandler):
+    """A body is a JSON list of numbers (or "bad" in a record's place); each number x is a row and becomes 2x + 1."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.wanted = settings or Settings(batch_size=8)
+        self.calls: list[np.ndarray[Any, Any]] = []
+        self.capacity = 10**9
+        self.broken = False
+        self.retired = 0
+
+    def initialize(self, context: ServerContext) -> None:
+        from slotwise.worker.isolation import Isolation
+        from slotwise.worker.padding import Padding
+
+        self.settings = self.wanted
+        self.engine = self.double
+        self.padding = Padding(self.settings.padding, self.max_rows or self.settings.batch_size)
+        self.isolation = Isolation(self._attempt, self.padding, self._alive, self._release)
+        self.pool = None
+
+    def example(self) -> Any:
+        return np.zeros(1)
+
+    def decode(self, body: bytes, headers: Headers) -> list[Any]:
+        values = json.loads(body)
+        if not isinstance(values, list):
+            raise BadRequest("a list is wanted")
+        return [BadRequest("bad record") if v == "bad" else np.array([float(v)]) for v in values]
+
+    def double(self, inputs: np.ndarray[Any, Any]) -> Any:
+        self.calls.append(inputs)
+        if self.broken:
+            raise RuntimeError("the device is gone")
+        if len(inputs) > self.capacity or (inputs == HUGE).any():
+            raise MemoryError
+        if (inputs == POISON).any():
+            raise ValueError("secret of another client")
+        outputs = 2 * inputs + 1  # [b, 1]
+        outputs[inputs == NAN] = np.nan
+        return outputs
+
+    def encode(self, output: Any, item: Any) -> Any:
+        return object() if item[0] == MUTE else float(output[0])
+
+    def respond(self, request: Any, results: list[Any]) -> tuple[Any, str]:
+        return [r.body() if isinstance(r, SlotError) else r for r in results], "application/json"
+
+    def _retire(self) -> None:
+        self.dead = True
+        self.retired += 1
+
+
+def started(handler: Toy | None = None, **settings: Any) -> Toy:
+    """A toy that is ready to serve."""
+    handler = handler or Toy(Settings(**{"batch_size": 8, **settings}))
+    handler.handle(None, RawContext())
+    handler.calls.clear()
+    return handler
+
+
+def ask(handler: BatchHandler, bodies: Iterable[Any], headers: dict[int, dict[str, str]] | None = None) -> list[Any]:
+    """Send one batch; each answer with .code, .value (parsed), .headers. A body that is not bytes is sent as JSON."""
+    rows = [{"body": b if isinstance(b, bytes) else json.dumps(b).encode()} for b in bodies]
+    raw = RawContext([(headers or {}).get(i, {}) for i in range(len(rows))], batch_size=max(1, len(rows)))
+    sent = handler.handle(rows, raw)
+    assert isinstance(sent, list)
+    assert len(sent) == len(rows)
+    assert all(isinstance(body, bytes) for body in sent)
+    return [
+        SimpleNamespace(code=raw.status[i][0], value=json.loads(body), headers=raw.sent[i], body=body, metrics=raw.metrics.seen)
+        for i, body in enumerate(sent)
+    ]
+
+
+def expected(body: Any) -> tuple[int, Any]:
+    """What the toy owes to a client who sent this body, whoever shares the batch."""
+    if not isinstance(body, list):
+        return 400, None
+    return 200, [_record(value) for value in body]
+
+
+def _record(value: Any) -> float | int:
+    codes = {"bad": 400, POISON: 500, NAN: 500, MUTE: 500, HUGE: 507}
+    return codes[value] if value in codes else 2.0 * value + 1.0
+
+
+def shown(answer: Any) -> tuple[int, Any]:
+    """An answer in the form of `expected`: errors of records as their codes."""
+    if answer.code != 200:
+        return answer.code, None
+    return 200, [r["error"]["code"] if isinstance(r, dict) else r for r in answer.value]
