@@ -1,0 +1,65 @@
+"""Isolation by itself, without a handler around it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from slotwise.worker import ModelFault, OutOfMemory, Unavailable
+from slotwise.worker.isolation import EngineDead, Isolation, Tally, is_out_of_memory
+from slotwise.worker.padding import KINDS, Padding
+
+
+def echo(items: list[Any], size: int) -> list[Any]:
+    return list(items)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_to_run_runs_nothing(kind: str) -> None:
+    def forbidden(items: list[Any], size: int) -> list[Any]:
+        raise AssertionError("called")
+
+    assert Isolation(forbidden, Padding(kind, 8)).run([]) == []
+
+
+def test_more_rows_than_the_ceiling_run_in_pieces() -> None:
+    tally = Tally()
+    assert Isolation(echo, Padding("static", 4)).run(list(range(10)), tally=tally) == list(range(10))
+    assert (tally.rows, tally.padding, tally.cuts) == (12, 2, 0)
+
+
+def test_nothing_starts_after_stop_at() -> None:
+    answers = Isolation(echo, Padding("none", 4)).run([1, 2], stop_at=0.0)
+    assert all(isinstance(answer, Unavailable) for answer in answers)
+
+
+def test_a_dead_engine_is_told_from_a_bad_row_by_the_warm_up_input() -> None:
+    def broken(items: list[Any], size: int) -> list[Any]:
+        raise RuntimeError("gone")
+
+    with pytest.raises(EngineDead):
+        Isolation(broken, Padding("none", 4), alive=lambda: False).run([1, 2, 3])
+    assert [type(a) for a in Isolation(broken, Padding("none", 4)).run([1, 2, 3])] == [ModelFault] * 3
+
+
+def test_memory_that_never_suffices_ends_in_507_for_each_and_keeps_the_ceiling() -> None:
+    released: list[int] = []
+
+    def full(items: list[Any], size: int) -> list[Any]:
+        raise MemoryError
+
+    isolation = Isolation(full, Padding("static", 8), release=lambda: released.append(1))
+    assert [type(a) for a in isolation.run([1, 2, 3])] == [OutOfMemory] * 3
+    assert isolation.ceiling == 8
+    assert released
+
+
+def test_out_of_memory_is_known_by_type_name_or_message() -> None:
+    class OutOfMemoryError(RuntimeError):
+        """As torch names its own."""
+
+    assert is_out_of_memory(MemoryError())
+    assert is_out_of_memory(OutOfMemoryError("x"))
+    assert is_out_of_memory(RuntimeError("CUDA out of memory. Tried to allocate"))
+    assert not is_out_of_memory(RuntimeError("shape mismatch"))
