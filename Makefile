@@ -1,0 +1,35 @@
+# make serve   a real digit answered by a real TorchServe, and the page   make test   everything checked
+.DEFAULT_GOAL := help
+.PHONY: help serve stop demo test lint format clean
+BIN := .venv/bin
+
+help: ## say what there is
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/make \1\t\2/' | expand -t 14
+
+serve: ## install, train, build, start TorchServe and the gateway, answer one digit
+	@PYTHON="$(or $(PYTHON),python3)" scripts/setup.sh serve
+	@$(BIN)/slotwise serve digits --detach
+	@$(BIN)/slotwise gateway --detach
+	@$(BIN)/slotwise predict digits models/digits/examples/7.png
+
+stop: ## stop what `make serve` started
+	@$(BIN)/slotwise stop
+
+demo: ## 32 digits at once, 3 of them bad (after `make serve`)
+	@$(BIN)/slotwise demo
+
+test: lint ## lint, type-check and run every test, real servers and a real browser included
+	@$(BIN)/python -m pytest -q
+
+lint:
+	@PYTHON="$(or $(PYTHON),python3)" scripts/setup.sh test
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: ## let ruff put the code in order
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+clean: ## forget what was trained and built (not the environment)
+	@rm -rf .slotwise/cache model_store/*.mar model_store/*.report.json

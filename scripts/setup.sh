@@ -1,0 +1,68 @@
+#!/bin/sh
+# Make .venv and install one set of packages into it: setup.sh serve | test
+# Quick when nothing changed. pip's own settings hold (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS, ...).
+set -eu
+cd "$(dirname "$0")/.."
+set_name=$1
+python=${PYTHON:-python3}
+log=.slotwise/setup.log
+stamp=.venv/.slotwise-$set_name
+
+fail() { printf 'error: %s\nhint: %s\n' "$1" "$2" >&2; exit 1; }
+
+wanted=$(cat pyproject.toml scripts/setup.sh | cksum)
+[ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && exit 0
+
+command -v "$python" >/dev/null || fail "there is no $python" "install Python 3.11 or newer (apt-get install python3), or set PYTHON"
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+    fail "$("$python" --version) is too old" "install Python 3.11 or newer and call: make PYTHON=python3.11 ..."
+"$python" -c 'import venv, ensurepip' 2>/dev/null ||
+    fail "Python's venv module is missing" "apt-get install $(basename "$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')")-venv"
+
+case $set_name in
+    serve) extras=torchserve,onnx,gateway,digits ;;
+    test) extras=torchserve,onnx,openvino,text,gateway,tune,digits,test,dev ;;
+    *) fail "there is no set $set_name" "sets: serve, test" ;;
+esac
+
+mkdir -p .slotwise
+[ -x .venv/bin/python ] || "$python" -m venv .venv
+pip=".venv/bin/python -m pip install --disable-pip-version-check --quiet"
+
+step() { # step TEXT COMMAND...: one line a step, the output goes to the log
+    text=$1; shift
+    printf '  %s ... ' "$text"
+    began=$(date +%s)
+    "$@" >>"$log" 2>&1 &
+    job=$!
+    while kill -0 "$job" 2>/dev/null; do
+        if [ -t 1 ]; then printf '\r  %s ... %ds ' "$text" "$(($(date +%s) - began))"; fi
+        sleep 1
+    done
+    if ! wait "$job"; then
+        printf 'failed\n'
+        tail -n 15 "$log" >&2
+        fail "installing stopped at: $text" "the whole output is in $log; behind a proxy or mirror, set PIP_INDEX_URL"
+    fi
+    [ -t 1 ] && printf '\r'
+    printf '  %s ... done in %d s\n' "$text" "$(($(date +%s) - began))"
+}
+
+: >"$log"
+echo "Installing what '$set_name' needs into .venv"
+case $set_name in
+    serve) echo "(downloads about 0.5 GB with a CPU build of torch, 3 GB with torch's default Linux build; see README)" ;;
+    test) echo "(downloads about 1 GB with a CPU build of torch, 3.5 GB with torch's default Linux build; see README)" ;;
+esac
+# torch comes first and exactly, so that nothing that is installed later pulls another build of it
+step "torch 2.13.0" $pip torch==2.13.0
+if [ "$set_name" = test ]; then
+    step "torchvision 0.28.0" $pip torchvision==0.28.0 torch==2.13.0
+fi
+step "slotwise and its libraries ($extras)" $pip -e ".[$extras]" torch==2.13.0
+if [ "$set_name" = test ]; then
+    # its requirements are those of 2021; nothing of them is imported by the server
+    step "Multi Model Server 1.1.11" $pip --no-deps multi-model-server==1.1.11
+fi
+echo "$wanted" >"$stamp"
+[ "$set_name" = serve ] || echo "$wanted" >.venv/.slotwise-serve
