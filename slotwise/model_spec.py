@@ -36,7 +36,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*")
 
 def _inside(path: str) -> str:
     parts = PurePosixPath(path).parts
-    if not parts or path.startswith("/") or ".." in parts or "\\" in path or "," in path:
+    if not parts or path.startswith("/") or any(part.startswith(".") for part in parts) or "\\" in path or "," in path:
         raise ValueError(f"{path!r} is not a path inside the model's folder")
     return path
 

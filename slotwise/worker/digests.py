@@ -2,8 +2,61 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import logging
+import os
 from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+DIGESTS = Path("MAR-INF", "DIGESTS.json")
+MARKER = Path("MAR-INF", ".verified")  # written by the first worker that verified; holds the digest of DIGESTS.json
+CODE = {".py", ".pyc", ".so", ".pth"}
+
+
+class DigestMismatch(RuntimeError):
+    """The extracted archive is not what was built. Both servers report a RuntimeError at load and keep the model out."""
 
 
 def verify(model_dir: Path) -> None:
-    """To come with the archive's digests."""
+    """Compare every file with its SHA-256; a second worker of the same extraction finds that it has been done.
+
+    A folder without slotwise.json and without digests (a handler under development, an archive of another tool) passes.
+    Raises DigestMismatch for a file that was changed, is missing, or is code that nobody listed.
+    """
+    listing = model_dir / DIGESTS
+    if not listing.is_file():
+        if (model_dir / "slotwise.json").is_file():
+            raise DigestMismatch(f"the archive lacks {DIGESTS}: it was changed after it was built")
+        return
+    raw = listing.read_bytes()
+    stamp, marker = hashlib.sha256(raw).hexdigest(), model_dir / MARKER
+    if marker.is_file() and marker.read_text("ascii", "replace") == stamp:
+        return
+    listed: dict[str, str] = json.loads(raw)["files"]
+    for name, wanted in listed.items():
+        if not (model_dir / name).is_file():
+            raise DigestMismatch(f"{name} is missing from the extracted archive")
+        if _sha256(model_dir / name) != wanted:
+            raise DigestMismatch(f"{name} is not the file that was built")
+    for file in model_dir.rglob("*"):  # other files may be what a library left in its working directory; code may not
+        name = file.relative_to(model_dir).as_posix()
+        if file.suffix in CODE and file.parent.name != "__pycache__" and name not in listed:
+            raise DigestMismatch(f"{name} is code that the archive's digests do not list")
+    _mark(marker, stamp)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as source:
+        return hashlib.file_digest(source, "sha256").hexdigest()
+
+
+def _mark(marker: Path, stamp: str) -> None:
+    """Leave the marker at once or not at all: workers start side by side, and the folder may be read-only."""
+    partial = marker.with_name(f"{marker.name}.{os.getpid()}")
+    try:
+        partial.write_text(stamp, "ascii")
+        partial.rename(marker)
+    except OSError:
+        logger.info("the digests will be verified again by the next worker: %s cannot be written", marker)

@@ -1,0 +1,194 @@
+"""Build, inspect and unpack .mar archives that can be trusted: every file inside has its SHA-256 in MAR-INF/DIGESTS.json.
+
+An archive is read as a stranger's: nothing is written before its directory has been found sound, and nothing that its
+directory does not list can hide in it (the servers' Java reads the file front to back and would unpack that, too).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotwise import project
+from slotwise.errors import SlotwiseError
+from slotwise.model_spec import load_spec
+from slotwise.packaging import DIGESTS, MANIFEST, pack
+from slotwise.zip_safety import check_entries
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+BLOCK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file in an archive."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class ArchiveInfo:
+    """What `inspect` found. `model` is the description in slotwise.json ({} in an archive of another tool)."""
+
+    path: Path
+    size_bytes: int
+    sha256: str
+    manifest: dict[str, Any]
+    model: dict[str, Any]
+    profiles: dict[str, Any] = field(default_factory=dict)
+    entries: list[Entry] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The model's name as the servers see it."""
+        return str(self.manifest["model"]["modelName"])
+
+    @property
+    def version(self) -> str:
+        """The model's version as the servers see it."""
+        return str(self.manifest["model"].get("modelVersion", ""))
+
+    @property
+    def handler(self) -> str:
+        """The handler's file."""
+        return str(self.manifest["model"]["handler"])
+
+
+def build(
+    folder_or_name: str | Path, out_dir: Path | None = None, weights: str | None = None, progress: Progress | None = None
+) -> Path:
+    """Build OUT_DIR/NAME.mar (model_store/ by default) and NAME.report.json beside it; returns the archive's path.
+
+    weights: passed to the model's make.py. A second build of the same inputs trains nothing and gives the same bytes.
+    """
+    from slotwise import console
+    from slotwise.weights import made
+
+    folder = project.model_folder(str(folder_or_name))
+    spec = load_spec(folder)
+    sources, started = [folder], time.monotonic()
+    measured: dict[str, Any] = {}
+    if (folder / "make.py").is_file():
+        with progress or console.progress() as shown:
+            out, measured = made(folder, spec, weights, shown)
+        sources = [out, folder]
+    elif weights is not None:
+        raise SlotwiseError(f"{folder} has no make.py that could take --weights", "name the weights in its model.toml")
+    out_dir = out_dir or project.model_store()
+    out_dir.mkdir(parents=True, exist_ok=True)
+    archive = out_dir / f"{spec.name}.mar"
+    pack(spec, sources, archive)
+    facts = {"model": spec.name, "version": spec.version, "archive": archive.name, "weights": weights}
+    size = {"size_bytes": archive.stat().st_size, "sha256": file_sha256(archive)}
+    report = {**facts, **size, "build_s": round(time.monotonic() - started, 1), "measured": measured}
+    (out_dir / f"{spec.name}.report.json").write_text(json.dumps(report, indent=2) + "\n", "utf-8")
+    return archive
+
+
+def inspect(path: Path) -> ArchiveInfo:
+    """Read a whole archive and compare every byte with its digests; SlotwiseError says what is wrong with it."""
+    with _opened(path) as source:
+        manifest = _manifest(path, source)
+        digests = _digests(path, source)
+        entries = []
+        for item in source.infolist():
+            entry = Entry(item.filename, item.file_size, _entry_sha256(source, item))
+            wanted = entry.sha256 if entry.name == DIGESTS else digests.get(entry.name)
+            if wanted is None:
+                raise SlotwiseError(f"{path.name} carries {entry.name}, which its digests do not list", REBUILD)
+            if wanted != entry.sha256:
+                raise SlotwiseError(f"{path.name}: {entry.name} is not the file that was built", REBUILD)
+            entries.append(entry)
+        missing = sorted(set(digests) - {entry.name for entry in entries})
+        if missing:
+            raise SlotwiseError(f"{path.name} lacks {missing[0]}, which its digests list", REBUILD)
+        settings = _json(path, source, "slotwise.json") if "slotwise.json" in source.namelist() else {}
+        model, profiles = settings.get("model", {}), settings.get("profiles", {})
+        size = path.stat().st_size
+        return ArchiveInfo(path, size, file_sha256(path), manifest, model, profiles, sorted(entries, key=lambda e: e.name))
+
+
+def verify(path: Path) -> None:
+    """Raise SlotwiseError unless the archive is exactly what was built."""
+    inspect(path)
+
+
+def extract(path: Path, out_dir: Path, *, trusted: bool = False) -> Path:
+    """Unpack into the new folder `out_dir`, as a server does; returns it. trusted: skip the digests, not the safety."""
+    if not trusted:
+        verify(path)
+    with _opened(path) as source:
+        out_dir.mkdir(parents=True)
+        source.extractall(out_dir)
+    return out_dir
+
+
+def file_sha256(path: Path) -> str:
+    """The SHA-256 of a file, as `slotwise register --sha256` wants it."""
+    with path.open("rb") as source:
+        return hashlib.file_digest(source, "sha256").hexdigest()
+
+
+REBUILD = "it was changed after it was built: do not serve it; build it again or get a fresh copy"
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
+    """The archive, its directory found sound; every way in which a damaged file fails is one SlotwiseError."""
+    if not path.is_file():
+        raise SlotwiseError(f"there is no archive {path}", "`slotwise build MODEL` makes one in model_store/")
+    try:
+        with zipfile.ZipFile(path) as source:
+            check_entries(path, source)
+            yield source
+    except (zipfile.BadZipFile, EOFError, NotImplementedError, OSError, ValueError) as error:
+        raise SlotwiseError(f"{path.name} is truncated or damaged: {error}", "get a fresh copy or build it again") from error
+
+
+def _json(path: Path, source: zipfile.ZipFile, name: str) -> dict[str, Any]:
+    try:
+        data = json.loads(source.read(name))
+    except (ValueError, RecursionError) as error:
+        raise SlotwiseError(f"{path.name}: {name} is not JSON", REBUILD) from error
+    if not isinstance(data, dict):
+        raise SlotwiseError(f"{path.name}: {name} is not a JSON object", REBUILD)
+    return data
+
+
+def _manifest(path: Path, source: zipfile.ZipFile) -> dict[str, Any]:
+    if MANIFEST not in source.namelist():
+        raise SlotwiseError(f"{path.name} has no {MANIFEST}", "it is not a model archive")
+    manifest = _json(path, source, MANIFEST)
+    model = manifest.get("model")
+    if not isinstance(model, dict) or not all(isinstance(model.get(key), str) for key in ("modelName", "handler")):
+        raise SlotwiseError(f"{path.name}: the manifest names no model and handler", "it is not a model archive")
+    return manifest
+
+
+def _digests(path: Path, source: zipfile.ZipFile) -> dict[str, str]:
+    if DIGESTS not in source.namelist():
+        raise SlotwiseError(f"{path.name} carries no {DIGESTS}", "it was not built by `slotwise build`, or it was changed")
+    listed = _json(path, source, DIGESTS)
+    files = listed.get("files")
+    if listed.get("algorithm") != "sha256" or not isinstance(files, dict):
+        raise SlotwiseError(f"{path.name}: {DIGESTS} is not a list of SHA-256 digests", REBUILD)
+    return files
+
+
+def _entry_sha256(source: zipfile.ZipFile, item: zipfile.ZipInfo) -> str:
+    digest = hashlib.sha256()
+    with source.open(item) as file:
+        while block := file.read(BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,140 @@
+"""From a model's folder to one .mar: packaged by torch-model-archiver, then written so that equal inputs give equal bytes.
+
+HANDLER.py  weights  files         what model.toml names
+examples/                          bodies for `slotwise check`
+slotwise/__init__.py  worker/**    the code that runs in the server's worker; it wins over an installed slotwise
+slotwise.json                      the model's description, and the worker's settings in every profile
+MAR-INF/MANIFEST.json              what both servers read
+MAR-INF/DIGESTS.json               the SHA-256 of every other file
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from slotwise import __version__, project
+from slotwise.errors import SlotwiseError
+from slotwise.model_spec import ModelSpec
+
+CREATED_ON = "01/01/1980 00:00:00"  # the archiver would stamp the time; zip's own epoch keeps two builds identical
+EPOCH = (1980, 1, 1, 0, 0, 0)
+DIGESTS = "MAR-INF/DIGESTS.json"
+MANIFEST = "MAR-INF/MANIFEST.json"
+RESERVED = ("MAR-INF", "slotwise", "slotwise.json", "examples")
+
+
+def pack(spec: ModelSpec, sources: list[Path], archive: Path) -> None:
+    """Write `archive`; files are looked for in `sources`, the first that has one wins. The archive appears at once or not."""
+    with tempfile.TemporaryDirectory(prefix="slotwise-build-") as name:
+        work = Path(name)
+        stage = work / "stage"
+        handler = _stage(spec, sources, stage)
+        packed = _run_archiver(spec, handler, work)
+        _fix_manifest(packed / MANIFEST)
+        partial = archive.with_suffix(f".{os.getpid()}.partial")
+        try:
+            _write_zip(packed, partial)
+            partial.replace(archive)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def _stage(spec: ModelSpec, sources: list[Path], stage: Path) -> Path:
+    """Lay out the archive's content as links below `stage`; returns the handler's file."""
+    named = {path: _find(path, sources) for path in spec.content()}
+    named |= {f"examples/{Path(path).name}": _find(path, sources) for path in spec.examples}
+    own = spec.handler.endswith(".py")
+    handler = _find(spec.handler, sources) if own else project.handler_file(spec.handler)
+    for path in [*spec.content(), handler.name]:
+        if Path(path).parts[0] in RESERVED:
+            raise SlotwiseError(
+                f"model {spec.name}: a file cannot be called {path}", f"{Path(path).parts[0]} is slotwise's own"
+            )
+    worker = project.PACKAGE / "worker"
+    code = [project.PACKAGE / "__init__.py", *sorted(worker.rglob("*.py"))]
+    named |= {f"slotwise/{file.relative_to(project.PACKAGE)}": file for file in code}
+    for path, source in named.items():
+        target = stage / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.symlink_to(source.resolve())
+    (stage / "slotwise.json").write_text(json.dumps(_settings(spec), indent=2, sort_keys=True), "utf-8")
+    return handler
+
+
+def _find(path: str, sources: list[Path]) -> Path:
+    found = next((source / path for source in sources if (source / path).exists()), None)
+    if found is None:
+        raise SlotwiseError(f"{path} is named in model.toml but is not in {sources[-1]}", "add the file or correct its name")
+    return found
+
+
+def _settings(spec: ModelSpec) -> dict[str, Any]:
+    """What the worker reads: the description, and for every profile the worker-side keys as this model wants them."""
+    model = spec.model_dump(mode="json", exclude_none=True)
+    return {"format": 1, "slotwise": __version__, "model": model, "profiles": _profiles(spec)}
+
+
+def _profiles(spec: ModelSpec) -> dict[str, dict[str, Any]]:
+    known = project.profiles()
+    unknown = sorted(set(spec.profiles) - set(known))
+    if unknown and known:
+        raise SlotwiseError(f"model {spec.name}: [profiles.{unknown[0]}] is not a profile", f"profiles: {', '.join(known)}")
+    settings: dict[str, dict[str, Any]] = {}
+    for name in known:
+        from slotwise.profiles import load_profile
+
+        settings[name] = load_profile(name, environ={}).for_model(spec.profiles.get(name, {})).worker()
+    return settings
+
+
+def _run_archiver(spec: ModelSpec, handler: Path, work: Path) -> Path:
+    """torch-model-archiver's packaging as a folder. It deletes $TMPDIR/NAME first, so it gets a TMPDIR of its own."""
+    (work / "tmp").mkdir()
+    (work / "out").mkdir()
+    command = [sys.executable, "-m", "model_archiver.model_packaging", "--model-name", spec.name, "--version", spec.version]
+    command += ["--handler", str(handler), "--extra-files", "stage", "--export-path", "out", "--archive-format", "no-archive"]
+    environ = {**os.environ, "TMPDIR": str(work / "tmp")}
+    done = subprocess.run(command, cwd=work, env=environ, capture_output=True, text=True)
+    if "No module named" in done.stderr and "model_archiver" in done.stderr:
+        raise SlotwiseError("building needs torch-model-archiver", 'pip install "slotwise[torchserve]"')
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        raise SlotwiseError(f"torch-model-archiver failed: {lines[-1] if lines else 'no output'}", "see its message")
+    return work / "out" / spec.name
+
+
+def _fix_manifest(path: Path) -> None:
+    manifest = {**json.loads(path.read_text("utf-8")), "createdOn": CREATED_ON}
+    path.write_text(json.dumps(manifest, indent=2, sort_keys=True), "utf-8")
+
+
+def _write_zip(folder: Path, archive: Path) -> None:
+    """Sorted, undated, stored uncompressed (weights hardly compress, and every zlib packs differently), plus the digests."""
+    names = sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
+    digests: dict[str, str] = {}
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as target:
+        for name in names:
+            digest = hashlib.sha256()
+            with (folder / name).open("rb") as source, target.open(_entry(name, folder / name), "w") as entry:
+                while block := source.read(1 << 20):
+                    digest.update(block)
+                    entry.write(block)
+            digests[name] = digest.hexdigest()
+        listed = json.dumps({"algorithm": "sha256", "files": digests}, indent=2, sort_keys=True)
+        target.writestr(_entry(DIGESTS), listed)
+
+
+def _entry(name: str, file: Path | None = None) -> zipfile.ZipInfo:
+    entry = zipfile.ZipInfo(name, EPOCH)
+    entry.create_system = 3  # Unix, wherever it is built
+    entry.external_attr = 0o100644 << 16
+    entry.file_size = file.stat().st_size if file else 0
+    return entry

@@ -1,0 +1,105 @@
+"""Run a model's make.py once and keep what it wrote: a second build of the same inputs trains and exports nothing.
+
+A make.py has one function:
+
+    def make(out: Path, weights: str | None, progress: rich.progress.Progress) -> dict[str, Any]
+
+It writes the files that model.toml names into `out` and returns what it measured (accuracy, agreement, speed; any JSON).
+`weights` is the build's --weights: a path, an id, "none" (make up small ones), or None (the model's default).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import json
+import shutil
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotwise import project
+from slotwise.errors import SlotwiseError
+from slotwise.model_spec import ModelSpec
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+EXTRAS = {"torch": "torch", "torchvision": "torch", "sklearn": "digits", "onnx": "onnx", "onnxscript": "onnx"}
+EXTRAS |= {"onnxruntime": "onnx", "openvino": "openvino", "nncf": "openvino", "transformers": "text", "ctranslate2": "text"}
+
+
+def made(folder: Path, spec: ModelSpec, weights: str | None, progress: Progress) -> tuple[Path, dict[str, Any]]:
+    """The folder with what make.py wrote, and what it measured; both from the cache where the inputs are the same."""
+    shelf = project.cache_dir() / spec.name
+    shelf.mkdir(parents=True, exist_ok=True)
+    out = shelf / _key(folder, spec, weights)
+    with _locked(shelf / ".lock"):
+        if not (out / "measured.json").is_file():
+            partial = shelf / f"{out.name}.partial"
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+            measured = _call(folder / "make.py", partial, weights, progress)
+            (partial / "measured.json").write_text(json.dumps(measured, indent=2, default=float), "utf-8")
+            shutil.rmtree(out, ignore_errors=True)
+            partial.rename(out)
+    return out, json.loads((out / "measured.json").read_text("utf-8"))
+
+
+def missing_package(error: ModuleNotFoundError, wanted_by: str) -> SlotwiseError:
+    """The error to raise where an optional package is not installed."""
+    name = (error.name or "").split(".")[0]
+    package = f'"slotwise[{EXTRAS[name]}]"' if name in EXTRAS else name
+    return SlotwiseError(f"{wanted_by} needs the Python package {name}", f"pip install {package}")
+
+
+def _key(folder: Path, spec: ModelSpec, weights: str | None) -> str:
+    """A digest of all that make.py's result depends on; what only concerns serving (batch sizes, say) is left out."""
+    inputs = spec.model_dump_json(include={"labels", "input", "weights", "options"})
+    digest = hashlib.sha256(inputs.encode())
+    for file in sorted(folder.glob("*.py")):
+        digest.update(f"\n{file.name}\n".encode() + file.read_bytes())
+    digest.update(f"\nweights {weights}\n".encode())
+    path = Path(weights or "")
+    for file in [path] if path.is_file() else sorted(path.rglob("*")) if weights and path.is_dir() else []:
+        if file.is_file():
+            digest.update(f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """One maker at a time: two builds of one model do not train it twice."""
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _call(script: Path, out: Path, weights: str | None, progress: Progress) -> dict[str, Any]:
+    before = set(sys.modules)
+    sys.path.insert(0, str(script.parent))
+    try:
+        spec = importlib.util.spec_from_file_location(f"slotwise_make_{script.parent.name}", script)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        result: dict[str, Any] = module.make(out, weights, progress) or {}
+        return result
+    except SlotwiseError:
+        raise
+    except ModuleNotFoundError as error:
+        raise missing_package(error, str(script)) from error
+    except Exception as error:
+        at = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(script)]
+        where = f" at line {at[-1]}" if at else ""
+        raise SlotwiseError(f"{script} failed{where}: {type(error).__name__}: {error}", "see that line") from error
+    finally:
+        sys.path.remove(str(script.parent))
+        for name in set(sys.modules) - before:  # a helper called net.py must not be the next model's net.py
+            if str(getattr(sys.modules[name], "__file__", "") or "").startswith(f"{script.parent}/"):
+                del sys.modules[name]
