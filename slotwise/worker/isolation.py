@@ -67,7 +67,8 @@ class Isolation:
         tally = tally if tally is not None else Tally()
         answers: list[Any] = [Unavailable("the batch could not be decided in time")] * len(items)
         worked, too_big, misfit, checked = 0, False, False, False
-        work = [(0, len(items), self.ceiling)] if items else []  # a stack of [start, stop) with the most rows that may run at once
+        # a stack of pieces [start, stop), each with the most rows of it that may run at once
+        work = [(0, len(items), self.ceiling)] if items else []
         while work and time.monotonic() < stop_at:
             start, stop, limit = work.pop()
             if stop - start > limit:

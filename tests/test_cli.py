@@ -1,0 +1,88 @@
+"""The command line as a whole: help everywhere, quick, and errors in one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+import typer
+
+from slotwise.cli import build_app
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def commands(group: click.Command | None = None, name: str = "") -> dict[str, click.Command]:
+    """Every command by its full name, those of sub-groups too."""
+    group = group or typer.main.get_command(build_app())
+    subcommands = getattr(group, "commands", None)
+    if subcommands is None:
+        return {name: group}
+    return {full: c for key, sub in subcommands.items() for full, c in commands(sub, f"{name} {key}".strip()).items()}
+
+
+def run(*args: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "slotwise.cli", *args], capture_output=True, text=True, cwd=cwd, timeout=120, check=False
+    )
+
+
+def test_every_command_and_option_has_help() -> None:
+    found = commands()
+    assert found
+    for name, command in found.items():
+        assert command.help, f"slotwise {name} has no help"
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                assert parameter.help, f"slotwise {name} {parameter.opts} has no help"
+
+
+def test_the_documented_commands_exist() -> None:
+    wanted = {
+        *("build", "inspect", "check", "new", "train", "serve", "stop", "register", "unregister", "scale", "list", "describe"),
+        *("ready", "apply", "drift", "token", "java-home", "predict", "demo", "bench", "tune", "roofline", "gateway"),
+        *("profile list", "profile show", "profile render"),
+    }
+    assert wanted <= set(commands())
+
+
+def test_every_command_is_in_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    missing = [name for name in commands() if f"`slotwise {name.split()[0]}" not in readme]
+    assert missing == []
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; from slotwise.cli import build_app; import typer; typer.main.get_command(build_app());"
+        "print([m for m in ('torch', 'numpy', 'pydantic', 'httpx', 'fastapi', 'optuna', 'matplotlib') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("build", "no-such-model"),
+        ("inspect", "no-such.mar"),
+        ("serve", "no-such-model"),
+        ("serve", "digits", "--set", "batch_sise=8"),
+        ("serve", "digits", "--profile", "no-such-profile"),
+        ("describe", "digits", "--name", "nobody"),
+        ("profile", "show", "no-such-profile"),
+    ],
+)
+def test_bad_input_is_one_line_a_hint_and_exit_code_1(args: tuple[str, ...], tmp_path: Path) -> None:
+    done = run(*args, cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith(("error: ", "hint: "))]
+    assert [line.split(":")[0] for line in lines] == ["error", "hint"]
+
+
+def test_wrong_usage_is_exit_code_2() -> None:
+    assert run("serve", "--no-such-option").returncode == 2
