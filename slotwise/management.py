@@ -1,0 +1,158 @@
+"""Client of a server's management API, the same for TorchServe and MMS.
+
+What differs is hidden: describe is a list on one and an object on the other, timeouts are seconds or minutes, MMS has no
+versions and no tokens. Every refusal is one SlotwiseError with the server's own message.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import httpx
+
+from slotwise.api import Api
+from slotwise.errors import SlotwiseError
+from slotwise.live import LiveModel, Worker, live_model
+
+if TYPE_CHECKING:
+    from slotwise.server import ServerRecord
+
+__all__ = ["Listed", "LiveModel", "ManagementClient", "Worker"]
+
+READY_TIMEOUT_S = 180.0
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One line of `list`: a registered model and the archive it came from."""
+
+    name: str
+    archive: str
+
+
+class ManagementClient:
+    """The models and workers of one server.
+
+    with ManagementClient(record) as client:
+        client.register("digits.mar", batch_size=8, max_batch_delay=10, initial_workers=1)
+        client.wait_ready("digits", workers=1)
+    """
+
+    def __init__(self, record: ServerRecord, *, transport: httpx.BaseTransport | None = None) -> None:
+        self.record = record
+        self._api = Api(record, "management", transport=transport)
+
+    def register(
+        self,
+        archive: str,
+        *,
+        name: str | None = None,
+        batch_size: int | None = None,
+        max_batch_delay: int | None = None,
+        initial_workers: int | None = None,
+        response_timeout: int | None = None,
+    ) -> None:
+        """Register an archive by its file name in the model store; returns while its workers start.
+
+        max_batch_delay in ms, response_timeout in seconds. None leaves it to the server's configuration.
+        """
+        unit_s = 60 if self.record.kind == "mms" else 1
+        params = {
+            "url": archive,
+            "model_name": name,
+            "batch_size": batch_size,
+            "max_batch_delay": max_batch_delay,
+            "initial_workers": initial_workers,
+            "response_timeout": None if response_timeout is None else math.ceil(response_timeout / unit_s),
+            "synchronous": "false",
+        }
+        self._api.call(f"register {archive}", "POST", "/models", params)
+
+    def unregister(self, model: str, version: str | None = None) -> None:
+        """Take a model away, with whatever waits in its queue."""
+        self._api.call(f"unregister {model}", "DELETE", self._path(model, version))
+
+    def scale(self, model: str, workers: int, version: str | None = None) -> None:
+        """Set the number of workers; returns while they start or stop."""
+        params = {"min_worker": workers, "max_worker": workers, "synchronous": "false"}
+        self._api.call(f"scale {model}", "PUT", self._path(model, version), params)
+
+    def list(self) -> tuple[Listed, ...]:
+        """Every registered model."""
+        found: tuple[Listed, ...] = ()
+        token: str | None = None
+        while True:
+            page = self._api.call("list the models", "GET", "/models", {"limit": 100, "next_page_token": token})
+            found += tuple(Listed(str(m["modelName"]), str(m.get("modelUrl", ""))) for m in page.get("models") or [])
+            token = page.get("nextPageToken")
+            if token is None:
+                return found
+
+    def describe(self, model: str, version: str | None = None) -> LiveModel:
+        """One model: its settings, its workers and what they got. Without a version: the default one."""
+        return self._described(model, version)[0]
+
+    def describe_all(self, model: str) -> tuple[LiveModel, ...]:
+        """Every registered version of a model; MMS has one."""
+        return self._described(model, None if self.record.kind == "mms" else "all")
+
+    def ready(self) -> bool:
+        """True only when there are models and each has a READY worker."""
+        models = self.list()
+        return bool(models) and all(self.describe(model.name).ready_workers > 0 for model in models)
+
+    def wait_ready(
+        self,
+        model: str,
+        workers: int = 1,
+        *,
+        version: str | None = None,
+        timeout_s: float = READY_TIMEOUT_S,
+        progress: Callable[[int, int], None] = lambda ready, wanted: None,
+    ) -> LiveModel:
+        """Wait until exactly `workers` workers are READY and no other is left; `progress` hears (ready, wanted).
+
+        Raises SlotwiseError, with the worker's last words, where they die again and again or the time is over.
+        """
+        from slotwise.failures import why_not_ready
+
+        deadline = time.monotonic() + timeout_s
+        seen: set[int] = set()
+        while True:
+            live = self.describe(model, version)
+            progress(live.ready_workers, workers)
+            if live.ready_workers == workers == len(live.workers):
+                return live
+            seen |= {worker.pid for worker in live.workers if worker.pid > 0}
+            problem = why_not_ready(self.record, live, seen, workers)
+            if problem is None and time.monotonic() > deadline:
+                problem = f"{live.ready_workers} of {workers} workers ready after {timeout_s:.0f} s"
+            if problem:
+                raise SlotwiseError(f"{model} does not become ready: {problem}", f"see {self.record.state_dir / 'logs'}")
+            time.sleep(0.1)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._api.close()
+
+    def __enter__(self) -> ManagementClient:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _path(self, model: str, version: str | None = None) -> str:
+        path = f"/models/{quote(model, safe='')}"
+        return f"{path}/{quote(version, safe='')}" if version and self.record.kind == "torchserve" else path
+
+    def _described(self, model: str, version: str | None) -> tuple[LiveModel, ...]:
+        answer = self._api.call(f"describe {model}", "GET", self._path(model, version))
+        versions = answer.get("versions", [answer])
+        if not versions:
+            raise SlotwiseError(f"the server knows no version of {model}", "`slotwise list` shows its models")
+        return tuple(live_model(entry, self.record.state_dir) for entry in versions)

@@ -1,0 +1,49 @@
+"""The ports of one server, on loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from dataclasses import dataclass, fields
+
+from slotwise.errors import SlotwiseError
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Where a server listens. MMS has no metrics port and no gRPC."""
+
+    inference: int = 8080
+    management: int = 8081
+    metrics: int = 8082
+    grpc_inference: int = 7070
+    grpc_management: int = 7071
+
+    @classmethod
+    def at(cls, base: int) -> Ports:
+        """Inference at `base`, the others at TorchServe's usual distances. base 0: any free ones."""
+        return cls(base, base + 1, base + 2, base - 1010, base - 1009) if base else cls.free()
+
+    @classmethod
+    def free(cls) -> Ports:
+        """Five ports that nobody listens on now."""
+        with contextlib.ExitStack() as held:
+            sockets = [held.enter_context(socket.socket()) for _ in fields(cls)]
+            for each in sockets:
+                each.bind(("127.0.0.1", 0))
+            return cls(*[each.getsockname()[1] for each in sockets])
+
+
+def check_free(ports: Ports) -> None:
+    """Raise SlotwiseError where somebody listens on one of them."""
+    for field in fields(ports):
+        port = getattr(ports, field.name)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except (OSError, OverflowError) as error:
+                raise SlotwiseError(
+                    f"port {port} ({field.name.replace('_', ' ')}) cannot be used: {error}",
+                    "`slotwise serve --port 0` takes free ports, --port N starts counting at N",
+                ) from error

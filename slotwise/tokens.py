@@ -1,0 +1,89 @@
+"""TorchServe's tokens, found and renewed by themselves.
+
+There is one valid token of each kind, and asking for a new one makes the last one worthless for everybody else. So a
+token is read from the server's key_file.json each time, renewed only when it has expired, and when one is refused the file
+is read again first: somebody else may have renewed it. MMS has no tokens.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal
+
+import httpx
+
+from slotwise.errors import SlotwiseError
+
+if TYPE_CHECKING:
+    from slotwise.server import ServerRecord
+
+TokenKind = Literal["inference", "management"]
+
+MARGIN = timedelta(seconds=5)
+REFUSED = ("InvalidKeyException",)
+
+
+def token(record: ServerRecord, kind: TokenKind) -> str | None:
+    """The token that is valid now, renewed where it has expired; None where the server has none.
+
+    Raises SlotwiseError where a TorchServe has no key_file.json.
+    """
+    if record.kind == "mms":
+        return None
+    keys = _keys(record)
+    entry = keys.get(kind, {})
+    if _expired(entry):
+        return _renew(record, kind, keys)
+    return str(entry["key"])
+
+
+def auth_headers(record: ServerRecord, kind: TokenKind = "inference") -> dict[str, str]:
+    """The header that carries the token; empty for MMS."""
+    valid = token(record, kind)
+    return {} if valid is None else {"Authorization": f"Bearer {valid}"}
+
+
+def was_refused(response: httpx.Response) -> bool:
+    """Whether the answer says that the token, not the request, was wrong."""
+    if response.status_code != 400:
+        return False
+    try:
+        body = response.json()
+    except ValueError:
+        return False
+    return isinstance(body, dict) and body.get("type") in REFUSED
+
+
+def _keys(record: ServerRecord) -> dict[str, Any]:
+    path = record.state_dir / "key_file.json"
+    try:
+        keys: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        return keys
+    except (OSError, ValueError) as error:
+        raise SlotwiseError(
+            f"the server's tokens cannot be read: {error}", "is it running? `slotwise serve` starts one"
+        ) from error
+
+
+def _expired(entry: dict[str, Any]) -> bool:
+    try:
+        ends = datetime.fromisoformat(entry["expiration time"])
+    except (KeyError, ValueError, TypeError):
+        return "key" not in entry
+    return datetime.now(UTC) + MARGIN > ends
+
+
+def _renew(record: ServerRecord, kind: TokenKind, keys: dict[str, Any]) -> str:
+    """Ask for a new token with the key that never expires; the server writes the file itself."""
+    try:
+        response = httpx.get(
+            f"{record.management_url}/token",
+            params={"type": kind},
+            headers={"Authorization": f"Bearer {keys['API']['key']}"},
+            trust_env=False,
+        )
+        response.raise_for_status()
+    except (httpx.HTTPError, KeyError) as error:
+        raise SlotwiseError(f"the {kind} token has expired and could not be renewed: {error}", "restart the server") from error
+    return str(_keys(record)[kind]["key"])
