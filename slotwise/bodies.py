@@ -1,0 +1,103 @@
+"""What a measurement sends: bodies from files or from the model's examples, and bodies that are bad on purpose."""
+
+from __future__ import annotations
+
+import copy
+import json
+import mimetypes
+import random
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slotwise.errors import SlotwiseError
+
+
+@dataclass(frozen=True)
+class Body:
+    """One request body. bad: it is meant to be refused. name: where it came from."""
+
+    data: bytes
+    content_type: str = "application/octet-stream"
+    bad: bool = False
+    name: str = ""
+
+
+def content_type(path: str) -> str:
+    """The content type that a file's name stands for."""
+    return mimetypes.guess_type(path)[0] or "application/octet-stream"
+
+
+def from_files(paths: Sequence[Path]) -> list[Body]:
+    """One body a file; a folder stands for the files in it."""
+    files = [file for path in paths for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
+    try:
+        return [Body(file.read_bytes(), content_type(file.name), name=file.name) for file in files]
+    except OSError as error:
+        raise SlotwiseError(f"a body cannot be read: {error}", "name files to send with --body") from error
+
+
+def examples(model: str) -> list[Body]:
+    """The bodies that a model (a name, a folder or an archive) names as `examples` in its model.toml."""
+    if model.endswith(".mar"):
+        found = _carried(Path(model))
+    else:
+        from slotwise.model_spec import load_spec
+        from slotwise.project import model_folder, model_store
+
+        folder = model_folder(model)
+        spec = load_spec(folder)
+        files, archive = [folder / name for name in spec.examples], model_store() / f"{spec.name}.mar"
+        made = not all(file.exists() for file in files)  # by its make.py: they are in the archive
+        found = _carried(archive) if made and archive.is_file() else from_files(files)
+    if not found:
+        raise SlotwiseError(f"{model} has no example bodies", "name files to send with --body")
+    return found
+
+
+def _carried(archive: Path) -> list[Body]:
+    try:
+        with zipfile.ZipFile(archive) as mar:
+            names = sorted(name for name in mar.namelist() if name.startswith("examples/"))
+            return [Body(mar.read(name), content_type(name), name=Path(name).name) for name in names]
+    except (OSError, zipfile.BadZipFile) as error:
+        raise SlotwiseError(f"{archive} cannot be read: {error}", "`slotwise build MODEL` makes an archive") from error
+
+
+def spoiled(body: Body) -> list[Body]:
+    """Three bodies that no model can take: this one cut off in the middle, a text, and nothing."""
+    cut = Body(body.data[: len(body.data) // 2], body.content_type, bad=True, name="truncated")
+    return [
+        cut,
+        Body(b"this is no input", body.content_type, bad=True, name="text"),
+        Body(b"", body.content_type, True, "empty"),
+    ]
+
+
+def with_records(body: Body, count: int) -> Body:
+    """The same request with `count` records, its own ones again and again, each with its own id."""
+    try:
+        asked: dict[str, Any] = json.loads(body.data)
+        given = asked["payload"]["records"]
+        records = [{**copy.deepcopy(given[i % len(given)]), "id": str(i)} for i in range(count)]
+    except (ValueError, LookupError, TypeError) as error:
+        raise SlotwiseError(
+            f"{body.name or 'the body'} has no payload.records to repeat",
+            "--records is for bodies such as the translation model's",
+        ) from error
+    asked["payload"]["records"] = records
+    return Body(json.dumps(asked, ensure_ascii=False).encode(), body.content_type, name=body.name)
+
+
+def deck(bodies: Sequence[Body], poison: float = 0.0, seed: int = 0) -> Iterator[Body]:
+    """The bodies one after the other, without end; a share `poison` of them, drawn at random, is spoiled."""
+    draw, spoilt = random.Random(seed), spoiled(bodies[0])
+    turn = 0
+    while True:
+        if poison and draw.random() < poison:
+            yield draw.choice(spoilt)
+        else:
+            yield bodies[turn % len(bodies)]
+            turn += 1

@@ -1,0 +1,174 @@
+"""`slotwise bench`: how fast a model answers, with or without a server; `slotwise demo`: every request keeps its slot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from slotwise.console import Json, emit, out, progress, say
+from slotwise.errors import SlotwiseError
+
+if TYPE_CHECKING:
+    from slotwise.bodies import Body
+    from slotwise.load import Measured, Plan
+    from slotwise.wire import Target
+
+Counts = Annotated[str, typer.Option(help="Numbers of clients, separated by commas.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add bench and demo."""
+    app.command()(bench)
+    app.command()(demo)
+
+
+def counts(text: str, option: str) -> list[int]:
+    """`1,8,32` as numbers; a usage error otherwise."""
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or min(found) < 1:
+        raise typer.BadParameter(f"{text!r} is no list of numbers such as 1,8,32", param_hint=option)
+    return found
+
+
+def bench(
+    model: Annotated[str, typer.Argument(help="A registered model; with --offline an archive or a model to build.")],
+    body: Annotated[
+        list[Path] | None, typer.Option(help="A file to send, or a folder of them; repeatable. Default: the model's examples.")
+    ] = None,
+    concurrency: Counts = "1,8,32",
+    rate: Annotated[float | None, typer.Option(min=0.01, help="Open loop: this many arrivals a second (Poisson).")] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Measured seconds a step, after a warm-up.")] = 5.0,
+    requests: Annotated[int | None, typer.Option(min=1, help="Measure this many requests instead of seconds.")] = None,
+    warm_up: Annotated[float, typer.Option(min=0.0, help="Seconds before each step that are not counted.")] = 1.0,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds after which a request counts as lost.")] = 60.0,
+    poison: Annotated[float, typer.Option(min=0.0, max=0.9, help="Share of bodies spoiled on purpose, e.g. 0.03.")] = 0.0,
+    records: Annotated[int | None, typer.Option(min=0, help="Records a request, for bodies with payload.records.")] = None,
+    tool: Annotated[Literal["slotwise", "wrk", "ab"], typer.Option(help="Measure with this program.")] = "slotwise",
+    csv: Annotated[Path | None, typer.Option(help="Write the numbers to this CSV file.")] = None,
+    figure: Annotated[Path | None, typer.Option(help="Draw the numbers into this .png or .svg file.")] = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Time the archive's handler itself, without a server.")] = False,
+    batch_sizes: Annotated[str, typer.Option(help="With --offline: the batch sizes.")] = "1,8,16,32,64",
+    profile: Annotated[str, typer.Option(help="With --offline: the profile to run as.")] = "cpu",
+    set_: Annotated[list[str] | None, typer.Option("--set", help="With --offline: KEY=VALUE of the profile.")] = None,
+    url: Annotated[str | None, typer.Option(help="Load this address instead of a server that slotwise started.")] = None,
+    name: Annotated[str, typer.Option(help="The server's name.")] = "default",
+    as_json: Json = False,
+) -> None:
+    """Measure throughput, latency and errors of a model under load."""
+    from slotwise.bodies import examples, from_files, with_records
+
+    bodies = from_files(body) if body else examples(model)
+    if records is not None:
+        bodies = [with_records(one, records) for one in bodies]
+    if offline:
+        _offline(model, bodies, counts(batch_sizes, "--batch-sizes"), profile, set_ or [], min(seconds, 2.0), csv, as_json)
+        return
+    from slotwise.load import Plan
+
+    clients = [1000] if rate else counts(concurrency, "--concurrency")
+    plans = [Plan(n, seconds, requests, warm_up, rate, poison, timeout) for n in clients]
+    target = _target(model, url, name)
+    _finish(model, [_measure(tool, target, bodies, plan) for plan in plans], csv, figure, as_json)
+
+
+def _target(model: str, url: str | None, name: str) -> Target:
+    from slotwise.inference import auth_headers
+    from slotwise.server import running
+    from slotwise.wire import Target
+
+    if url:
+        return Target(url, {})
+    record = running(name)
+    if record is None:
+        raise SlotwiseError(
+            f"no server named {name!r} is running", "`slotwise serve MODEL` starts one; --url loads any address"
+        )
+    return Target(f"{record.inference_url}/predictions/{model}", auth_headers(record))
+
+
+def _measure(tool: str, target: Target, bodies: list[Body], plan: Plan) -> Measured:
+    from slotwise import load, load_tools
+
+    what = f"{plan.rate:g} a second" if plan.rate else f"{plan.clients} clients"
+    with progress() as shown:
+        task = shown.add_task(what, total=100)
+        if tool != "slotwise":
+            return load_tools.measure(tool, target, bodies, plan)
+        measured = load.measure(target, bodies, plan, lambda done: shown.update(task, completed=round(100 * done)))
+    if measured.requests and set(measured.errors) == {"connection"} and not measured.req_s:
+        raise SlotwiseError(f"nothing answers at {target.url}", "`slotwise list` shows what runs")
+    return measured
+
+
+def _finish(model: str, found: list[Measured], csv: Path | None, figure: Path | None, as_json: bool) -> None:
+    from slotwise import report
+
+    rows = report.as_json(found)
+    emit({"model": model, "loads": rows}, as_json, lambda: report.load_table(model, found))
+    for note in report.load_notes(found):
+        say(note)
+    if csv:
+        report.write_csv(csv, rows)
+    if figure:
+        report.load_figure(model, found).savefig(figure, dpi=150)
+    if all(m.req_s == 0 for m in found):
+        raise SlotwiseError(
+            f"{model} answered no request: {report.by_status(found[-1].errors)}", "`slotwise predict` shows an answer"
+        )
+
+
+def _offline(
+    model: str,
+    bodies: list[Body],
+    sizes: list[int],
+    profile: str,
+    sets: list[str],
+    seconds: float,
+    csv: Path | None,
+    as_json: bool,
+) -> None:
+    from dataclasses import asdict
+
+    from slotwise import offline, report
+
+    found: list[offline.Timed] = []
+    with progress() as shown:
+        task = shown.add_task("timing the handler", total=len(sizes))
+        found = offline.measure(
+            offline.archive_of(model),
+            bodies,
+            sizes,
+            seconds=seconds,
+            environ=offline.environment(profile, sets),
+            done=lambda timed: shown.advance(task),
+        )
+    line = offline.fit([(t.n, t.batch_ms) for t in found])
+    rows = [{**asdict(t), "item_ms": t.item_ms} for t in found]
+    emit({"model": model, "batches": rows, "line": asdict(line)}, as_json, lambda: report.offline_table(model, found))
+    if not as_json:
+        out().print(report.line_text(line))
+    if csv:
+        report.write_csv(csv, rows)
+
+
+def demo(
+    name: Annotated[str, typer.Option(help="The server's name.")] = "default",
+    model: Annotated[str, typer.Option(help="The registered digits model.")] = "digits",
+    as_json: Json = False,
+) -> None:
+    """Send 32 digits at once, 3 of them spoiled, and show that each sender got its own answer."""
+    from slotwise import demo as show
+    from slotwise.server import running
+
+    record = running(name)
+    if record is None:
+        raise SlotwiseError(f"no server named {name!r} is running", "`slotwise serve digits` starts one")
+    told = show.play(record, model)
+    emit(told.as_json(), as_json, lambda: show.render(told))
+    if not told.kept:
+        raise SlotwiseError(told.verdict, "this must not happen; the server's log says more")

@@ -1,0 +1,232 @@
+"""Load on a running server, and what came of it.
+
+closed loop   so many clients, each waits for its answer before it asks again: what the server can do
+open loop     requests arrive at a rate (Poisson), whether the server keeps up or not: what people would see. A latency
+              counts from the moment the request was due, so a server that stalls cannot hide it (no coordinated omission)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import random
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from slotwise.bodies import Body, deck
+from slotwise.wire import Connection, Target, run
+
+BUSY = 0.9  # share of one core from which on the client is the limit
+LATE_MS = 10.0  # an open-loop client that sends its requests later than this (median) is the limit
+
+Tick = Callable[[float], None]  # share done, 0..1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to load. clients: how many wait at the same time (closed loop), or how many may (open loop).
+
+    seconds or requests ends the measured part; warm_up_s before it is not counted. rate: arrivals a second, None for
+    the closed loop. poison: the share of bodies spoiled on purpose. timeout_s: an answer later than this is an error.
+    """
+
+    clients: int = 8
+    seconds: float | None = 5.0
+    requests: int | None = None
+    warm_up_s: float = 1.0
+    rate: float | None = None
+    poison: float = 0.0
+    timeout_s: float = 60.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One request. status: the HTTP status, "timeout" or "connection". Times in seconds; late_s: sent after it was due."""
+
+    status: str
+    bad: bool
+    finished_s: float
+    latency_s: float
+    late_s: float = 0.0
+    batch_size: int = 0
+    decode_ms: float = 0.0
+    inference_ms: float = 0.0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a load gave. req_s: good answers a second; latencies: of good answers; errors: good requests lost, by status.
+
+    mean_batch: requests a batch, from the answers' headers. decode_ms, inference_ms: inside the handler, a batch.
+    refused: what the requests that were bad on purpose got. client_cores: how busy the measuring process was.
+    """
+
+    clients: int
+    rate: float | None
+    seconds: float
+    requests: int
+    req_s: float
+    p50_ms: float
+    p90_ms: float
+    p95_ms: float
+    p99_ms: float
+    max_ms: float
+    mean_batch: float
+    decode_ms: float
+    inference_ms: float
+    errors: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, int] = field(default_factory=dict)
+    client_cores: float = 0.0
+    client_limited: bool = False
+
+    @property
+    def lost(self) -> int:
+        """Good requests that got no good answer."""
+        return sum(self.errors.values())
+
+
+def measure(target: Target, bodies: Sequence[Body], plan: Plan, tick: Tick = lambda done: None) -> Measured:
+    """Load `target` as planned and say what came of it."""
+    return run(_Load(target, deck(bodies, plan.poison, plan.seed), plan, tick).measured())
+
+
+class _Load:
+    """One load while it runs. All times are seconds since its start."""
+
+    def __init__(self, target: Target, bodies: Iterator[Body], plan: Plan, tick: Tick) -> None:
+        self.target, self.bodies, self.plan, self.tick = target, bodies, plan, tick
+        self.samples: list[Sample] = []
+        self.wires: dict[tuple[str, bytes], bytes] = {}
+        self.started_s, self.cpu_s, self.counted = 0.0, 0.0, 0
+
+    def now(self) -> float:
+        return time.perf_counter() - self.started_s
+
+    async def measured(self) -> Measured:
+        self.started_s, self.cpu_s = time.perf_counter(), time.process_time()
+        ticker = asyncio.ensure_future(self._tick())
+        try:
+            await (self._closed() if self.plan.rate is None else self._open(self.plan.rate))
+        finally:
+            ticker.cancel()
+        cores = (time.process_time() - self.cpu_s) / max(self.now(), 1e-9)
+        return summary(self.samples, self.plan, cores)
+
+    async def _closed(self) -> None:
+        async def client() -> None:
+            connection = Connection(self.target)
+            while self._more():
+                self.counted += self.now() >= self.plan.warm_up_s
+                await self._ask(connection, self.now(), 0.0)
+            connection.close()
+
+        await asyncio.gather(*[client() for _ in range(self.plan.clients)])
+
+    async def _open(self, rate: float) -> None:
+        draw, due_s = random.Random(self.plan.seed), 0.0
+        idle: asyncio.LifoQueue[Connection] = asyncio.LifoQueue()
+        for _ in range(self.plan.clients):
+            idle.put_nowait(Connection(self.target))
+        arrivals: set[asyncio.Task[None]] = set()
+
+        async def arrive(due_s: float) -> None:
+            late_s, connection = self.now() - due_s, None
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.plan.timeout_s - late_s):
+                    connection = await idle.get()
+            if connection is None:
+                self.samples.append(Sample("timeout", next(self.bodies).bad, self.now(), self.plan.timeout_s, late_s))
+                return
+            await self._ask(connection, due_s, late_s)
+            idle.put_nowait(connection)
+
+        while self._more(due_s):
+            await asyncio.sleep(max(0.0, due_s - self.now()))
+            self.counted += due_s >= self.plan.warm_up_s
+            task = asyncio.ensure_future(arrive(due_s))
+            arrivals.add(task)
+            task.add_done_callback(arrivals.discard)
+            due_s += draw.expovariate(rate)
+        await asyncio.gather(*arrivals)
+        while not idle.empty():
+            idle.get_nowait().close()
+
+    def _more(self, at_s: float | None = None) -> bool:
+        if self.plan.requests is not None:
+            return self.counted < self.plan.requests
+        return (self.now() if at_s is None else at_s) < self.plan.warm_up_s + (self.plan.seconds or 0.0)
+
+    async def _ask(self, connection: Connection, due_s: float, late_s: float) -> None:
+        """One request, answered or counted as what went wrong."""
+        body = next(self.bodies)
+        key = (body.content_type, body.data)
+        wire = self.wires.get(key) or self.wires.setdefault(key, self.target.request(body.data, body.content_type))
+        status, said = "timeout", {}
+        try:
+            async with asyncio.timeout(self.plan.timeout_s - (self.now() - due_s)):
+                reply = await connection.ask(wire)
+            status, said = str(reply.status), dict(reply.headers)
+        except TimeoutError:
+            pass
+        except OSError:
+            status = "connection"
+            await asyncio.sleep(0.01)  # a server that is gone is not asked a million times a second
+        inside = [float(said.get(name, 0)) for name in ("x-batch-size", "x-decode-ms", "x-inference-ms")]
+        finished_s = self.now()
+        self.samples.append(Sample(status, body.bad, finished_s, finished_s - due_s, late_s, int(inside[0]), *inside[1:]))
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(0.2)
+            if self.plan.requests is not None:
+                self.tick(min(1.0, self.counted / self.plan.requests))
+            else:
+                self.tick(min(1.0, self.now() / (self.plan.warm_up_s + (self.plan.seconds or 0.0))))
+
+
+def summary(samples: Sequence[Sample], plan: Plan, client_cores: float = 0.0) -> Measured:
+    """The samples in numbers. Closed loop: what finished after the warm-up; open loop: what was due after it."""
+    since_s = plan.warm_up_s
+    counted = [s for s in samples if (s.finished_s if plan.rate is None else s.finished_s - s.latency_s) >= since_s]
+    good = [s for s in counted if not s.bad and s.status.startswith("2")]
+    until_s = since_s + plan.seconds if plan.rate is None and plan.requests is None and plan.seconds else 0.0
+    if sum(s.finished_s <= until_s for s in good) < 2 * plan.clients:  # too few to cut: count to the last one
+        until_s = max((s.finished_s for s in counted), default=since_s)
+    seconds = max(until_s - since_s, 1e-9)
+    latencies = sorted(s.latency_s * 1000 for s in good)
+    batches = sum(1 / s.batch_size for s in counted if s.batch_size)  # every batch of s sends s answers
+    late_ms = statistics.median(s.late_s for s in counted) * 1000 if counted else 0.0
+    return Measured(
+        clients=plan.clients,
+        rate=plan.rate,
+        seconds=seconds,
+        requests=len(counted),
+        req_s=sum(s.finished_s <= until_s for s in good) / seconds,
+        **{f"p{p}_ms": percentile(latencies, p) for p in (50, 90, 95, 99)},
+        max_ms=latencies[-1] if latencies else 0.0,
+        mean_batch=sum(1 for s in counted if s.batch_size) / batches if batches else 0.0,
+        decode_ms=sum(s.decode_ms / s.batch_size for s in counted if s.batch_size) / batches if batches else 0.0,
+        inference_ms=sum(s.inference_ms / s.batch_size for s in counted if s.batch_size) / batches if batches else 0.0,
+        errors=dict(Counter(s.status for s in counted if not s.bad and not s.status.startswith("2"))),
+        refused=dict(Counter(s.status for s in counted if s.bad)),
+        client_cores=client_cores,
+        client_limited=client_cores >= BUSY or late_ms >= LATE_MS,
+    )
+
+
+def percentile(ordered: Sequence[float], p: float) -> float:
+    """The value that p percent of the sorted values do not exceed (nearest rank); 0 where there are none."""
+    if not ordered:
+        return 0.0
+    return ordered[max(0, math.ceil(len(ordered) * p / 100) - 1)]
+
+
+def rounded(measured: Measured) -> dict[str, Any]:
+    """The numbers as they are printed: milliseconds and rates to a sensible digit."""
+    return {k: round(v, 3) if isinstance(v, float) else v for k, v in asdict(measured).items()}

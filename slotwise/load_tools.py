@@ -1,0 +1,107 @@
+"""The same closed loop driven by wrk or ab, where they are installed: C programs, so the client is not the limit."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from slotwise.bodies import Body
+from slotwise.errors import SlotwiseError
+from slotwise.load import Measured, Plan
+from slotwise.wire import Target
+
+PACKAGES = {"wrk": "wrk", "ab": "apache2-utils"}
+PERCENTS = (50, 90, 95, 99)
+
+LUA = """
+local bodies, turn = {}, 0
+for _, path in ipairs(%(paths)s) do bodies[#bodies + 1] = io.open(path, "rb"):read("*a") end
+request = function()
+  turn = turn + 1
+  return wrk.format("POST", nil, %(headers)s, bodies[(turn - 1) %% #bodies + 1])
+end
+done = function(summary, latency)
+  local e, p = summary.errors, function(q) return latency:percentile(q) end
+  print(string.format('SLOTWISE {"requests":%%d,"us":%%d,"status":%%d,"connection":%%d,"timeout":%%d,'
+    .. '"p":[%%f,%%f,%%f,%%f],"max":%%f}', summary.requests, summary.duration, e.status, e.connect + e.read + e.write,
+    e.timeout, p(50), p(90), p(95), p(99), latency.max))
+end
+"""
+
+
+def measure(tool: str, target: Target, bodies: Sequence[Body], plan: Plan) -> Measured:
+    """Load `target` with wrk or ab. No rate, no poison; batch sizes stay unknown (0). ab sends the first body only."""
+    if shutil.which(tool) is None:
+        raise SlotwiseError(f"{tool} is not installed", f"on Debian: apt-get install {PACKAGES[tool]}")
+    if plan.rate is not None or plan.poison:
+        raise SlotwiseError(f"{tool} can do neither --rate nor --poison", "leave --tool away")
+    with tempfile.TemporaryDirectory(prefix="slotwise-load-") as name:
+        folder = Path(name)
+        for i, body in enumerate(bodies):
+            (folder / f"body-{i}").write_bytes(body.data)
+        return (_wrk if tool == "wrk" else _ab)(target, bodies, plan, folder)
+
+
+def _wrk(target: Target, bodies: Sequence[Body], plan: Plan, folder: Path) -> Measured:
+    headers = {**target.headers, "content-type": bodies[0].content_type}
+    lua = LUA % {
+        "paths": "{" + ", ".join(json.dumps(str(folder / f"body-{i}")) for i in range(len(bodies))) + "}",
+        "headers": "{" + ", ".join(f"[{json.dumps(k)}] = {json.dumps(v)}" for k, v in headers.items()) + "}",
+    }
+    (folder / "load.lua").write_text(lua, "utf-8")
+    command = ["wrk", "-t1", f"-c{plan.clients}", "-s", str(folder / "load.lua"), "--timeout", f"{plan.timeout_s:.0f}s"]
+    if plan.warm_up_s:
+        _run([*command, f"-d{max(1, round(plan.warm_up_s))}s", target.url])
+    said = _run([*command, f"-d{max(1, round(plan.seconds or 5))}s", target.url])
+    found = re.search(r"^SLOTWISE (.*)$", said, re.MULTILINE)
+    if not found:
+        raise SlotwiseError(f"wrk measured nothing: {said.strip().splitlines()[-1:]}", "try --tool slotwise")
+    told = json.loads(found[1])
+    seconds = told["us"] / 1e6
+    errors = {key: told[key] for key in ("connection", "timeout") if told[key]}
+    errors |= {"not 2xx": told["status"]} if told["status"] else {}
+    times = [us / 1000 for us in (*told["p"], told["max"])]
+    return _measured(plan, seconds, told["requests"], told["status"], times, errors)
+
+
+def _ab(target: Target, bodies: Sequence[Body], plan: Plan, folder: Path) -> Measured:
+    base = ["ab", "-q", "-k", "-l", "-r", "-c", str(plan.clients), "-p", str(folder / "body-0"), "-T", bodies[0].content_type]
+    base += ["-s", f"{plan.timeout_s:.0f}", "-e", str(folder / "served.csv")]
+    base += [part for name, value in target.headers.items() for part in ("-H", f"{name}: {value}")]
+
+    def stop(seconds: float) -> list[str]:
+        return ["-t", str(max(1, round(seconds))), "-n", "10000000"]
+
+    if plan.warm_up_s:
+        _run([*base, *stop(plan.warm_up_s), target.url])
+    limit = ["-n", str(max(plan.requests, plan.clients))] if plan.requests else stop(plan.seconds or 5.0)
+    said = _run([*base, *limit, target.url])
+
+    def number(label: str) -> float:
+        found = re.search(rf"^{label}:\s+([0-9.]+)", said, re.MULTILINE)
+        return float(found[1]) if found else 0.0
+
+    served = dict(line.split(",") for line in (folder / "served.csv").read_text().splitlines()[1:])
+    times = [float(served[str(p)]) for p in PERCENTS] + [float(max(served.values(), key=float))]
+    refused, failed = int(number("Non-2xx responses")), int(number("Failed requests"))
+    errors = {key: count for key, count in (("not 2xx", refused), ("connection", failed)) if count}
+    return _measured(plan, number("Time taken for tests"), int(number("Complete requests")), refused + failed, times, errors)
+
+
+def _measured(plan: Plan, seconds: float, requests: int, failed: int, times: list[float], errors: dict[str, int]) -> Measured:
+    p50, p90, p95, p99, most = times
+    req_s = (requests - failed) / max(seconds, 1e-9)
+    return Measured(plan.clients, None, seconds, requests, req_s, p50, p90, p95, p99, most, 0.0, 0.0, 0.0, errors)
+
+
+def _run(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        raise SlotwiseError(f"{command[0]} failed: {lines[-1] if lines else 'no output'}", "is the model registered?")
+    return done.stdout

@@ -1,0 +1,107 @@
+"""Measurements as people read them: tables, CSV and figures."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotwise.console import table
+from slotwise.errors import SlotwiseError
+from slotwise.load import BUSY, Measured, rounded
+from slotwise.offline import Line, Timed
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def load_table(model: str, found: Sequence[Measured]) -> Any:
+    """One row a load. batch: requests a batch; handler: decode and model of one batch."""
+    first = "rate" if any(m.rate is not None for m in found) else "clients"
+    columns = [first, "req/s", "p50", "p90", "p95", "p99", "max", "batch", "handler", "errors"]
+    poisoned = any(m.refused for m in found)
+    columns += ["bad got", "innocent lost"] if poisoned else []
+    rows = []
+    for m in found:
+        times = [_ms(v) for v in (m.p50_ms, m.p90_ms, m.p95_ms, m.p99_ms, m.max_ms)]
+        row = [str(m.rate or m.clients), f"{m.req_s:.1f}" if m.req_s < 100 else f"{m.req_s:.0f}", *times, f"{m.mean_batch:.1f}"]
+        row += [_ms(m.decode_ms + m.inference_ms), by_status(m.errors) or "0"]
+        rows.append(row + ([by_status(m.refused), str(m.lost)] if poisoned else []))
+    return table(f"{model}: times in ms", columns, rows)
+
+
+def load_notes(found: Sequence[Measured]) -> list[str]:
+    """What a reader has to know about these numbers."""
+    notes = []
+    for m in (m for m in found if m.client_limited):
+        what = f"{m.rate:g} a second" if m.rate else f"{m.clients} clients"
+        used = f"the measuring client used {m.client_cores:.2f} of a core"
+        limit = "and was the limit" if m.client_cores >= BUSY else "and could not send in time: the machine is too busy"
+        notes.append(f"{what}: {used} {limit}; the server can do more (--tool wrk measures with less)")
+    return notes
+
+
+def by_status(counts: dict[str, int]) -> str:
+    """For example `503: 12, timeout: 1`."""
+    return ", ".join(f"{status}: {count}" for status, count in sorted(counts.items()))
+
+
+def offline_table(archive: str, found: Sequence[Timed]) -> Any:
+    """One row a batch size; milliseconds of a batch, and what of it is decode, model and encode."""
+    columns = ["batch", "batch ms", "item ms", "items/s", "decode ms", "model ms", "encode ms"]
+    rows = []
+    for t in found:
+        parts = [f"{_ms(v)} ({v / t.batch_ms:.0%})" for v in (t.decode_ms, t.model_ms, t.encode_ms)]
+        rows.append([str(t.n), _ms(t.batch_ms), _ms(t.item_ms), f"{1000 / t.item_ms:.0f}", *parts])
+    return table(f"{archive}, no server", columns, rows)
+
+
+def line_text(line: Line) -> str:
+    """The fitted line in words."""
+    return f"a batch of n takes {line.a_ms:.3g} * n + {line.b_ms:.3g} ms"
+
+
+def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """One line a row, dicts (errors by status) as text."""
+    flat = [{k: by_status(v) if isinstance(v, dict) else v for k, v in row.items()} for row in rows]
+    with path.open("w", newline="", encoding="utf-8") as target:
+        writer = csv.DictWriter(target, list(flat[0]))
+        writer.writeheader()
+        writer.writerows(flat)
+
+
+def load_figure(model: str, found: Sequence[Measured]) -> Figure:
+    """Throughput and latency over clients (or over the rate)."""
+    figure, (left, right) = panels(2)
+    x = [float(m.rate or m.clients) for m in found]
+    name = "arrivals a second" if found[0].rate is not None else "clients"
+    left.plot(x, [m.req_s for m in found], "o-")
+    left.set(xlabel=name, ylabel="answers a second", title=model, ylim=(0, None))
+    for key in ("p50_ms", "p95_ms", "p99_ms"):
+        right.plot(x, [getattr(m, key) for m in found], "o-", label=key.removesuffix("_ms"))
+    right.set(xlabel=name, ylabel="latency, ms", ylim=(0, None))
+    right.legend()
+    return figure
+
+
+def panels(count: int, height: float = 3.6) -> tuple[Figure, Any]:
+    """A figure of `count` panels side by side, drawn without a display."""
+    try:
+        from matplotlib.figure import Figure as NewFigure
+    except ImportError as error:
+        raise SlotwiseError("figures need matplotlib", 'pip install "slotwise[tune]"') from error
+    figure = NewFigure(figsize=(4.6 * count, height), layout="constrained")
+    axes = figure.subplots(1, count, squeeze=False)[0]
+    for axis in axes:
+        axis.grid(True, alpha=0.3)
+    return figure, axes
+
+
+def as_json(found: Sequence[Measured]) -> list[dict[str, Any]]:
+    """The measurements as JSON says them."""
+    return [rounded(m) for m in found]
+
+
+def _ms(value: float) -> str:
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 1000 else f"{value:.0f}"

@@ -1,0 +1,147 @@
+"""The load generator against stand-in servers."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slotwise.bodies import Body, deck, spoiled, with_records
+from slotwise.errors import SlotwiseError
+from slotwise.load import Plan, Sample, measure, percentile, summary
+from slotwise.wire import Connection, Target, run
+from tests.standin import Answer, standin
+
+GOOD = Body(b"good", "text/plain", name="good.txt")
+
+
+def answer(body: bytes, headers: object) -> Answer:
+    if body != b"good":
+        return 400, {"x-batch-size": "4"}, b'{"error": {"code": 400, "message": "bad"}}'
+    return 200, {"X-Batch-Size": "4", "x-decode-ms": "1.0", "x-inference-ms": "3.0"}, b"{}"
+
+
+def test_closed_loop_counts_every_request() -> None:
+    with standin(answer) as url:
+        got = measure(Target(url, {}), [GOOD], Plan(clients=4, requests=200, warm_up_s=0.0))
+    assert got.requests >= 200
+    assert got.errors == {}
+    assert got.req_s > 0
+    assert got.p50_ms <= got.p90_ms <= got.p95_ms <= got.p99_ms <= got.max_ms
+    assert got.mean_batch == pytest.approx(4)
+    assert (got.decode_ms, got.inference_ms) == pytest.approx((1.0, 3.0))
+
+
+def test_poison_is_not_an_error_of_the_innocent() -> None:
+    with standin(answer) as url:
+        got = measure(Target(url, {}), [GOOD], Plan(clients=4, requests=300, warm_up_s=0.0, poison=0.2, seed=1))
+    assert got.lost == 0
+    assert set(got.refused) == {"400"}
+    assert 20 <= got.refused["400"] <= 110
+
+
+def test_innocent_ones_lost_are_counted_by_status() -> None:
+    turn = iter(range(10**6))
+    with standin(lambda body, headers: answer(body if next(turn) % 10 else b"", headers)) as url:
+        got = measure(Target(url, {}), [GOOD], Plan(clients=1, requests=100, warm_up_s=0.0))
+    assert got.errors == {"400": 10}
+
+
+def test_a_broken_connection_is_an_error_and_the_next_request_works() -> None:
+    turn = iter(range(10**6))
+    with standin(lambda body, headers: None if next(turn) == 3 else answer(body, headers)) as url:
+        got = measure(Target(url, {}), [GOOD], Plan(clients=1, requests=10, warm_up_s=0.0))
+    assert got.errors == {"connection": 1}
+    assert got.requests == 10
+
+
+def test_open_loop_answers_or_times_out_every_request() -> None:
+    released = threading.Event()
+
+    def stuck(body: bytes, headers: object) -> Answer:
+        released.wait(10)
+        return answer(body, headers)
+
+    with standin(stuck) as url:
+        plan = Plan(clients=3, requests=10, rate=500.0, warm_up_s=0.0, timeout_s=0.3)
+        got = measure(Target(url, {}), [GOOD], plan)
+        released.set()
+    assert got.requests == 10
+    assert got.errors == {"timeout": 10}
+
+
+def test_open_loop_latency_counts_from_when_a_request_was_due() -> None:
+    """One connection, a server that needs 20 ms, 20 requests due at once: the last one has waited for all the others."""
+
+    def slow(body: bytes, headers: object) -> Answer:
+        time.sleep(0.02)
+        return answer(body, headers)
+
+    with standin(slow) as url:
+        got = measure(Target(url, {}), [GOOD], Plan(clients=1, requests=20, rate=10_000.0, warm_up_s=0.0))
+    assert got.errors == {}
+    assert got.max_ms > 19 * 20
+
+
+def test_headers_and_the_token_arrive() -> None:
+    seen: dict[str, str] = {}
+
+    def look(body: bytes, headers: object) -> Answer:
+        seen.update(headers)  # type: ignore[call-overload]
+        return answer(body, headers)
+
+    with standin(look) as url:
+        target = Target(url, {"authorization": "Bearer abc"})
+        reply = run(Connection(target).ask(target.request(b"good", "image/png")))
+    assert (reply.status, reply.body, reply.headers["x-batch-size"]) == (200, b"{}", "4")
+    assert (seen["authorization"], seen["content-type"]) == ("Bearer abc", "image/png")
+
+
+def test_nobody_there_is_a_connection_error() -> None:
+    got = measure(Target("http://127.0.0.1:9/x", {}), [GOOD], Plan(clients=2, requests=4, warm_up_s=0.0))
+    assert got.errors == {"connection": got.requests}
+
+
+def test_https_is_refused_with_a_hint() -> None:
+    with pytest.raises(SlotwiseError):
+        _ = Target("https://somewhere/", {}).address
+
+
+@given(st.lists(st.integers(0, 1000), min_size=1).map(sorted), st.integers(1, 100))
+def test_percentile_is_the_nearest_rank(values: list[int], p: int) -> None:
+    value = percentile(values, p)
+    assert sum(v <= value for v in values) >= len(values) * p / 100
+    assert sum(v < value for v in values) < len(values) * p / 100
+
+
+def test_mean_batch_is_a_mean_of_batches_not_of_requests() -> None:
+    """One batch of 8 and one of 1: nine answers, mean 4.5 (a mean over the answers would say 7.2)."""
+    samples = [Sample("200", False, 1.0, 0.1, batch_size=8)] * 8 + [Sample("200", False, 1.0, 0.1, batch_size=1)]
+    assert summary(samples, Plan(warm_up_s=0.0)).mean_batch == pytest.approx(4.5)
+
+
+def test_a_busy_client_is_named() -> None:
+    assert summary([], Plan(), client_cores=0.97).client_limited
+    assert not summary([], Plan(), client_cores=0.4).client_limited
+
+
+def test_deck_repeats_and_spoils() -> None:
+    drawn = deck([GOOD, Body(b"two")])
+    assert [next(drawn).data for _ in range(3)] == [b"good", b"two", b"good"]
+    assert [body.data for body in spoiled(GOOD)] == [b"go", b"this is no input", b""]
+    assert all(body.bad for body in spoiled(GOOD))
+
+
+def test_records_are_repeated_with_their_own_ids() -> None:
+    body = Body(
+        json.dumps({"payload": {"fromLang": "ja", "records": [{"id": "x", "text": "a"}, {"id": "y", "text": "b"}]}}).encode()
+    )
+    records = json.loads(with_records(body, 5).data)["payload"]["records"]
+    assert [record["id"] for record in records] == ["0", "1", "2", "3", "4"]
+    assert [record["text"] for record in records] == ["a", "b", "a", "b", "a"]
+    with pytest.raises(SlotwiseError):
+        with_records(GOOD, 3)
