@@ -96,23 +96,16 @@ def build(
     return archive
 
 
-def inspect(path: Path) -> ArchiveInfo:
-    """Read a whole archive and compare every byte with its digests; SlotwiseError says what is wrong with it."""
+def inspect(path: Path, *, need_digests: bool = True) -> ArchiveInfo:
+    """Read a whole archive and compare every byte with its digests; SlotwiseError says what is wrong with it.
+
+    need_digests=False lets an archive of another tool pass, which carries none.
+    """
     with _opened(path) as source:
         manifest = _manifest(path, source)
-        digests = _digests(path, source)
-        entries = []
-        for item in source.infolist():
-            entry = Entry(item.filename, item.file_size, _entry_sha256(source, item))
-            wanted = entry.sha256 if entry.name == DIGESTS else digests.get(entry.name)
-            if wanted is None:
-                raise SlotwiseError(f"{path.name} carries {entry.name}, which its digests do not list", REBUILD)
-            if wanted != entry.sha256:
-                raise SlotwiseError(f"{path.name}: {entry.name} is not the file that was built", REBUILD)
-            entries.append(entry)
-        missing = sorted(set(digests) - {entry.name for entry in entries})
-        if missing:
-            raise SlotwiseError(f"{path.name} lacks {missing[0]}, which its digests list", REBUILD)
+        entries = [Entry(item.filename, item.file_size, _entry_sha256(source, item)) for item in source.infolist()]
+        if need_digests or DIGESTS in source.namelist():
+            _compare(path, entries, _digests(path, source))
         settings = _json(path, source, "slotwise.json") if "slotwise.json" in source.namelist() else {}
         model, profiles = settings.get("model", {}), settings.get("profiles", {})
         size = path.stat().st_size
@@ -184,6 +177,18 @@ def _digests(path: Path, source: zipfile.ZipFile) -> dict[str, str]:
     if listed.get("algorithm") != "sha256" or not isinstance(files, dict):
         raise SlotwiseError(f"{path.name}: {DIGESTS} is not a list of SHA-256 digests", REBUILD)
     return files
+
+
+def _compare(path: Path, entries: list[Entry], digests: dict[str, str]) -> None:
+    for entry in entries:
+        wanted = entry.sha256 if entry.name == DIGESTS else digests.get(entry.name)
+        if wanted is None:
+            raise SlotwiseError(f"{path.name} carries {entry.name}, which its digests do not list", REBUILD)
+        if wanted != entry.sha256:
+            raise SlotwiseError(f"{path.name}: {entry.name} is not the file that was built", REBUILD)
+    missing = sorted(set(digests) - {entry.name for entry in entries})
+    if missing:
+        raise SlotwiseError(f"{path.name} lacks {missing[0]}, which its digests list", REBUILD)
 
 
 def _entry_sha256(source: zipfile.ZipFile, item: zipfile.ZipInfo) -> str:

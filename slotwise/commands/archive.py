@@ -14,6 +14,7 @@ def register(app: typer.Typer) -> None:
     """Add this module's commands."""
     app.command()(build)
     app.command()(inspect)
+    app.command()(check)
 
 
 def build(
@@ -53,3 +54,46 @@ def inspect(
         return table("", ["file", "bytes", "sha256"], rows)
 
     emit(data, as_json, render)
+
+
+def check(
+    path: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="A .mar file.")],
+    body: Annotated[
+        list[Path] | None, typer.Option(help="A file that the model answers, besides the archive's examples; repeatable.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=2, help="Requests in a full batch.")] = 8,
+    profile: Annotated[str | None, typer.Option(help="Run as under this profile (default: cpu).")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds that one batch may take.")] = 120.0,
+    as_json: Json = False,
+) -> None:
+    """Ask both servers' real workers, without Java, which promises an archive keeps; fail if one is broken."""
+    from dataclasses import asdict
+
+    from slotwise import console
+    from slotwise.check.run import SENTENCES, check
+
+    with console.progress() as shown:
+        task = shown.add_task("checking", total=2 * len(SENTENCES))
+
+        def advance(kind: str, promise: str) -> None:
+            shown.update(task, advance=1, description=f"{kind}: {promise}")
+
+        report = check(path, body, batch_size=batch_size, profile=profile, timeout_s=timeout, progress=advance)
+
+    def render() -> object:
+        said = {True: "holds", False: "BROKEN", None: "not tested"}
+        kinds = list(report.verdicts)
+        rows = []
+        for name, sentence in SENTENCES.items():
+            found = [next(v for v in report.verdicts[kind] if v.promise == name) for kind in kinds]
+            rows.append([sentence, *(said[verdict.holds] for verdict in found)])
+        console.out().print(table(str(path), ["promise", *(f"{k} {report.versions[k]}" for k in kinds)], rows))
+        for kind in kinds:
+            for verdict in report.verdicts[kind]:
+                if verdict.why:
+                    typer.echo(f"{kind}, {verdict.promise}, {said[verdict.holds]}: {verdict.why}")
+        return None
+
+    emit({**asdict(report), "passed": report.passed}, as_json, render)
+    if not report.passed:
+        raise typer.Exit(1)

@@ -1,0 +1,51 @@
+"""Do two answers say the same? Texts exactly; numbers within a tolerance, because an engine's kernels change with b."""
+
+from __future__ import annotations
+
+from typing import Any
+
+TOLERANCE = 0.02  # absolute below 1 and relative above; bf16 and int8 kernels move a probability by up to about 0.01
+
+
+def agree(one: Any, other: Any) -> bool:
+    """Whether two JSON values say the same."""
+    if isinstance(one, bool) or isinstance(other, bool) or one is None or other is None:
+        return one is other
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        return abs(one - other) <= TOLERANCE * max(1.0, abs(one), abs(other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return _objects_agree(one, other)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(agree, one, other))
+    return bool(one == other)
+
+
+def _objects_agree(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    if _is_classified(one) and _is_classified(other):
+        tie = _within(one, other) and _within(other, one)
+        return tie and agree(one["probabilities"], other["probabilities"])
+    missing = (one.keys() | other.keys()) - (one.keys() & other.keys())
+    if missing and not all(_marginal(one, other, key) for key in missing):
+        return False
+    return all(agree(one[key], other[key]) for key in one.keys() & other.keys())
+
+
+def _marginal(one: dict[str, Any], other: dict[str, Any], key: str) -> bool:
+    """A key of only one side is no difference where it is the last of a top-k list and as good as the other's last."""
+    numbers = [value for side in (one, other) for value in side.values()]
+    if len(one) != len(other) or not all(isinstance(value, int | float) for value in numbers):
+        return False
+    has, lacks = (one, other) if key in one else (other, one)
+    return abs(float(has[key]) - float(min(lacks.values()))) <= TOLERANCE
+
+
+def _is_classified(value: dict[str, Any]) -> bool:
+    return value.keys() == {"label", "probabilities"} and isinstance(value["probabilities"], dict)
+
+
+def _within(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether `one`'s label is `other`'s, too, or ties with it."""
+    if one["label"] == other["label"]:
+        return True
+    theirs: dict[str, float] = other["probabilities"]
+    return theirs.get(one["label"], -1.0) >= max(theirs.values(), default=0.0) - TOLERANCE

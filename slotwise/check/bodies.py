@@ -1,0 +1,77 @@
+"""What a conformance run sends: the archive's examples, variants of them that answer differently, and bad bodies."""
+
+from __future__ import annotations
+
+import io
+import json
+import mimetypes
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from slotwise.check.wire import Body
+
+
+def from_files(files: list[Path]) -> list[Body]:
+    """One body a file; the content type follows from the file's name."""
+    return [Body(file.name, file.read_bytes(), _content_type(file)) for file in files]
+
+
+def variants(body: Body) -> Iterator[Body]:
+    """Bodies of the same kind with other content, so that answers in a wrong slot can be told: pictures, JSON, arrays."""
+    makers: dict[str, Callable[[bytes], Iterator[tuple[str, bytes]]]] = {"image": _pictures}
+    makers |= {"json": _reversed_lists, "npy": _flipped_array}
+    for kind, maker in makers.items():
+        if kind in body.content_type or body.what.endswith(f".{kind}"):
+            try:
+                yield from (Body(f"{body.what} {how}", data, body.content_type) for how, data in maker(body.data))
+            except Exception:  # an example that cannot be varied is still an example
+                return
+
+
+def bad(example: Body) -> list[Body]:
+    """Bodies that few models can take; one that is answered with 200 is not bad for that model."""
+    cut = example.data[: len(example.data) // 2]
+    return [
+        Body("an empty body", b"", example.content_type),
+        Body("half of an example", cut, example.content_type),
+        Body("a body of noise", b"\x00\xff not what you expected \xfe" * 9, example.content_type),
+        Body("an empty JSON object", b"{}", "application/json"),
+        Body("a form without a body", b"1", "text/plain", key="somefield"),
+        Body("no field at all", b"", key=None),
+    ]
+
+
+def _content_type(file: Path) -> str:
+    return mimetypes.guess_type(file.name)[0] or "application/octet-stream"
+
+
+def _pictures(data: bytes) -> Iterator[tuple[str, bytes]]:
+    from PIL import Image, ImageOps
+
+    picture = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
+    turned = {f"turned by {angle} degrees": picture.rotate(angle, expand=True) for angle in (90, 180)}
+    for how, changed in {**turned, "inverted": ImageOps.invert(picture), "mirrored": ImageOps.mirror(picture)}.items():
+        target = io.BytesIO()
+        changed.save(target, "PNG")
+        yield how, target.getvalue()
+
+
+def _reversed_lists(data: bytes) -> Iterator[tuple[str, bytes]]:
+    def turn(value: Any) -> Any:
+        if isinstance(value, list):
+            numbers = value and all(isinstance(item, int | float) for item in value)
+            return value[::-1] if numbers else [turn(item) for item in value]
+        return {key: turn(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+    yield "with its numbers reversed", json.dumps(turn(json.loads(data))).encode()
+
+
+def _flipped_array(data: bytes) -> Iterator[tuple[str, bytes]]:
+    import numpy as np
+
+    array = np.load(io.BytesIO(data), allow_pickle=False)
+    for how, changed in {"reversed": array[..., ::-1], "upside down": array[::-1]}.items():
+        target = io.BytesIO()
+        np.save(target, np.ascontiguousarray(changed))
+        yield how, target.getvalue()

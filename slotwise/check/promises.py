@@ -1,0 +1,147 @@
+"""What a handler promises to everyone in a batch, each with the experiment that would show it broken.
+
+Every function asks through a Conversation and returns where the promise holds; it raises Broken or Untested otherwise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable
+
+from slotwise.check import bodies as made_up
+from slotwise.check.agree import agree
+from slotwise.check.conversation import Broken, Conversation, Untested
+from slotwise.check.wire import Answer, Body
+
+
+def starts(talk: Conversation) -> None:
+    """It starts."""
+    talk.restart()
+    talk.worker = talk.start()
+
+
+def answers(talk: Conversation) -> None:
+    """It answers every example."""
+    for body in talk.examples:
+        logged = talk.worker.logged_exception() if talk.worker else ""
+        if not talk.learn(body):
+            code = talk.ask([body])[0].code
+            why = f"; it reported itself loaded after {logged}" if logged else ""
+            raise Broken(f"{body.what} alone gets {code}{why}")
+    talk.learn_variants()
+
+
+def refuses(talk: Conversation) -> None:
+    """It refuses a bad body with a 4xx that gives nothing away."""
+    faults = []
+    for body in made_up.bad(talk.examples[0]):
+        try:
+            answer = talk.ask([body])[0]
+        except Broken as broken:
+            faults.append(str(broken))
+        else:
+            if answer.code == 200:
+                continue
+            faults += [f"{body.what} alone {fault}" for fault in _refusal_faults(answer)]
+        talk.bad.append(body)
+    if faults:
+        raise Broken(faults[0])
+    if not talk.bad:
+        raise Untested("the model takes every body, bad ones included")
+
+
+def partial(talk: Conversation) -> None:
+    """In full and partial batches everyone gets the answer they get alone."""
+    _need_answers(talk)
+    for n in range(1, talk.batch_size + 1):
+        talk.expect(talk.mixed(n, first=n))
+
+
+def isolates(talk: Conversation) -> None:
+    """A bad body costs nobody but its sender, wherever it is."""
+    _need_bad(talk)
+    b = talk.batch_size
+    for slot in range(b):
+        for n in {b, slot + 1}:
+            talk.expect(_poisoned(talk, n, {slot}))
+    chance = random.Random(0)
+    for count in range(2, b):
+        talk.expect(_poisoned(talk, b, set(chance.sample(range(b), count))))
+
+
+def all_bad(talk: Conversation) -> None:
+    """A batch of nothing but bad bodies is refused slot by slot."""
+    _need_bad(talk)
+    for n in {1, talk.batch_size}:
+        talk.expect(_poisoned(talk, n, set(range(n))))
+
+
+def order(talk: Conversation) -> None:
+    """Permuting requests permutes answers."""
+    _need_answers(talk)
+    talk.need_distinct()
+    chance = random.Random(1)
+    for _ in range(3):
+        batch = talk.mixed(talk.batch_size)
+        chance.shuffle(batch)
+        talk.expect(batch)
+
+
+def mates(talk: Conversation) -> None:
+    """Batch-mates change nobody's answer."""
+    _need_answers(talk)
+    if len(talk.good) < 2:
+        raise Untested("there is one example only: add others")
+    some = talk.mixed(min(3, len(talk.good)))
+    for one in some:
+        for mate in some:
+            talk.expect([one, *[mate] * (talk.batch_size - 1)])
+
+
+def memory(talk: Conversation) -> None:
+    """Nothing is kept from one batch to the next."""
+    _need_answers(talk)
+    talk.restart()
+    for number in reversed(range(len(talk.good))):  # a fresh worker, asked in another order
+        value = talk.ask([talk.good[number]])[0].value()
+        if not agree(value, talk.alone[number]):
+            was = str(talk.alone[number])[:80]
+            raise Broken(f"{talk.good[number].what} alone gets {str(value)[:80]}; asked in another order it got {was}")
+    batch = talk.mixed(talk.batch_size)
+    talk.expect(batch)
+    if talk.bad:
+        with contextlib.suppress(Broken):  # another promise's business; here only what comes after it counts
+            talk.expect(_poisoned(talk, talk.batch_size, {0}))
+    talk.expect(batch[:1])
+    talk.expect(batch)
+
+
+PROMISES: dict[str, Callable[[Conversation], None]] = {
+    check.__name__: check for check in (starts, answers, refuses, partial, isolates, all_bad, order, mates, memory)
+}
+
+
+def _need_answers(talk: Conversation) -> None:
+    if not talk.good:
+        raise Untested("no example is answered")
+
+
+def _need_bad(talk: Conversation) -> None:
+    _need_answers(talk)
+    if not talk.bad:
+        raise Untested("the model takes every body, bad ones included")
+
+
+def _poisoned(talk: Conversation, n: int, slots: set[int]) -> list[int | Body]:
+    """n different good bodies with bad ones in `slots`, of every kind in turn."""
+    good = talk.mixed(n, first=min(slots))
+    return [talk.bad[(slot + n) % len(talk.bad)] if slot in slots else good[slot] for slot in range(n)]
+
+
+def _refusal_faults(answer: Answer) -> list[str]:
+    text = answer.body.decode("utf-8", "replace")
+    faults = [] if 400 <= answer.code < 500 else [f"gets {answer.code}, which is not its sender's fault"]
+    if "Traceback" in text or 'File "' in text:
+        faults.append(f"gets {answer.code} with a stack trace in its body")
+    return faults

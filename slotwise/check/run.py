@@ -1,0 +1,152 @@
+"""One archive against all promises on both servers' workers."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from slotwise import archive
+from slotwise.archive import ArchiveInfo
+from slotwise.check import bodies as made_up
+from slotwise.check.conversation import Broken, Conversation, Untested
+from slotwise.check.promises import PROMISES
+from slotwise.check.real_worker import SERVERS, RealWorker, WorkerFault, installed
+from slotwise.check.wire import Body
+from slotwise.errors import SlotwiseError
+
+DAMAGE = "It does not start on damaged files."
+SENTENCES = {name: (check.__doc__ or "").strip() for name, check in PROMISES.items()} | {"damage": DAMAGE}
+OWN_PARTS = ("MAR-INF", "slotwise", "slotwise.json", "examples")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One promise on one server: holds is None where it could not be tested; `why` says what was seen."""
+
+    promise: str
+    holds: bool | None
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """All verdicts by server; `versions` of the servers that were asked."""
+
+    archive: str
+    versions: dict[str, str]
+    verdicts: dict[str, list[Verdict]] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        """Whether no promise is broken on any server."""
+        return all(verdict.holds is not False for verdicts in self.verdicts.values() for verdict in verdicts)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is being checked, and how: `folder` is scratch space."""
+
+    path: Path
+    info: ArchiveInfo
+    examples: list[Body]
+    batch_size: int
+    profile: str | None
+    timeout_s: float
+    folder: Path
+
+    def data_files(self) -> list[str]:
+        """Weights, vocabularies and the like."""
+        names = [entry.name for entry in self.info.entries if not entry.name.endswith((".py", "/"))]
+        return [name for name in names if name.split("/")[0] not in OWN_PARTS]
+
+    def worker(self, kind: str, *, damaged: bool = False) -> RealWorker:
+        """A worker of `kind` that has loaded a fresh extraction of the archive."""
+        place = Path(tempfile.mkdtemp(prefix=f"{kind}-", dir=self.folder))
+        model_dir = archive.extract(self.path, place / "model", trusted=True)
+        if damaged:
+            for name in self.data_files():
+                (model_dir / name).write_bytes(b"damaged")
+        environ = {**os.environ, "PYTHONPATH": str(model_dir), "PYTHONUNBUFFERED": "1"}
+        environ |= {"TS_DECODE_INPUT_REQUEST": "false", "MMS_DECODE_INPUT_REQUEST": "false"}
+        environ |= {"SLOTWISE_PROFILE": self.profile} if self.profile else {}
+        environ.pop("SLOTWISE_STATE", None)
+        worker = RealWorker(kind, model_dir, place / "run", self.timeout_s, environ)
+        try:
+            worker.load(self.info.name, self.info.handler, self.batch_size)
+        except WorkerFault:
+            worker.close()
+            raise
+        return worker
+
+
+def check(
+    path: Path,
+    bodies: list[Path] | None = None,
+    *,
+    batch_size: int = 8,
+    profile: str | None = None,
+    timeout_s: float = 120.0,
+    servers: Sequence[str] = tuple(SERVERS),
+    progress: Callable[[str, str], None] = lambda kind, promise: None,
+) -> Report:
+    """Check `path` on every installed server. bodies: example files besides the archive's own.
+
+    Raises SlotwiseError for an archive that is not sound, has no example, or cannot be checked for want of a server.
+    """
+    info = archive.inspect(path, need_digests=False)
+    kinds = {kind: version for kind in servers if (version := installed(kind))}
+    if not kinds:
+        raise SlotwiseError("neither TorchServe nor MMS is installed", 'pip install "slotwise[torchserve]"')
+    with tempfile.TemporaryDirectory(prefix="sw-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        carried = sorted((archive.extract(path, folder / "examples", trusted=True) / "examples").glob("*"))
+        examples = made_up.from_files([*(bodies or []), *carried])
+        if not examples:
+            hint = 'name some in model.toml (examples = ["one.png"]) or give --body FILE'
+            raise SlotwiseError(f"{path.name} carries no example to ask with", hint)
+        subject = Subject(path, info, examples, batch_size, profile, timeout_s, folder)
+        with ThreadPoolExecutor(len(kinds)) as pool:
+            asked = {kind: pool.submit(_ask, subject, kind, progress) for kind in kinds}
+            return Report(str(path), kinds, {kind: future.result() for kind, future in asked.items()})
+
+
+def _ask(subject: Subject, kind: str, progress: Callable[[str, str], None]) -> list[Verdict]:
+    talk = Conversation(lambda: subject.worker(kind), subject.examples, subject.batch_size)
+    verdicts = []
+    try:
+        for name, promise in PROMISES.items():
+            progress(kind, name)
+            verdicts.append(_verdict(name, lambda promise=promise: promise(talk)))  # type: ignore[misc]
+            if name == "starts" and not verdicts[-1].holds:
+                return [*verdicts, *(Verdict(other, None, "it does not start") for other in SENTENCES if other != name)]
+    finally:
+        talk.restart()
+    progress(kind, "damage")
+    return [*verdicts, _verdict("damage", lambda: _damage(subject, kind))]
+
+
+def _verdict(name: str, experiment: Callable[[], None]) -> Verdict:
+    try:
+        experiment()
+    except (Broken, WorkerFault) as broken:
+        return Verdict(name, False, str(broken))
+    except Untested as untested:
+        return Verdict(name, None, str(untested))
+    return Verdict(name, True)
+
+
+def _damage(subject: Subject, kind: str) -> None:
+    """With every data file overwritten, the worker must not report itself loaded."""
+    names = subject.data_files()
+    if not names:
+        raise Untested("it has no data files")
+    try:
+        worker = subject.worker(kind, damaged=True)
+    except WorkerFault:
+        return
+    worker.close()
+    raise Broken(f"it reports itself loaded although {', '.join(names[:3])} {'are' if names[1:] else 'is'} damaged")

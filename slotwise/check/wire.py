@@ -1,0 +1,101 @@
+"""The binary protocol between a server's Java front end and its Python worker, from the front end's side.
+
+Both servers pack big-endian 32-bit lengths before every string, and -1 where a list ends.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+END = struct.pack("!i", -1)
+
+
+@dataclass(frozen=True)
+class Body:
+    """One request's body. what: how a report names it. key: the form field that carries it, None for no field at all."""
+
+    what: str
+    data: bytes
+    content_type: str = "application/octet-stream"
+    key: str | None = "body"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One slot's answer as the front end would send it to the client."""
+
+    code: int
+    body: bytes
+    content_type: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def value(self) -> Any:
+        """The body as JSON, or as text where it is not JSON."""
+        try:
+            return json.loads(self.body)
+        except ValueError:
+            return self.body.decode("utf-8", "replace")
+
+
+def load_message(kind: str, model_dir: str, name: str, handler: str, batch_size: int, io_name: str) -> bytes:
+    """The command that makes a worker load a model on the CPU. io_name: MMS's two log pipes."""
+    message = b"L" + _text(name) + _text(model_dir) + struct.pack("!i", batch_size) + _text(handler) + END
+    return message + (_text("") + struct.pack("!?", True) if kind == "torchserve" else _text(io_name))
+
+
+def predict_message(bodies: Sequence[Body]) -> bytes:
+    """One batch."""
+    message = b"I"
+    for i, body in enumerate(bodies):
+        message += _text(f"check-{i}") + _text("Content-Type") + _text(body.content_type) + END
+        if body.key is not None:
+            message += _text(body.key) + _text(body.content_type) + _text(body.data)
+        message += END
+    return message + END
+
+
+def read_status(connection: socket.socket) -> tuple[int, str]:
+    """How the command as a whole went: the worker's code and sentence."""
+    return _integer(connection), _string(connection).decode("utf-8", "replace")
+
+
+def read_answers(connection: socket.socket) -> list[Answer]:
+    """The slots that follow the status, in order."""
+    answers = []
+    while (length := _integer(connection)) != -1:
+        _exactly(connection, length)  # the request's id
+        content_type = _string(connection).decode()
+        code = _integer(connection)
+        _string(connection)  # the reason phrase
+        headers = {_string(connection).decode(): _string(connection).decode() for _ in range(_integer(connection))}
+        answers.append(Answer(code, _string(connection), content_type, headers))
+    return answers
+
+
+def _text(value: str | bytes) -> bytes:
+    data = value.encode() if isinstance(value, str) else value
+    return struct.pack("!i", len(data)) + data
+
+
+def _integer(connection: socket.socket) -> int:
+    number: int = struct.unpack("!i", _exactly(connection, 4))[0]
+    return number
+
+
+def _string(connection: socket.socket) -> bytes:
+    return _exactly(connection, _integer(connection))
+
+
+def _exactly(connection: socket.socket, length: int) -> bytes:
+    data = bytearray()
+    while len(data) < length:
+        block = connection.recv(min(length - len(data), 1 << 20))
+        if not block:
+            raise ConnectionError("the worker ended")
+        data += block
+    return bytes(data)

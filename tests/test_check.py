@@ -1,0 +1,100 @@
+"""`slotwise check`: right handlers pass on both servers' real workers, the usual faults fail and are named."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from slotwise import archive
+from slotwise.check.agree import agree
+from slotwise.check.run import Report, check
+from slotwise.errors import SlotwiseError
+
+HANDLERS = Path(__file__).parent / "fixtures" / "handlers"
+EXAMPLES = {"a.json": [1, 2, 3], "b.json": [4, 5, 6.5], "c.json": [7, 1, 2]}
+
+
+def built(folder: Path, handler: str, *, examples: bool = True) -> Path:
+    """The archive of one of the fixture handlers."""
+    folder.mkdir()
+    (folder / f"{handler}.py").write_bytes((HANDLERS / f"{handler}.py").read_bytes())
+    (folder / "weights.json").write_text(json.dumps({"weights": [1, 10, 100]}))
+    for name, values in EXAMPLES.items():
+        (folder / name).write_text(json.dumps(values))
+    named = list(EXAMPLES) if examples else []
+    spec = f'name = "{handler}"\nhandler = "{handler}.py"\nfiles = ["weights.json"]\nexamples = {json.dumps(named)}\n'
+    (folder / "model.toml").write_text(spec)
+    return archive.build(folder, folder / "store")
+
+
+def broken(report: Report) -> dict[str, dict[str, str]]:
+    """server -> broken promise -> why."""
+    return {k: {v.promise: v.why for v in found if v.holds is False} for k, found in report.verdicts.items()}
+
+
+def test_a_right_handler_passes_on_both_servers(tmp_path: Path) -> None:
+    report = check(built(tmp_path / "m", "correct"), batch_size=4)
+    assert report.passed
+    assert set(report.verdicts) == {"torchserve", "mms"}
+    assert all(verdict.holds for found in report.verdicts.values() for verdict in found), report
+
+
+@pytest.mark.parametrize(
+    ("handler", "server", "promise", "why"),
+    [
+        ("short_list", "mms", "isolates", "number of batch response mismatched"),
+        ("exception_escapes", "torchserve", "refuses", "JSONDecodeError"),
+        ("keeps_state", "mms", "memory", "asked in another order"),
+        ("misaligned", "mms", "isolates", "the answer of slot"),
+        ("batch_mates", "mms", "mates", "alone it gets"),
+        ("init_swallowed", "mms", "damage", "weights.json is damaged"),
+    ],
+)
+def test_a_faulty_handler_fails_and_the_report_says_why(
+    tmp_path: Path, handler: str, server: str, promise: str, why: str
+) -> None:
+    report = check(built(tmp_path / "m", handler), batch_size=4, servers=[server])
+    assert not report.passed
+    assert why in broken(report)[server][promise]
+
+
+def test_a_failed_initialize_that_mms_hides_is_found(tmp_path: Path) -> None:
+    faults = broken(check(built(tmp_path / "m", "class_init_fails"), batch_size=4))
+    assert "no_such_file.json" in faults["torchserve"]["starts"]
+    assert "no_such_file.json" in faults["mms"]["answers"]
+
+
+def test_without_an_example_there_is_nothing_to_ask(tmp_path: Path) -> None:
+    path = built(tmp_path / "m", "correct", examples=False)
+    with pytest.raises(SlotwiseError, match="carries no example"):
+        check(path)
+    assert check(path, [tmp_path / "m" / "a.json"], batch_size=2, servers=["mms"]).passed
+
+
+def test_an_archive_of_another_tool_can_be_checked(tmp_path: Path) -> None:
+    path = built(tmp_path / "m", "correct")
+    foreign = tmp_path / "foreign.mar"
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(foreign, "w", zipfile.ZIP_DEFLATED) as target:
+        for name in source.namelist():
+            if not name.startswith("slotwise") and name != "MAR-INF/DIGESTS.json":
+                target.writestr(name, source.read(name))
+    assert check(foreign, batch_size=2, servers=["mms"]).passed
+
+
+def test_answers_agree_within_the_tolerance_of_an_engine() -> None:
+    assert agree(
+        {"label": "7", "probabilities": {"7": 0.98, "1": 0.01}}, {"label": "7", "probabilities": {"7": 0.975, "2": 0.01}}
+    )
+    assert agree(
+        {"label": "7", "probabilities": {"7": 0.5, "1": 0.5}}, {"label": "1", "probabilities": {"1": 0.501, "7": 0.499}}
+    )
+    assert not agree({"label": "7", "probabilities": {"7": 0.9}}, {"label": "1", "probabilities": {"1": 0.9}})
+    assert not agree({"label": "7", "probabilities": {"7": 0.9}}, {"label": "7", "probabilities": {"7": 0.8}})
+    assert agree([1, 2.0001, "a", None, True], [1, 2, "a", None, True])
+    assert not agree("a", "b")
+    assert not agree([1], [1, 2])
+    assert not agree(True, 1)
+    assert not agree({"a": 1}, {"a": 1, "b": 2})
