@@ -1,0 +1,204 @@
+"""From which batch size on is a model limited by arithmetic, no longer by memory?
+
+A batch of n needs `operations * n` operations and moves `weights + io * n` bytes: the weights are read once a batch, whatever
+n. Operations a byte (the arithmetic intensity) grow with n; where they reach the machine's peak operations over its
+bandwidth, memory stops being the limit. That takes activations to stay in the processor's cache. The other bound writes and
+reads each of them through memory, so that intensity cannot grow without end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotwise.errors import SlotwiseError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Peak operations a second, and bytes a second between memory and processor."""
+
+    peak: float
+    bandwidth: float
+
+    @property
+    def ridge(self) -> float:
+        """Operations a byte from which on memory is not the limit."""
+        return self.peak / self.bandwidth
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one forward pass needs: operations and input and output bytes an item, weight bytes a batch.
+
+    activation_bytes: what the layers in between write an item. A multiplication and its addition are two operations;
+    only convolutions and matrix products are counted.
+    """
+
+    operations: float
+    weight_bytes: float
+    io_bytes: float
+    activation_bytes: float = 0.0
+
+    def moved(self, n: int, *, cached: bool = True) -> float:
+        """Bytes for a batch of n; not cached: every activation is written once and read once."""
+        return self.weight_bytes + n * (self.io_bytes + (0 if cached else 2 * self.activation_bytes))
+
+    def intensity(self, n: int, *, cached: bool = True) -> float:
+        """Operations a byte for a batch of n."""
+        return n * self.operations / self.moved(n, cached=cached)
+
+    def enough(self, machine: Machine, *, cached: bool = True) -> int | None:
+        """The least batch size that memory does not limit; None where there is none."""
+        gain = self.operations - machine.ridge * (self.moved(1, cached=cached) - self.weight_bytes)
+        if gain <= 0:
+            return None
+        n = max(1, math.floor(machine.ridge * self.weight_bytes / gain))
+        return n if self.intensity(n, cached=cached) >= machine.ridge else n + 1
+
+    def floor_ms(self, n: int, machine: Machine) -> float:
+        """The least milliseconds in which this machine can run a batch of n."""
+        return 1000 * max(n * self.operations / machine.peak, self.moved(n) / machine.bandwidth)
+
+
+def work_of(model_dir: Path, model: dict[str, Any]) -> Work:
+    """Count the work of an unpacked archive's graph; `model` is its description."""
+    shape, weights = model.get("input", {}).get("shape"), model.get("weights", {})
+    if not shape:
+        raise SlotwiseError(f"{model.get('name')} has no input.shape", "roofline counts models of one graph and one tensor")
+    if weights.get("onnx"):
+        return _onnx_work(model_dir / weights["onnx"], shape)
+    if weights:
+        return _torch_work(model_dir, weights, shape)
+    raise SlotwiseError(f"{model.get('name')} carries neither an ONNX graph nor torch weights", "roofline counts one graph")
+
+
+def _onnx_work(path: Path, shape: Sequence[int]) -> Work:
+    import onnx
+
+    graph = onnx.load(path)
+    for tensor in graph.graph.input:
+        for dim, size in zip(tensor.type.tensor_type.shape.dim, [1, *shape], strict=False):
+            dim.dim_value = size
+    for tensor in graph.graph.output:
+        tensor.type.tensor_type.ClearField("shape")
+    known = onnx.shape_inference.infer_shapes(graph).graph
+    shapes = {
+        value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        for value in [*known.input, *known.output, *known.value_info]
+    }
+    shapes |= {tensor.name: list(tensor.dims) for tensor in known.initializer}
+    operations, written = 0.0, 0
+    for node in known.node:
+        size = math.prod(shapes.get(node.output[0], [0])) if node.output else 0
+        if node.op_type in ("Conv", "ConvTranspose"):
+            operations += 2 * size * math.prod(shapes[node.input[1]][1:])
+        elif node.op_type in ("Gemm", "MatMul"):
+            turned = any(a.name == "transA" and a.i for a in node.attribute)
+            operations += 2 * size * shapes[node.input[0]][0 if turned else -1]
+        else:
+            continue
+        written += size
+    weight_bytes = sum(_onnx_bytes(tensor) for tensor in known.initializer)
+    io_bytes = 4 * (math.prod(shape) + sum(math.prod(shapes[value.name]) for value in known.output))
+    return Work(operations, weight_bytes, io_bytes, 4 * written)
+
+
+def _onnx_bytes(tensor: Any) -> int:
+    from onnx.helper import tensor_dtype_to_np_dtype
+
+    itemsize: int = tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    return math.prod(tensor.dims) * itemsize
+
+
+def _torch_work(model_dir: Path, weights: dict[str, str], shape: Sequence[int]) -> Work:
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils.flop_counter import FlopCounterMode, flop_registry
+
+    written = 0
+
+    class Outputs(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal written
+            result = func(*args, **(kwargs or {}))
+            if func.overloadpacket in flop_registry and isinstance(result, torch.Tensor):
+                written += result.nbytes
+            return result
+
+    module = _torch_module(model_dir, weights)
+    example = torch.zeros(1, *shape)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter, Outputs():
+        output = module(example)
+    tensors = [*module.parameters(), *module.buffers()]
+    return Work(counter.get_total_flops(), sum(t.nbytes for t in tensors), example.nbytes + output.nbytes, written)
+
+
+def _torch_module(model_dir: Path, weights: dict[str, str]) -> Any:
+    """The module with its parameters still apart (the engine folds them into constants)."""
+    import torch
+
+    from slotwise.worker.engines.torch import build_module
+
+    if name := weights.get("torchscript"):
+        return torch.jit.load(str(model_dir / name), map_location="cpu").eval()
+    if name := weights.get("export"):
+        return torch.export.load(str(model_dir / name)).module()
+    file, _, kind = weights["module"].partition(":")
+    return build_module(model_dir / file, kind).eval()
+
+
+def measure_machine(seconds: float = 1.0) -> Machine:
+    """Peak by a large float32 matrix product, bandwidth by copying large arrays on all cores: the best of several runs."""
+    import os
+    from concurrent.futures import ThreadPoolExecutor
+
+    import numpy as np
+
+    side = 2048
+    left = np.random.default_rng(0).random((side, side), np.float32)
+    product = np.empty_like(left)
+    peak = 2 * side**3 / _best(lambda: np.matmul(left, left, out=product), seconds)
+    cores = len(os.sched_getaffinity(0))
+    blocks = [(np.ones(1 << 23, np.float32), np.empty(1 << 23, np.float32)) for _ in range(cores)]  # 32 MiB each
+    with ThreadPoolExecutor(cores) as pool:
+        took = _best(lambda: list(pool.map(lambda pair: np.copyto(pair[1], pair[0]), blocks)), seconds)
+    return Machine(peak, 2 * cores * blocks[0][0].nbytes / took)
+
+
+def _best(action: Any, seconds: float) -> float:
+    import time
+
+    best, stop_at = math.inf, time.perf_counter() + seconds
+    while best == math.inf or time.perf_counter() < stop_at:
+        started = time.perf_counter()
+        action()
+        best = min(best, time.perf_counter() - started)
+    return best
+
+
+def draw(name: str, work: Work, machine: Machine, sizes: Sequence[int]) -> Figure:
+    """Left: the roof, and every batch size below it. Right: intensity over the batch size, and the ridge."""
+    from slotwise.report import panels
+
+    figure, (left, right) = panels(2)
+    marks = [work.intensity(n) for n in sizes]
+    span = [min([*marks, machine.ridge]) / 3, max([*marks, machine.ridge]) * 3]
+    x = [span[0], machine.ridge, span[1]]
+    left.loglog(x, [min(machine.peak, i * machine.bandwidth) / 1e9 for i in x], "k-")
+    left.loglog(marks, [min(machine.peak, i * machine.bandwidth) / 1e9 for i in marks], "o")
+    for n, i in zip(sizes, marks, strict=True):
+        left.annotate(str(n), (i, min(machine.peak, i * machine.bandwidth) / 1e9), (0, -12), textcoords="offset points")
+    left.set(xlabel="operations a byte", ylabel="GFLOP/s at most", title=f"{name}: batch sizes under the roof")
+    right.semilogx(sizes, marks, "o-", base=2, label="activations in cache")
+    right.semilogx(sizes, [work.intensity(n, cached=False) for n in sizes], "s--", base=2, label="through memory")
+    right.axhline(machine.ridge, color="k", label=f"ridge: {machine.ridge:.1f}")
+    right.set(xlabel="batch size", ylabel="operations a byte", ylim=(0, None))
+    right.legend()
+    return figure

@@ -1,0 +1,68 @@
+"""The roofline formula against the published hand calculation, and the counting against sums made by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slotwise.errors import SlotwiseError
+from slotwise.roofline import Machine, Work, work_of
+
+# Published: a card of 21.75 TFLOP/s and 608.3 GB/s, and a CNN on 28x28 float32 pictures with ten classes.
+CARD = Machine(21.75e12, 608.3e9)
+CNN = Work(operations=84.686e6 / 12, weight_bytes=2.374e6 - 12 * 3176, io_bytes=4 * (28 * 28 + 10))
+
+
+def test_the_published_hand_calculation() -> None:
+    assert pytest.approx(35.75, abs=0.01) == CARD.ridge
+    assert CNN.operations * 13 == pytest.approx(91.743e6, rel=1e-4)
+    assert CNN.moved(12) == pytest.approx(2.374e6)
+    assert CNN.moved(13) == pytest.approx(2.377e6, rel=1e-3)
+    assert CNN.intensity(12) == pytest.approx(35.67, abs=0.01)
+    assert CNN.intensity(13) == pytest.approx(38.59, abs=0.02)
+    assert CNN.enough(CARD) == 13
+
+
+work = st.builds(Work, st.floats(1, 1e9), st.floats(1, 1e9), st.floats(0, 1e5), st.floats(0, 1e6))
+machine = st.builds(Machine, st.floats(1e9, 1e15), st.floats(1e9, 1e13))
+
+
+@given(work, machine, st.booleans())
+def test_enough_is_the_least_batch_size_over_the_ridge(work: Work, machine: Machine, cached: bool) -> None:
+    n = work.enough(machine, cached=cached)
+    if n is None:
+        assert work.intensity(10**9, cached=cached) <= machine.ridge * (1 + 1e-6)
+    else:
+        assert work.intensity(n + 1, cached=cached) >= machine.ridge * (1 - 1e-6)
+        assert n == 1 or work.intensity(n - 1, cached=cached) < machine.ridge * (1 + 1e-6)
+
+
+CONVOLUTION, PRODUCT = 2 * 8 * 26 * 26 * 9, 2 * 8 * 26 * 26 * 10
+PARAMETERS = 8 * 9 + 8 + 8 * 26 * 26 * 10 + 10
+
+
+@pytest.mark.parametrize("form", ["onnx", "torchscript"])
+def test_work_is_counted_as_by_hand(form: str, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    nn = torch.nn
+    module = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 26 * 26, 10)).eval()
+    example = torch.zeros(1, 1, 28, 28)
+    if form == "onnx":
+        torch.onnx.export(module, (example,), tmp_path / "net.onnx", dynamo=True, verbose=False)
+    else:
+        torch.jit.trace(module, example).save(tmp_path / "net.onnx")
+    work = work_of(tmp_path, {"name": "net", "input": {"shape": [1, 28, 28]}, "weights": {form: "net.onnx"}})
+    assert work.operations == CONVOLUTION + PRODUCT
+    assert work.weight_bytes == pytest.approx(4 * PARAMETERS, rel=0.01)
+    assert work.io_bytes == 4 * (28 * 28 + 10)
+    assert work.activation_bytes == 4 * (8 * 26 * 26 + 10)
+
+
+def test_a_model_without_one_graph_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SlotwiseError, match=r"input\.shape"):
+        work_of(tmp_path, {"name": "translation"})
+    with pytest.raises(SlotwiseError, match="neither"):
+        work_of(tmp_path, {"name": "x", "input": {"shape": [1]}})
