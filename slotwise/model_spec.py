@@ -61,19 +61,19 @@ class _Section(BaseModel):
 class Input(_Section):
     """What one item is before it reaches the engine.
 
-    shape: [c, h, w] for a picture, [t] or anything else for other tensors. resize: the shorter side in pixels.
-    crop: the central square's side. mean, std: one number a channel, for values 0..1.
-    invert: dark ink on light paper becomes light on dark. max_pixels: a larger picture is refused with 413.
+    shape: [c, h, w] for a picture (c = 1 is greyscale), [t] or anything else for other tensors. resize: the shorter side
+    before the central cut of h x w; without it the whole picture is squeezed. ink: find a drawn sign on its paper.
+    dtype: what the weights take; mean, std: one number a channel, for values 0..1, where they take normalised floats.
+    max_pixels: a larger picture is refused with 413.
     """
 
     shape: list[int] = []
     dtype: Literal["float32", "uint8", "int64"] = "float32"
     resize: Count | None = None
-    crop: Count | None = None
     interpolation: Literal["nearest", "bilinear", "bicubic"] = "bilinear"
+    ink: bool = False
     mean: list[float] = []
     std: list[float] = []
-    invert: bool = False
     max_pixels: Count | None = None
 
     @model_validator(mode="after")
@@ -90,10 +90,13 @@ class Input(_Section):
 
 
 class Weights(_Section):
-    """The weights, one file a form. `module` ("net.py" or "net.py:Net") is the Python file that `state_dict` fits."""
+    """The weights, one file a form. `module` ("net.py" or "net.py:Net") is the Python file that `state_dict` fits;
+    `openvino_int8` is an .xml with its .bin beside it.
+    """
 
     torchscript: File | None = None
     onnx: File | None = None
+    openvino_int8: File | None = None
     export: File | None = None
     state_dict: File | None = None
     module: File | None = None
@@ -107,6 +110,7 @@ class Weights(_Section):
     def files(self) -> list[str]:
         """Every file named here, once."""
         named = [self.torchscript, self.onnx, self.export, self.state_dict, (self.module or "").split(":")[0]]
+        named += [self.openvino_int8, self.openvino_int8 and str(PurePosixPath(self.openvino_int8).with_suffix(".bin"))]
         return list(dict.fromkeys(name for name in named if name))
 
 
