@@ -73,7 +73,7 @@ def build(
     weights: passed to the model's make.py. A second build of the same inputs trains nothing and gives the same bytes.
     """
     from slotwise import console
-    from slotwise.weights import made
+    from slotwise.weights import check_fit, made
 
     folder = project.model_folder(str(folder_or_name))
     spec = load_spec(folder)
@@ -85,6 +85,8 @@ def build(
         sources = [out, folder]
     elif weights is not None:
         raise SlotwiseError(f"{folder} has no make.py that could take --weights", "name the weights in its model.toml")
+    else:
+        check_fit(folder, spec)
     out_dir = out_dir or project.model_store()
     out_dir.mkdir(parents=True, exist_ok=True)
     archive = out_dir / f"{spec.name}.mar"

@@ -50,6 +50,31 @@ def made(folder: Path, spec: ModelSpec, weights: str | None, progress: Progress)
     return out, json.loads((out / "measured.json").read_text("utf-8"))
 
 
+def check_fit(folder: Path, spec: ModelSpec) -> None:
+    """Does a state_dict of the user's hold tensors alone, and do they fit their module? Say so now, not in a worker's log."""
+    if spec.weights.state_dict is None or spec.weights.module is None or importlib.util.find_spec("torch") is None:
+        return
+    import torch
+
+    from slotwise.worker.engines.torch import build_module
+
+    file, (path, _, name) = folder / spec.weights.state_dict, spec.weights.module.partition(":")
+    if not file.is_file() or not (folder / path).is_file():
+        return  # packing names what is missing
+    try:
+        state = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:
+        hint = 'save the tensors alone: torch.save(model.state_dict(), "weights.pt"); a TorchScript file is `torchscript = ...`'
+        raise SlotwiseError(f"{file} is not a state_dict", hint) from error
+    try:
+        build_module(folder / path, name).load_state_dict(state)
+    except Exception as error:
+        said = " ".join(str(error).split())[:200]
+        raise SlotwiseError(
+            f"{file.name} does not fit {spec.weights.module}: {said}", "name the class as net.py:Net"
+        ) from error
+
+
 def missing_package(error: ModuleNotFoundError, wanted_by: str) -> SlotwiseError:
     """The error to raise where an optional package is not installed."""
     name = (error.name or "").split(".")[0]

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slotwise.console import Json, emit, table
+from slotwise.console import Json, emit, out, progress, table
+
+if TYPE_CHECKING:
+    from slotwise.check.run import Report
+
+Archive = Annotated[Path, typer.Argument(metavar="ARCHIVE", help="A .mar file.", show_default=False)]
+SAID = {True: "holds", False: "BROKEN", None: "not tested"}
 
 
 def register(app: typer.Typer) -> None:
     """Add this module's commands."""
-    app.command()(build)
-    app.command()(inspect)
-    app.command()(check)
+    for command in (build, inspect, check, new):
+        app.command()(command)
 
 
 def build(
@@ -22,20 +27,17 @@ def build(
     weights: Annotated[
         str | None, typer.Option(help="Given to the model's make.py: a path, an id, or none for made-up small ones.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the archive (default: model_store).")] = None,
+    out_dir: Annotated[Path | None, typer.Option("--out", help="Folder for the archive (default: model_store).")] = None,
     as_json: Json = False,
 ) -> None:
-    """Build a model's archive, MODEL.mar, and its build report."""
+    """Build a model's archive, MODEL.mar, and beside it what was measured, MODEL.report.json."""
     from slotwise import archive
 
-    path = archive.build(model, out, weights)
+    path = archive.build(model, out_dir, weights)
     emit({"archive": str(path), "sha256": archive.file_sha256(path)}, as_json, lambda: typer.echo(f"built {path}"))
 
 
-def inspect(
-    path: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="A .mar file.")],
-    as_json: Json = False,
-) -> None:
+def inspect(path: Archive, as_json: Json = False) -> None:
     """Show what is in an archive; fail if it is not exactly what was built."""
     from dataclasses import asdict
 
@@ -44,20 +46,20 @@ def inspect(
     info = archive.inspect(path)
     listing = {entry.name: {"size_bytes": entry.size_bytes, "sha256": entry.sha256} for entry in info.entries}
     data = {**asdict(info), "name": info.name, "version": info.version, "handler": info.handler, "entries": listing}
-    rows = [[entry.name, entry.size_bytes, entry.sha256[:16] + "..."] for entry in info.entries]
-    packed_by = f"torch-model-archiver {info.manifest.get('archiverVersion')}"
 
-    def render() -> object:
+    def render() -> Any:
+        packed_by = f"torch-model-archiver {info.manifest.get('archiverVersion')}"
         typer.echo(f"{info.name} {info.version}, handler {info.handler}, packaged by {packed_by}")
         typer.echo(f"{info.size_bytes:,} bytes, sha256 {info.sha256}")
         typer.echo(f"profiles: {', '.join(info.profiles) or 'none'}; every file is what was built")
+        rows = [[entry.name, entry.size_bytes, f"{entry.sha256[:16]}..."] for entry in info.entries]
         return table("", ["file", "bytes", "sha256"], rows)
 
     emit(data, as_json, render)
 
 
 def check(
-    path: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="A .mar file.")],
+    path: Archive,
     body: Annotated[
         list[Path] | None, typer.Option(help="A file that the model answers, besides the archive's examples; repeatable.")
     ] = None,
@@ -69,31 +71,45 @@ def check(
     """Ask both servers' real workers, without Java, which promises an archive keeps; fail if one is broken."""
     from dataclasses import asdict
 
-    from slotwise import console
     from slotwise.check.run import SENTENCES, check
 
-    with console.progress() as shown:
+    with progress() as shown:
         task = shown.add_task("checking", total=2 * len(SENTENCES))
 
         def advance(kind: str, promise: str) -> None:
             shown.update(task, advance=1, description=f"{kind}: {promise}")
 
         report = check(path, body, batch_size=batch_size, profile=profile, timeout_s=timeout, progress=advance)
-
-    def render() -> object:
-        said = {True: "holds", False: "BROKEN", None: "not tested"}
-        kinds = list(report.verdicts)
-        rows = []
-        for name, sentence in SENTENCES.items():
-            found = [next(v for v in report.verdicts[kind] if v.promise == name) for kind in kinds]
-            rows.append([sentence, *(said[verdict.holds] for verdict in found)])
-        console.out().print(table(str(path), ["promise", *(f"{k} {report.versions[k]}" for k in kinds)], rows))
-        for kind in kinds:
-            for verdict in report.verdicts[kind]:
-                if verdict.why:
-                    typer.echo(f"{kind}, {verdict.promise}, {said[verdict.holds]}: {verdict.why}")
-        return None
-
-    emit({**asdict(report), "passed": report.passed}, as_json, render)
+    emit({**asdict(report), "passed": report.passed}, as_json, lambda: _render_check(report, SENTENCES))
     if not report.passed:
         raise typer.Exit(1)
+
+
+def _render_check(report: Report, sentences: dict[str, str]) -> None:
+    """A table of promises by server, then one line for everything that does not hold."""
+    rows = []
+    for name, sentence in sentences.items():
+        found = [verdict for verdicts in report.verdicts.values() for verdict in verdicts if verdict.promise == name]
+        rows.append([sentence, *(SAID[verdict.holds] for verdict in found)])
+    out().print(table("", ["promise", *(f"{kind} {version}" for kind, version in report.versions.items())], rows))
+    for kind, verdicts in report.verdicts.items():
+        for verdict in verdicts:
+            if not verdict.holds:
+                typer.echo(f"{kind}, {verdict.promise}, {SAID[verdict.holds]}: {verdict.why}")
+
+
+def new(
+    name: Annotated[str, typer.Argument(help="The model's name, or the path of its folder.")],
+    as_json: Json = False,
+) -> None:
+    """Write a model's folder to start from: it builds and serves as it is."""
+    from slotwise import scaffold
+
+    files = scaffold.new(name)
+
+    def render() -> None:
+        for file in files:
+            typer.echo(f"wrote {file}")
+        typer.echo(f"next: slotwise build {name} && slotwise check model_store/{Path(name).name}.mar")
+
+    emit({"folder": name, "files": [str(file) for file in files]}, as_json, render)

@@ -1,0 +1,38 @@
+#!/usr/bin/env python
+"""Build every model's archive into model_store/.
+
+python scripts/build_archives.py [MODEL...] [--out DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from slotwise import archive, project
+from slotwise.errors import SlotwiseError
+
+
+def main() -> int:
+    """Build the models named on the command line, all of them by default; 1 where one could not be built."""
+    parser = argparse.ArgumentParser(description="Build every model's archive into model_store/.")
+    parser.add_argument("models", nargs="*", help="models' names or folders (default: all)")
+    parser.add_argument("--out", type=Path, help="folder for the archives (default: model_store)")
+    wanted = parser.parse_args()
+    failed = 0
+    for model in wanted.models or project.models():
+        started = time.monotonic()
+        try:
+            path = archive.build(model, wanted.out)
+        except SlotwiseError as error:
+            failed = 1
+            print(f"{model}: {error.message}\n  hint: {error.hint}", file=sys.stderr)
+        else:
+            print(f"{path}  {path.stat().st_size / 1e6:.1f} MB  {time.monotonic() - started:.1f} s", flush=True)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
