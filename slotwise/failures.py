@@ -1,38 +1,47 @@
-"""Why a model does not become ready, in the worker's own last words."""
+"""Why a model does not become ready, in its workers' own last words."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Set
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from slotwise.live import LiveModel
     from slotwise.server import ServerRecord
 
 TRIES = 2  # the servers start a dying worker again and again, each time after a longer pause
-RAISED = re.compile(r"MODEL_LOG - ((?:\w+\.)*\w*(?:Error|Exception|Exit)\b.*)")
 DIED = "Backend worker process died"
+RAISED = re.compile(r" - ((?:\w+\.)*\w*(?:Error|Exception|Exit)\b.*)")
 
 
-def why_not_ready(record: ServerRecord, live: LiveModel, seen: Set[int], wanted: int) -> str | None:
-    """One sentence once several workers have died in a row, None while there is hope.
+class WorkerLog:
+    """What the workers of one server printed since `mark` was last called."""
 
-    seen: the pids of all workers since the registration.
-    """
-    if not record.alive():
-        return "the server died"
-    dead = seen - {worker.pid for worker in live.workers}
-    if live.ready_workers or len(dead) < TRIES * max(1, wanted):
-        return None
-    return last_words(record) or f"{len(dead)} workers died while loading"
+    def __init__(self, record: ServerRecord) -> None:
+        self._path: Path = record.state_dir / "logs" / "model_log.log"
+        self._from = 0
+        self.mark()
 
+    def mark(self) -> None:
+        """Forget what was printed up to now."""
+        self._from = self._path.stat().st_size if self._path.exists() else 0
 
-def last_words(record: ServerRecord) -> str:
-    """The last exception in the workers' log; "" where there is none."""
-    try:
-        text = (record.state_dir / "logs" / "model_log.log").read_text("utf-8", "replace")
-    except OSError:
-        return ""
-    raised = RAISED.findall(text[-50_000:])
-    return str(raised[-1]).strip() if raised else ""
+    def failure(self, model: str, workers: int) -> str | None:
+        """The last exception once every worker has died twice while loading `model`; None while there is hope."""
+        lines = self._lines(model)
+        deaths = sum(DIED in line for line in lines)
+        if deaths < TRIES * max(1, workers):
+            return None
+        raised = [match[1] for match in map(RAISED.search, lines) if match]
+        return raised[-1].strip() if raised else f"{deaths} workers died while loading it"
+
+    def _lines(self, model: str) -> list[str]:
+        """Lines of this model's workers: their threads are called W-9000-NAME_VERSION-stdout, on MMS W-9000-NAME-stdout."""
+        thread = re.compile(rf"\] W-(\d+-)?{re.escape(model)}([-_]\S*)?-std(out|err) ")
+        try:
+            with self._path.open("rb") as log:
+                log.seek(self._from)
+                text = log.read().decode("utf-8", "replace")
+        except OSError:
+            return []
+        return [line for line in text.splitlines() if thread.search(line)]

@@ -9,13 +9,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from slotwise import mms
+from slotwise.processes import memory_bytes
+
+if TYPE_CHECKING:
+    from slotwise.server import ServerRecord
 
 
 @dataclass(frozen=True)
 class Worker:
-    """One worker process. status: READY, LOADING, UNLOADING... in the server's words. memory_bytes: 0 where unknown.
+    """One worker process. status: STARTING, READY or UNLOADING. pid: 0 while it starts.
 
     got: what the worker reported when it started: engine, precision, device, threads, padding, profile, batch_size, notes.
     """
@@ -58,9 +63,10 @@ class LiveModel:
         return sum(worker.ready for worker in self.workers)
 
 
-def live_model(answer: Mapping[str, Any], state_dir: Path) -> LiveModel:
+def live_model(answer: Mapping[str, Any], record: ServerRecord) -> LiveModel:
     """One version's object of a describe answer, joined with what its workers reported."""
-    workers = tuple(_worker(entry, state_dir) for entry in answer.get("workers") or [])
+    loaded = mms.loaded_workers(record) if record.kind == "mms" else {}
+    workers = tuple(_worker(entry, record, loaded) for entry in answer.get("workers") or [])
     got: Mapping[str, Any] = next((worker.got for worker in workers if worker.got), {})
     return LiveModel(
         name=str(answer["modelName"]),
@@ -75,21 +81,23 @@ def live_model(answer: Mapping[str, Any], state_dir: Path) -> LiveModel:
     )
 
 
-def _worker(entry: Mapping[str, Any], state_dir: Path) -> Worker:
-    pid = int(entry.get("pid") or 0)
+def _worker(entry: Mapping[str, Any], record: ServerRecord, loaded: Mapping[str, int]) -> Worker:
+    """TorchServe says UNLOADING of a worker that starts, MMS says READY of it."""
+    id_ = str(entry.get("id", ""))
+    pid = loaded.get(mms.id_end(id_), 0) if record.kind == "mms" else max(0, int(entry.get("pid") or 0))
     return Worker(
-        id=str(entry.get("id", "")),
+        id=id_,
         pid=pid,
-        status=str(entry.get("status", "")),
-        memory_bytes=int(entry.get("memoryUsage") or 0),
+        status=str(entry.get("status", "")) if pid else "STARTING",
+        memory_bytes=memory_bytes(pid) if pid else 0,
         gpu=str(entry.get("gpu", "")).lower() == "true",
-        got=_report(state_dir, pid),
+        got=_report(record, pid),
     )
 
 
-def _report(state_dir: Path, pid: int) -> dict[str, Any]:
+def _report(record: ServerRecord, pid: int) -> dict[str, Any]:
     try:
-        report: dict[str, Any] = json.loads((state_dir / "workers" / f"{pid}.json").read_text("utf-8"))
+        report: dict[str, Any] = json.loads((record.state_dir / "workers" / f"{pid}.json").read_text("utf-8"))
         return report
     except (OSError, ValueError):
         return {}

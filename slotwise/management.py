@@ -17,6 +17,7 @@ import httpx
 
 from slotwise.api import Api
 from slotwise.errors import SlotwiseError
+from slotwise.failures import WorkerLog
 from slotwise.live import LiveModel, Worker, live_model
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class ManagementClient:
     def __init__(self, record: ServerRecord, *, transport: httpx.BaseTransport | None = None) -> None:
         self.record = record
         self._api = Api(record, "management", transport=transport)
+        self._log = WorkerLog(record)
 
     def register(
         self,
@@ -71,6 +73,7 @@ class ManagementClient:
             "response_timeout": None if response_timeout is None else math.ceil(response_timeout / unit_s),
             "synchronous": "false",
         }
+        self._log.mark()
         self._api.call(f"register {archive}", "POST", "/models", params)
 
     def unregister(self, model: str, version: str | None = None) -> None:
@@ -119,17 +122,13 @@ class ManagementClient:
 
         Raises SlotwiseError, with the worker's last words, where they die again and again or the time is over.
         """
-        from slotwise.failures import why_not_ready
-
         deadline = time.monotonic() + timeout_s
-        seen: set[int] = set()
         while True:
             live = self.describe(model, version)
             progress(live.ready_workers, workers)
             if live.ready_workers == workers == len(live.workers):
                 return live
-            seen |= {worker.pid for worker in live.workers if worker.pid > 0}
-            problem = why_not_ready(self.record, live, seen, workers)
+            problem = None if live.ready_workers else self._log.failure(model, workers)
             if problem is None and time.monotonic() > deadline:
                 problem = f"{live.ready_workers} of {workers} workers ready after {timeout_s:.0f} s"
             if problem:
@@ -155,4 +154,4 @@ class ManagementClient:
         versions = answer.get("versions", [answer])
         if not versions:
             raise SlotwiseError(f"the server knows no version of {model}", "`slotwise list` shows its models")
-        return tuple(live_model(entry, self.record.state_dir) for entry in versions)
+        return tuple(live_model(entry, self.record) for entry in versions)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
+import secrets
 import socket
 from dataclasses import dataclass, fields
 
 from slotwise.errors import SlotwiseError
+
+FREE = range(20_000, 32_000)  # below the ports that outgoing connections take; MMS refuses any above 32 766
 
 
 @dataclass(frozen=True)
@@ -27,23 +29,32 @@ class Ports:
     @classmethod
     def free(cls) -> Ports:
         """Five ports that nobody listens on now."""
-        with contextlib.ExitStack() as held:
-            sockets = [held.enter_context(socket.socket()) for _ in fields(cls)]
-            for each in sockets:
-                each.bind(("127.0.0.1", 0))
-            return cls(*[each.getsockname()[1] for each in sockets])
+        found: list[int] = []
+        while len(found) < len(fields(cls)):
+            port = secrets.choice(FREE)
+            if port not in found and problem(port) is None:
+                found.append(port)
+        return cls(*found)
+
+
+def problem(port: int) -> str | None:
+    """Why nobody can listen on this port now; None where one can."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except (OSError, OverflowError) as error:
+            return str(error)
+    return None
 
 
 def check_free(ports: Ports) -> None:
     """Raise SlotwiseError where somebody listens on one of them."""
     for field in fields(ports):
         port = getattr(ports, field.name)
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except (OSError, OverflowError) as error:
-                raise SlotwiseError(
-                    f"port {port} ({field.name.replace('_', ' ')}) cannot be used: {error}",
-                    "`slotwise serve --port 0` takes free ports, --port N starts counting at N",
-                ) from error
+        found = problem(port)
+        if found:
+            raise SlotwiseError(
+                f"port {port} ({field.name.replace('_', ' ')}) cannot be used: {found}",
+                "`slotwise serve --port 0` takes free ports, --port N counts from N",
+            )

@@ -14,7 +14,7 @@ def carries(pid: int, run_id: str) -> bool:
     """Whether the process `pid` is alive and of that run."""
     try:
         process = psutil.Process(pid)
-        return process.environ().get(MARK) == run_id and process.status() != psutil.STATUS_ZOMBIE
+        return bool(process.environ().get(MARK) == run_id and process.status() != psutil.STATUS_ZOMBIE)
     except (psutil.Error, OSError):
         return False
 
@@ -36,3 +36,11 @@ def end(run_id: str, patience_s: float) -> None:
                 getattr(process, signal)()
         if left:
             psutil.wait_procs(left, timeout=5)
+
+
+def memory_bytes(pid: int) -> int:
+    """The process's resident memory; 0 where there is no such process."""
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return 0

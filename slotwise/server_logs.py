@@ -30,6 +30,9 @@ CONFIG = """\
   <Loggers>
     <Logger name="ACCESS_LOG" level="{requests}" additivity="false"><AppenderRef ref="access_log"/></Logger>
     <Logger name="MODEL_LOG" level="info" additivity="false"><AppenderRef ref="model_log"/></Logger>
+    <Logger name="com.amazonaws.ml.mms.wlm.WorkerLifeCycle" level="info" additivity="false">
+      <AppenderRef ref="model_log"/>
+    </Logger>
     <Logger name="MODEL_METRICS" level="{metrics}" additivity="false"><AppenderRef ref="model_metrics"/></Logger>
     <Logger name="{server_metrics}" level="{metrics}" additivity="false"><AppenderRef ref="{own}_metrics"/></Logger>
     <Logger name="{package}" level="{level}" additivity="false">
