@@ -1,0 +1,271 @@
+"""Archives: the same inputs give the same bytes, the same work is not done twice, and nothing changed passes for built."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from slotwise import archive, project
+from slotwise.check.real_worker import RealWorker
+from slotwise.check.wire import Body
+from slotwise.errors import SlotwiseError
+
+DIGESTS = "MAR-INF/DIGESTS.json"
+HANDLER = """
+import slotwise.worker
+def handle(data, context):
+    return data and [{"from": slotwise.worker.__file__}] * len(data)
+"""
+MAKE = """
+from pathlib import Path
+import helper
+def make(out, weights, progress):
+    (out / "net.bin").write_text(f"{helper.SIZE} {weights}")
+    with (Path(__file__).parent / "made.log").open("a") as log:
+        log.write("made\\n")
+    return {"accuracy": 0.98}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path / "home"))
+
+
+def folder(place: Path, **extra: str) -> Path:
+    """A model's folder with a handler, one data file and a nested one."""
+    (place / "words").mkdir(parents=True)
+    spec = 'name = "toy"\nhandler = "serve_toy.py"\nfiles = ["data.txt", "words"]\nexamples = ["one.txt"]\n'
+    files = {"model.toml": spec, "serve_toy.py": HANDLER, "data.txt": "data", "words/list.txt": "a b", "one.txt": "1"}
+    for name, text in {**files, **extra}.items():
+        (place / name).write_text(text)
+    return place
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> Path:
+    """A small archive."""
+    return archive.build(folder(tmp_path / "toy"), tmp_path / "store")
+
+
+def names(path: Path) -> list[str]:
+    """What is in an archive, in order."""
+    with zipfile.ZipFile(path) as source:
+        return source.namelist()
+
+
+def test_an_archive_carries_handler_files_worker_settings_and_digests(built: Path) -> None:
+    found = names(built)
+    assert {"serve_toy.py", "data.txt", "words/list.txt", "examples/one.txt", "slotwise.json"} <= set(found)
+    assert {"slotwise/__init__.py", "slotwise/worker/handler.py", "slotwise/worker/engines/__init__.py"} <= set(found)
+    assert not [name for name in found if "__pycache__" in name or name.startswith("slotwise/c")]
+    info = archive.inspect(built)
+    assert (info.name, info.version, info.handler) == ("toy", "1.0", "serve_toy.py")
+    assert {"modelName", "modelVersion", "handler"} <= info.manifest["model"].keys()
+    assert {"runtime", "archiverVersion", "createdOn"} <= info.manifest.keys()
+    assert info.model["files"] == ["data.txt", "words"]
+    assert set(info.profiles) == set(project.profiles())
+    with zipfile.ZipFile(built) as source:
+        assert set(json.loads(source.read(DIGESTS))["files"]) == set(found) - {DIGESTS}
+
+
+def test_two_builds_of_the_same_inputs_are_identical(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = built.read_bytes()
+    elsewhere = folder(tmp_path / "elsewhere")
+    for file in elsewhere.rglob("*"):
+        os.utime(file, (1, 1))
+    (elsewhere / "data.txt").chmod(0o600)
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    assert archive.build(elsewhere, tmp_path / "second").read_bytes() == first
+    report = json.loads((tmp_path / "second" / "toy.report.json").read_text())
+    assert report["sha256"] == archive.file_sha256(built)
+
+
+def test_building_leaves_other_peoples_temporary_files_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    mine = folder(tmp_path / "toy")  # torch-model-archiver deletes $TMPDIR/MODEL_NAME before it starts
+    archive.build(mine, tmp_path / "store")
+    assert (mine / "data.txt").read_text() == "data"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["store", "toy"]
+
+
+def test_make_runs_once_for_the_same_inputs(tmp_path: Path) -> None:
+    spec = 'name = "toy"\nhandler = "serve_toy.py"\nfiles = ["net.bin"]\n'
+    place = folder(tmp_path / "toy", **{"model.toml": spec, "make.py": MAKE, "helper.py": "SIZE = 3\n"})
+
+    def made() -> int:
+        return len((place / "made.log").read_text().splitlines())
+
+    path = archive.build(place, tmp_path / "store")
+    assert json.loads((tmp_path / "store" / "toy.report.json").read_text())["measured"] == {"accuracy": 0.98}
+    first = path.read_bytes()
+    assert archive.build(place, tmp_path / "store").read_bytes() == first
+    (place / "model.toml").write_text(spec + "[profiles.cpu]\nbatch_size = 4\n")  # serving differently is not training anew
+    archive.build(place, tmp_path / "store")
+    assert made() == 1
+    archive.build(place, tmp_path / "store", weights="none")
+    assert made() == 2
+    (place / "helper.py").write_text("SIZE = 4\n")
+    archive.build(place, tmp_path / "store")
+    assert made() == 3
+    assert "helper" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"make.py": "def make(out, weights, progress):\n    1 / 0\n"}, r"make.py failed at line 2: ZeroDivisionError"),
+        ({"make.py": "import no_such_thing\n"}, r"make.py needs the Python package no_such_thing"),
+        ({"model.toml": 'name = "toy"\nhandler = "serve_toy.py"\nfiles = ["gone.txt"]\n'}, r"gone.txt is named in model.toml"),
+        ({"model.toml": 'name = "toy"\nhandler = "nothing"\n'}, r"there is no handler 'nothing'"),
+        ({"model.toml": 'name = "toy"\nhandler = "serve_toy.py"\nfiles = ["slotwise"]\n'}, r"cannot be called slotwise"),
+    ],
+)
+def test_what_cannot_be_built_is_one_line(tmp_path: Path, files: dict[str, str], message: str) -> None:
+    (tmp_path / "toy" / "slotwise").mkdir(parents=True)
+    for name, text in {"model.toml": 'name = "toy"\nhandler = "serve_toy.py"\n', "serve_toy.py": HANDLER, **files}.items():
+        (tmp_path / "toy" / name).write_text(text)
+    with pytest.raises(SlotwiseError, match=message) as raised:
+        archive.build(tmp_path / "toy", tmp_path / "store")
+    assert "\n" not in raised.value.message
+    assert raised.value.hint
+    assert not list((tmp_path / "store").glob("*.mar*")) if (tmp_path / "store").exists() else True
+
+
+@pytest.mark.parametrize("kind", ["torchserve", "mms"])
+def test_the_archives_own_worker_code_wins_over_an_installed_slotwise(built: Path, tmp_path: Path, kind: str) -> None:
+    model_dir = archive.extract(built, tmp_path / "model")
+    environ = {**os.environ, "PYTHONPATH": f"{model_dir}{os.pathsep}{tmp_path}"}  # as both servers set it
+    with RealWorker(kind, model_dir, tmp_path / "run", 30.0, environ) as worker:
+        worker.load("toy", "serve_toy.py", 2)
+        answers = worker.predict([Body("one", b"1"), Body("two", b"2")])
+    assert [Path(answer.value()["from"]).is_relative_to(model_dir) for answer in answers] == [True, True]
+
+
+# What inspect refuses ------------------------------------------------------------------------------------------------
+
+
+def rewritten(path: Path, change: Callable[[dict[str, bytes]], Iterable[tuple[zipfile.ZipInfo | str, bytes]] | None]) -> Path:
+    """The archive with its files changed; `change` may return entries to add as they are."""
+    with zipfile.ZipFile(path) as source:
+        files = {name: source.read(name) for name in source.namelist()}
+    more = list(change(files) or [])
+    with warnings.catch_warnings(), zipfile.ZipFile(path, "w") as target:
+        warnings.simplefilter("ignore")
+        for name, data in [*files.items(), *more]:
+            target.writestr(name, data)
+    return path
+
+
+def special(name: str, mode: int = 0o100644, **fields: int) -> zipfile.ZipInfo:
+    """An entry that no honest tool writes."""
+    entry = zipfile.ZipInfo(name)
+    entry.external_attr = mode << 16
+    for field, value in fields.items():
+        setattr(entry, field, value)
+    return entry
+
+
+def tampered(files: dict[str, bytes]) -> None:
+    """The handler does something else."""
+    files["serve_toy.py"] += b"\nprint('hello')\n"
+
+
+FAULTS: dict[str, tuple[Callable[[dict[str, bytes]], object], str]] = {
+    "tampered": (tampered, "serve_toy.py is not the file that was built"),
+    "missing": (lambda files: files.pop("data.txt") and None, "lacks data.txt"),
+    "extra": (lambda files: [("numpy.py", b"")], "carries numpy.py, which its digests do not list"),
+    "no digests": (lambda files: files.pop(DIGESTS) and None, "carries no MAR-INF/DIGESTS.json"),
+    "no manifest": (lambda files: files.pop("MAR-INF/MANIFEST.json") and None, "has no MAR-INF/MANIFEST.json"),
+    "empty manifest": (lambda files: files.update({"MAR-INF/MANIFEST.json": b"{}"}), "names no model and handler"),
+    "digests not JSON": (lambda files: files.update({DIGESTS: b"\xff"}), "is not JSON"),
+    "digests a list": (lambda files: files.update({DIGESTS: b"[]"}), "is not a JSON object"),
+    "traversal": (lambda files: [("../evil.py", b"")], "'../evil.py' would be unpacked outside"),
+    "nested traversal": (lambda files: [("words/../../evil.py", b"")], "would be unpacked outside"),
+    "absolute": (lambda files: [(special("/etc/evil"), b"")], "would be unpacked outside"),
+    "backslash": (lambda files: [(special("..\\evil.py"), b"")], "would be unpacked outside"),
+    "duplicate": (lambda files: [("serve_toy.py", b"")], "'serve_toy.py' is in it twice"),
+    "same name in capitals": (lambda files: [("SERVE_TOY.py", b"")], "is in it twice"),
+    "symlink": (lambda files: [(special("link", stat.S_IFLNK | 0o777), b"/etc/passwd")], "is a link or a device"),
+    "bomb": (lambda files: [(special("bomb", compress_type=zipfile.ZIP_DEFLATED), bytes(4 << 20))], "would grow"),
+    "odd compression": (lambda files: [(special("x", compress_type=zipfile.ZIP_LZMA), b"x")], "the servers do not read"),
+    "too many": (lambda files: [(f"f{i}", b"") for i in range(10_001)], "more than 10000"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_inspect_refuses(built: Path, fault: str) -> None:
+    change, message = FAULTS[fault]
+    with pytest.raises(SlotwiseError, match=message):
+        archive.inspect(rewritten(built, change))  # type: ignore[arg-type]
+    if fault not in ("empty manifest", "no manifest"):
+        with pytest.raises(SlotwiseError):
+            archive.extract(built, built.parent / "out")
+    assert not (built.parent / "out").exists()
+    assert not (built.parent / "evil.py").exists()
+
+
+def test_inspect_refuses_an_archive_cut_short_or_flipped_anywhere(built: Path) -> None:
+    whole = built.read_bytes()
+    for cut in [0, 1, 30, *range(100, len(whole), len(whole) // 9), len(whole) - 1]:
+        built.write_bytes(whole[:cut])
+        with pytest.raises(SlotwiseError, match="truncated or damaged"):
+            archive.inspect(built)
+    for at in range(0, len(whole), len(whole) // 60):
+        built.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
+        try:
+            archive.inspect(built)
+        except SlotwiseError:
+            continue
+        with zipfile.ZipFile(built) as source:  # a bit that means nothing (a date, say) may differ; no file's byte may
+            assert {name: source.read(name) for name in source.namelist()} == _files(whole, built)
+
+
+def _files(whole: bytes, path: Path) -> dict[str, bytes]:
+    path.write_bytes(whole)
+    with zipfile.ZipFile(path) as source:
+        return {name: source.read(name) for name in source.namelist()}
+
+
+def test_inspect_refuses_what_the_directory_does_not_list(built: Path) -> None:
+    """Java reads the file front to back and would unpack such an entry; Python reads the directory and would not see it."""
+    whole, files = built.read_bytes(), _files(built.read_bytes(), built)
+    with zipfile.ZipFile(built, "w") as target:
+        for name, data in [("evil.py", b"hidden"), *files.items()]:
+            target.writestr(name, data)
+        target.filelist.pop(0)
+    with pytest.raises(SlotwiseError, match="something unlisted lies before"):
+        archive.inspect(built)
+    built.write_bytes(b"#!/bin/sh\n" + whole)
+    with pytest.raises(SlotwiseError, match="something unlisted lies before"):
+        archive.inspect(built)
+    with zipfile.ZipFile(built, "w") as target:
+        for name, data in [*files.items(), ("evil.py", b"hidden")]:
+            target.writestr(name, data)
+        target.filelist.pop()
+    with pytest.raises(SlotwiseError, match="something unlisted lies behind"):
+        archive.inspect(built)
+
+
+def test_the_command_line_says_it_in_one_line(built: Path, tmp_path: Path) -> None:
+    slotwise = [sys.executable, "-m", "slotwise.cli"]
+    shown = subprocess.run([*slotwise, "inspect", str(built), "--json"], capture_output=True, text=True, cwd=tmp_path)
+    assert json.loads(shown.stdout)["entries"]["data.txt"]["size_bytes"] == 4
+    rewritten(built, tampered)
+    for path, said in ((built, "serve_toy.py is not the file"), (tmp_path / "none.mar", "there is no archive")):
+        refused = subprocess.run([*slotwise, "inspect", str(path)], capture_output=True, text=True, cwd=tmp_path)
+        assert refused.returncode == 1
+        assert said in refused.stderr
+        assert "hint:" in refused.stderr
+        assert len(refused.stderr.splitlines()) == 2
