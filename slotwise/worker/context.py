@@ -46,8 +46,8 @@ class ServerContext:
         self.model_version = str(described.get("modelVersion") or "")
 
     def request_id(self, i: int) -> str:
-        """The server's id of the request in slot i; it is in the server's access log, too."""
-        return str((self.raw.request_ids or {}).get(i, ""))
+        """The id of the request in slot i: its x-request-id header (the gateway sets it), else the server's own."""
+        return self.headers(i).get("x-request-id") or str((self.raw.request_ids or {}).get(i, ""))
 
     def headers(self, i: int) -> Headers:
         """The headers of the request in slot i."""
