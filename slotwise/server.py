@@ -12,6 +12,7 @@ others: a pid may have been given to someone else, and orphans of a crashed serv
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import shutil
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["torchserve", "mms"]
 
-__all__ = ["Kind", "Ports", "ServerRecord", "all_running", "java_home", "log_tail", "running", "start", "stop"]
+__all__ = ["Kind", "Ports", "ServerRecord", "all_running", "check_can_start", "java_home", "need", "running", "start", "stop"]
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
@@ -113,10 +114,33 @@ def running(name: str = "default") -> ServerRecord | None:
     return record if record is not None and record.alive() else None
 
 
+def need(name: str = "default") -> ServerRecord:
+    """The running server of that name; SlotwiseError where none runs."""
+    record = running(name)
+    if record is None:
+        raise SlotwiseError(f"no server named {name!r} is running", "`slotwise serve MODEL` starts one")
+    return record
+
+
 def all_running() -> list[ServerRecord]:
     """Every server that was started from here and runs."""
     records = [ServerRecord.load(file.parent) for file in sorted(project.state_root().glob("*/server.json"))]
     return [record for record in records if record is not None and record.alive()]
+
+
+def check_can_start(name: str, kind: Kind, ports: Ports) -> None:
+    """Raise SlotwiseError where a server could not be started; ends what a crashed one of that name left behind."""
+    if running(name):
+        raise SlotwiseError(
+            f"a server named {name!r} is already running", f"`slotwise stop {name}` ends it; --name starts another"
+        )
+    java_home()
+    if importlib.util.find_spec(MODULES[kind].split(".")[0]) is None:
+        raise SlotwiseError(f"{kind} is not installed in {sys.prefix}", PACKAGES[kind])
+    stale = ServerRecord.load(project.state_root() / name)
+    if stale is not None:
+        stop(stale)
+    check_free(ports)
 
 
 def start(
@@ -135,16 +159,9 @@ def start(
     models: what render_properties takes, so that a plain registration gets the profile's batch settings.
     Raises SlotwiseError, with nothing left running, where it cannot.
     """
-    if running(name):
-        raise SlotwiseError(
-            f"a server named {name!r} is already running", f"`slotwise stop {name}` ends it; --name starts another"
-        )
-    home, ports = java_home(), ports or Ports()
-    _need(kind)
-    stale = ServerRecord.load(project.state_root() / name)
-    if stale is not None:
-        stop(stale)  # the server crashed: end what it left behind
-    check_free(ports)
+    ports = ports or Ports()
+    check_can_start(name, kind, ports)
+    home = java_home()
     state = project.state_dir(name)
     run_id, tmp_dir = uuid.uuid4().hex, _tmp_dir(state)
     record = ServerRecord(
@@ -182,13 +199,6 @@ def log_tail(record: ServerRecord, lines: int = 1) -> str:
         text = (record.state_dir / "server.log").read_text("utf-8", "replace")
         return "\n".join([line.strip() for line in text.splitlines() if line.strip()][-lines:])
     return ""
-
-
-def _need(kind: Kind) -> None:
-    import importlib.util
-
-    if importlib.util.find_spec(MODULES[kind].split(".")[0]) is None:
-        raise SlotwiseError(f"{kind} is not installed in {sys.prefix}", PACKAGES[kind])
 
 
 def _tmp_dir(state: Path) -> Path:

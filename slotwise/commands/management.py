@@ -1,0 +1,129 @@
+"""register, unregister, scale, list, describe, ready: the models and workers of a running server."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from slotwise.console import Json, emit, say, table
+
+if TYPE_CHECKING:
+    from slotwise.live import LiveModel
+
+Name = Annotated[str, typer.Option(help="The server's name.")]
+Model = Annotated[str, typer.Argument(help="A registered model's name.")]
+Version = Annotated[str | None, typer.Option(help="One version of the model (default: the default one).")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add this module's commands."""
+    app.command("register")(register_model)
+    app.command("list")(list_models)
+    for command in (unregister, scale, describe, ready):
+        app.command()(command)
+
+
+def register_model(
+    model: Annotated[str, typer.Argument(help="A model's name or folder, an archive, or an archive's URL.")],
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Requests in a full batch.")] = None,
+    max_batch_delay: Annotated[int | None, typer.Option(min=0, help="Milliseconds to wait for a batch to fill.")] = None,
+    initial_workers: Annotated[int | None, typer.Option(min=0, help="Worker processes to start.")] = None,
+    sha256: Annotated[str | None, typer.Option(help="With a URL: the archive's SHA-256; without it none is loaded.")] = None,
+    name: Name = "default",
+    as_json: Json = False,
+) -> None:
+    """Register a model with the server's profile (or these settings) and wait until its workers are READY."""
+    from slotwise.deploy import deploy, obtain, registration
+    from slotwise.management import ManagementClient
+    from slotwise.profiles import load_profile
+    from slotwise.server import need
+
+    record = need(name)
+    info = obtain(model, record.model_store, sha256=sha256, say=say)
+    given = {"batch_size": batch_size, "max_batch_delay": max_batch_delay, "initial_workers": initial_workers}
+    settings = registration(info, load_profile(record.profile, record.overrides))
+    settings |= {key: value for key, value in given.items() if value is not None}
+    with ManagementClient(record) as client:
+        live = deploy(client, info, settings)
+    emit(asdict(live), as_json, lambda: _summary(live))
+
+
+def unregister(model: Model, version: Version = None, name: Name = "default", as_json: Json = False) -> None:
+    """Take a model away from a server, with what waits in its queue."""
+    from slotwise.management import ManagementClient
+    from slotwise.server import need
+
+    with ManagementClient(need(name)) as client:
+        client.unregister(model, version)
+    emit({"unregistered": model}, as_json, lambda: f"{model} unregistered")
+
+
+def scale(
+    model: Model,
+    workers: Annotated[int, typer.Option(min=0, help="How many worker processes it shall have.")],
+    version: Version = None,
+    name: Name = "default",
+    as_json: Json = False,
+) -> None:
+    """Change a model's number of workers and wait until just these are READY."""
+    from slotwise.management import ManagementClient
+    from slotwise.server import need
+
+    with ManagementClient(need(name)) as client:
+        client.scale(model, workers, version)
+        live = client.wait_ready(model, workers, version=version)
+    emit(asdict(live), as_json, lambda: _summary(live))
+
+
+def list_models(name: Name = "default", as_json: Json = False) -> None:
+    """List a server's models with their versions, batch settings and workers."""
+    from slotwise.management import ManagementClient
+    from slotwise.server import need
+
+    with ManagementClient(need(name)) as client:
+        live = [version for model in client.list() for version in client.describe_all(model.name)]
+    columns = ["model", "version", "archive", "batch_size", "max_batch_delay", "ready", "workers", "engine"]
+    keys = ("name", "version", "archive", "batch_size", "max_batch_delay", "ready_workers")
+    rows = [[*(getattr(m, key) for key in keys), len(m.workers), m.engine or "?"] for m in live]
+    emit([asdict(m) for m in live], as_json, lambda: table("", columns, rows) if rows else "no model is registered")
+
+
+def describe(model: Model, version: Version = None, name: Name = "default", as_json: Json = False) -> None:
+    """Show a model's settings, its workers, and what each of them got: engine, precision, device, threads."""
+    from slotwise.management import ManagementClient
+    from slotwise.server import need
+
+    with ManagementClient(need(name)) as client:
+        live = client.describe(model, version)
+
+    def render() -> Any:
+        typer.echo(_summary(live))
+        for key in ("profile", "engine", "precision", "device", "threads", "padding"):
+            typer.echo(f"  {key:10} {getattr(live, key)}")
+        for key, note in (live.workers[0].got.get("notes") or {}).items() if live.workers else ():
+            typer.echo(f"  {key}: {note}")
+        rows = [[w.id, w.pid, w.status, round(w.memory_bytes / 2**20)] for w in live.workers]
+        return table("", ["worker", "pid", "status", "MiB"], rows)
+
+    emit(asdict(live), as_json, render)
+
+
+def ready(name: Name = "default", as_json: Json = False) -> None:
+    """Exit with 0 only when every model has a READY worker, else with 1."""
+    from slotwise.management import ManagementClient
+    from slotwise.server import need
+
+    with ManagementClient(need(name)) as client:
+        workers = {model.name: client.describe(model.name).ready_workers for model in client.list()}
+    is_ready = bool(workers) and all(workers.values())
+    waiting = ", ".join(model for model, count in workers.items() if not count) or "no model is registered"
+    emit({"ready": is_ready, "workers": workers}, as_json, lambda: "ready" if is_ready else f"not ready: {waiting}")
+    if not is_ready:
+        raise typer.Exit(1)
+
+
+def _summary(live: LiveModel) -> str:
+    workers = f"{live.ready_workers} of {len(live.workers)} workers READY"
+    return f"{live.name} {live.version}: {workers}, batch_size {live.batch_size}, max_batch_delay {live.max_batch_delay} ms"

@@ -1,0 +1,62 @@
+"""predict: send files to a model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from slotwise.console import Json, emit
+
+if TYPE_CHECKING:
+    import httpx
+
+AT_ONCE = 32
+
+
+def register(app: typer.Typer) -> None:
+    """Add this module's command."""
+    app.command()(predict)
+
+
+def predict(
+    model: Annotated[str, typer.Argument(help="A registered model's name.")],
+    files: Annotated[list[Path], typer.Argument(help="Files to send, each as one request.")],
+    name: Annotated[str, typer.Option(help="The server's name.")] = "default",
+    as_json: Json = False,
+) -> None:
+    """Send files to a model, all at once, and print each one's answer or error; exit with 1 if one failed."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from slotwise.errors import SlotwiseError
+    from slotwise.inference import InferenceClient
+    from slotwise.server import need
+
+    try:
+        bodies = [file.read_bytes() for file in files]
+    except OSError as error:
+        raise SlotwiseError(f"{error.filename} cannot be read: {error.strerror}", "name a file to send") from error
+    with InferenceClient(need(name)) as client, ThreadPoolExecutor(min(AT_ONCE, len(files))) as pool:
+        answers = list(pool.map(lambda body: client.predict(model, body), bodies))
+    shown = [_answer(file, answer) for file, answer in zip(files, answers, strict=True)]
+
+    def render() -> None:
+        for one in shown:
+            answer = one["answer"]
+            text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
+            typer.echo(f"{one['file']}: {text}" if one["status"] == 200 else f"{one['file']}: HTTP {one['status']} {text}")
+
+    emit(shown, as_json, render)
+    if any(one["status"] != 200 for one in shown):
+        raise typer.Exit(1)
+
+
+def _answer(file: Path, response: httpx.Response) -> dict[str, Any]:
+    try:
+        answer = response.json()
+    except ValueError:
+        answer = response.text
+    headers = {key: value for key, value in response.headers.items() if key.startswith("x-")}
+    return {"file": str(file), "status": response.status_code, "answer": answer, "headers": headers}

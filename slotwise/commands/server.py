@@ -1,0 +1,154 @@
+"""serve, stop, token, java-home: a real model server on this machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from slotwise.console import Json, emit, progress, say
+
+if TYPE_CHECKING:
+    from slotwise.archive import ArchiveInfo
+    from slotwise.live import LiveModel
+    from slotwise.profiles import Profile
+    from slotwise.server import ServerRecord
+
+Name = Annotated[str, typer.Option(help="The server's name.")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE: override a key of the profile; repeatable.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add this module's commands."""
+    for command in (serve, stop, token):
+        app.command()(command)
+    app.command("java-home")(java_home)
+
+
+def serve(
+    models: Annotated[list[str] | None, typer.Argument(help="Names, folders or archives of models.")] = None,
+    profile: Annotated[str, typer.Option(help="A profile's name, or a .toml file.")] = "cpu",
+    server: Annotated[Literal["torchserve", "mms"], typer.Option(help="Which server to start.")] = "torchserve",
+    set_: Set = None,
+    name: Name = "default",
+    port: Annotated[
+        int, typer.Option(min=0, max=32_000, help="Inference port; management and metrics follow. 0: free ones.")
+    ] = 8080,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return once the models are ready; `slotwise stop` ends it.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Start a server with these models, ready to answer; archives that are missing are built first."""
+    import os
+
+    from slotwise import project
+    from slotwise.deploy import obtain
+    from slotwise.ports import Ports
+    from slotwise.profiles import load_profile
+    from slotwise.server import check_can_start, start
+    from slotwise.server import stop as stop_server
+    from slotwise.serving import interruptible, until_it_ends
+
+    overrides = pairs(set_ or [])
+    wanted, ports, store = load_profile(profile, overrides, os.environ), Ports.at(port), project.model_store()
+    check_can_start(name, server, ports)  # before an archive is built, which may take minutes
+    archives = [obtain(model, store, say=say) for model in models or []]
+    with interruptible():
+        say(f"starting {server}")
+        record = start(name, server, wanted, model_store=store, ports=ports, overrides=overrides)
+        try:
+            live = [_deploy(record, info, wanted) for info in archives]
+            emit(_as_json(record, live), as_json, lambda: _show(record, live))
+            if detach:
+                return
+            say("Ctrl-C stops it")
+            until_it_ends(record)
+        except BaseException:
+            stop_server(record)
+            raise
+        stop_server(record)
+    say("stopped")
+
+
+def stop(name: Annotated[str, typer.Argument(help="The server's name.")] = "default", as_json: Json = False) -> None:
+    """Stop a server and everything it started."""
+    from slotwise import project
+    from slotwise.server import ServerRecord
+    from slotwise.server import stop as stop_server
+
+    record = ServerRecord.load(project.state_root() / name)
+    ran = record is not None and record.alive()
+    if record is not None:
+        stop_server(record)  # also where it crashed: it may have left workers behind
+    emit({"name": name, "stopped": ran}, as_json, lambda: f"{name} stopped" if ran else f"no server named {name!r} is running")
+
+
+def token(
+    kind: Annotated[Literal["inference", "management"], typer.Argument(help="Which API the token opens.")],
+    name: Name = "default",
+    as_json: Json = False,
+) -> None:
+    """Print a server's valid token, renewed where it has expired."""
+    from slotwise.errors import SlotwiseError
+    from slotwise.server import need
+    from slotwise.tokens import token as valid_token
+
+    record = need(name)
+    valid = valid_token(record, kind)
+    if valid is None:
+        raise SlotwiseError(
+            "Multi Model Server has no tokens", "leave the Authorization header out; it listens on loopback only"
+        )
+    emit({"kind": kind, "token": valid}, as_json, lambda: typer.echo(valid))
+
+
+def java_home(as_json: Json = False) -> None:
+    """Print the JAVA_HOME that the servers are started with."""
+    from slotwise.java import java_home as home
+
+    found = str(home())
+    emit({"java_home": found}, as_json, lambda: typer.echo(found))
+
+
+def pairs(settings: list[str]) -> dict[str, str]:
+    """`KEY=VALUE` texts as a dict; a usage error otherwise."""
+    for setting in settings:
+        if "=" not in setting:
+            raise typer.BadParameter(f"{setting!r} is not KEY=VALUE", param_hint="--set")
+    return dict(setting.split("=", 1) for setting in settings)
+
+
+def _deploy(record: ServerRecord, info: ArchiveInfo, profile: Profile) -> LiveModel:
+    from slotwise.deploy import deploy, registration
+    from slotwise.management import ManagementClient
+
+    say(f"registering {info.name} {info.version}")
+    with ManagementClient(record) as client, progress() as shown:
+        task = shown.add_task(f"loading {info.name}", total=None)
+
+        def advance(ready: int, wanted: int) -> None:
+            shown.update(task, completed=ready, total=wanted)
+
+        return deploy(client, info, registration(info, profile), advance)
+
+
+def _as_json(record: ServerRecord, live: list[LiveModel]) -> dict[str, object]:
+    from dataclasses import asdict
+
+    urls = {"inference": record.inference_url, "management": record.management_url, "metrics": record.metrics_url}
+    facts = {"name": record.name, "server": record.kind, "pid": record.pid, "profile": record.profile}
+    return {**facts, "urls": urls, "state": str(record.state_dir), "models": [asdict(model) for model in live]}
+
+
+def _show(record: ServerRecord, live: list[LiveModel]) -> None:
+    for model in live:
+        what = f"{model.name} {model.version} is READY: {model.ready_workers} worker(s), batch_size {model.batch_size}"
+        typer.echo(f"{what}, max_batch_delay {model.max_batch_delay} ms, engine {model.engine or 'unknown'}")
+    typer.echo(f"inference   {record.inference_url}")
+    typer.echo(f"management  {record.management_url}")
+    typer.echo(f"metrics     {record.metrics_url}")
+    header = '-H "Authorization: Bearer $(slotwise token inference%s)" ' if record.kind == "torchserve" else ""
+    header = header % (f" --name {record.name}" if record.name != "default" else "") if header else ""
+    for model in live[:1]:
+        typer.echo(f"try: curl {header}{record.inference_url}/predictions/{model.name} -T FILE")

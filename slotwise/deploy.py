@@ -1,0 +1,72 @@
+"""From what a person names (a model, an archive, a URL) to a model that is registered with its profile's settings."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotwise import archive, project
+from slotwise.archive import ArchiveInfo
+from slotwise.fetch import fetch, is_url
+from slotwise.model_spec import load_spec
+
+if TYPE_CHECKING:
+    from slotwise.management import LiveModel, ManagementClient
+    from slotwise.profiles import Profile
+
+
+def obtain(
+    what: str, model_store: Path, *, sha256: str | None = None, say: Callable[[str], None] = lambda message: None
+) -> ArchiveInfo:
+    """The archive of a model's name, folder, .mar file or URL, verified and in the model store; built where it is missing.
+
+    Raises SlotwiseError for an archive that is not what was built.
+    """
+    if is_url(what):
+        return archive.inspect(fetch(what, sha256, model_store), need_digests=False)
+    if what.endswith(".mar"):
+        path = Path(what) if Path(what).exists() else model_store / what
+        info = archive.inspect(path, need_digests=False)
+        return info if path.resolve().parent == model_store.resolve() else _copy(info, model_store)
+    if "/" not in what and what not in project.models() and (model_store / f"{what}.mar").is_file():
+        return archive.inspect(model_store / f"{what}.mar", need_digests=False)
+    path = model_store / f"{load_spec(project.model_folder(what)).name}.mar"
+    if not path.is_file():
+        say(f"building {path.name}")
+        path = archive.build(what, model_store)
+    return archive.inspect(path)
+
+
+def registration(info: ArchiveInfo, profile: Profile) -> dict[str, Any]:
+    """What the profile registers this model with: batch_size, max_batch_delay, initial_workers, response_timeout."""
+    wanted: Mapping[str, Any] = info.model.get("profiles", {}).get(profile.name, {})
+    return dict(profile.for_model(wanted).registration())
+
+
+def deploy(
+    client: ManagementClient,
+    info: ArchiveInfo,
+    settings: Mapping[str, Any],
+    progress: Callable[[int, int], None] = lambda ready, wanted: None,
+) -> LiveModel:
+    """Register an archive of the model store and wait until all its workers are READY.
+
+    Raises SlotwiseError, with the model unregistered again, where it does not become ready.
+    """
+    client.register(info.path.name, **settings)
+    try:
+        return client.wait_ready(info.name, settings["initial_workers"], version=info.version, progress=progress)
+    except BaseException:
+        client.unregister(info.name, info.version)
+        raise
+
+
+def _copy(info: ArchiveInfo, model_store: Path) -> ArchiveInfo:
+    """The same archive inside the model store: the server may load from nowhere else."""
+    target = model_store / info.path.name
+    partial = target.with_name(f".{target.name}.partial")
+    shutil.copyfile(info.path, partial)
+    partial.replace(target)
+    return archive.inspect(target, need_digests=False)

@@ -1,0 +1,63 @@
+"""Download an archive into the model store: only with a digest, and only what fits it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from slotwise.errors import SlotwiseError
+
+SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def is_url(text: str) -> bool:
+    """Whether `text` is something to download."""
+    return text.lower().startswith(("http://", "https://"))
+
+
+def fetch(url: str, sha256: str | None, model_store: Path) -> Path:
+    """The archive at `url` as a file in the model store, there only once its SHA-256 is right."""
+    wanted = (sha256 or "").lower()
+    if not SHA256.fullmatch(wanted):
+        what = "is no SHA-256 (64 hexadecimal digits)" if sha256 else "comes without a digest"
+        raise SlotwiseError(f"{url} {what}", "give --sha256; whoever built the archive gets it from `slotwise inspect`")
+    name = Path(unquote(urlsplit(url).path)).name
+    if not name.endswith(".mar"):
+        raise SlotwiseError(f"{url} does not name a .mar file", "give the URL of an archive")
+    target = model_store / name
+    if target.is_file() and _digest(target) == wanted:
+        return target
+    if target.exists():
+        raise SlotwiseError(f"{target} is there already, with another content", "move it away first")
+    partial = model_store / f".{name}.{os.getpid()}.partial"
+    try:
+        found = _download(url, partial)
+        if found != wanted:
+            raise SlotwiseError(f"{url} is not the archive you want: its SHA-256 is {found}", "ask whoever built it")
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return target
+
+
+def _download(url: str, partial: Path) -> str:
+    import httpx
+
+    digest = hashlib.sha256()
+    try:
+        with httpx.stream("GET", url, follow_redirects=True, timeout=60) as response, partial.open("wb") as file:
+            response.raise_for_status()
+            for block in response.iter_bytes():
+                digest.update(block)
+                file.write(block)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise SlotwiseError(f"{url} cannot be downloaded: {error}", "check the address") from error
+    return digest.hexdigest()
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as source:
+        return hashlib.file_digest(source, "sha256").hexdigest()
