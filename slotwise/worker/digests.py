@@ -25,6 +25,8 @@ def verify(model_dir: Path) -> None:
     A folder without slotwise.json and without digests (a handler under development, an archive of another tool) passes.
     Raises DigestMismatch for a file that was changed, is missing, or is code that nobody listed.
     """
+    if (model_dir / "slotwise").is_dir() and not Path(__file__).resolve().is_relative_to(model_dir.resolve()):
+        logger.warning("this worker runs %s, not the archive's own code: unset PYTHONPATH", Path(__file__).parent)
     listing = model_dir / DIGESTS
     if not listing.is_file():
         if (model_dir / "slotwise.json").is_file():
