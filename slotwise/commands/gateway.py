@@ -1,0 +1,61 @@
+"""slotwise gateway: the REST front and its page."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from slotwise.console import Json, emit, say
+from slotwise.errors import SlotwiseError
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("gateway")(gateway)
+
+
+def gateway(
+    name: Annotated[str, typer.Option(help="The server to stand in front of.")] = "default",
+    host: Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The page and REST; 0 takes a free one.")] = 8000,
+    translation_port: Annotated[int, typer.Option(help="The same again, where translation clients look; -1: not.")] = 9527,
+    timeout_s: Annotated[float, typer.Option(min=0.1, help="A request's deadline, where the client sets none.")] = 60.0,
+    max_in_flight: Annotated[int, typer.Option(min=0, help="Requests of a model at the server; 0: two batches a worker.")] = 0,
+    max_queued: Annotated[int, typer.Option(min=-1, help="Requests of a model that wait here; -1: a batch a worker.")] = -1,
+    drain_delay_s: Annotated[float, typer.Option(min=0, help="After SIGTERM, still accept this long while not ready.")] = 1.0,
+    detach: Annotated[bool, typer.Option("--detach", help="Run in the background; `slotwise stop` ends it.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Serve the page, REST and metrics in front of a model server."""
+    try:
+        import aiohttp  # noqa: F401
+        import fastapi  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise SlotwiseError(f"the gateway needs {error.name}", "pip install 'slotwise[gateway]'") from error
+    if detach:
+        from slotwise.gateway.process import start_detached
+
+        options: dict[str, object] = {
+            "--name": name,
+            "--host": host,
+            "--port": port,
+            "--translation-port": translation_port,
+            "--timeout-s": timeout_s,
+            "--max-in-flight": max_in_flight,
+            "--max-queued": max_queued,
+            "--drain-delay-s": drain_delay_s,
+        }
+        record = start_detached(name, [str(part) for option in options.items() for part in option])
+        emit({"page": record.page, "url": record.url, "pid": record.pid}, as_json, lambda: f"page: {record.page}")
+        return
+    from slotwise.gateway.gateway import Options
+    from slotwise.gateway.run import Listen, serve
+
+    serve(
+        name,
+        Listen(host, port, translation_port, drain_delay_s),
+        Options(timeout_s=timeout_s, in_flight=max_in_flight, queued=max_queued),
+        say,
+    )

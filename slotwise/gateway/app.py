@@ -1,0 +1,161 @@
+"""The routes. Requests to models take the short way through `Forward`; everything else is ordinary FastAPI."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import FileResponse, JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.exceptions import HTTPException
+from starlette.routing import Route
+from starlette.staticfiles import StaticFiles
+
+from slotwise import __version__
+from slotwise.gateway import openapi, replies
+from slotwise.gateway.catalog import Card, card
+from slotwise.gateway.forward import Forward, Receive, Scope, Send
+from slotwise.gateway.gateway import Gateway
+
+STATIC = Path(__file__).parent / "static"
+FRESH_S = 1.0
+cards = lru_cache(maxsize=256)(card)
+
+
+class Guarded:
+    """Puts the security headers on every answer; nothing but static files may be cached."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        async def guarded(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                headers = message["headers"] = [*message["headers"], *replies.SECURITY]
+                if not any(name == b"cache-control" for name, _ in headers):
+                    headers.append((b"cache-control", b"no-cache" if scope["method"] == "GET" else b"no-store"))
+            await send(message)
+
+        await self.app(scope, receive, guarded)
+
+
+def build_app(gateway: Gateway) -> FastAPI:
+    """The application of one gateway; it follows the server for as long as it runs."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        watching = asyncio.create_task(gateway.watch())
+        yield
+        watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching
+        await gateway.close()
+
+    app = FastAPI(
+        title="Slotwise gateway",
+        version=__version__,
+        description="REST in front of a batching model server. Every error is JSON with a request id.",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    _add_forwards(app, gateway)
+    _add_state(app, gateway)
+    _add_pages(app)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _crash)
+    app.add_middleware(Guarded)
+    openapi.describe(app)
+    return app
+
+
+def _add_forwards(app: FastAPI, gateway: Gateway) -> None:
+    by_path, both = Forward(gateway), ["POST", "PUT"]
+    for path in ("/predictions/{model}", "/predictions/{model}/{version}", "/classify/{model}"):
+        app.router.routes.append(Route(path, by_path, methods=both, include_in_schema=False))
+    for path, model in (("/caption", "captions"), ("/translation", "translation")):
+        app.router.routes.append(Route(path, Forward(gateway, model), methods=["POST"], include_in_schema=False))
+
+
+def _add_state(app: FastAPI, gateway: Gateway) -> None:
+    @app.get("/models", summary="The models that the server has, and what each takes")
+    async def models() -> dict[str, Any]:
+        await gateway.refresh(FRESH_S)
+        return {"models": [{**model, **_shown(model["name"])} for model in gateway.described()]}
+
+    @app.get("/status", summary="The server, its models' workers and batch settings, and what is in flight")
+    async def status() -> dict[str, Any]:
+        await gateway.refresh(FRESH_S)
+        return gateway.status()
+
+    @app.get("/ready", summary="200 when every model has a READY worker", responses={503: {"description": "Not ready"}})
+    async def ready() -> JSONResponse:
+        await gateway.refresh(FRESH_S)
+        models = {name: f"{model.ready_workers} of {len(model.workers)} workers" for name, model in gateway.models.items()}
+        found = {"ready": gateway.ready(), "draining": gateway.draining, "models": models}
+        return JSONResponse(found, 200 if gateway.ready() else 503)
+
+    @app.get("/healthz", summary="200 while this process runs")
+    async def healthz() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get("/metrics", summary="Prometheus metrics", response_class=Response)
+    async def metrics() -> Response:
+        return Response(generate_latest(gateway.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+def _shown(name: str) -> dict[str, Any]:
+    """A model's card as the page reads it."""
+    found: Card = cards(name)
+    examples = [f"/examples/{quote(name)}/{quote(example)}" for example in found.examples]
+    return {
+        "description": found.description,
+        "takes": found.takes,
+        "draw": found.draw,
+        "languages": found.languages,
+        "examples": examples,
+    }
+
+
+def _add_pages(app: FastAPI) -> None:
+    @app.get("/examples/{model}/{name}", summary="An example body of a model", response_class=Response)
+    async def example(model: str, name: str) -> Response:
+        body = cards(model).examples.get(name)
+        if body is None:
+            raise HTTPException(404, "there is no such example")
+        return Response(body.data, media_type=body.content_type)
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> FileResponse:
+        return FileResponse(STATIC / "docs.html")
+
+    @app.get("/", include_in_schema=False)
+    @app.get("/index.html", include_in_schema=False)
+    async def page() -> FileResponse:
+        return FileResponse(STATIC / "index.html")
+
+    app.mount("/static", StaticFiles(directory=STATIC), name="static")
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    identity = replies.request_id(request.headers.get("x-request-id"))
+    body = replies.error_body(error.status_code, str(error.detail), identity)
+    headers = {**(error.headers or {}), "x-request-id": identity}
+    return Response(body, error.status_code, headers, media_type="application/json")
+
+
+async def _crash(request: Request, _: Exception) -> Response:
+    """The trace goes to the log (uvicorn writes it); the client gets a sentence."""
+    return await _http_error(request, HTTPException(500, "the gateway failed on this request"))

@@ -1,0 +1,49 @@
+"""What Prometheus reads at /metrics. Labels hold only names of models that the server really has, else "other"."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+if TYPE_CHECKING:
+    from slotwise.gateway.limits import Limit
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+class Metrics:
+    """The gateway's own counters, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = r = CollectorRegistry()
+        model = ["model"]
+        self.in_flight = Gauge("slotwise_in_flight_requests", "Requests at the model server.", model, registry=r)
+        self.queued = Gauge("slotwise_queued_requests", "Requests waiting in the gateway for a place.", model, registry=r)
+        self.latency = Histogram("slotwise_request_seconds", "From body read to answer.", model, buckets=SECONDS, registry=r)
+        self.batch_size = Histogram(
+            "slotwise_batch_size", "Requests in the batch of an answer.", model, buckets=ROWS, registry=r
+        )
+        self.retries = Counter("slotwise_retries", "Requests sent a second time.", model, registry=r)
+        self.sheds = Counter("slotwise_sheds", "Requests refused with 429.", model, registry=r)
+        self.requests = Counter("slotwise_requests", "Requests by status.", ["model", "status"], registry=r)
+        self.up = Gauge("slotwise_server_up", "1 while the model server answers.", registry=r)
+        self.swaps = Counter("slotwise_swaps", "Switches to another server.", registry=r)
+        self.answered = 0
+
+    def watch(self, model: str, limit: Limit) -> None:
+        """Read the two gauges of a model from its limit, when they are asked for."""
+        self.in_flight.labels(model).set_function(lambda: limit.running)
+        self.queued.labels(model).set_function(lambda: limit.queued)
+
+    def answer(self, model: str, status: int, seconds: float | None, batch_size: int) -> None:
+        """Count one answer: `seconds` is None where the server was not asked, `batch_size` 0 where no slot answered."""
+        self.answered += 1
+        self.requests.labels(model, str(status)).inc()
+        if status == 429:
+            self.sheds.labels(model).inc()
+        if seconds is not None:
+            self.latency.labels(model).observe(seconds)
+        if batch_size:
+            self.batch_size.labels(model).observe(batch_size)

@@ -1,0 +1,119 @@
+"""The description of the routes that go to models, which are no ordinary FastAPI routes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+
+ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["code", "message", "request_id"],
+            "properties": {
+                "code": {"type": "integer"},
+                "message": {"type": "string"},
+                "request_id": {"type": "string"},
+            },
+        }
+    },
+}
+MEANS = {
+    "400": "The body cannot be decoded",
+    "404": "No such model",
+    "413": "Too large",
+    "415": "Of a kind that the model does not take",
+    "422": "Well-formed, but it means nothing to the model",
+    "429": "The queue is full; Retry-After says when to come back",
+    "500": "The model failed on this request",
+    "502": "The model server cannot be reached",
+    "503": "No worker can answer now",
+    "504": "The deadline passed",
+    "507": "It does not fit into the device's memory",
+}
+DEADLINE = {
+    "name": "x-deadline-ms",
+    "in": "header",
+    "description": "Answer until this Unix time in milliseconds, or not at all (504).",
+    "schema": {"type": "integer", "minimum": 0},
+}
+RECORDS = {
+    "type": "object",
+    "required": ["payload"],
+    "properties": {
+        "payload": {
+            "type": "object",
+            "required": ["fromLang", "toLang", "records"],
+            "properties": {
+                "fromLang": {"type": "string", "examples": ["ja"]},
+                "toLang": {"type": "string", "examples": ["en"]},
+                "records": {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "required": ["id", "text"],
+                        "properties": {"id": {"type": "string"}, "text": {"type": "string"}},
+                    },
+                },
+            },
+        }
+    },
+}
+ANY_BODY = {
+    "content": {
+        "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
+        "multipart/form-data": {"schema": {"type": "object", "properties": {"data": {"type": "string", "format": "binary"}}}},
+    }
+}
+JSON_BODY = {"required": True, "content": {"application/json": {"schema": RECORDS}}}
+
+
+def _in_path(name: str) -> dict[str, Any]:
+    return {"name": name, "in": "path", "required": True, "schema": {"type": "string", "pattern": "^[A-Za-z0-9]+$"}}
+
+
+def _operation(identity: str, summary: str, body: dict[str, Any], *in_path: str) -> dict[str, Any]:
+    answer = {"content": {"application/json": {"schema": {}}, "text/plain": {"schema": {"type": "string"}}}}
+    errors = {code: {"description": means, "content": {"application/json": {"schema": ERROR}}} for code, means in MEANS.items()}
+    return {
+        "operationId": identity,
+        "summary": summary,
+        "parameters": [*map(_in_path, in_path), DEADLINE],
+        "requestBody": body,
+        "responses": {"200": {"description": "The model's answer", **answer}, **errors},
+    }
+
+
+def _paths() -> dict[str, Any]:
+    ask, versioned, classify = "Ask a model", "Ask one version of a model (TorchServe)", "Ask a model (an alias)"
+    return {
+        "/predictions/{model}": {
+            "post": _operation("predict", ask, ANY_BODY, "model"),
+            "put": _operation("predict_put", ask, ANY_BODY, "model"),
+        },
+        "/predictions/{model}/{version}": {
+            "post": _operation("predict_version", versioned, ANY_BODY, "model", "version"),
+            "put": _operation("predict_version_put", versioned, ANY_BODY, "model", "version"),
+        },
+        "/classify/{model}": {
+            "post": _operation("classify", classify, ANY_BODY, "model"),
+            "put": _operation("classify_put", classify, ANY_BODY, "model"),
+        },
+        "/caption": {"post": _operation("caption", "Caption a picture", ANY_BODY)},
+        "/translation": {"post": _operation("translate", "Translate records of text", JSON_BODY)},
+    }
+
+
+def describe(app: FastAPI) -> None:
+    """Make the app's schema hold these paths before its own."""
+    own = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        schema = own()
+        schema["paths"] = {**_paths(), **schema["paths"]}
+        return schema
+
+    app.openapi = openapi  # type: ignore[method-assign]

@@ -1,0 +1,132 @@
+"""The gateway's process as others see it: `.slotwise/NAME/gateway.json` says where it listens and how to end it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from slotwise import project
+from slotwise.errors import SlotwiseError
+
+START_TIMEOUT_S = 20.0
+STOP_TIMEOUT_S = 35.0  # it finishes what is in flight first
+
+
+@dataclass(frozen=True)
+class GatewayRecord:
+    """A gateway in front of the server `name`. `started` tells its pid from a later process of the same number."""
+
+    name: str
+    pid: int
+    started: float
+    url: str
+
+    @classmethod
+    def of_this_process(cls, name: str, url: str) -> GatewayRecord:
+        """The record of the process that asks."""
+        return cls(name, os.getpid(), psutil.Process().create_time(), url)
+
+    @property
+    def page(self) -> str:
+        """Where a person goes."""
+        return f"{self.url}/index.html"
+
+    def alive(self) -> bool:
+        """Whether that process runs."""
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(self.pid)
+            return abs(process.create_time() - self.started) < 1 and process.status() != psutil.STATUS_ZOMBIE
+        return False
+
+    def status(self) -> dict[str, Any]:
+        """Its GET /status. Raises SlotwiseError where it does not answer."""
+        import httpx
+
+        try:
+            answer = httpx.get(f"{self.url}/status", timeout=10, trust_env=False)
+            answer.raise_for_status()
+            found: dict[str, Any] = answer.json()
+        except (httpx.HTTPError, ValueError) as error:
+            raise SlotwiseError(f"the gateway at {self.url} does not answer: {error}") from error
+        return found
+
+    def save(self) -> None:
+        """Write gateway.json."""
+        file = _file(self.name)
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file.write_text(json.dumps(asdict(self), indent=2), "utf-8")
+
+    def forget(self) -> None:
+        """Remove gateway.json, unless it is another gateway's by now."""
+        if GatewayRecord.load(self.name) == self:
+            _file(self.name).unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, name: str) -> GatewayRecord | None:
+        """What gateway.json says; None where there is none."""
+        try:
+            return cls(**json.loads(_file(name).read_text("utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
+
+
+def _file(name: str) -> Path:
+    return project.state_root() / name / "gateway.json"
+
+
+def running(name: str = "default") -> GatewayRecord | None:
+    """The gateway in front of the server `name`, where one runs."""
+    record = GatewayRecord.load(name)
+    return record if record is not None and record.alive() else None
+
+
+def stop(name: str = "default") -> bool:
+    """End the gateway of that name, letting it finish what is in flight; false where none runs."""
+    record = running(name)
+    if record is None:
+        return False
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(record.pid)
+        process.terminate()
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except psutil.TimeoutExpired:
+            process.kill()
+            process.wait(5)
+    record.forget()
+    return True
+
+
+def start_detached(name: str, arguments: list[str]) -> GatewayRecord:
+    """Start `slotwise gateway ARGUMENTS` on its own and wait until it answers; its output goes to gateway.log."""
+    log = project.state_dir(name) / "gateway.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "slotwise.cli", "gateway", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline and process.poll() is None:
+        record = running(name)
+        if record is not None and record.pid == process.pid:
+            with contextlib.suppress(SlotwiseError):
+                record.status()
+                return record
+        time.sleep(0.05)
+    if process.poll() is None:
+        process.kill()
+    lines = [line for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
+    said = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), (lines or ["no output"])[-1])
+    raise SlotwiseError(f"the gateway did not start: {said}", f"its output is in {log}")

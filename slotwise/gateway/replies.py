@@ -1,0 +1,88 @@
+"""What leaves the gateway: error JSON with a request id, security headers, the server's headers worth keeping.
+
+Refused   the gateway's own answer to a request that it does not forward or could not get an answer for
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Iterable
+from http import HTTPStatus
+
+Headers = list[tuple[bytes, bytes]]
+
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
+    "manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+SECURITY: Headers = [
+    (b"content-security-policy", CSP.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(self), microphone=(), geolocation=()"),
+]
+ANSWER: Headers = [(b"cache-control", b"no-store")]
+JSON_TYPE = (b"content-type", b"application/json")
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}").fullmatch
+_DROPPED = {b"x-request-id", b"x-content-type-options"}
+
+
+class Refused(Exception):
+    """Answer `status` with the error JSON; `retry_after_s` becomes a Retry-After header."""
+
+    def __init__(self, status: int, message: str, retry_after_s: int = 0, close: bool = False) -> None:
+        super().__init__(message)
+        self.status, self.message, self.retry_after_s, self.close = status, message, retry_after_s, close
+
+    def headers(self) -> Headers:
+        """The headers that only this refusal has."""
+        found: Headers = []
+        if self.retry_after_s:
+            found.append((b"retry-after", str(self.retry_after_s).encode()))
+        if self.close:
+            found.append((b"connection", b"close"))
+        return found
+
+
+def request_id(given: str | None) -> str:
+    """The client's x-request-id where it is harmless, else a new one."""
+    return given if given and _REQUEST_ID(given) else secrets.token_hex(8)
+
+
+def error_body(status: int, message: str, identity: str) -> bytes:
+    """`{"error": {"code", "message", "request_id"}}`, the shape of every error."""
+    return json.dumps({"error": {"code": status, "message": message, "request_id": identity}}).encode()
+
+
+def phrase(status: int) -> str:
+    """The status's usual words."""
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Error"
+
+
+def error_from_server(status: int, body: bytes, identity: str) -> bytes:
+    """A server's error in our shape: a slot's `{"error": {...}}`, TorchServe's `{"code", "type", "message"}`, or text."""
+    message = ""
+    try:
+        found = json.loads(body)
+        inner = found.get("error", found) if isinstance(found, dict) else {}
+        message = str(inner.get("message", "")) if isinstance(inner, dict) else ""
+    except ValueError:
+        message = body[:500].decode("utf-8", "replace").strip() if body[:1] != b"<" else ""
+    return error_body(status, message or phrase(status), identity)
+
+
+def passed_on(raw: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """The server's headers that the client gets: its content type and its own x- headers, names in lower case."""
+    kept: Headers = []
+    for name, value in raw:
+        low = name.lower()
+        if (low[:2] == b"x-" and low not in _DROPPED) or low == b"content-type":
+            kept.append((low, value))
+    return kept

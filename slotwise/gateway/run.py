@@ -1,0 +1,139 @@
+"""The gateway's process: two ports, one loop, and an orderly end.
+
+On SIGTERM or Ctrl-C readiness goes off and answers say `connection: close`; after `drain_delay_s`, in which a load
+balancer notices, no connection is accepted any more; what is in flight is finished; then the process ends. A second
+signal ends it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from slotwise import project
+from slotwise.errors import SlotwiseError
+from slotwise.gateway.app import build_app
+from slotwise.gateway.gateway import Backend, Gateway, Options
+from slotwise.gateway.process import GatewayRecord, running
+
+if TYPE_CHECKING:
+    from slotwise.live import LiveModel
+    from slotwise.server import ServerRecord
+
+KEEP_ALIVE_S = 75
+DRAIN_S = 30
+
+
+@dataclass(frozen=True)
+class Listen:
+    """Where the gateway listens: the page and REST on `port`, the same on `translation_port` (-1: not)."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    translation_port: int = 9527
+    drain_delay_s: float = 1.0
+
+
+class _Server(uvicorn.Server):
+    """A uvicorn server that drains before it stops."""
+
+    def __init__(self, config: uvicorn.Config, gateway: Gateway, delay_s: float, is_up: Callable[[], None]) -> None:
+        super().__init__(config)
+        self.gateway, self.delay_s, self.is_up = gateway, delay_s, is_up
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal starts the drain, the second ends it."""
+        if self.gateway.draining:
+            self.should_exit = self.force_exit = True
+            return
+        self.gateway.draining = True
+        self._loop.call_soon_threadsafe(self._loop.call_later, self.delay_s, self._stop)
+
+    def _stop(self) -> None:
+        self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, then say so."""
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+        self.is_up()
+
+
+def server_backend(name: str) -> Backend:
+    """The server called `name`, as `slotwise serve` started it."""
+    from slotwise.inference import auth_headers
+    from slotwise.management import ManagementClient
+    from slotwise.server import ServerRecord
+
+    clients: dict[str, ManagementClient] = {}
+
+    def find() -> ServerRecord | None:
+        return ServerRecord.load(project.state_root() / name)
+
+    def models(record: ServerRecord) -> list[LiveModel]:
+        if record.run_id not in clients:
+            for old in list(clients):
+                clients.pop(old).close()
+            clients[record.run_id] = ManagementClient(record)
+        client = clients[record.run_id]
+        return [client.describe(listed.name) for listed in client.list()]
+
+    return Backend(find, models, auth_headers)
+
+
+def serve(name: str, listen: Listen, options: Options, say: Callable[[str], None]) -> None:
+    """Run until a signal. Raises SlotwiseError where a gateway of that name runs or a port is taken."""
+    other = running(name)
+    if other is not None:
+        raise SlotwiseError(
+            f"a gateway for {name!r} is already running at {other.url}", "`slotwise stop` ends it and the server"
+        )
+    sockets = [_bind(listen.host, port) for port in (listen.port, listen.translation_port) if port >= 0]
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    gateway = Gateway(server_backend(name), options)
+    config = uvicorn.Config(
+        build_app(gateway),
+        http="httptools",
+        ws="none",
+        access_log=False,
+        log_config=None,
+        log_level="warning",
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=DRAIN_S,
+    )
+    shown = "127.0.0.1" if listen.host in ("0.0.0.0", "::") else listen.host
+    record = GatewayRecord.of_this_process(name, f"http://{shown}:{sockets[0].getsockname()[1]}")
+
+    def is_up() -> None:
+        record.save()
+        say(f"page: {record.page}")
+
+    try:
+        _Server(config, gateway, listen.drain_delay_s, is_up).run(sockets=sockets)
+    finally:
+        record.forget()
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.socket(family)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind((host, port))
+    except (OSError, OverflowError) as error:
+        made.close()
+        raise SlotwiseError(
+            f"the gateway cannot listen on {host}:{port}: {error}", "--port and --translation-port name other ports"
+        ) from error
+    made.set_inheritable(True)
+    return made

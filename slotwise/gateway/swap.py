@@ -1,0 +1,85 @@
+"""Put another server behind a running gateway without losing a request: from profile to profile, TorchServe to MMS.
+
+    old serves -> the new one starts beside it, in a folder and on ports of its own -> READY
+               -> server.json of the name says "new": the gateway follows within a second
+               -> what is in flight at the old one is answered -> the old one is stopped
+
+Until the record is written nothing has changed: when the new server does not come up, the old one just goes on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable
+
+from slotwise import project
+from slotwise.errors import SlotwiseError
+from slotwise.gateway.process import GatewayRecord, running
+from slotwise.server import Ports, ServerRecord
+from slotwise.server import running as running_server
+from slotwise.server import stop as stop_server
+
+FOLLOW_TIMEOUT_S = 30.0
+DRAIN_TIMEOUT_S = 120.0
+POLL_S = 0.1
+
+StartReady = Callable[[str, Ports], ServerRecord]
+
+
+def swap(old: ServerRecord, start_ready: StartReady, say: Callable[[str], None] = lambda message: None) -> ServerRecord:
+    """Replace the server `old` by the one that `start_ready(name, ports)` starts; returns it under old's name.
+
+    start_ready starts a server of that (temporary) name on these ports, registers every model and returns once all are
+    READY; when it raises, nothing of it is left running, `old` goes on serving, and the error is raised here.
+    """
+    spare = _spare_name(old)
+    leftover = running_server(spare)
+    if leftover is not None:
+        stop_server(leftover)  # of a swap that was killed half-way
+    try:
+        new = start_ready(spare, Ports.free())
+    except BaseException:
+        failed = running_server(spare)
+        if failed is not None:
+            stop_server(failed)
+        raise
+    new = _adopt(new, old.name)
+    gateway = running(old.name)
+    if gateway is not None:
+        _wait_until_moved(gateway, new, say)
+    say(f"stopping the old {old.kind} (pid {old.pid})")
+    stop_server(old)
+    return new
+
+
+def _spare_name(old: ServerRecord) -> str:
+    """A folder for the new server: NAME-b, or NAME-c while the old one lives in NAME-b."""
+    first, second = f"{old.name}-b", f"{old.name}-c"
+    return second if old.state_dir.name == first else first
+
+
+def _adopt(new: ServerRecord, name: str) -> ServerRecord:
+    """Let `name` mean the new server from now on, in one atomic step; its files stay in the folder it started in."""
+    adopted = dataclasses.replace(new, name=name)
+    data = {**adopted.__dict__, "ports": adopted.ports.__dict__}
+    front = project.state_dir(name) / "server.json"
+    partial = front.with_suffix(".json.partial")
+    partial.write_text(json.dumps(data, indent=2, default=str), "utf-8")
+    partial.replace(front)
+    (new.state_dir / "server.json").unlink(missing_ok=True)
+    return adopted
+
+
+def _wait_until_moved(gateway: GatewayRecord, new: ServerRecord, say: Callable[[str], None]) -> None:
+    """Wait until the gateway sends every request to `new` and none is in flight at an earlier server."""
+    say(f"the gateway at {gateway.url} switches over")
+    deadline = time.monotonic() + FOLLOW_TIMEOUT_S
+    while (gateway.status()["server"] or {}).get("pid") != new.pid:
+        if time.monotonic() > deadline:
+            raise SlotwiseError("the gateway did not follow to the new server", "both servers run; `slotwise stop` ends them")
+        time.sleep(POLL_S)
+    deadline = time.monotonic() + DRAIN_TIMEOUT_S
+    while gateway.status()["leaving"] and time.monotonic() < deadline:
+        time.sleep(POLL_S)

@@ -1,0 +1,99 @@
+"""One model server as the gateway sees it: its connections, its token, and what is in flight there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import aiohttp
+from yarl import URL
+
+from slotwise.gateway.replies import Headers
+
+if TYPE_CHECKING:
+    from slotwise.server import ServerRecord
+
+CONNECT_S = 5.0
+GRACE_S = 0.5  # past the deadline the server itself answers 504, with its slot; it gets this long to do so
+BROKEN = (aiohttp.ClientError, OSError)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the server said."""
+
+    status: int
+    headers: Headers
+    body: bytes
+
+    @property
+    def from_slot(self) -> bool:
+        """Whether a handler answered; without its headers the server did, for a worker that is dead or not there."""
+        return any(name.lower() == b"x-batch-slot" for name, _ in self.headers)
+
+
+class Upstream:
+    """The connections to one server. A request is counted from `send` to its answer, so that `drained` can wait."""
+
+    def __init__(self, record: ServerRecord, auth: Callable[[ServerRecord], Mapping[str, str]]) -> None:
+        self.record, self._auth = record, auth
+        self.in_flight = 0
+        self._token: Mapping[str, str] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._base = record.inference_url.rstrip("/")
+        self._pooled = self._session(force_close=False)
+        self._fresh = self._session(force_close=True)
+
+    @staticmethod
+    def _session(force_close: bool) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, force_close=force_close),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
+            trust_env=False,
+        )
+
+    async def renew_token(self) -> bool:
+        """Read the server's token again; true when it is another one than before."""
+        before, self._token = self._token, await asyncio.to_thread(self._auth, self.record)
+        return before != self._token
+
+    async def send(self, target: str, headers: Mapping[str, str], body: bytes, timeout_s: float, fresh: bool) -> Answer:
+        """POST `body` to `target` (path and query). `fresh` takes a new connection, not one that may be stale.
+
+        Raises one of `BROKEN` when the connection failed, TimeoutError after `timeout_s` and a little grace.
+        """
+        session = self._fresh if fresh else self._pooled
+        timeout = aiohttp.ClientTimeout(total=timeout_s + GRACE_S, sock_connect=CONNECT_S)
+        self.in_flight += 1
+        self._idle.clear()
+        try:
+            async with session.post(
+                URL(self._base + target, encoded=True),
+                data=body,
+                headers={**headers, **self._token},
+                timeout=timeout,
+                allow_redirects=False,
+            ) as response:
+                return Answer(response.status, list(response.raw_headers), await response.read())
+        finally:
+            self.in_flight -= 1
+            if not self.in_flight:
+                self._idle.set()
+
+    async def drained(self, timeout_s: float) -> bool:
+        """Wait until nothing is in flight here; false when that takes longer than `timeout_s`."""
+        try:
+            await asyncio.wait_for(self._idle.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._pooled.close()
+        await self._fresh.close()

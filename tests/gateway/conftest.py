@@ -1,0 +1,64 @@
+"""A gateway in this process in front of a stand-in server; requests go to the app directly."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from slotwise.gateway.app import build_app
+from slotwise.gateway.gateway import Backend, Gateway, Options
+from slotwise.management import ManagementClient
+from slotwise.server import ServerRecord
+from slotwise.tokens import auth_headers
+
+from .standin import StandIn
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@dataclass
+class Front:
+    """What a test holds: the gateway, a client of it, the server behind it, and the record that it follows."""
+
+    gateway: Gateway
+    client: httpx.AsyncClient
+    server: StandIn
+    record: ServerRecord | None
+
+    async def predict(self, body: bytes = b"picture", model: str = "digits", **given: Any) -> httpx.Response:
+        return await self.client.post(f"/predictions/{model}", content=body, **given)
+
+
+MakeFront = Callable[..., Awaitable[Front]]
+
+
+@pytest.fixture
+async def make_front(tmp_path: Path, anyio_backend: str) -> AsyncIterator[MakeFront]:
+    async with AsyncExitStack() as stack:
+
+        async def make(server: StandIn | None = None, **options: Any) -> Front:
+            server = await stack.enter_async_context(server or StandIn())
+            record = server.record(tmp_path)
+
+            def models(live: ServerRecord) -> list[Any]:
+                with ManagementClient(live) as client:
+                    return [client.describe(listed.name) for listed in client.list()]
+
+            gateway = Gateway(Backend(lambda: front.record, models, auth_headers), Options(**options))
+            stack.push_async_callback(gateway.close)
+            transport = httpx.ASGITransport(build_app(gateway), raise_app_exceptions=False)
+            client = await stack.enter_async_context(httpx.AsyncClient(transport=transport, base_url="http://gateway"))
+            front = Front(gateway, client, server, record)
+            await gateway.refresh(0)
+            return front
+
+        yield make

@@ -1,0 +1,158 @@
+"""A stand-in for a model server: TorchServe's answers and its ways to fail, without Java.
+
+`script` holds what to do with the next requests, one word each, used up from the left; then every request is answered.
+    answer     200 with a slot's headers; the body is {"sha256": of the request's body, ...}
+    bad        a slot's own 400          fault    a slot's own 500
+    dead       507 without a slot        full     503 without a slot
+    drop       close the connection without an answer
+    slow       answer after `slow_s`
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from slotwise.server import Ports, ServerRecord
+
+SLOT = {"x-batch-size": "4", "x-batch-slot": "1", "x-decode-ms": "1.50", "x-inference-ms": "2.50"}
+DEAD = {"code": 507, "type": "InternalServerException", "message": "Worker died."}
+FULL = {"code": 503, "type": "ServiceUnavailableException", "message": "no worker to serve inference request."}
+NO_TOKEN = {"code": 400, "type": "InvalidKeyException", "message": "Token Authorization failed."}
+
+
+@dataclass
+class Seen:
+    """A request as it arrived."""
+
+    method: str
+    target: str
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass
+class StandIn:
+    """One stand-in server. `name` is part of every answer, so that a test sees who gave it."""
+
+    name: str = "a"
+    models: dict[str, int] = field(default_factory=lambda: {"digits": 1})  # and how many READY workers each has
+    batch_size: int = 4
+    script: deque[str] = field(default_factory=deque)
+    slow_s: float = 0.2
+    token: str = "token"
+    seen: list[Seen] = field(default_factory=list)
+    gate: asyncio.Event | None = None  # while set and not open, every prediction waits
+    port: int = 0
+
+    async def __aenter__(self) -> StandIn:
+        self._server = await asyncio.start_server(self._connection, "127.0.0.1", self.port, backlog=1000)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Refuse connections from now on, and cut those that are open."""
+        self._server.close()
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    _writers: set[asyncio.StreamWriter] = field(default_factory=set)
+
+    def record(self, folder: Path) -> ServerRecord:
+        """The record that a gateway in front of it reads."""
+        ports = Ports(self.port, self.port, self.port)
+        (folder / "key_file.json").write_text(json.dumps({"inference": {"key": self.token}, "management": {"key": "m"}}))
+        return ServerRecord("default", "torchserve", self.port, ports, "cpu", {}, folder, folder, folder, f"run-{self.name}")
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+                method, target, _ = head[0].split(" ", 2)
+                headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:-2])}
+                body = await reader.readexactly(int(headers.get("content-length", 0)))
+                answer = await self._answer(Seen(method, target, headers, body))
+                if answer is None:
+                    break
+                writer.write(answer)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            self._writers.discard(writer)
+            writer.close()
+
+    async def _answer(self, seen: Seen) -> bytes | None:
+        if seen.method == "GET":
+            return self._management(seen.target)
+        self.seen.append(seen)
+        if seen.headers.get("authorization") != f"Bearer {self.token}":
+            return _http(400, NO_TOKEN, {})
+        action = self.script.popleft() if self.script else "answer"
+        if self.gate is not None:
+            await self.gate.wait()
+        if action == "slow":
+            await asyncio.sleep(self.slow_s)
+        if action == "drop":
+            return None
+        model = seen.target.split("?")[0].split("/")[2]
+        if model not in self.models:
+            return _http(404, {"code": 404, "type": "ModelNotFoundException", "message": f"Model not found: {model}"}, {})
+        failing = {
+            "dead": (507, DEAD, {}),
+            "full": (503, FULL, {}),
+            "bad": (400, _error(400), SLOT),
+            "fault": (500, _error(500), SLOT),
+        }
+        if action in failing:
+            return _http(*failing[action])
+        sha256 = hashlib.sha256(seen.body).hexdigest()
+        return _http(200, {"label": "7", "probabilities": {"7": 0.98, "1": 0.02}, "server": self.name, "sha256": sha256}, SLOT)
+
+    def _management(self, target: str) -> bytes:
+        path = target.split("?")[0]
+        if path == "/models":
+            return _http(200, {"models": [{"modelName": name, "modelUrl": f"{name}.mar"} for name in self.models]}, {})
+        name = path.rsplit("/", 1)[1]
+        workers = [{"id": str(i), "pid": os.getpid(), "status": "READY", "memoryUsage": 1} for i in range(self.models[name])]
+        described = {
+            "modelName": name,
+            "modelVersion": "1.0",
+            "modelUrl": f"{name}.mar",
+            "batchSize": self.batch_size,
+            "maxBatchDelay": 10,
+            "workers": workers or [{"id": "0", "pid": 0, "status": "UNLOADING"}],
+        }
+        return _http(200, [described], {})
+
+
+def _error(code: int) -> dict[str, Any]:
+    return {"error": {"code": code, "message": "this slot's own error"}}
+
+
+def _http(status: int, found: Any, headers: dict[str, str]) -> bytes:
+    body = json.dumps(found).encode()
+    lines = [f"HTTP/1.1 {status} Whatever", "Content-Type: application/json", f"Content-Length: {len(body)}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
+
+
+async def _forever(port: int) -> None:
+    async with StandIn(port=port, models={"digits": 1, "translation": 1, "captions": 1}):
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    import sys
+
+    asyncio.run(_forever(int(sys.argv[1])))

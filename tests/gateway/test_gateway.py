@@ -1,0 +1,111 @@
+"""The gateway's own state: readiness, the list of models, following its server from one record to the next."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+
+from .conftest import Front, MakeFront
+from .standin import StandIn
+
+pytestmark = pytest.mark.anyio
+
+
+async def ready(front: Front) -> bool:
+    await front.gateway.refresh(0)
+    answer = await front.client.get("/ready")
+    assert answer.json()["ready"] == (answer.status_code == 200)
+    return answer.status_code == 200
+
+
+async def test_ready_means_that_every_model_has_a_ready_worker(make_front: MakeFront) -> None:
+    front = await make_front(StandIn(models={"digits": 1, "captions": 2}))
+    assert await ready(front)
+    front.server.models["captions"] = 0
+    assert not await ready(front)
+    front.server.models = {}
+    assert not await ready(front)
+    front.server.models = {"digits": 1}
+    assert await ready(front)
+    front.gateway.draining = True
+    assert not await ready(front)
+    assert (await front.predict()).status_code == 200  # not ready, and still answering
+    front.gateway.draining = False
+    await front.server.stop()
+    assert not await ready(front)
+    assert (await front.client.get("/healthz")).status_code == 200
+
+
+async def test_the_models_come_from_the_servers_live_list(make_front: MakeFront) -> None:
+    front = await make_front(StandIn(models={"digits": 2, "somebodys": 1}))
+    digits, other = (await front.client.get("/models")).json()["models"]
+    assert (digits["name"], digits["workers"], digits["ready_workers"], digits["batch_size"]) == ("digits", 2, 2, 4)
+    assert (digits["in_flight_max"], digits["queue_max"]) == (16, 8)
+    assert (other["name"], other["takes"], other["examples"]) == ("somebodys", "file", [])
+    front.server.models["new"] = 1
+    await front.gateway.refresh(0)
+    assert len((await front.client.get("/models")).json()["models"]) == 3
+
+
+async def test_the_management_api_is_not_proxied(make_front: MakeFront) -> None:
+    front = await make_front()
+    for method, path in (("POST", "/models?url=x.mar"), ("DELETE", "/models/digits"), ("PUT", "/models/digits")):
+        assert (await front.client.request(method, path)).status_code in (404, 405)
+    assert (await front.client.get("/models/digits")).status_code == 404
+    assert front.server.seen == []
+
+
+async def test_a_switch_loses_nothing_that_is_in_flight(make_front: MakeFront) -> None:
+    front = await make_front(StandIn("old"))
+    front.server.gate = asyncio.Event()
+    early = [asyncio.create_task(front.predict()) for _ in range(4)]
+    while len(front.server.seen) < 4:
+        await asyncio.sleep(0.001)
+    async with StandIn("new", models={"digits": 3}) as second:
+        assert front.record is not None
+        front.record = replace(second.record(front.record.state_dir), name="default")
+        await front.gateway.refresh(60)
+        assert (await front.predict()).json()["server"] == "new"
+        status = (await front.client.get("/status")).json()
+        assert (status["server"]["pid"], status["leaving"], status["models"][0]["workers"]) == (second.port, 4, 3)
+        front.server.gate.set()
+        assert {answer.json()["server"] for answer in await asyncio.gather(*early)} == {"old"}
+        await asyncio.sleep(0.01)
+        assert (await front.client.get("/status")).json()["leaving"] == 0
+
+
+async def test_what_the_old_server_drops_is_asked_of_the_new_one(make_front: MakeFront) -> None:
+    front = await make_front(StandIn("old"))
+    front.server.gate = asyncio.Event()
+    early = asyncio.create_task(front.predict())
+    while not front.server.seen:
+        await asyncio.sleep(0.001)
+    async with StandIn("new") as second:
+        assert front.record is not None
+        front.record = second.record(front.record.state_dir)
+        await front.gateway.refresh(60)
+        await front.server.stop()  # too early: its connections are cut
+        assert (await early).json()["server"] == "new"
+
+
+async def test_every_answer_is_guarded_and_the_page_asks_nobody_else(make_front: MakeFront) -> None:
+    front = await make_front()
+    for path in ("/", "/index.html", "/docs", "/models", "/nosuch"):
+        answer = await front.client.get(path)
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["cache-control"] in ("no-cache", "no-store")
+    missing = await front.client.get("/nosuch")
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, 404)
+    assert (await front.client.get("/static/../../app.py")).status_code == 404
+    assert (await front.client.get("/examples/digits/..%2fmodel.toml")).status_code == 404
+
+
+async def test_the_schema_holds_the_routes_that_are_served(make_front: MakeFront) -> None:
+    front = await make_front()
+    schema = (await front.client.get("/openapi.json")).json()
+    assert {"/predictions/{model}", "/caption", "/translation", "/models", "/ready", "/metrics"} <= set(schema["paths"])
+    assert "https://" not in json.dumps(schema)

@@ -1,0 +1,151 @@
+"""`slotwise gateway` as a process: its ports, its record, its orderly end, and clients that hang up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from slotwise.errors import SlotwiseError
+from slotwise.gateway import process
+from slotwise.gateway.process import GatewayRecord
+
+from .standin import StandIn
+
+pytestmark = pytest.mark.anyio
+OPTIONS = ("--port", "0", "--translation-port", "-1", "--drain-delay-s", "0.3")
+
+
+def free_port() -> int:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return int(held.getsockname()[1])
+
+
+@pytest.fixture
+async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, anyio_backend: str) -> AsyncIterator[StandIn]:
+    """A stand-in server that `slotwise serve` seems to have started."""
+    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path))
+    async with StandIn(models={"digits": 1, "translation": 1}) as server:
+        (tmp_path / "default").mkdir()
+        record = server.record(tmp_path / "default")
+        record.save()
+        yield server
+        await asyncio.to_thread(process.stop)
+
+
+async def start(*options: str) -> GatewayRecord:
+    return await asyncio.to_thread(process.start_detached, "default", list(options))
+
+
+async def predict(record: GatewayRecord, **given: Any) -> httpx.Response:
+    async with httpx.AsyncClient() as client:
+        return await client.post(f"{record.url}/predictions/digits", content=b"x", timeout=10, **given)
+
+
+async def test_both_ports_answer_and_stop_ends_it(server: StandIn, tmp_path: Path) -> None:
+    second = free_port()
+    record = await start("--port", "0", "--translation-port", str(second), "--drain-delay-s", "0")
+    assert (await predict(record)).status_code == 200
+    async with httpx.AsyncClient() as client:
+        assert (await client.post(f"http://127.0.0.1:{second}/translation", content=b"{}")).status_code == 200
+        assert (await client.get(record.page)).status_code == 200
+    with pytest.raises(SlotwiseError, match="already running"):
+        await start(*OPTIONS)
+    assert await asyncio.to_thread(process.stop)
+    assert not record.alive()
+    assert not (tmp_path / "default" / "gateway.json").exists()
+    assert not await asyncio.to_thread(process.stop)
+
+
+async def test_a_port_in_use_is_one_line(server: StandIn) -> None:
+    with pytest.raises(SlotwiseError, match=f"cannot listen on 127.0.0.1:{server.port}"):
+        await start("--port", str(server.port))
+
+
+async def test_sigterm_finishes_what_is_in_flight(server: StandIn) -> None:
+    record = await start(*OPTIONS)
+    server.gate = asyncio.Event()
+    asked = asyncio.create_task(predict(record))
+    while not server.seen:
+        await asyncio.sleep(0.01)
+    os.kill(record.pid, signal.SIGTERM)
+    async with httpx.AsyncClient() as client:
+        answer = await client.get(f"{record.url}/ready")
+        assert (answer.status_code, answer.json()["draining"]) == (503, True)
+        server.gate.set()
+        late = await client.post(f"{record.url}/predictions/digits", content=b"late")
+        assert (late.status_code, late.headers["connection"]) == (200, "close")
+    assert (await asked).status_code == 200
+    while record.alive():
+        await asyncio.sleep(0.02)
+    with pytest.raises(httpx.ConnectError):
+        await predict(record)
+
+
+async def test_in_the_foreground_it_prints_the_page_and_exits_with_0(server: StandIn, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "slotwise.cli", "gateway", *OPTIONS]
+    running = await asyncio.create_subprocess_exec(*command, stderr=subprocess.PIPE)
+    assert running.stderr is not None
+    assert b"/index.html" in await running.stderr.readline()
+    running.send_signal(signal.SIGINT)
+    assert await asyncio.wait_for(running.wait(), 10) == 0
+
+
+async def test_a_client_that_hangs_up_in_the_queue_leaves_its_place(server: StandIn) -> None:
+    record = await start(*OPTIONS, "--max-in-flight", "1", "--max-queued", "1")
+    server.gate = asyncio.Event()
+    first = asyncio.create_task(predict(record))
+    while not server.seen:
+        await asyncio.sleep(0.01)
+    gone = asyncio.create_task(predict(record))
+    while (await asyncio.to_thread(record.status))["models"][0]["queued"] < 1:
+        await asyncio.sleep(0.01)
+    assert (await predict(record)).status_code == 429
+    gone.cancel()
+    while (await asyncio.to_thread(record.status))["models"][0]["queued"] > 0:
+        await asyncio.sleep(0.01)
+    waiting = asyncio.create_task(predict(record))
+    await asyncio.sleep(0.05)
+    server.gate.set()
+    assert (await first).status_code == 200
+    assert (await waiting).status_code == 200
+    assert len(server.seen) == 2
+
+
+async def test_a_body_that_never_comes_costs_only_its_sender(server: StandIn) -> None:
+    record = await start(*OPTIONS, "--timeout-s", "0.3")
+    port = int(record.url.rsplit(":", 1)[1])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"POST /predictions/digits HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf")
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 504")
+    writer.close()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"POST /predictions/digits HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf")
+    writer.close()
+    assert (await predict(record)).status_code == 200
+    assert len(server.seen) == 1
+
+
+async def test_the_gateway_may_come_before_its_server(server: StandIn, tmp_path: Path) -> None:
+    file = tmp_path / "default" / "server.json"
+    text = file.read_text()
+    file.unlink()
+    record = await start(*OPTIONS)
+    answer = await predict(record)
+    assert (answer.status_code, json.loads(answer.content)["error"]["code"]) == (502, 502)
+    file.write_text(text)
+    while not (await asyncio.to_thread(record.status))["ready"]:
+        await asyncio.sleep(0.05)
+    assert (await predict(record)).status_code == 200
