@@ -21,16 +21,17 @@ logger = logging.getLogger(__name__)
 class Settings:
     """Everything a handler may ask about how it is to run.
 
-    threads: engine threads of this worker, never more than its cores. padding: "none", "static" or "bucketed".
-    memory_fraction: the share of a GPU's memory this worker may take. model: the model's description (model.toml).
+    threads: engine threads of this worker (0 in a profile: its share of the cores); all workers together never have more than
+    there are cores. decode_threads: likewise, for decoding. padding: "none", "static" or "bucketed". memory_fraction: the share of a GPU's memory this worker may take. model: the model's description (model.toml).
     """
 
     profile: str = "cpu"
     device: str = "cpu"
     engine: str = "auto"
     precision: str = "auto"
-    threads: int = 1
-    decode_threads: int = 1
+    workers: int = 1
+    threads: int = 0
+    decode_threads: int = 0
     padding: str = "none"
     batch_size: int = 1
     response_timeout_s: float = 120.0
@@ -59,11 +60,11 @@ class Settings:
         return settings.within_budget(len(os.sched_getaffinity(0)))
 
     def within_budget(self, cores: int) -> Settings:
-        """The same settings with at least one and at most `cores` engine threads and decode threads."""
-        threads = min(max(1, self.threads), cores)
-        if threads < self.threads:
-            logger.warning("threads=%d cut to the %d cores of this machine", self.threads, cores)
-        return self.but(threads=threads, decode_threads=min(max(1, self.decode_threads), cores))
+        """The same settings with this worker's share of the cores: never more threads, and never less than one."""
+        share = max(1, cores // max(1, self.workers))
+        if self.threads > share:
+            logger.warning("threads=%d cut to %d: %d workers share %d cores", self.threads, share, self.workers, cores)
+        return self.but(threads=min(self.threads or share, share), decode_threads=min(self.decode_threads or share, cores))
 
     def but(self, **changes: Any) -> Settings:
         """The same settings with some values changed."""

@@ -84,7 +84,10 @@ def test_after_half_of_the_response_timeout_the_undecided_get_503() -> None:
     assert values[-1] == [503]
 
 
-def test_warm_up_runs_every_prepared_size_and_a_failing_one_stops_the_start(tmp_path: Any) -> None:
+def test_warm_up_runs_every_prepared_size_and_a_failing_one_stops_the_start(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slotwise.worker.digests.verify", lambda model_dir: None)  # a folder that nobody packed
     sizes: list[int] = []
 
     class Small(BatchHandler):

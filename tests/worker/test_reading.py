@@ -99,6 +99,14 @@ def test_overrides_win_and_threads_stay_within_the_cores(tmp_path: Path) -> None
     assert Settings.load(tmp_path / "nowhere", {}).engine == "auto"
 
 
+def test_workers_share_the_cores() -> None:
+    assert Settings(workers=2).within_budget(8).threads == 4
+    assert Settings(workers=2, threads=3).within_budget(8).threads == 3
+    assert Settings(workers=2, threads=8).within_budget(8).threads == 4
+    assert Settings(workers=9).within_budget(8).threads == 1
+    assert Settings(workers=2, decode_threads=8).within_budget(8).decode_threads == 8
+
+
 def test_padding_goes_up_to_the_next_rung() -> None:
     assert ladder(12) == [12, 6, 3, 1]
     assert [Padding("bucketed", 8).size(m, 8) for m in (1, 2, 3, 5, 8)] == [1, 2, 4, 8, 8]
