@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -82,6 +84,19 @@ def test_an_archive_of_another_tool_can_be_checked(tmp_path: Path) -> None:
             if not name.startswith("slotwise") and name != "MAR-INF/DIGESTS.json":
                 target.writestr(name, source.read(name))
     assert check(foreign, batch_size=2, servers=["mms"]).passed
+
+
+def test_the_command_prints_the_verdicts_and_exits_with_1_where_one_is_broken(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "slotwise.cli", "check", "--server", "mms", "--batch-size", "2"]
+    good, faulty = built(tmp_path / "good", "correct"), built(tmp_path / "faulty", "init_swallowed")
+    fine = subprocess.run([*command, str(good)], capture_output=True, text=True)
+    assert (fine.returncode, "BROKEN" in fine.stdout) == (0, False)
+    bad = subprocess.run([*command, str(faulty)], capture_output=True, text=True)
+    assert bad.returncode == 1
+    assert "mms, damage, BROKEN: it reports itself loaded although weights.json is damaged" in bad.stdout
+    machine = subprocess.run([*command, "--json", str(faulty)], capture_output=True, text=True)
+    assert machine.returncode == 1
+    assert json.loads(machine.stdout)["passed"] is False
 
 
 def test_answers_agree_within_the_tolerance_of_an_engine() -> None:

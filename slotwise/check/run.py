@@ -100,7 +100,8 @@ def check(
     info = archive.inspect(path, need_digests=False)
     kinds = {kind: version for kind in servers if (version := installed(kind))}
     if not kinds:
-        raise SlotwiseError("neither TorchServe nor MMS is installed", 'pip install "slotwise[torchserve]"')
+        hint = 'pip install "slotwise[torchserve]"; for MMS: pip install --no-deps multi-model-server==1.1.11'
+        raise SlotwiseError(f"{' and '.join(servers)}: not installed here", hint)
     with tempfile.TemporaryDirectory(prefix="sw-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         carried = sorted((archive.extract(path, folder / "examples", trusted=True) / "examples").glob("*"))

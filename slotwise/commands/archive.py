@@ -65,21 +65,26 @@ def check(
     ] = None,
     batch_size: Annotated[int, typer.Option(min=2, help="Requests in a full batch.")] = 8,
     profile: Annotated[str | None, typer.Option(help="Run as under this profile (default: cpu).")] = None,
+    server: Annotated[str | None, typer.Option(help="Ask only torchserve, or only mms.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds that one batch may take.")] = 120.0,
     as_json: Json = False,
 ) -> None:
     """Ask both servers' real workers, without Java, which promises an archive keeps; fail if one is broken."""
     from dataclasses import asdict
 
+    from slotwise.check.real_worker import SERVERS
     from slotwise.check.run import SENTENCES, check
 
+    if server not in (None, *SERVERS):
+        raise typer.BadParameter(f"{server!r} is not one of {', '.join(SERVERS)}", param_hint="--server")
+    servers = [server] if server else list(SERVERS)
     with progress() as shown:
-        task = shown.add_task("checking", total=2 * len(SENTENCES))
+        task = shown.add_task("checking", total=len(servers) * len(SENTENCES))
 
         def advance(kind: str, promise: str) -> None:
             shown.update(task, advance=1, description=f"{kind}: {promise}")
 
-        report = check(path, body, batch_size=batch_size, profile=profile, timeout_s=timeout, progress=advance)
+        report = check(path, body, batch_size=batch_size, profile=profile, timeout_s=timeout, servers=servers, progress=advance)
     emit({**asdict(report), "passed": report.passed}, as_json, lambda: _render_check(report, SENTENCES))
     if not report.passed:
         raise typer.Exit(1)
@@ -90,8 +95,8 @@ def _render_check(report: Report, sentences: dict[str, str]) -> None:
     rows = []
     for name, sentence in sentences.items():
         found = [verdict for verdicts in report.verdicts.values() for verdict in verdicts if verdict.promise == name]
-        rows.append([sentence, *(SAID[verdict.holds] for verdict in found)])
-    out().print(table("", ["promise", *(f"{kind} {version}" for kind, version in report.versions.items())], rows))
+        rows.append([name, sentence.rstrip("."), *(SAID[verdict.holds] for verdict in found)])
+    out().print(table("", ["promise", "", *(f"{kind} {version}" for kind, version in report.versions.items())], rows))
     for kind, verdicts in report.verdicts.items():
         for verdict in verdicts:
             if not verdict.holds:

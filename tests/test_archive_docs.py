@@ -1,0 +1,47 @@
+"""The commands on docs/archives.md and docs/own-model.md run as they are printed there, and their tables are complete."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slotwise.check.run import SENTENCES
+from slotwise.model_spec import Input, ModelSpec, Weights
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+
+
+def commands(page: str) -> str:
+    """The page's console blocks as one shell script: lines after "$ ", and here-documents whole."""
+    script, inside = [], False
+    for block in re.findall(r"```console\n(.*?)```", page, re.DOTALL):
+        for line in block.splitlines():
+            if line.startswith("$ ") or inside:
+                script.append(line.removeprefix("$ "))
+                inside = "<<'END'" in line or (inside and line != "END")
+    return "\n".join(script)
+
+
+@pytest.mark.parametrize("page", ["archives", "own-model"])
+def test_the_commands_of_the_page_run(page: str, tmp_path: Path) -> None:
+    script = commands((DOCS / f"{page}.md").read_text("utf-8"))
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environ = {**os.environ, "PATH": path}
+    done = subprocess.run(["bash", "-ec", script], cwd=tmp_path, env=environ, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_promise_is_on_the_page() -> None:
+    page = (DOCS / "archives.md").read_text("utf-8")
+    assert set(re.findall(r"^\| `(\w+)` \|", page.split("## Check")[1], re.MULTILINE)) == set(SENTENCES)
+
+
+def test_every_key_of_model_toml_is_on_the_page() -> None:
+    page = (DOCS / "own-model.md").read_text("utf-8")
+    keys = [*ModelSpec.model_fields, *Weights.model_fields, *(f"input.{key}" for key in Input.model_fields)]
+    assert [key for key in keys if f"`{key}" not in page and not re.search(rf"^{key} = ", page, re.MULTILINE)] == []

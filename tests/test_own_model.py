@@ -1,0 +1,92 @@
+"""A user's own model: a folder with model.toml and weights in any form, no Python written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slotwise import archive, scaffold
+from slotwise.check.run import check
+from slotwise.errors import SlotwiseError
+from slotwise.worker.engines import load_engine
+from slotwise.worker.settings import Settings
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What `slotwise new mine` writes."""
+    monkeypatch.chdir(tmp_path)
+    scaffold.new("mine")
+    return tmp_path / "mine"
+
+
+def network(mine: Path) -> torch.nn.Module:
+    """The folder's own network with its weights."""
+    from slotwise.worker.engines.torch import build_module
+
+    net = build_module(mine / "net.py", "Net")
+    net.load_state_dict(torch.load(mine / "weights.pt", weights_only=True))
+    return net.eval()
+
+
+def weights_section(mine: Path, lines: str) -> None:
+    """Replace [weights] in the folder's model.toml."""
+    text = (mine / "model.toml").read_text()
+    (mine / "model.toml").write_text(text.split("[weights]")[0] + f"[weights]\n{lines}\n")
+
+
+def write_weights(form: str, mine: Path) -> None:
+    """The same weights in another form."""
+    net, example = network(mine), torch.zeros(2, 3, 32, 32)
+    batch = torch.export.Dim("batch", min=1, max=64)
+    if form == "legacy .pt":
+        torch.save(net.state_dict(), mine / "weights.pt", _use_new_zipfile_serialization=False)
+    elif form == "torchscript":
+        torch.jit.save(torch.jit.script(net), mine / "model.pt")
+        weights_section(mine, 'torchscript = "model.pt"')
+    elif form == "export":
+        torch.export.save(torch.export.export(net, (example,), dynamic_shapes=({0: batch},)), mine / "model.pt2")
+        weights_section(mine, 'export = "model.pt2"')
+    elif form == "onnx":
+        torch.onnx.export(
+            net, (example,), mine / "model.onnx", dynamic_shapes=({0: batch},), external_data=False, verbose=False
+        )
+        weights_section(mine, 'onnx = "model.onnx"')
+
+
+@pytest.mark.parametrize("form", ["state_dict", "legacy .pt", "torchscript", "export", "onnx"])
+def test_every_form_of_weights_gives_the_networks_own_outputs(mine: Path, tmp_path: Path, form: str) -> None:
+    write_weights(form, mine)
+    model_dir = archive.extract(archive.build(mine), tmp_path / "extracted")
+    engine = load_engine(model_dir, Settings.load(model_dir, {}).but(batch_size=4))
+    inputs = np.random.default_rng(0).standard_normal((4, 3, 32, 32)).astype(np.float32)
+    expected = network(mine)(torch.from_numpy(inputs)).detach().numpy()
+    np.testing.assert_allclose(np.asarray(engine(inputs)), expected, atol=0.05)
+
+
+def test_a_new_model_keeps_every_promise_on_both_servers(mine: Path) -> None:
+    report = check(archive.build("mine"), batch_size=4)
+    assert all(verdict.holds for verdicts in report.verdicts.values() for verdict in verdicts), report
+
+
+def test_a_pickle_is_refused_at_build_and_nothing_in_it_runs(mine: Path) -> None:
+    torch.save(network(mine), mine / "weights.pt")  # the module itself, not its tensors
+    with pytest.raises(SlotwiseError, match=r"weights\.pt is not a state_dict"):
+        archive.build("mine")
+
+
+def test_tensors_that_do_not_fit_are_named_at_build(mine: Path) -> None:
+    torch.save({"head.weight": torch.zeros(3, 3)}, mine / "weights.pt")
+    with pytest.raises(SlotwiseError, match=r"does not fit net\.py: .*Missing key.* \"head.bias\""):
+        archive.build("mine")
+
+
+def test_new_refuses_an_existing_folder_and_an_odd_name(mine: Path) -> None:
+    with pytest.raises(SlotwiseError, match="mine exists already"):
+        scaffold.new("mine")
+    with pytest.raises(SlotwiseError, match="cannot be a model's name"):
+        scaffold.new("a b")
