@@ -1,0 +1,51 @@
+"""Take a pretrained model into a model's folder: from a local folder, or from the hub where an id is given."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from slotwise.errors import SlotwiseError
+
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+def ready() -> None:
+    """Import transformers quietly: no progress bars, no warnings, and no stumbling over torchvision."""
+    from slotwise.worker.engines.torchvision_compat import ensure_importable
+
+    ensure_importable()
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+
+
+def save_local(weights: str, folder: Path, *classes: str) -> None:
+    """Load each of transformers' `classes` from `weights` (a folder, or an id of the hub) and save it into `folder`.
+
+    Only an id may be downloaded. Raises SlotwiseError where there is no such folder or it lacks a file.
+    """
+    import transformers
+
+    local = Path(weights).expanduser()
+    if not local.is_dir() and not HUB_ID.fullmatch(weights):
+        raise SlotwiseError(f"there is no folder {weights}", "give a folder of from_pretrained, or an id like OWNER/MODEL")
+    if local.is_dir() and not (local / "config.json").is_file():
+        raise SlotwiseError(f"{weights} has no config.json", "give a folder that save_pretrained wrote")
+    try:
+        for name in classes:
+            source: Any = local if local.is_dir() else weights
+            loaded = getattr(transformers, name).from_pretrained(source, local_files_only=local.is_dir())
+            save(loaded, folder)
+    except (OSError, ValueError, RuntimeError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise SlotwiseError(f"{weights} cannot be loaded: {first}", "are all files of the model there?") from error
+
+
+def save(loaded: Any, folder: Path) -> None:
+    """`loaded.save_pretrained(folder)`, readable for everyone: transformers writes weights for their owner alone."""
+    loaded.save_pretrained(folder)
+    for file in folder.glob("*.safetensors"):
+        file.chmod(0o644)

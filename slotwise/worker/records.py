@@ -1,0 +1,89 @@
+"""A translation request: many records under one pair of languages.
+
+    {"payload": {"fromLang": "ja", "toLang": "en", "records": [{"id": "123", "text": "..."}]}}
+
+What is wrong with the request as a whole is one error that names the field; what is wrong with one record is an error in
+that record's place.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from slotwise.worker.errors import BadRequest, SlotError, TooLarge, Unprocessable
+
+Id = str | int | float | None
+
+
+@dataclass(frozen=True)
+class Payload:
+    """One request, its languages known and its records counted, but not yet looked at."""
+
+    source: str
+    target: str
+    records: list[Any]
+
+
+def read(body: bytes, languages: Collection[str], max_records: int) -> Payload:
+    """The payload of a body. Raises BadRequest (no JSON), Unprocessable (a field), TooLarge (too many records)."""
+    try:
+        data = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise BadRequest("the body is not JSON") from error
+    payload = _field(data, "payload", dict, "the body")
+    source, target = (_language(payload, name, languages) for name in ("fromLang", "toLang"))
+    records = _field(payload, "records", list, "payload")
+    if len(records) > max_records:
+        raise TooLarge(f"payload.records holds {len(records)} records, but at most {max_records} are taken at once")
+    return Payload(source, target, records)
+
+
+def text_of(record: Any) -> tuple[Id, str]:
+    """A record's id and text. Raises Unprocessable where it has none."""
+    if not isinstance(record, dict):
+        raise Unprocessable("a record must be an object with an id and a text")
+    if "id" not in record or (record["id"] is not None and id_of(record) is None):
+        raise Unprocessable("a record's id must be a string or a number")
+    if not isinstance(record.get("text"), str):
+        raise Unprocessable("a record's text must be a string")
+    return id_of(record), record["text"]
+
+
+def id_of(record: Any) -> Id:
+    """The id to answer a record under, whatever the record is."""
+    value = record.get("id") if isinstance(record, dict) else None
+    return value if isinstance(value, str | int | float) and not isinstance(value, bool) else None
+
+
+def answer(body: bytes, results: list[Any]) -> dict[str, list[Any]]:
+    """The answer: one result a record, in order; a SlotError is given its record's id, which only the body knows."""
+    if any(isinstance(result, SlotError) for result in results):
+        records = json.loads(body)["payload"]["records"]
+        results = [
+            {"id": id_of(record), **result.body()} if isinstance(result, SlotError) else result
+            for record, result in zip(records, results, strict=True)
+        ]
+    return {"result": results}
+
+
+def _field(data: Any, name: str, kind: type, where: str) -> Any:
+    if not isinstance(data, dict):
+        raise Unprocessable(f"{where} must be an object")
+    if not isinstance(data.get(name), kind):
+        said = {dict: "an object", list: "a list", str: "a string"}[kind]
+        raise Unprocessable(f"{_path(where, name)} must be {said}")
+    return data[name]
+
+
+def _language(payload: dict[str, Any], name: str, languages: Collection[str]) -> str:
+    code: str = _field(payload, name, str, "payload")
+    if code not in languages:
+        raise Unprocessable(f"payload.{name}: {code[:20]!r} is not one of this model's languages: {', '.join(languages)}")
+    return code
+
+
+def _path(where: str, name: str) -> str:
+    return name if where == "the body" else f"{where}.{name}"

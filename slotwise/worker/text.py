@@ -1,0 +1,81 @@
+"""Text to token ids and back, for M2M100: one SentencePiece model, one vocabulary, one token a language.
+
+The same ids as transformers' M2M100Tokenizer, without its two faults in a server: its source language is state that all
+threads share, and it takes `</s>` or `__fr__` in a user's text for the special token. Here such a text stays text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from slotwise.worker.errors import TooLarge, Unprocessable
+
+CHARACTERS_A_TOKEN = 16  # the longest piece of M2M100's vocabulary
+BOS, PAD, EOS, UNK = range(4)  # fixed in every M2M100 vocabulary
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """pieces: the text pieces by id. languages: the id of every language this model translates. Safe in any thread."""
+
+    sentencepiece: Any
+    pieces: Sequence[str]
+    languages: Mapping[str, int]
+
+    @classmethod
+    def load(cls, folder: Path, languages: Mapping[str, int]) -> Vocabulary:
+        """Read `vocab.json` and `sentencepiece.bpe.model`, the files of every M2M100."""
+        import sentencepiece
+
+        ids: dict[str, int] = json.loads((folder / "vocab.json").read_text("utf-8"))
+        processor = sentencepiece.SentencePieceProcessor(model_file=str(folder / "sentencepiece.bpe.model"))
+        return cls(processor, sorted(ids, key=ids.__getitem__), dict(languages))
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        return {piece: i for i, piece in enumerate(self.pieces) if i > UNK}
+
+    def encode(self, text: str, language: str, max_tokens: int | None = None) -> list[int]:
+        """The encoder's input: the language, the pieces, the end; nothing for a text without a visible character.
+
+        Raises Unprocessable on half of a surrogate pair, TooLarge on more than max_tokens.
+        """
+        if max_tokens is not None and len(text) > max_tokens * CHARACTERS_A_TOKEN:
+            raise _too_long(max_tokens)  # no text of that many characters is short enough: it is not even tokenised
+        try:
+            text.encode("utf-8")
+        except UnicodeError as error:
+            raise Unprocessable("the text holds half of a surrogate pair, which is no character") from error
+        pieces = [self._ids.get(piece, UNK) for piece in self.sentencepiece.encode(text, out_type=str)]
+        if max_tokens is not None and len(pieces) + 2 > max_tokens:
+            raise _too_long(max_tokens)
+        return [self.languages[language], *pieces, EOS] if pieces else []
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of what a decoder gave; special tokens say nothing."""
+        kept = [self.pieces[i] for i in ids if UNK < i < len(self.pieces)]
+        return str(self.sentencepiece.decode(kept)).strip()
+
+
+def _too_long(max_tokens: int) -> TooLarge:
+    return TooLarge(f"the text is longer than the {max_tokens} tokens that are translated at once")
+
+
+def pack(lengths: Sequence[int], max_rows: int, max_tokens: int) -> list[list[int]]:
+    """Every index of `lengths` in groups of like length: at most max_rows rows, rows * longest at most max_tokens.
+
+    A row longer than max_tokens is a group of its own. Equal lengths keep their order.
+    """
+    groups: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
+        last = groups[-1] if groups else None
+        if last and len(last) < max_rows and (len(last) + 1) * lengths[index] <= max_tokens:
+            last.append(index)
+        else:
+            groups.append([index])
+    return groups
