@@ -113,8 +113,8 @@ def _onnx_work(path: Path, shape: Sequence[int]) -> Work:
 def _onnx_bytes(tensor: Any) -> int:
     from onnx.helper import tensor_dtype_to_np_dtype
 
-    itemsize: int = tensor_dtype_to_np_dtype(tensor.data_type).itemsize
-    return math.prod(tensor.dims) * itemsize
+    size: int = math.prod(tensor.dims) * tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    return size
 
 
 def _torch_work(model_dir: Path, weights: dict[str, str], shape: Sequence[int]) -> Work:

@@ -1,0 +1,105 @@
+"""What the tuner may choose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from optuna.trial import Trial
+
+DELAYS = (1, 2, 5, 10, 20, 50)
+BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to serve a model. max_batch_delay in ms; threads a worker; engine and precision: "" as the profile has them."""
+
+    batch_size: int
+    max_batch_delay: int
+    workers: int
+    threads: int = 1
+    engine: str = ""
+    precision: str = ""
+
+    @property
+    def effort(self) -> tuple[int, int, int, int]:
+        """Orders settings by how simple they are: few workers, small batches, few threads, short delays."""
+        return (self.workers, self.batch_size, self.threads, self.max_batch_delay)
+
+    def __str__(self) -> str:
+        delay = "" if self.batch_size == 1 else f", {self.max_batch_delay} ms delay"
+        runs = f", {self.engine} {self.precision}".rstrip() if self.engine else ""
+        workers = f"{self.workers} worker{'s' if self.workers > 1 else ''}"
+        return f"batch {self.batch_size}{delay}, {workers} of {self.threads} thread{'s' if self.threads > 1 else ''}{runs}"
+
+
+@dataclass(frozen=True)
+class Space:
+    """All settings: batch sizes x delays x layouts (workers, threads) x engines (engine, precision)."""
+
+    batch_sizes: Sequence[int] = BATCH_SIZES
+    delays: Sequence[int] = DELAYS
+    layouts: Sequence[tuple[int, int]] = ((1, 1),)
+    engines: Sequence[tuple[str, str]] = (("", ""),)
+
+    @classmethod
+    def of_machine(cls, cores: int, clients: int, threads: int | None = None, engines: Sequence[tuple[str, str]] = ()) -> Space:
+        """The space of a machine: no more threads than cores; a batch no larger than the clients could fill.
+
+        Workers of one thread may be twice the cores, since a worker waits for its server now and then. threads: the only
+        number that may be had (the server was started with it).
+        """
+        powers = [n for n in (1, 2, 4, 8, 16, 32, 64, 128) if n < cores] + [cores]
+        layouts = [(w, t) for w in powers for t in dict.fromkeys([1, *powers]) if w * t <= cores]
+        layouts += [(2 * cores, 1)] + ([(cores + cores // 2, 1)] if cores > 2 else [])
+        if threads:
+            layouts = list(dict.fromkeys((w, threads) for w, _ in layouts))
+        sizes = [n for n in BATCH_SIZES if n <= max(2, clients)]
+        return cls(sizes, DELAYS, layouts, list(engines) or [("", "")])
+
+    def __iter__(self) -> Iterator[Setting]:
+        """Every setting once; with batch size 1 the delay means nothing and is the shortest."""
+        for engine in self.engines:
+            for workers, threads in self.layouts:
+                for size in self.batch_sizes:
+                    for delay in self.delays if size > 1 else self.delays[:1]:
+                        yield Setting(size, delay, workers, threads, *engine)
+
+    def suggest(self, trial: Trial) -> Setting:
+        """What Optuna wants to try next."""
+        size = trial.suggest_categorical("batch_size", self.batch_sizes)
+        delay = trial.suggest_categorical("max_batch_delay", self.delays)
+        workers, threads = self.layouts[trial.suggest_categorical("layout", range(len(self.layouts)))]
+        engine = self.engines[trial.suggest_categorical("engine", range(len(self.engines)))]
+        return Setting(size, delay if size > 1 else self.delays[0], workers, threads, *engine)
+
+    def params(self, setting: Setting) -> dict[str, int]:
+        """The same in Optuna's terms; raises ValueError for a setting outside the space."""
+        layout = list(self.layouts).index((setting.workers, setting.threads))
+        engine = list(self.engines).index((setting.engine, setting.precision))
+        return {
+            "batch_size": setting.batch_size,
+            "max_batch_delay": setting.max_batch_delay,
+            "layout": layout,
+            "engine": engine,
+        }
+
+    def neighbours(self, setting: Setting) -> list[Setting]:
+        """The settings one step away: next batch size or delay, any other layout or engine."""
+        found = [replace(setting, batch_size=n) for n in _beside(self.batch_sizes, setting.batch_size)]
+        if setting.batch_size > 1:
+            found += [replace(setting, max_batch_delay=n) for n in _beside(self.delays, setting.max_batch_delay)]
+        found += [replace(setting, workers=w, threads=t) for w, t in self.layouts]
+        found += [replace(setting, engine=e, precision=p) for e, p in self.engines]
+        shortest = self.delays[0]
+        found = [replace(s, max_batch_delay=shortest) if s.batch_size == 1 else s for s in found]
+        return [s for s in dict.fromkeys(found) if s != setting]
+
+
+def _beside(values: Sequence[int], value: int) -> list[int]:
+    ordered = sorted({*values, value})
+    at = ordered.index(value)
+    return [n for n in ordered[max(0, at - 1) : at + 2] if n != value]

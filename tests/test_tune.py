@@ -1,0 +1,199 @@
+"""The tuner on servers made of arithmetic, whose best setting is known."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slotwise.errors import SlotwiseError
+from slotwise.load import Measured
+from slotwise.offline import Line, fit
+from slotwise.tune.finals import Finalist, decide, play
+from slotwise.tune.search import Goal, Search, hopeless
+from slotwise.tune.simulate import Service, simulate
+from slotwise.tune.space import Setting, Space
+
+SPACE = Space((1, 2, 4, 8, 16, 32), (1, 2, 5, 10, 20, 50), ((1, 1), (1, 2), (2, 1), (4, 1)))
+DEFAULT, PROFILE = Setting(1, 100, 1, 1), Setting(8, 5, 1, 2)
+
+
+class Simulated:
+    """A bench on arithmetic; counts what it was asked."""
+
+    def __init__(self, service: Service, broken: Sequence[Setting] = ()) -> None:
+        self.service, self.broken, self.asked, self.held = service, broken, 0, list[Setting]()
+
+    def measure(self, setting: Setting, clients: int, seconds: float) -> Measured:
+        self.asked += 1
+        if setting in self.broken:
+            raise SlotwiseError("does not fit into memory")
+        return simulate(self.service, setting, clients, 300, seed=self.asked)
+
+    def hold(self, settings: Sequence[Setting]) -> None:
+        self.held = list(settings)
+
+
+def drawn(case: int) -> tuple[Service, Service, Goal, float]:
+    """A server, what the tuner knows of it (neither the server's overhead nor how well threads scale), a target, and the most
+    answers a second that any setting in the whole grid gives within it.
+    """
+    draw = random.Random(case)
+
+    def between(low: float, high: float) -> float:
+        return float(low * (high / low) ** draw.random())
+
+    line = Line(between(0.02, 20), between(0.2, 20))
+    truth = Service(line, 2, draw.uniform(0.3, 0.95), draw.uniform(0, 2), draw.uniform(0.1, 1))
+    known = Service(Line(line.a_ms * draw.uniform(0.8, 1.2), line.b_ms * draw.uniform(0.8, 1.2)), 2)
+    clients = draw.choice((8, 32, 64))
+    grid = [simulate(truth, setting, clients, 300) for setting in SPACE]
+    goal = Goal(min(measured.p99_ms for measured in grid) * draw.uniform(1.2, 4), clients)
+    return truth, known, goal, max(measured.req_s for measured in grid if goal.met(measured))
+
+
+@pytest.mark.parametrize("case", range(20))
+def test_within_5_percent_of_the_best_in_30_trials(case: int) -> None:
+    truth, known, goal, most = drawn(case)
+    search = Search(Simulated(truth), SPACE, goal, max_trials=30, seed=case)
+    trials = search.run([DEFAULT, PROFILE], known)
+    found = simulate(truth, search.best()[0].setting, goal.clients, 300)
+    assert len(trials) <= 30
+    assert goal.met(found)
+    assert found.req_s >= 0.95 * most
+
+
+def test_without_a_line_it_still_searches() -> None:
+    truth, _, goal, _ = drawn(1)
+    search = Search(Simulated(truth), SPACE, goal, max_trials=30)
+    search.run([DEFAULT], None)
+    assert search.best()[0].measured.req_s > 2 * simulate(truth, DEFAULT, goal.clients).req_s  # type: ignore[union-attr]
+
+
+def test_few_clients_of_a_small_model_want_batch_1_and_more_workers() -> None:
+    """Where a batch cannot fill, waiting for one costs more than it saves."""
+    service = Service(Line(0.9, 0.05), 4, parallel=0.3, request_ms=0.1)
+    space = Space((1, 2, 4, 8, 16), (1, 2, 5, 10), ((1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1)))
+    search = Search(Simulated(service), space, Goal(50, clients=4), max_trials=30)
+    search.run([DEFAULT], service)
+    assert (search.best()[0].setting.batch_size, search.best()[0].setting.workers) == (1, 4)
+
+
+def test_a_setting_that_cannot_be_served_is_a_failed_trial() -> None:
+    truth, known, goal, _ = drawn(2)
+    heard: list[str] = []
+    search = Search(Simulated(truth, [PROFILE]), SPACE, goal, max_trials=5, heard=lambda trial: heard.append(trial.state))
+    search.run([DEFAULT, PROFILE], known)
+    assert heard[:2] == ["measured", "failed"]
+    assert search.trials[1].note == "does not fit into memory"
+    assert search.best()
+
+
+def test_a_target_out_of_reach_names_the_closest() -> None:
+    truth, known, _, _ = drawn(3)
+    search = Search(Simulated(truth), SPACE, Goal(0.001, 32), max_trials=12)
+    search.run([DEFAULT], known)
+    assert search.best() == []
+    closest = search.closest()
+    assert closest is not None
+    assert closest.measured.p99_ms == min(t.measured.p99_ms for t in search.trials)  # type: ignore[union-attr]
+
+
+def measured(req_s: float, p99_ms: float = 10.0, lost: int = 0) -> Measured:
+    return Measured(8, None, 1.0, 100, req_s, 1, 2, 3, p99_ms, p99_ms, 4, 1, 1, {"503": lost} if lost else {})
+
+
+def test_a_trial_that_cannot_win_is_pruned() -> None:
+    goal, best = Goal(50, 8), measured(100)
+    assert hopeless(measured(60), best, goal)
+    assert hopeless(measured(200, lost=1), best, goal)
+    assert hopeless(measured(200, p99_ms=101), best, goal)
+    assert not hopeless(measured(75, p99_ms=60), best, goal)
+
+
+SIMPLE, LARGE = Setting(8, 5, 1), Setting(32, 5, 2)
+
+
+def finalist(setting: Setting, *req_s: float, p99_ms: float = 10.0) -> Finalist:
+    return Finalist(setting, tuple(measured(value, p99_ms) for value in req_s))
+
+
+def test_a_lead_larger_than_the_spread_wins() -> None:
+    told = decide(
+        [finalist(SIMPLE, 100, 101, 99, 100, 100), finalist(LARGE, 120, 121, 119, 120, 122)], Goal(50), [SIMPLE, LARGE]
+    )
+    assert told.winner is not None
+    assert told.winner.setting == LARGE
+    assert "larger than the spread" in told.reason
+
+
+def test_a_lead_within_the_spread_is_no_difference_and_the_simpler_wins() -> None:
+    told = decide([finalist(SIMPLE, 90, 110, 100, 95, 105), finalist(LARGE, 95, 115, 104, 99, 108)], Goal(50), [SIMPLE, LARGE])
+    assert told.winner is not None
+    assert told.winner.setting == SIMPLE
+    assert told.reason.startswith("no difference")
+    assert told.equal == (LARGE,)
+
+
+def test_a_finalist_that_misses_the_target_cannot_win() -> None:
+    late = finalist(LARGE, 200, 200, 200, p99_ms=60)
+    told = decide([finalist(SIMPLE, 100, 100, 100), late], Goal(50), [SIMPLE, LARGE])
+    assert told.winner is not None
+    assert told.winner.setting == SIMPLE
+    assert decide([late], Goal(50), [LARGE]).winner is None
+
+
+def test_the_final_is_interleaved_and_baselines_cannot_win() -> None:
+    bench, order = Simulated(Service(Line(1, 5), 2)), list[Setting]()
+    told = play(
+        bench,
+        [SIMPLE, LARGE, DEFAULT],
+        Goal(500, 32),
+        candidates=[SIMPLE, LARGE],
+        seconds=1,
+        heard=lambda turn, s: order.append(s),
+    )
+    assert order == [SIMPLE, LARGE, DEFAULT, DEFAULT, LARGE, SIMPLE] * 2 + [SIMPLE, LARGE, DEFAULT]
+    assert bench.held == [SIMPLE, LARGE, DEFAULT]
+    assert told.winner is not None
+    assert told.winner.setting != DEFAULT
+    assert len(told.finalists) == 3
+
+
+def test_the_simulated_server_gives_the_shape_of_the_published_study() -> None:
+    """ResNet-152 on 8 workers: throughput over clients by batch size, and over delay with 10 clients."""
+    service = Service(Line(20, 20), cores=8, request_ms=0.3)
+
+    def req_s(batch_size: int, clients: int, delay: int = 50) -> float:
+        return simulate(service, Setting(batch_size, delay, 8), clients, requests=max(600, 4 * clients)).req_s
+
+    assert req_s(1, 10) > req_s(8, 10) > req_s(16, 10)
+    for clients in (100, 500, 1000):
+        assert min(req_s(8, clients), req_s(16, clients)) > req_s(1, clients)
+    by_delay = [req_s(8, 10, delay) for delay in (0, 1, 10, 50, 100)]
+    assert all(later <= earlier * 1.03 for earlier, later in itertools.pairwise(by_delay))
+
+
+@given(st.floats(0.01, 100), st.floats(0, 100), st.integers(0, 4))
+def test_the_fitted_line_is_not_bent_by_one_disturbed_point(a: float, b: float, disturbed: int) -> None:
+    points = [(float(n), a * n + b) for n in (1, 8, 16, 32, 64)]
+    points[disturbed] = (points[disturbed][0], points[disturbed][1] * 1.5)
+    line = fit(points)
+    assert line.at(40) == pytest.approx(a * 40 + b, rel=0.3)
+
+
+@given(st.integers(1, 64), st.integers(1, 200))
+def test_a_space_keeps_the_thread_budget_and_never_repeats_itself(cores: int, clients: int) -> None:
+    space = Space.of_machine(cores, clients)
+    settings = list(space)
+    assert len(set(settings)) == len(settings)
+    assert all(s.workers * s.threads <= cores or s.threads == 1 for s in settings)
+    assert all(isinstance(s.max_batch_delay, int) and s.max_batch_delay >= 1 for s in settings)
+    assert {replace(s, threads=2).threads for s in Space.of_machine(cores, clients, threads=2)} == {2}
+    for neighbour in space.neighbours(settings[-1]):
+        assert neighbour in settings
