@@ -91,7 +91,10 @@ def _profiles(spec: ModelSpec) -> dict[str, dict[str, Any]]:
     for name in known:
         from slotwise.profiles import load_profile
 
-        settings[name] = load_profile(name, environ={}).for_model(spec.profiles.get(name, {})).worker()
+        try:
+            settings[name] = load_profile(name, environ={}).for_model(spec.profiles.get(name, {})).worker()
+        except SlotwiseError as error:
+            raise SlotwiseError(f"model {spec.name}: {error.message}", error.hint) from error
     return settings
 
 

@@ -128,6 +128,8 @@ def test_make_runs_once_for_the_same_inputs(tmp_path: Path) -> None:
         ({"make.py": "def make(out, weights, progress):\n    1 / 0\n"}, r"make.py failed at line 2: ZeroDivisionError"),
         ({"make.py": "import no_such_thing\n"}, r"make.py needs the Python package no_such_thing"),
         ({"model.toml": 'name = "toy"\nhandler = "serve_toy.py"\nfiles = ["gone.txt"]\n'}, r"gone.txt is named in model.toml"),
+        ({"model.toml": 'name = "toy"\nhandler = "serve_toy.py"\n[profiles.cpu]\nbatchsize = 1\n'}, r"toy: .*cpu.*'batchsize'"),
+        ({"model.toml": 'name = "toy"\nhandler = "serve_toy.py"\n[profiles.gpu]\n'}, r"\[profiles.gpu\] is not a profile"),
         ({"model.toml": 'name = "toy"\nhandler = "nothing"\n'}, r"there is no handler 'nothing'"),
         ({"model.toml": 'name = "toy"\nhandler = "serve_toy.py"\nfiles = ["slotwise"]\n'}, r"cannot be called slotwise"),
     ],
@@ -269,3 +271,13 @@ def test_the_command_line_says_it_in_one_line(built: Path, tmp_path: Path) -> No
         assert said in refused.stderr
         assert "hint:" in refused.stderr
         assert len(refused.stderr.splitlines()) == 2
+
+
+def test_the_script_builds_what_it_is_given_and_says_what_it_could_not(tmp_path: Path) -> None:
+    script = [sys.executable, str(Path(__file__).parents[1] / "scripts" / "build_archives.py"), "--out", "store"]
+    command = [*script, str(folder(tmp_path / "toy")), "no_such_model"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "toy.mar" in done.stdout
+    assert "there is no model 'no_such_model'" in done.stderr
+    assert (tmp_path / "store" / "toy.mar").is_file()

@@ -75,7 +75,9 @@ class RealWorker:
             self.connection.sendall(load_message(self.kind, str(self.model_dir), name, handler, batch_size, "io"))
             code, message = read_status(self.connection)
             read_answers(self.connection)
-        except (OSError, ConnectionError) as error:
+        except TimeoutError as error:
+            raise WorkerFault(f"it is not loaded after {self.timeout_s:.0f} s") from error
+        except OSError as error:
             raise WorkerFault(f"the worker ended while it loaded the model{self._reason(0)}") from error
         if self.kind == "mms":
             for stream in ("stdout", "stderr"):
@@ -92,7 +94,7 @@ class RealWorker:
             answers = read_answers(self.connection)
         except TimeoutError as error:
             raise WorkerFault(f"no answer in {self.timeout_s:.0f} s") from error
-        except (OSError, ConnectionError) as error:
+        except OSError as error:
             raise WorkerFault(f"the worker ended{self._reason(seen)}") from error
         if code != 200:
             raise WorkerFault(f"the whole batch fails with {code} {message!r}{self._reason(seen)}", ended=False)
