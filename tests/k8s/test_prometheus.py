@@ -1,0 +1,86 @@
+"""The Prometheus rules hold on made-up series, and name only metrics that the gateway, TorchServe and the worker have."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from slotwise.gateway.metrics import Metrics
+from tests.k8s import manifests
+
+FOLDER = manifests.K8S / "prometheus"
+RULES = yaml.safe_load((FOLDER / "rules.yaml").read_text("utf-8"))["groups"]
+ADAPTER = yaml.safe_load((FOLDER / "adapter.yaml").read_text("utf-8"))["rules"]
+SERVER_METRICS = {"ts_queue_latency_microseconds"}
+
+needs_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool is not here (apt-get install prometheus): the rules are NOT checked"
+)
+
+
+def promtool(*arguments: str) -> None:
+    found = subprocess.run(["promtool", *arguments], capture_output=True, text=True, timeout=60)
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+def asked(group_by: str, matchers: str) -> str:
+    """What the adapter asks Prometheus."""
+    query: str = ADAPTER[0]["metricsQuery"]
+    return query.replace("<<.GroupBy>>", group_by).replace("<<.LabelMatchers>>", matchers)
+
+
+@needs_promtool
+def test_rules_are_valid() -> None:
+    promtool("check", "rules", "--lint-fatal", str(FOLDER / "rules.yaml"))
+
+
+@needs_promtool
+def test_rules_do_what_they_say() -> None:
+    promtool("test", "rules", str(FOLDER / "rules_test.yaml"))
+
+
+@needs_promtool
+def test_scrape_configuration_is_valid(tmp_path: Path) -> None:
+    """Debian's promtool is built without Kubernetes; the rest of the configuration is what it checks."""
+    config = yaml.safe_load((FOLDER / "scrape.yaml").read_text("utf-8"))
+    for job in config["scrape_configs"]:
+        assert job.pop("kubernetes_sd_configs") == [{"role": "pod"}]
+        job["static_configs"] = [{"targets": ["localhost:8000"]}]
+    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config), "utf-8")
+    promtool("check", "config", str(tmp_path / "prometheus.yml"))
+
+
+def test_the_autoscaler_asks_what_the_adapter_makes() -> None:
+    scalers = manifests.of_kind(manifests.base(), "HorizontalPodAutoscaler")
+    wanted = [metric["pods"]["metric"]["name"] for metric in scalers[0]["spec"]["metrics"] if "pods" in metric]
+    assert wanted == [rule["name"]["as"] for rule in ADAPTER]
+
+
+def test_what_the_adapter_asks_is_tested() -> None:
+    tested = " ".join((FOLDER / "rules_test.yaml").read_text("utf-8").split())
+    assert " ".join(asked("pod", 'pod=~"a"').split()) in tested
+
+
+def test_every_metric_is_somebodys() -> None:
+    reported = (manifests.ROOT / "slotwise" / "worker" / "report.py").read_text("utf-8")
+    known = _gateway_metrics() | SERVER_METRICS | set(re.findall(r'context\.metric\("(\w+)"', reported))
+    rules = [rule for group in RULES for rule in group["rules"]]
+    expressions = [*(rule["expr"] for rule in rules), asked("pod", ""), ADAPTER[0]["seriesQuery"]]
+    named = {name for expression in expressions for name in _metric_names(expression)}
+    assert {"slotwise_in_flight_requests", "ts_queue_latency_microseconds", "SlotErrors"} <= named
+    assert named - known - {rule.get("record") for rule in rules} == set()
+
+
+def _gateway_metrics() -> set[str]:
+    ends = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"], "gauge": [""]}
+    return {family.name + end for family in Metrics().registry.collect() for end in ends[family.type]}
+
+
+def _metric_names(expression: str) -> list[str]:
+    bare = re.sub(r"\{[^}]*\}|by \([^)]*\)", " ", expression)
+    return re.findall(r"\b(?:slotwise[_:][\w:]+|ts_\w+|[A-Z]\w+)", bare)
