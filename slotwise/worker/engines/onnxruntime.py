@@ -1,0 +1,45 @@
+"""ONNX Runtime on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+from slotwise.worker.settings import Settings
+
+
+class OnnxRuntimeEngine:
+    """Runs a graph with one input and one output."""
+
+    name = "onnxruntime"
+    precision = "fp32"
+    device = "cpu"
+
+    def __init__(self, session: onnxruntime.InferenceSession) -> None:
+        self.session = session
+        self.inputs = session.get_inputs()[0].name
+
+    def warm_up(self, example: Any, sizes: Iterable[int]) -> None:
+        """Plan the memory of each size."""
+        for size in sizes:
+            self(np.stack([np.asarray(example)] * size))
+
+    def __call__(self, inputs: Any) -> Any:
+        """[b, ...] to [b, ...]."""
+        return self.session.run(None, {self.inputs: inputs})[0]
+
+
+def load(model_dir: Path, settings: Settings) -> OnnxRuntimeEngine:
+    """The archive's ONNX graph. Raises ValueError where the profile wants what this engine does not compute."""
+    if settings.device != "cpu" or settings.precision not in ("auto", "fp32"):
+        raise ValueError("onnxruntime computes in fp32 on the CPU here: set precision to auto or fp32")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = settings.threads
+    options.inter_op_num_threads = 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # idle threads leave the cores to decoding
+    path = str(model_dir / settings.model["weights"]["onnx"])
+    return OnnxRuntimeEngine(onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"]))

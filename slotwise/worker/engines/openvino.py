@@ -1,0 +1,51 @@
+"""OpenVINO on the CPU: fp32, bf16 where the processor has it, int8 as quantised at build."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino
+
+from slotwise.worker.engines.processor import cpu_precision
+from slotwise.worker.settings import Settings
+
+
+class OpenVinoEngine:
+    """Runs a graph with one input and one output."""
+
+    name = "openvino"
+    device = "cpu"
+
+    def __init__(self, compiled: openvino.CompiledModel, precision: str) -> None:
+        self.request = compiled.create_infer_request()
+        self.precision = precision
+
+    def warm_up(self, example: Any, sizes: Iterable[int]) -> None:
+        """Prepare the kernels of each size."""
+        for size in sizes:
+            self(np.stack([np.asarray(example)] * size))
+
+    def __call__(self, inputs: Any) -> Any:
+        """[b, ...] to [b, ...], a copy: the engine's own memory is written again by the next call."""
+        self.request.infer([np.ascontiguousarray(inputs)], share_inputs=True)
+        return self.request.get_output_tensor(0).data.astype(np.float32)
+
+
+def load(model_dir: Path, settings: Settings) -> OpenVinoEngine:
+    """The archive's graph. Raises ValueError where the profile wants what this engine does not compute."""
+    if settings.device != "cpu":
+        raise ValueError("openvino runs on the CPU here: set device to cpu")
+    int8 = settings.precision == "int8"
+    precision = "int8" if int8 else cpu_precision(settings.precision)
+    core = openvino.Core()
+    graph = core.read_model(model_dir / settings.model["weights"]["openvino_int8" if int8 else "onnx"])
+    options = {
+        "INFERENCE_NUM_THREADS": settings.threads,
+        "NUM_STREAMS": 1,
+        "ENABLE_CPU_PINNING": False,  # two workers would be pinned to the same cores
+        "INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" else "f32",
+    }
+    return OpenVinoEngine(core.compile_model(graph, "CPU", options), precision)

@@ -1,0 +1,41 @@
+"""A drawn or photographed sign, found on its paper: any size, dark on light or light on dark.
+
+The paper is what the picture's border is made of. Ink is what differs from it; it is cut out, scaled so that its longer
+side fills MARGIN less than the item, and centred, white on black, the way the training pictures were.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+MARGIN = 4 / 28  # of the item's side, left free around the sign
+SEARCH = 256  # pixels of the longer side in which the sign is looked for
+FAINT = 12  # grey levels: less contrast than this is a blank picture
+EDGE = 0.35  # of the full contrast: where the sign ends
+
+
+def fit_ink(grey: Image.Image, height: int, width: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """An "L" picture to uint8 [height, width], the sign white on black; a blank picture to zeros."""
+    grey.thumbnail((SEARCH, SEARCH)) if max(grey.size) > SEARCH else None
+    pixels = np.asarray(grey).astype(np.float32)  # [h, w]
+    border = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
+    low, high = float(pixels.min()), float(pixels.max())
+    if high - low < FAINT:
+        return np.zeros((height, width), np.uint8)
+    ink = (pixels - low) / (high - low)
+    if float(border.mean()) > (low + high) / 2:
+        ink = 1 - ink
+    ink = np.clip(ink, 0, 1)
+    strong = ink > EDGE
+    rows, columns = np.flatnonzero(strong.any(axis=1)), np.flatnonzero(strong.any(axis=0))
+    cut = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    scale = min(height, width) * (1 - 2 * MARGIN) / max(cut.shape)
+    size = (max(1, round(cut.shape[1] * scale)), max(1, round(cut.shape[0] * scale)))
+    sign = np.asarray(Image.fromarray((cut * 255).astype(np.uint8)).resize(size, Image.Resampling.BILINEAR))
+    item = np.zeros((height, width), np.uint8)
+    top, left = (height - size[1]) // 2, (width - size[0]) // 2
+    item[top : top + size[1], left : left + size[0]] = sign
+    return item
