@@ -123,6 +123,7 @@ def _shown(name: str) -> dict[str, Any]:
         "description": found.description,
         "takes": found.takes,
         "draw": found.draw,
+        "side": found.side,
         "languages": found.languages,
         "examples": examples,
     }

@@ -22,11 +22,15 @@ DRAWABLE_SIDE = 32  # pictures this small are drawn by hand more easily than fou
 
 @dataclass(frozen=True)
 class Card:
-    """`takes`: picture, translation, tensor, or file when nothing is known. `examples`: by name."""
+    """`takes`: picture, translation, tensor, or file when nothing is known. `examples`: by name.
+
+    draw: what is drawn by hand can be sent; as a tensor it is `side` by `side`.
+    """
 
     takes: str = "file"
     description: str = ""
     draw: bool = False
+    side: int = 0
     languages: list[str] = field(default_factory=list)
     examples: dict[str, Body] = field(default_factory=dict)
 
@@ -38,10 +42,12 @@ def card(name: str) -> Card:
     except SlotwiseError:
         return Card()
     takes = INPUTS.get(Path(spec.handler).stem, "file")
+    shape = spec.input.shape
     return Card(
         takes=takes,
         description=spec.description,
-        draw=takes == "picture" and len(spec.input.shape) == 3 and max(spec.input.shape) <= DRAWABLE_SIDE,
+        draw=takes in ("picture", "tensor") and len(shape) == 3 and max(shape) <= DRAWABLE_SIDE,
+        side=shape[-1] if shape else 0,
         languages=spec.options.get("languages", LANGUAGES) if takes == "translation" else [],
         examples=_examples(name),
     )

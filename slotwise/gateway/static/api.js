@@ -1,0 +1,41 @@
+// The gateway's REST, as the page uses it.
+
+async function read(path) {
+  const answer = await fetch(path, { headers: { accept: "application/json" } });
+  if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
+  return answer.json();
+}
+
+export const models = () => read("/models").then((found) => found.models);
+export const status = () => read("/status");
+export const example = (path) => fetch(path).then((answer) => answer.blob());
+
+const number = (headers, name) => (headers.has(name) ? Number(headers.get(name)) : null);
+
+// One request to a model. Never throws: a gateway that cannot be reached is an error like any other.
+export async function ask(path, body, type) {
+  let answer;
+  let text;
+  try {
+    answer = await fetch(path, { method: "POST", body, headers: { "content-type": type || "application/octet-stream" } });
+    text = await answer.text();
+  } catch {
+    return { ok: false, status: 0, error: "the gateway cannot be reached" };
+  }
+  let found = null;
+  try {
+    found = JSON.parse(text);
+  } catch {
+    found = text;
+  }
+  const { headers } = answer;
+  const times = {
+    total: number(headers, "x-total-ms"),
+    queue: number(headers, "x-queue-ms"),
+    decode: number(headers, "x-decode-ms"),
+    inference: number(headers, "x-inference-ms"),
+  };
+  const batch = { size: number(headers, "x-batch-size"), slot: number(headers, "x-batch-slot") };
+  const error = answer.ok ? null : found?.error?.message || answer.statusText;
+  return { ok: answer.ok, status: answer.status, found, error, times, batch, id: headers.get("x-request-id"), note: headers.get("x-model-note") };
+}

@@ -1,0 +1,134 @@
+// One card a request: what was sent, what came back, where the time went, and the same as a curl command.
+
+import { byId, make, milliseconds, percent } from "./dom.js";
+
+const quoted = (text) => (/^[\w./:@=-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
+const PARTS = ["queue", "decode", "inference"];
+
+export function curlFile(path, name) {
+  return `curl -T ${quoted(name)} ${quoted(location.origin + path)}`;
+}
+
+export function curlJson(path, body) {
+  return `curl -H 'Content-Type: application/json' -d ${quoted(body)} ${quoted(location.origin + path)}`;
+}
+
+// A card that waits, at the top or below `after`; `finish(card, asked, result, again)` fills it.
+export function begin(asked, after) {
+  byId("empty").hidden = true;
+  byId("clear").hidden = false;
+  const body = make("div", { className: "body" }, make("p", { className: "name muted small" }, asked.name));
+  body.append(make("p", { className: "waiting" }, "Waiting for the answer"));
+  const card = make("li", { className: asked.records ? "card wordy" : "card" }, asked.records ? null : thumb(asked), body);
+  if (after?.isConnected) after.after(card);
+  else byId("cards").prepend(card);
+  return card;
+}
+
+function thumb(asked) {
+  const none = () => make("div", { className: "thumb none" }, asked.name.split(".").pop().slice(0, 8));
+  if (!asked.preview) return none();
+  const picture = make("img", { className: "thumb", alt: "", src: asked.preview });
+  picture.onload = () => picture.classList.toggle("small-picture", picture.naturalWidth < 112);
+  picture.onerror = () => picture.replaceWith(none());
+  return picture;
+}
+
+export function finish(card, asked, result, again) {
+  const body = card.querySelector(".body");
+  body.querySelector(".waiting").remove();
+  card.classList.toggle("failed", !result.ok);
+  if (result.ok) body.append(...answer(result.found, asked));
+  else body.append(...failure(result, again));
+  if (result.note) body.append(make("p", { className: "muted small" }, result.note));
+  card.append(...timing(result), curl(asked.curl));
+}
+
+function failure(result, again) {
+  const code = result.status ? `${result.status}: ` : "";
+  const parts = [make("p", { className: "error" }, `${code}${result.error}`)];
+  if (result.id) parts.push(make("p", { className: "muted small" }, `Request ${result.id}`));
+  if (again) parts.push(make("p", {}, make("button", { type: "button", onclick: again }, "Try again")));
+  return parts;
+}
+
+function answer(found, asked) {
+  if (asked.records && Array.isArray(found?.result)) return [records(found.result, asked.records)];
+  if (typeof found?.caption === "string") return [make("p", { className: "answer" }, found.caption)];
+  if (found?.label === undefined || !found.probabilities) {
+    return [make("pre", { tabIndex: 0 }, typeof found === "string" ? found : JSON.stringify(found, null, 2))];
+  }
+  const parts = [make("p", { className: "answer" }, String(found.label)), bars(found.probabilities, found.label)];
+  if (found.untrained) parts.push(make("p", { className: "muted small" }, "This model is untrained: it is for load tests."));
+  return parts;
+}
+
+function bars(probabilities, label) {
+  const rows = Object.entries(probabilities).sort((a, b) => b[1] - a[1]);
+  const box = make("div", { className: "bars" });
+  for (const [name, value] of rows) {
+    const top = name === String(label) ? " top" : "";
+    const fill = make("i");
+    fill.style.width = `${value * 100}%`;
+    box.append(
+      make("span", { className: `label${top}`, title: name }, name),
+      make("span", { className: `track${top}`, ariaHidden: "true" }, fill),
+      make("span", { className: top.trim() }, percent(value)),
+    );
+  }
+  return box;
+}
+
+function records(results, sent) {
+  const list = make("ol", { className: "records" });
+  results.forEach((record, i) => {
+    const said = record.error
+      ? make("span", { className: "error" }, `${record.error.code}: ${record.error.message}`)
+      : make("span", { className: "translated" }, record.text);
+    list.append(make("li", {}, make("span", { className: "muted" }, sent[i]?.text ?? ""), said));
+  });
+  return list;
+}
+
+function timing(result) {
+  const { times, batch } = result;
+  if (!times || times.total === null) return [];
+  const known = PARTS.filter((name) => times[name] !== null);
+  const bar = make("div", { className: "time", ariaHidden: "true" });
+  const legend = make("p", { className: "legend" });
+  for (const name of known) {
+    const piece = make("i", { className: name });
+    piece.style.width = `${(100 * times[name]) / Math.max(times.total, 0.01)}%`;
+    bar.append(piece);
+    legend.append(part(make("i", { className: name }), name, times[name]));
+  }
+  legend.append(part("", "total", times.total));
+  if (batch.size) legend.append(slots(batch));
+  return [make("div", { className: "timing" }, bar, legend)];
+}
+
+function part(swatch, name, value) {
+  return make("span", { className: "part" }, swatch, `${name} `, make("b", {}, milliseconds(value)));
+}
+
+function slots({ size, slot }) {
+  const dots = make("span", { className: "slots", ariaHidden: "true" });
+  if (size <= 64) for (let i = 0; i < size; i += 1) dots.append(make("i", { className: i === slot ? "mine" : "" }));
+  return make("span", { className: "place" }, "slot ", make("b", {}, `${slot}`), " in a batch of ", make("b", {}, `${size}`), dots);
+}
+
+function curl(command) {
+  const copy = make("button", { type: "button" }, "Copy");
+  copy.onclick = async () => {
+    try {
+      await navigator.clipboard.writeText(command);
+      copy.textContent = "Copied";
+    } catch {
+      getSelection().selectAllChildren(copy.previousSibling);
+      copy.textContent = "Selected";
+    }
+    setTimeout(() => { copy.textContent = "Copy"; }, 1500);
+  };
+  const box = make("div", { className: "copy" }, make("pre", { tabIndex: 0 }, command), copy);
+  return make("details", {}, make("summary", {}, "As a curl command"), box);
+}

@@ -1,0 +1,64 @@
+// The status strip and the table of models, asked for every two seconds while somebody looks.
+
+import { status } from "./api.js";
+import { byId, make } from "./dom.js";
+
+const EVERY_MS = 2000;
+const SERVERS = { torchserve: "TorchServe", mms: "Multi Model Server" };
+
+function state(now) {
+  if (!now) return ["bad", "Gateway not reachable"];
+  if (now.draining) return ["bad", "Shutting down"];
+  if (!now.server?.reachable) return ["bad", "Model server not reachable"];
+  return now.ready ? ["good", "Ready"] : ["", "Not every model is ready"];
+}
+
+const sum = (models, key) => models.reduce((total, model) => total + model[key], 0);
+
+function show(now) {
+  const [kind, words] = state(now);
+  const models = now?.models ?? [];
+  const server = now?.server ? `${SERVERS[now.server.kind]}, ${now.server.profile}` : "none";
+  const items = [
+    ["State", make("span", {}, make("i", { className: `dot ${kind}` }), words)],
+    ["Server, profile", server],
+    ["Models", String(models.length)],
+    ["Workers ready", `${sum(models, "ready_workers")} of ${sum(models, "workers")}`],
+    ["In flight", String(sum(models, "in_flight") + sum(models, "queued"))],
+    ["Requests a second", now ? now.requests_per_s.toFixed(1) : "0.0"],
+  ];
+  const made = items.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value)));
+  byId("strip").replaceChildren(...made);
+  byId("strip").dataset.state = kind || "unready";
+  byId("models").tBodies[0].replaceChildren(...models.map(row));
+}
+
+function row(model) {
+  const engine = [model.engine, model.precision].filter(Boolean).join(", ") || "not told";
+  const cells = [engine, `${model.ready_workers} of ${model.workers}`, model.batch_size, `${model.max_batch_delay} ms`];
+  cells.push(`${model.in_flight} of ${model.in_flight_max}`, `${model.queued} of ${model.queue_max}`);
+  return make("tr", {}, make("th", { scope: "row" }, model.name), ...cells.map((cell) => make("td", {}, String(cell))));
+}
+
+// Calls `changed` when the set of models is another one than before.
+export function follow(changed) {
+  let known = null;
+  async function look() {
+    let now = null;
+    try {
+      now = await status();
+    } catch {
+      // shown as not reachable
+    }
+    show(now);
+    const names = now ? JSON.stringify(now.models.map((model) => model.name)) : known;
+    if (names !== known) {
+      known = names;
+      await changed();
+    }
+  }
+  const tick = () => (document.hidden ? null : look());
+  document.addEventListener("visibilitychange", tick);
+  setInterval(tick, EVERY_MS);
+  return look();
+}
