@@ -1,0 +1,134 @@
+"""Tensors in three forms, and what each wrong one gets; the engine is a numpy product."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slotwise.project import handler_file
+from slotwise.worker import digests, engines
+from slotwise.worker.labels import classified
+from tests.worker.toy import RawContext, ask
+
+SHAPE = (1, 2, 3)
+Started = Callable[..., Any]
+
+
+@pytest.fixture
+def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Started:
+    """A tensor classifier on a model.toml's worth of keys; a row's scores are its six numbers."""
+
+    def start(labels: list[str] | None = None, **described: Any) -> Any:
+        model = {"input": {"shape": list(SHAPE), **described}, "labels": labels or list("abcdef"), "top_k": 2}
+        (tmp_path / "slotwise.json").write_text(json.dumps({"model": model, "profiles": {}}))
+        monkeypatch.setattr(digests, "verify", lambda model_dir: None)
+        monkeypatch.setattr(engines, "load_engine", lambda model_dir, settings: lambda x: x.reshape(len(x), -1))
+        spec = importlib.util.spec_from_file_location("tensor_classifier", handler_file("tensor_classifier"))
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        handler = module.TensorClassifier()
+        handler.handle(None, RawContext(model_dir=tmp_path))
+        return handler
+
+    return start
+
+
+def npy(array: Any) -> bytes:
+    target = io.BytesIO()
+    np.save(target, array)
+    return target.getvalue()
+
+
+TENSOR = np.array([0, 3, 0, 0, 0, 1], np.float32).reshape(SHAPE)
+JSON = {0: {"Content-Type": "application/json"}}
+
+
+def test_three_forms_of_one_tensor_give_one_answer(started: Started) -> None:
+    handler = started()
+    answers = ask(handler, [TENSOR.tobytes(), npy(TENSOR), TENSOR.tolist()], {2: JSON[0]})
+    assert [answer.code for answer in answers] == [200] * 3
+    assert answers[0].value["label"] == "b"
+    assert list(answers[0].value["probabilities"]) == ["b", "f"]
+    assert answers[0].value == answers[1].value == answers[2].value
+
+
+@pytest.mark.parametrize("array", [TENSOR[0], TENSOR[None], TENSOR.astype(">f4")])
+def test_axes_of_one_and_byte_order_do_not_matter(started: Started, array: Any) -> None:
+    assert ask(started(), [npy(array)])[0].value["label"] == "b"
+
+
+def test_the_bare_label_for_who_accepts_only_text(started: Started) -> None:
+    handler = started()
+    sent = handler.handle([{"body": TENSOR.tobytes()}], RawContext([{"Accept": "text/plain"}]))
+    assert sent == [b"b"]
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "said"),
+    [
+        (b"", 400, "24 bytes"),
+        (TENSOR.tobytes()[:-1], 400, "got 23 bytes"),
+        (npy(TENSOR)[:-3], 400, "cannot be read"),
+        (b"\x93NUMPY\x01\x00", 400, "cannot be read"),
+        (npy(np.zeros((3, 2), np.float32)), 422, "got 3x2"),
+        (npy(np.zeros(SHAPE)), 422, "got float64"),
+        (npy(np.float32(1)), 422, "one number"),
+        (np.full(SHAPE, np.nan, np.float32).tobytes(), 422, "NaN"),
+        (npy(np.full(SHAPE, np.inf, np.float32)), 422, "infinity"),
+    ],
+)
+def test_a_wrong_tensor_is_told_what_was_expected(started: Started, body: bytes, code: int, said: str) -> None:
+    good, bad = ask(started(), [TENSOR.tobytes(), body])
+    assert good.code == 200
+    assert bad.code == code
+    assert said in bad.value["error"]["message"]
+    assert "float32 of shape 1x2x3" in bad.value["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"{", 400),
+        (b"[[1, 2, 3], [4, 5]]", 400),
+        (b"[" * 100_000, 400),
+        (b"{}", 422),
+        (b'"abc"', 422),
+        (b'[["1", "2", "3"], ["4", "5", "6"]]', 422),
+        (b"[[true, true, true], [true, true, true]]", 422),
+        (b"[[1, 2, null], [4, 5, 6]]", 422),
+        (b"[[1, 2, 1e999], [4, 5, 6]]", 422),
+        (b"[[1, 2, 1e300], [4, 5, 6]]", 422),
+        (b"[1, 2, 3, 4, 5, 6]", 422),
+        (b"[]", 422),
+    ],
+)
+def test_wrong_json(started: Started, body: bytes, code: int) -> None:
+    answer = ask(started(), [body], JSON)[0]
+    assert answer.code == code
+    assert "float32 of shape 1x2x3" in answer.value["error"]["message"]
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_normalisation_and_whole_numbers(started: Started) -> None:
+    handler = started(mean=[1.0], std=[2.0])
+    assert ask(handler, [np.full(SHAPE, 3, np.float32).tobytes()])[0].code == 200
+    assert np.array_equal(handler.decode(np.full(SHAPE, 3, np.float32).tobytes(), {})[0], np.ones(SHAPE))
+    whole = started(dtype="uint8")
+    assert whole.decode(b"\x01\x02\x03\x04\x05\xff", {})[0].max() == 255
+    assert ask(whole, [b"[[1, 2, 3], [4, 5, 256]]"], JSON)[0].code == 422
+    assert ask(whole, [b"[[1, 2, 3], [4, 5, 1.5]]"], JSON)[0].code == 422
+
+
+def test_probabilities_as_they_are_and_labels_that_do_not_fit(started: Started) -> None:
+    assert classified([0.1, 0.7, 0.2], [], 2, softmax=False) == {"label": "1", "probabilities": {"1": 0.7, "2": 0.2}}
+    assert classified([1000.0, 0.0], ["x", "y"], 5)["probabilities"] == {"x": 1.0, "y": 0.0}
+    assert ask(started(labels=["only", "two"]), [TENSOR.tobytes()])[0].code == 500
