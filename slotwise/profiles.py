@@ -1,24 +1,36 @@
-"""Profiles: batch settings, worker settings and server keys in one TOML file, and the config files rendered from it.
+"""Profiles: batch settings, worker settings and server keys in one TOML file.
 
-A profile's keys stand in three sections, [registration], [worker] and [server], but share one namespace: `--set KEY=VALUE`
-and a model.toml's `[profiles.NAME]` name a key without its section. The environment overrides for containers:
-BATCH_SIZE, WORKERS and MAX_BATCH_DELAY.
+A profile's keys stand in three sections, [registration], [worker] and [server], and share one namespace: `--set KEY=VALUE`
+and a model.toml's `[profiles.NAME]` name a key without its section. What holds, strongest first:
+
+    --set KEY=VALUE
+    BATCH_SIZE, WORKERS, MAX_BATCH_DELAY in the environment (for containers)
+    [profiles.NAME] of a model's model.toml
+    profiles/NAME.toml
+    the default of the key
 """
 
 from __future__ import annotations
 
-import json
+import difflib
 import os
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from slotwise import project
-from slotwise.model_spec import parse, read_toml
+from slotwise.errors import SlotwiseError
+from slotwise.model_spec import read_toml
+from slotwise.render import render_properties
 
+__all__ = ["ENVIRONMENT", "SECTIONS", "Profile", "from_environment", "load_profile", "render_properties"]
+
+SECTIONS = ("registration", "worker", "server")
 ENVIRONMENT = {"BATCH_SIZE": "batch_size", "WORKERS": "initial_workers", "MAX_BATCH_DELAY": "max_batch_delay_ms"}
+UNITS = {"ms": "milliseconds", "s": "seconds", "bytes": "bytes"}
 
 
 def _key(section: str, default: Any, description: str, **limits: Any) -> Any:
@@ -26,59 +38,75 @@ def _key(section: str, default: Any, description: str, **limits: Any) -> Any:
 
 
 class Profile(BaseModel):
-    """One deployment profile, flat. Raises on unknown keys, wrong units and more threads than cores."""
+    """One profile, flat. Made by load_profile; every method that takes keys raises SlotwiseError naming key and source."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     name: str
     description: str = ""
-    batch_size: int = _key("registration", 1, "most requests in one batch", ge=1, le=4096)
-    max_batch_delay_ms: int = _key("registration", 5, "how long a batch waits for more requests, ms", ge=0, le=60_000)
-    initial_workers: int = _key("registration", 1, "worker processes a model", ge=1, le=256)
-    response_timeout_s: int = _key("registration", 120, "how long a batch may take before its worker is killed, s", ge=1)
 
-    device: Literal["cpu", "cuda"] = _key("worker", "cpu", "where the engine runs; cuda falls back to cpu")
-    engine: str = _key("worker", "auto", "auto, torch, onnxruntime, openvino, ...: what runs the model")
-    precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = _key("worker", "auto", "numbers the engine computes in")
-    threads: int = _key("worker", 0, "engine threads a worker; 0: the cores divided among the workers", ge=0)
-    decode_threads: int = _key("worker", 0, "threads that decode a batch's requests; 0: as threads", ge=0)
-    padding: Literal["none", "static", "bucketed"] = _key("worker", "none", "the sizes the engine sees")
-    memory_fraction: float = _key("worker", 1.0, "share of a GPU's memory a worker may take", gt=0, le=1)
+    batch_size: int = _key("registration", 1, "requests in a full batch", ge=1, le=4096)
+    max_batch_delay_ms: int = _key("registration", 5, "how long a batch waits for more requests", ge=0, le=60_000)
+    initial_workers: int = _key("registration", 1, "worker processes a model starts with", ge=1, le=256)
+    response_timeout_s: int = _key("registration", 120, "a batch that takes longer costs its worker", ge=1, le=86_400)
 
-    job_queue_size: int = _key("server", 100, "requests a model may have waiting; more get 503", ge=1)
-    number_of_netty_threads: int = _key("server", 0, "HTTP threads; 0: the server's own choice", ge=0)
-    async_logging: bool = _key("server", True, "write logs in a thread of their own")
-    max_request_bytes: int = _key("server", 16 * 1024**2, "largest request", ge=1)
-    max_response_bytes: int = _key("server", 16 * 1024**2, "largest response", ge=1)
-    unregister_timeout_s: int = _key("server", 120, "how long unregistering may take, s", ge=1)
+    device: Literal["cpu", "cuda"] = _key("worker", "cpu", "where the engine runs; cuda falls back to cpu where there is none")
+    engine: Literal["auto", "torch", "onnxruntime", "openvino", "ctranslate2"] = _key(
+        "worker", "auto", "what runs the model; auto: the fastest that is installed and has weights in the archive"
+    )
+    precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = _key(
+        "worker", "auto", "numbers the engine computes in; auto never takes int8, which changes answers a little"
+    )
+    threads: int = _key("worker", 0, "engine threads of one worker; 0: its share of the cores", ge=0, le=1024)
+    decode_threads: int = _key("worker", 0, "threads that decode a batch's requests; 0: as many as threads", ge=0, le=1024)
+    padding: Literal["none", "static", "bucketed"] = _key(
+        "worker", "none", "batch sizes the engine sees; static: the full one, bucketed: the next of b, b/2, ... 1, none: any"
+    )
+    memory_fraction: float = _key("worker", 1.0, "share of a GPU's memory that one worker may take", gt=0, le=1)
+
+    job_queue_size: int = _key("server", 1000, "requests a model may have waiting; more get 503", ge=1)
+    number_of_netty_threads: int = _key("server", 0, "HTTP threads; 0: one a core", ge=0, le=1024)
+    async_logging: bool = _key("server", True, "logs are written by a thread of their own")
+    max_request_bytes: int = _key("server", 16 * 2**20, "a larger request is refused with 413", ge=1, lt=2**31)
+    max_response_bytes: int = _key("server", 16 * 2**20, "a larger answer is an error", ge=1, lt=2**31)
+    unregister_timeout_s: int = _key("server", 120, "how long unregistering waits for workers to end", ge=1, le=86_400)
     log_level: Literal["ERROR", "WARN", "INFO", "DEBUG"] = _key("server", "WARN", "what the server's own log holds")
-    request_log: bool = _key("server", False, "a line a request in the access log")
-    model_api: bool = _key("server", True, "models can be registered and unregistered while it runs")
+    request_log: bool = _key("server", False, "one line for every request in logs/access_log.log")
+    model_api: bool = _key("server", True, "models can be registered and unregistered while it runs (MMS: always)")
     metrics_mode: Literal["prometheus", "log"] = _key("server", "prometheus", "where TorchServe's metrics go")
 
-    @model_validator(mode="after")
-    def _within_cores(self) -> Profile:
-        cores = len(os.sched_getaffinity(0))
-        if self.threads and self.threads * self.initial_workers > cores and self.threads > 1:
-            raise ValueError(f"threads: {self.threads} x {self.initial_workers} workers are more than the {cores} cores here")
-        return self
+    _source: str = PrivateAttr("")
+    _explicit: dict[str, Any] = PrivateAttr(default_factory=dict)  # --set and environment: they beat a model's own wishes
+    _cores: int = PrivateAttr(0)  # threads are checked against these; 0: not at all
 
     @classmethod
     def section(cls, section: str) -> list[str]:
         """The names of one section's keys."""
-        extra = {name: field.json_schema_extra for name, field in cls.model_fields.items()}
-        return [name for name, schema in extra.items() if isinstance(schema, dict) and schema["section"] == section]
+        return [key for key in cls.model_fields if section_of(key) == section]
 
-    def but(self, changes: Mapping[str, Any], source: str = "overrides") -> Profile:
-        """The same profile with some keys changed; SlotwiseError names the key that is unknown or wrong."""
-        return parse(type(self), {**self.model_dump(), **changes}, Path(source))
+    def but(self, changes: Mapping[str, Any], source: str) -> Profile:
+        """The same profile with some keys changed. source: what an error names as the place to correct."""
+        made = _parse({**self.model_dump(), **changes}, source)
+        made._source, made._explicit, made._cores = self._source, self._explicit, self._cores
+        _check_threads(made, source)
+        return made
 
-    def for_model(self, overrides: Mapping[str, Any]) -> Profile:
-        """The profile as one model wants it ([profiles.NAME] of its model.toml)."""
-        return self.but(overrides, f"[profiles.{self.name}]") if overrides else self
+    def explicitly(self, changes: Mapping[str, Any], source: str) -> Profile:
+        """As `but`, with changes that hold for every model whatever its model.toml says."""
+        made = self.but(changes, source)
+        made._explicit = {**self._explicit, **changes}
+        return made
+
+    def for_model(self, wishes: Mapping[str, Any], source: str = "model.toml") -> Profile:
+        """The profile as one model wants it. wishes: the `[profiles.NAME]` of its model.toml."""
+        where = f"{source}: [profiles.{self.name}]"
+        for key in wishes:
+            if section_of(key) == "server":
+                raise SlotwiseError(f"{where}: {key} is for the whole server", f"set it in {self._source or 'the profile'}")
+        return self.but({**wishes, **self._explicit}, where) if wishes else self
 
     def registration(self) -> dict[str, int]:
-        """What the management API is told, in its own words: batch_size, max_batch_delay (ms), ..."""
+        """What the management API is told: batch_size, max_batch_delay (ms), initial_workers, response_timeout (s)."""
         return {
             "batch_size": self.batch_size,
             "max_batch_delay": self.max_batch_delay_ms,
@@ -87,70 +115,109 @@ class Profile(BaseModel):
         }
 
     def worker(self) -> dict[str, Any]:
-        """What the worker reads (slotwise.worker.settings)."""
-        keys = self.section("worker")
-        return {
-            **{key: getattr(self, key) for key in keys},
-            "workers": self.initial_workers,
-            "response_timeout_s": self.response_timeout_s,
-        }
+        """What slotwise.worker.settings reads: the [worker] keys, the number of workers that share the cores, the timeout."""
+        keys = {key: getattr(self, key) for key in self.section("worker")}
+        return {**keys, "workers": self.initial_workers, "response_timeout_s": self.response_timeout_s}
+
+    def __repr__(self) -> str:
+        return f"Profile({self.name!r}, {self._source!r}, {self._explicit})"
 
 
-def load_profile(name: str, overrides: Mapping[str, str] | None = None, environ: Mapping[str, str] | None = None) -> Profile:
-    """The profile `name` (or a .toml file); the environment overrides the file, `overrides` (--set) both."""
-    path = project.profile_file(name)
-    data = read_toml(path)
-    flat: dict[str, Any] = {"name": path.stem, "description": data.pop("description", "")}
-    for section in ("registration", "worker", "server"):
-        flat |= data.pop(section, {})
-    environ = os.environ if environ is None else environ
-    profile = parse(Profile, {**flat, **data}, path)
-    said = {key: environ[variable] for variable, key in ENVIRONMENT.items() if environ.get(variable)}
-    profile = profile.but(said, "environment") if said else profile
-    return profile.but(overrides, "--set") if overrides else profile
-
-
-def render_properties(
-    profile: Profile,
-    kind: str = "torchserve",
+def load_profile(
+    name: str,
+    overrides: Mapping[str, str] | None = None,
+    environ: Mapping[str, str] | None = None,
     *,
-    model_store: Path | str = "model_store",
-    ports: Any = None,
-    models: Mapping[str, Any] | None = None,
-) -> str:
-    """The profile as the server's own config.properties.
+    cores: int | None = None,
+) -> Profile:
+    """The profile of that name (or .toml file) with what the environment and `overrides` (--set) change.
 
-    models: {name: {version: {batchSize, maxBatchDelay, ...}}}, which only TorchServe reads.
+    environ None: this process's. cores: what workers x threads are checked against; None: this machine's, 0: unchecked.
     """
-    inference, management, metrics = (
-        (ports.inference, ports.management, ports.metrics) if ports is not None else (8080, 8081, 8082)
-    )
-    store = Path(model_store)
-    lines = {
-        "inference_address": f"http://127.0.0.1:{inference}",
-        "management_address": f"http://127.0.0.1:{management}",
-        "model_store": str(store),
-        "job_queue_size": profile.job_queue_size,
-        "async_logging": profile.async_logging,
-        "max_request_size": profile.max_request_bytes,
-        "max_response_size": profile.max_response_bytes,
-        "decode_input_request": False,
-        "number_of_netty_threads": profile.number_of_netty_threads or None,
-    }
-    if kind == "torchserve":
-        lines |= {
-            "metrics_address": f"http://127.0.0.1:{metrics}",
-            "allowed_urls": f"file://{store.resolve()}/.*",
-            "default_response_timeout": profile.response_timeout_s,
-            "unregister_model_timeout": profile.unregister_timeout_s,
-            "enable_model_api": profile.model_api,
-            "metrics_mode": profile.metrics_mode,
-            "model_metrics_auto_detect": True,
-            "models": json.dumps(models) if models else None,
-        }
-        if ports is not None:
-            lines |= {"grpc_inference_port": ports.grpc_inference, "grpc_management_port": ports.grpc_management}
-    else:
-        lines |= {"default_response_timeout_seconds": profile.response_timeout_s}
-    said = {key: str(value).lower() if isinstance(value, bool) else value for key, value in lines.items()}
-    return "".join(f"{key}={value}\n" for key, value in said.items() if value is not None)
+    path = project.profile_file(name)
+    profile = _parse(_flat(read_toml(path), path), str(path))
+    profile._source = str(path)
+    profile._cores = len(os.sched_getaffinity(0)) if cores is None else cores
+    _check_threads(profile, str(path))
+    said = from_environment(os.environ if environ is None else environ)
+    if said:
+        profile = profile.explicitly(_typed(said, "environment"), "environment")
+    return profile.explicitly(_typed(overrides, "--set"), "--set") if overrides else profile
+
+
+def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The profile keys that BATCH_SIZE, WORKERS and MAX_BATCH_DELAY set, as `--set` would."""
+    return {key: environ[variable] for variable, key in ENVIRONMENT.items() if environ.get(variable)}
+
+
+def section_of(key: str) -> str | None:
+    """The section that a key stands in; None for name, description and what is no key."""
+    field = Profile.model_fields.get(key)
+    extra = field.json_schema_extra if field else None
+    return str(extra["section"]) if isinstance(extra, dict) else None
+
+
+def _flat(data: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The TOML file's sections as one dict; a key outside its section is an error."""
+    flat: dict[str, Any] = {"name": path.stem, "description": data.pop("description", "")}
+    for section, keys in data.items():
+        if section not in SECTIONS or not isinstance(keys, dict):
+            belongs = section_of(section)
+            hint = f"it belongs into [{belongs}]" if belongs else f"sections: {', '.join(f'[{name}]' for name in SECTIONS)}"
+            raise SlotwiseError(f"{path}: unknown section or key {section!r}", hint)
+        for key, value in keys.items():
+            belongs = section_of(key)
+            if belongs is None:
+                raise _unknown(key, f"{path}: [{section}]", Profile.section(section))
+            if belongs != section:
+                raise SlotwiseError(f"{path}: [{section}]: {key} is not a key of this section", f"it belongs into [{belongs}]")
+            flat[key] = value
+    return flat
+
+
+def _typed(texts: Mapping[str, str], source: str) -> dict[str, Any]:
+    """`--set` texts as TOML values: 8, true, 0.5; everything else stays text."""
+    typed: dict[str, Any] = {}
+    for key, text in texts.items():
+        if section_of(key) is None:
+            raise _unknown(key, source, [known for known in Profile.model_fields if section_of(known)])
+        try:
+            typed[key] = tomllib.loads(f"value = {text.strip()}")["value"]
+        except tomllib.TOMLDecodeError:
+            typed[key] = text.strip()
+    return typed
+
+
+def _parse(data: Mapping[str, Any], source: str) -> Profile:
+    """A Profile; SlotwiseError, one line naming source and key, for the first value that is wrong."""
+    try:
+        return Profile.model_validate(dict(data))
+    except ValidationError as failed:
+        first = failed.errors()[0]
+        key = str(first["loc"][0])
+        if first["type"] == "extra_forbidden":
+            raise _unknown(key, source, [known for known in Profile.model_fields if section_of(known)]) from failed
+        unit = UNITS.get(key.rpartition("_")[2])
+        field = Profile.model_fields[key]
+        hint = field.description or ""
+        if unit:
+            hint += f", a whole number of {unit}"
+        raise SlotwiseError(f"{source}: {key}: {first['msg'].lower()}, not {data[key]!r}", hint) from failed
+
+
+def _unknown(key: str, source: str, known: list[str]) -> SlotwiseError:
+    close = difflib.get_close_matches(key, known, 1, 0.55)
+    unit = UNITS.get(close[0].rpartition("_")[2]) if close else None
+    hint = f"did you mean {close[0]}{f' (in {unit})' if unit else ''}?" if close else f"keys: {', '.join(known)}"
+    return SlotwiseError(f"{source}: unknown key {key!r}", hint)
+
+
+def _check_threads(profile: Profile, source: str) -> None:
+    """More threads than cores slow each other down. One thread a worker is always allowed: no worker can have fewer."""
+    wanted = profile.initial_workers * profile.threads
+    if profile._cores and profile.threads > 1 and wanted > profile._cores:
+        raise SlotwiseError(
+            f"{source}: threads: {profile.initial_workers} workers x {profile.threads} threads are more than the"
+            f" {profile._cores} cores here",
+            "threads = 0 gives every worker its share of the cores",
+        )

@@ -1,0 +1,170 @@
+"""A profile as the servers' own config.properties: what `slotwise serve` starts them with, and what is committed.
+
+Whoever knows only TorchServe runs `torchserve --start --ts-config profiles/ei.properties` in the project's folder.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotwise import project
+from slotwise.errors import SlotwiseError
+from slotwise.ports import Ports
+
+if TYPE_CHECKING:
+    from slotwise.profiles import Profile
+
+DEFAULT = "cpu"  # the profile that the project's config.properties shows
+HEADER = """\
+# The profile {name}, rendered from profiles/{name}.toml by `slotwise profile render`: change it there.
+# In the project's folder: torchserve --start --ts-config {file}
+# A model that is registered without parameters gets the settings under `models`.
+"""
+
+
+def render_properties(
+    profile: Profile,
+    kind: str = "torchserve",
+    *,
+    model_store: Path | str = "model_store",
+    ports: Ports | None = None,
+    models: Mapping[str, Mapping[str, Any]] | None = None,
+) -> str:
+    """The profile as a config.properties of one server ("torchserve" or "mms"), with the keys that this server reads.
+
+    models: what `entries` makes. TorchServe alone reads it, and prefers it even to the parameters of a registration.
+    """
+    keys = _common(profile, str(model_store), ports or Ports())
+    own = _torchserve if kind == "torchserve" else _mms
+    keys |= own(profile, str(model_store), ports or Ports())
+    if kind == "torchserve" and models:
+        keys["models"] = _models(models)
+    return "".join(f"{key}={_value(value)}\n" for key, value in keys.items())
+
+
+def entries(profile: Profile) -> dict[str, dict[str, dict[str, Any]]]:
+    """TorchServe's {name: {version: {marName, batchSize, ...}}} of every known model, as the profile wants it."""
+    from slotwise.model_spec import load_spec
+
+    made: dict[str, dict[str, dict[str, Any]]] = {}
+    for folder in project.models().values():
+        spec = load_spec(folder)
+        wanted = profile.for_model(spec.profiles.get(profile.name, {}), str(folder / "model.toml"))
+        entry = {
+            "defaultVersion": True,
+            "marName": f"{spec.name}.mar",
+            "minWorkers": wanted.initial_workers,
+            "maxWorkers": wanted.initial_workers,
+            "batchSize": wanted.batch_size,
+            "maxBatchDelay": wanted.max_batch_delay_ms,
+            "responseTimeout": wanted.response_timeout_s,
+        }
+        made[spec.name] = {spec.version: entry}
+    return made
+
+
+def committed_files() -> dict[str, str]:
+    """What `slotwise profile render` writes, by path below the project's folder: every profile, and config.properties."""
+    from slotwise.profiles import load_profile
+    from slotwise.server_logs import log4j2
+
+    files = {}
+    for name in project.profiles():
+        profile = load_profile(name, environ={}, cores=0)
+        log_config = f"profiles/{name}.log4j2.xml"
+        files[log_config] = log4j2("torchserve", profile)
+        for path in (f"profiles/{name}.properties", *(["config.properties"] if name == DEFAULT else [])):
+            vmargs = f"vmargs=-Dlog4j.configurationFile={log_config}\n"
+            files[path] = HEADER.format(name=name, file=path) + vmargs + render_properties(profile, models=entries(profile))
+    return files
+
+
+def drifted(root: Path) -> list[str]:
+    """The committed files below `root` that are not what the profiles render to."""
+    return [path for path, text in committed_files().items() if not _holds(root / path, text)]
+
+
+def write(root: Path) -> list[str]:
+    """Write the committed files that are not up to date; returns their paths."""
+    changed = drifted(root)
+    for path in changed:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(committed_files()[path], "utf-8")
+    return changed
+
+
+def _holds(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_text("utf-8") == text
+
+
+def _common(profile: Profile, model_store: str, ports: Ports) -> dict[str, Any]:
+    keys: dict[str, Any] = {
+        "inference_address": f"http://127.0.0.1:{ports.inference}",
+        "management_address": f"http://127.0.0.1:{ports.management}",
+        "model_store": model_store,
+        "job_queue_size": profile.job_queue_size,
+        "async_logging": profile.async_logging,
+        "max_request_size": profile.max_request_bytes,
+        "max_response_size": profile.max_response_bytes,
+        "unregister_model_timeout": profile.unregister_timeout_s,
+        "decode_input_request": False,  # bodies stay bytes
+    }
+    if profile.number_of_netty_threads:
+        keys["number_of_netty_threads"] = profile.number_of_netty_threads
+    if profile.device == "cpu":
+        keys["number_of_gpu"] = 0
+    return keys
+
+
+def _torchserve(profile: Profile, model_store: str, ports: Ports) -> dict[str, Any]:
+    return {
+        "metrics_address": f"http://127.0.0.1:{ports.metrics}",
+        "grpc_inference_address": "127.0.0.1",
+        "grpc_management_address": "127.0.0.1",
+        "grpc_inference_port": ports.grpc_inference,
+        "grpc_management_port": ports.grpc_management,
+        "default_response_timeout": profile.response_timeout_s,  # seconds
+        "disable_token_authorization": False,
+        "enable_model_api": profile.model_api,
+        "allowed_urls": _allowed_urls(model_store),
+        "install_py_dep_per_model": False,
+        "metrics_mode": profile.metrics_mode,
+        "model_metrics_auto_detect": True,
+    }
+
+
+def _mms(profile: Profile, model_store: str, ports: Ports) -> dict[str, Any]:
+    return {"default_response_timeout_seconds": profile.response_timeout_s}  # default_response_timeout would be minutes
+
+
+def _allowed_urls(model_store: str) -> str:
+    """A pattern of the archives in the model store; a comma would end it, a backslash means something to Java's Properties."""
+    store = re.sub(r"[^A-Za-z0-9/_-]", ".", model_store)
+    return f"file://{store if store.startswith('/') else f'/.*/{store}'}/[^/]+"
+
+
+def _models(models: Mapping[str, Mapping[str, Any]]) -> str:
+    """TorchServe's `models` value, one model a line."""
+    lines = [f"  {json.dumps(name)}: {json.dumps(versions)}" for name, versions in sorted(models.items())]
+    return "{
+" + ",
+".join(lines) + "
+}"
+
+
+def _value(value: object) -> str:
+    """Escaped for Java's Properties: a line break continues the value, Latin-1 is all that may stand there."""
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    text = text.replace("\\", "\\\\").replace("\n", "\\\n")
+    return "".join(char if ord(char) < 128 else f"\\u{ord(char):04x}" for char in text)
+
+
+def check(root: Path) -> None:
+    """Raise SlotwiseError where a committed file is not what its profile renders to."""
+    stale = drifted(root)
+    if stale:
+        raise SlotwiseError(f"not what the profiles render to: {', '.join(stale)}", "`slotwise profile render` writes them")
