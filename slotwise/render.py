@@ -150,10 +150,7 @@ def _allowed_urls(model_store: str) -> str:
 def _models(models: Mapping[str, Mapping[str, Any]]) -> str:
     """TorchServe's `models` value, one model a line."""
     lines = [f"  {json.dumps(name)}: {json.dumps(versions)}" for name, versions in sorted(models.items())]
-    return "{
-" + ",
-".join(lines) + "
-}"
+    return "{\n" + ",\n".join(lines) + "\n}"
 
 
 def _value(value: object) -> str:
