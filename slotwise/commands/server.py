@@ -45,13 +45,14 @@ def serve(
     from slotwise import project
     from slotwise.deploy import obtain
     from slotwise.ports import Ports
-    from slotwise.profiles import load_profile
+    from slotwise.profiles import ENVIRONMENT, load_profile
     from slotwise.server import check_can_start, start
     from slotwise.server import stop as stop_server
     from slotwise.serving import interruptible, until_it_ends
 
-    overrides = pairs(set_ or [])
-    wanted, ports, store = load_profile(profile, overrides, os.environ), Ports.at(port), project.model_store()
+    said = {key: os.environ[variable] for variable, key in ENVIRONMENT.items() if os.environ.get(variable)}
+    overrides = {**said, **pairs(set_ or [])}
+    wanted, ports, store = load_profile(profile, overrides, {}), Ports.at(port), project.model_store()
     check_can_start(name, server, ports)  # before an archive is built, which may take minutes
     archives = [obtain(model, store, say=say) for model in models or []]
     with interruptible():
@@ -72,11 +73,14 @@ def serve(
 
 
 def stop(name: Annotated[str, typer.Argument(help="The server's name.")] = "default", as_json: Json = False) -> None:
-    """Stop a server and everything it started."""
+    """Stop a server and everything it started, and the gateway in front of it."""
     from slotwise import project
+    from slotwise.gateway.process import stop as stop_gateway
     from slotwise.server import ServerRecord
     from slotwise.server import stop as stop_server
 
+    if stop_gateway(name):  # first: it answers what is in flight
+        say("gateway stopped")
     record = ServerRecord.load(project.state_root() / name)
     ran = record is not None and record.alive()
     if record is not None:
@@ -130,7 +134,7 @@ def _deploy(record: ServerRecord, info: ArchiveInfo, profile: Profile) -> LiveMo
         def advance(ready: int, wanted: int) -> None:
             shown.update(task, completed=ready, total=wanted)
 
-        return deploy(client, info, registration(info, profile), advance)
+        return deploy(client, info, registration(info, profile, record.overrides), advance)
 
 
 def _as_json(record: ServerRecord, live: list[LiveModel]) -> dict[str, object]:
