@@ -22,6 +22,7 @@ from slotwise.gateway import openapi, replies
 from slotwise.gateway.catalog import Card, card
 from slotwise.gateway.forward import Forward, Receive, Scope, Send
 from slotwise.gateway.gateway import Gateway
+from slotwise.gateway.upstream import BROKEN
 
 STATIC = Path(__file__).parent / "static"
 FRESH_S = 1.0
@@ -113,6 +114,19 @@ def _add_state(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/metrics", summary="Prometheus metrics", response_class=Response)
     async def metrics() -> Response:
         return Response(generate_latest(gateway.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    failures: dict[int | str, dict[str, Any]] = {404: {"description": "It has none"}, 502: {"description": "No answer"}}
+
+    @app.get("/metrics/server", summary="The server's own Prometheus metrics", response_class=Response, responses=failures)
+    async def server_metrics() -> Response:
+        upstream = gateway.upstream
+        if upstream is None or upstream.record.kind == "mms":
+            raise HTTPException(404, "there is no server with Prometheus metrics")
+        try:
+            answer = await upstream.metrics()
+        except (*BROKEN, TimeoutError) as error:
+            raise HTTPException(502, "the server's metrics do not answer") from error
+        return Response(answer.body, answer.status, media_type="text/plain; version=0.0.4")
 
 
 def _shown(name: str) -> dict[str, Any]:

@@ -85,6 +85,12 @@ class Upstream:
             if not self.in_flight:
                 self._idle.set()
 
+    async def metrics(self) -> Answer:
+        """The server's own Prometheus metrics, which need no token. Raises one of `BROKEN`, or TimeoutError."""
+        url = f"{self.record.metrics_url}/metrics"
+        async with self._fresh.get(url, timeout=aiohttp.ClientTimeout(total=CONNECT_S)) as response:
+            return Answer(response.status, list(response.raw_headers), await response.read())
+
     async def drained(self, timeout_s: float) -> bool:
         """Wait until nothing is in flight here; false when that takes longer than `timeout_s`."""
         try:

@@ -1,0 +1,71 @@
+"""A list of archives for a model store, as the init container of a pod fills it.
+
+[[archive]]
+file = "/models/digits.mar"      a file of this machine
+[[archive]]
+url = "https://..."              refused without its digest
+sha256 = "..."
+[[archive]]
+model = "translation"            a model of slotwise, built here with weights by id or path
+weights = "facebook/m2m100_418M"
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from slotwise import archive
+from slotwise.archive import ArchiveInfo
+from slotwise.deploy import obtain
+from slotwise.model_spec import parse, read_toml
+
+
+class Entry(BaseModel):
+    """One archive: exactly one of file, url and model."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    file: str = ""
+    url: str = ""
+    sha256: str = ""
+    model: str = ""
+    weights: str | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Entry:
+        if sum(map(bool, (self.file, self.url, self.model))) != 1:
+            raise ValueError("an archive has one of file, url and model")
+        if bool(self.url) != bool(self.sha256):
+            raise ValueError("url and sha256 go together")
+        if self.weights and not self.model:
+            raise ValueError("weights belong to a model")
+        return self
+
+
+class ModelList(BaseModel):
+    """What a list file holds."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    archive: list[Entry]
+
+
+def fill(path: Path, store: Path, say: Callable[[str], None] = lambda message: None) -> list[ArchiveInfo]:
+    """Put every archive of the list at `path` into `store`, verified; what is there already stays.
+
+    Raises SlotwiseError for a list with a fault, and at the first archive that cannot be had.
+    """
+    entries = parse(ModelList, read_toml(path), path).archive
+    store.mkdir(parents=True, exist_ok=True)
+    return [_put(entry, store, say) for entry in entries]
+
+
+def _put(entry: Entry, store: Path, say: Callable[[str], None]) -> ArchiveInfo:
+    say(entry.file or entry.url or f"{entry.model} {entry.weights or ''}")
+    if entry.model:
+        target = store / f"{entry.model}.mar"
+        return archive.inspect(target if target.is_file() else archive.build(entry.model, store, weights=entry.weights))
+    return obtain(entry.file or entry.url, store, sha256=entry.sha256 or None, say=say)

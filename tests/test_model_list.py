@@ -1,0 +1,116 @@
+"""`slotwise fetch`: every archive of a list in one folder, once, and nothing that is not what the list says."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from slotwise import archive
+from slotwise.cli import build_app
+from slotwise.errors import SlotwiseError
+from slotwise.model_list import fill
+
+HANDLER = "def handle(data, context):\n    return data and [b'ok'] * len(data)\n"
+MAKE = "def make(out, weights, progress):\n    (out / 'net.bin').write_text(str(weights))\n    return {}\n"
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> Path:
+    """An archive, and the model that it is of."""
+    folder = tmp_path / "models" / "toy"
+    folder.mkdir(parents=True)
+    (folder / "model.toml").write_text('name = "toy"\nhandler = "serve_toy.py"\nfiles = ["net.bin"]\n')
+    (folder / "serve_toy.py").write_text(HANDLER)
+    (folder / "make.py").write_text(MAKE)
+    return archive.build(folder, tmp_path / "built")
+
+
+@pytest.fixture
+def url(built: Path) -> Iterator[str]:
+    """The archive's address on an HTTP server of this machine."""
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(built.parent))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/{built.name}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def listed(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "models.toml"
+    path.write_text(text)
+    return path
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_a_file_is_copied(tmp_path: Path, built: Path) -> None:
+    found = fill(listed(tmp_path, f'[[archive]]\nfile = "{built}"\n'), tmp_path / "out")
+    assert [info.name for info in found] == ["toy"]
+    assert sha256(tmp_path / "out" / "toy.mar") == sha256(built)
+
+
+def test_a_download_that_fits_its_digest_is_kept_and_not_made_twice(tmp_path: Path, built: Path, url: str) -> None:
+    path = listed(tmp_path, f'[[archive]]\nurl = "{url}"\nsha256 = "{sha256(built)}"\n')
+    fill(path, tmp_path / "out")
+    before = (tmp_path / "out" / "toy.mar").stat().st_mtime_ns
+    fill(path, tmp_path / "out")
+    assert (tmp_path / "out" / "toy.mar").stat().st_mtime_ns == before
+
+
+def test_a_download_that_does_not_fit_leaves_nothing(tmp_path: Path, url: str) -> None:
+    with pytest.raises(SlotwiseError, match="not the archive"):
+        fill(listed(tmp_path, f'[[archive]]\nurl = "{url}"\nsha256 = "{"0" * 64}"\n'), tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_weights_by_id_are_built_once(tmp_path: Path, built: Path) -> None:
+    path = listed(tmp_path, '[[archive]]\nmodel = "toy"\nweights = "some/id"\n')
+    fill(path, tmp_path / "out")
+    report = json.loads((tmp_path / "out" / "toy.report.json").read_text())
+    assert report["weights"] == "some/id"
+    before = (tmp_path / "out" / "toy.mar").stat().st_mtime_ns
+    fill(path, tmp_path / "out")
+    assert (tmp_path / "out" / "toy.mar").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('url = "https://example.com/a.mar"', "url and sha256 go together"),
+        (f'file = "a.mar"\nsha256 = "{"0" * 64}"', "url and sha256 go together"),
+        ('file = "a.mar"\nmodel = "toy"', "exactly one|one of file, url and model"),
+        ("", "one of file, url and model"),
+        ('file = "a.mar"\nweights = "id"', "weights belong to a model"),
+        ('fil = "a.mar"', "unknown key"),
+        ('file = "nowhere.mar"', "nowhere.mar"),
+    ],
+)
+def test_a_list_with_a_fault_is_one_sentence(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(SlotwiseError, match=said):
+        fill(listed(tmp_path, f"[[archive]]\n{text}\n"), tmp_path / "out")
+
+
+def test_the_command(tmp_path: Path, built: Path) -> None:
+    path = listed(tmp_path, f'[[archive]]\nfile = "{built}"\n')
+    result = CliRunner().invoke(build_app(), ["fetch", str(path), "--out", "out", "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)[0]["file"] == "toy.mar"
