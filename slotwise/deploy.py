@@ -24,6 +24,7 @@ def obtain(
 
     Raises SlotwiseError for an archive that is not what was built.
     """
+    model_store.mkdir(parents=True, exist_ok=True)
     if is_url(what):
         return archive.inspect(fetch(what, sha256, model_store), need_digests=False)
     if what.endswith(".mar"):
@@ -39,10 +40,14 @@ def obtain(
     return archive.inspect(path)
 
 
-def registration(info: ArchiveInfo, profile: Profile) -> dict[str, Any]:
-    """What the profile registers this model with: batch_size, max_batch_delay, initial_workers, response_timeout."""
-    wanted: Mapping[str, Any] = info.model.get("profiles", {}).get(profile.name, {})
-    return dict(profile.for_model(wanted).registration())
+def registration(info: ArchiveInfo, profile: Profile, overrides: Mapping[str, str]) -> dict[str, Any]:
+    """What the profile registers this model with: batch_size, max_batch_delay, initial_workers, response_timeout.
+
+    overrides: what `--set` and the environment said (they are in `profile` already); the model's own wishes
+    ([profiles.NAME] of its model.toml) come after them.
+    """
+    wishes: Mapping[str, Any] = info.model.get("profiles", {}).get(profile.name, {})
+    return profile.for_model({key: value for key, value in wishes.items() if key not in overrides}).registration()
 
 
 def deploy(

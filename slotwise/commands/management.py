@@ -37,13 +37,12 @@ def register_model(
     """Register a model with the server's profile (or these settings) and wait until its workers are READY."""
     from slotwise.deploy import deploy, obtain, registration
     from slotwise.management import ManagementClient
-    from slotwise.profiles import load_profile
     from slotwise.server import need
 
     record = need(name)
     info = obtain(model, record.model_store, sha256=sha256, say=say)
     given = {"batch_size": batch_size, "max_batch_delay": max_batch_delay, "initial_workers": initial_workers}
-    settings = registration(info, load_profile(record.profile, record.overrides))
+    settings = registration(info, record.effective_profile(), record.overrides)
     settings |= {key: value for key, value in given.items() if value is not None}
     with ManagementClient(record) as client:
         live = deploy(client, info, settings)

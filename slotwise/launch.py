@@ -1,0 +1,143 @@
+"""How a server is started: its folder, its environment, its own start module, and the wait until its APIs answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotwise import project
+from slotwise.errors import SlotwiseError
+from slotwise.processes import MARK
+from slotwise.record import ServerRecord
+
+if TYPE_CHECKING:
+    from slotwise.profiles import Profile
+
+START_TIMEOUT_S = 60.0
+MODULE_TIMEOUT_S = 30.0
+MODULES = {"torchserve": "ts.model_server", "mms": "mms.model_server"}
+# What in our own environment would change where the server looks or writes.
+FOREIGN = ("TS_CONFIG_FILE", "LOG_LOCATION", "METRICS_LOCATION", "SLOTWISE_PROFILE", "SLOTWISE_OVERRIDES")
+SOCKET_PATH_LIMIT = 80  # a Unix socket's path holds 107 bytes; the workers' are $TEMP/.ts.sock.9000
+
+
+def own_tmp_dir(state: Path) -> Path:
+    """A folder of this server's own: both servers keep their pid file, sockets and extracted archives in TMPDIR and TEMP."""
+    path = state / "tmp"
+    if len(os.fsencode(path)) > SOCKET_PATH_LIMIT:
+        return Path(tempfile.mkdtemp(prefix="slotwise-"))
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(mode=0o700)
+    return path
+
+
+def write_config(record: ServerRecord, profile: Profile, models: Mapping[str, Any]) -> None:
+    """Write what the server reads into its folder, and take away what the last one of that name left there."""
+    from slotwise.profiles import render_properties
+    from slotwise.server_logs import log4j2
+
+    for stale in ("key_file.json", "server.log"):
+        (record.state_dir / stale).unlink(missing_ok=True)
+    shutil.rmtree(record.state_dir / "workers", ignore_errors=True)
+    text = render_properties(profile, record.kind, model_store=record.model_store, ports=record.ports, models=models)
+    (record.state_dir / "config.properties").write_text(text, "utf-8")
+    (record.state_dir / "profile.json").write_text(profile.model_dump_json(indent=2), "utf-8")
+    (record.state_dir / "log4j2.xml").write_text(log4j2(record.kind, profile), "utf-8")
+
+
+def _environment(record: ServerRecord, environ: Mapping[str, str]) -> dict[str, str]:
+    inherited = {key: value for key, value in os.environ.items() if key not in FOREIGN}
+    own = {
+        "TMPDIR": str(record.tmp_dir),
+        "TEMP": str(record.tmp_dir),
+        "SLOTWISE_STATE": str(record.state_dir),
+        MARK: record.run_id,
+    }
+    return {**inherited, **own, **environ}
+
+
+def run_start_module(record: ServerRecord, arguments: list[str], environ: Mapping[str, str] | None = None) -> None:
+    """Run the server's own start module in its folder; it returns at once and leaves Java's pid in TMPDIR.
+
+    environ: added to the environment of the server and so of its workers.
+    """
+    with (record.state_dir / "server.log").open("ab") as log:
+        subprocess.run(
+            [sys.executable, "-m", MODULES[record.kind], *arguments],
+            cwd=record.state_dir,
+            env=_environment(record, environ or {}),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,  # Ctrl-C is for us; we stop the server in order
+            timeout=MODULE_TIMEOUT_S,
+            check=False,
+        )
+
+
+def launch(record: ServerRecord, profile: Profile, home: Path, models: Mapping[str, Any]) -> ServerRecord:
+    """Run the start module; returns the record with Java's pid."""
+    config = "--ts-config" if record.kind == "torchserve" else "--mms-config"
+    arguments = ["--start", config, "config.properties", "--log-config", "log4j2.xml"]
+    arguments += ["--model-store", str(record.model_store)]
+    arguments += ["--ncs"] if record.kind == "torchserve" else []
+    if models and not profile.model_api:  # then nothing can be registered later
+        arguments += ["--models", *(version["marName"] for model in models.values() for version in model.values())]
+    run_start_module(record, arguments, {"JAVA_HOME": str(home), **_worker_side(record, profile)})
+    try:
+        pid = int((record.tmp_dir / ".model_server.pid").read_text())
+    except (OSError, ValueError):
+        raise SlotwiseError(f"{record.kind} did not start: {last_line(record)}", _log_hint(record)) from None
+    return ServerRecord(**{**record.__dict__, "pid": pid})
+
+
+def _worker_side(record: ServerRecord, profile: Profile) -> dict[str, str]:
+    """What the workers are told: which of the archive's profiles holds, and what `--set` changes in it.
+
+    An archive carries the given profiles and those of the folder it was built in. A profile from elsewhere is said in full.
+    """
+    worker, carried = profile.worker(), profile.name in project.profiles()
+    said = {"workers" if key == "initial_workers" else key for key in record.overrides}
+    overrides = {key: value for key, value in worker.items() if key in said or not carried}
+    name = profile.name if carried else "cuda" if profile.device == "cuda" else "cpu"
+    return {"SLOTWISE_PROFILE": name, "SLOTWISE_OVERRIDES": json.dumps(overrides)}
+
+
+def wait_until_up(record: ServerRecord) -> None:
+    """Wait until both APIs answer anything at all; without a token TorchServe answers 400."""
+    import httpx
+
+    deadline = time.monotonic() + START_TIMEOUT_S
+    waiting = [f"{record.inference_url}/ping", f"{record.management_url}/models"]
+    with httpx.Client(trust_env=False, timeout=5) as http:
+        while waiting:
+            if not record.alive():
+                raise SlotwiseError(f"{record.kind} died while starting: {last_line(record)}", _log_hint(record))
+            if time.monotonic() > deadline:
+                raise SlotwiseError(f"{record.kind} did not answer within {START_TIMEOUT_S:.0f} s", _log_hint(record))
+            try:
+                http.get(waiting[0])
+                waiting.pop(0)
+            except httpx.HTTPError:
+                time.sleep(0.1)
+
+
+def _log_hint(record: ServerRecord) -> str:
+    return f"its output is in {record.state_dir / 'server.log'}"
+
+
+def last_line(record: ServerRecord) -> str:
+    """The last line of the server's own output that is not blank."""
+    try:
+        text = (record.state_dir / "server.log").read_text("utf-8", "replace")
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")

@@ -1,0 +1,104 @@
+"""What is known of a server that was started: enough to find it, to talk to it and to stop it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from slotwise import project
+from slotwise.errors import SlotwiseError
+from slotwise.ports import Ports
+from slotwise.processes import carries
+
+if TYPE_CHECKING:
+    from slotwise.profiles import Profile
+
+Kind = Literal["torchserve", "mms"]
+
+
+@dataclass(frozen=True)
+class ServerRecord:
+    """A server that was started. Stored as server.json in its folder.
+
+    overrides: what `--set` said. tmp_dir: the server's own TMPDIR and TEMP.
+    """
+
+    name: str
+    kind: Kind
+    pid: int
+    ports: Ports
+    profile: str
+    overrides: dict[str, str]
+    model_store: Path
+    state_dir: Path
+    tmp_dir: Path
+    run_id: str
+
+    @property
+    def inference_url(self) -> str:
+        """Predictions and /ping."""
+        return f"http://127.0.0.1:{self.ports.inference}"
+
+    @property
+    def management_url(self) -> str:
+        """Models and workers."""
+        return f"http://127.0.0.1:{self.ports.management}"
+
+    @property
+    def metrics_url(self) -> str:
+        """Prometheus metrics."""
+        if self.kind == "mms":
+            return self.inference_url
+        return f"http://127.0.0.1:{self.ports.metrics}"
+
+    def alive(self) -> bool:
+        """Whether the server's own process runs."""
+        return carries(self.pid, self.run_id)
+
+    def effective_profile(self) -> Profile:
+        """The profile that it was started with, overrides included, whatever has happened to the file since."""
+        from slotwise.profiles import Profile
+
+        try:
+            return Profile.model_validate_json((self.state_dir / "profile.json").read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise SlotwiseError(f"what {self.name} was started with cannot be read", "stop and start it again") from error
+
+    def save(self) -> None:
+        """Write server.json."""
+        data = {**self.__dict__, "ports": self.ports.__dict__}
+        partial = self.state_dir / "server.json.partial"
+        partial.write_text(json.dumps(data, indent=2, default=str), "utf-8")
+        partial.replace(self.state_dir / "server.json")
+
+    @classmethod
+    def load(cls, state_dir: Path) -> ServerRecord | None:
+        """The record in `state_dir`; None where there is none or it cannot be read."""
+        try:
+            data: dict[str, Any] = json.loads((state_dir / "server.json").read_text("utf-8"))
+            paths = {key: Path(data[key]) for key in ("model_store", "state_dir", "tmp_dir")}
+            return cls(**{**data, **paths, "ports": Ports(**data["ports"])})
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+
+
+def running(name: str = "default") -> ServerRecord | None:
+    """The server of that name, where one runs."""
+    record = ServerRecord.load(project.state_root() / name)
+    return record if record is not None and record.alive() else None
+
+
+def need(name: str = "default") -> ServerRecord:
+    """The running server of that name; SlotwiseError where none runs."""
+    record = running(name)
+    if record is None:
+        raise SlotwiseError(f"no server named {name!r} is running", "`slotwise serve MODEL` starts one")
+    return record
+
+
+def all_running() -> list[ServerRecord]:
+    """Every server that was started from here and runs."""
+    records = [ServerRecord.load(file.parent) for file in sorted(project.state_root().glob("*/server.json"))]
+    return [record for record in records if record is not None and record.alive()]
