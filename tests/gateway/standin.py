@@ -49,6 +49,7 @@ class StandIn:
     token: str = "token"
     seen: list[Seen] = field(default_factory=list)
     gate: asyncio.Event | None = None  # while set and not open, every prediction waits
+    likely: bool = False  # answer as the models would: labels, captions, translations, a 400 for what is no picture
     port: int = 0
 
     async def __aenter__(self) -> StandIn:
@@ -116,6 +117,8 @@ class StandIn:
         }
         if action in failing:
             return _http(*failing[action])
+        if self.likely:
+            return _http(*_likely(model, seen.body))
         sha256 = hashlib.sha256(seen.body).hexdigest()
         return _http(200, {"label": "7", "probabilities": {"7": 0.98, "1": 0.02}, "server": self.name, "sha256": sha256}, SLOT)
 
@@ -134,6 +137,23 @@ class StandIn:
             "workers": workers or [{"id": "0", "pid": 0, "status": "UNLOADING"}],
         }
         return _http(200, [described], {})
+
+
+def _likely(model: str, body: bytes) -> tuple[int, Any, dict[str, str]]:
+    if model == "translation":
+        records = json.loads(body)["payload"]["records"]
+        refused = {"code": 413, "message": "the text is longer than 20 characters"}
+        return 200, {"result": [_translated(record, refused) for record in records]}, SLOT
+    if len(body) < 100 or not body.startswith((b"\x89PNG", b"\xff\xd8")):
+        return 400, {"error": {"code": 400, "message": "the body is not a picture"}}, SLOT
+    if model == "captions":
+        return 200, {"caption": "a red circle"}, SLOT
+    return 200, {"label": "7", "probabilities": {"7": 0.95, "1": 0.04, "9": 0.01}}, SLOT
+
+
+def _translated(record: dict[str, str], refused: dict[str, Any]) -> dict[str, Any]:
+    answer = {"error": refused} if len(record["text"]) > 20 else {"text": record["text"].upper()}
+    return {"id": record["id"], **answer}
 
 
 def _error(code: int) -> dict[str, Any]:

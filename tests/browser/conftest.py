@@ -1,0 +1,127 @@
+"""A real Chromium, a real gateway process, and a stand-in for the model server. Screenshots go to artifacts/."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import threading
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.gateway.standin import StandIn
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+FLAGS = [
+    *["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"],
+    *["--disable-background-networking", "--disable-component-update", "--disable-sync"],
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+]
+MODELS = {"digits": 1, "captions": 2, "translation": 1}
+ARTIFACTS = Path("artifacts")
+
+
+def executable() -> str:
+    """Chromium's path; without one these tests are skipped, and say so."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    found = next((path for name in names if (path := shutil.which(name))), None)
+    if found is None:
+        message = "NO BROWSER: the page is not tested. `apt-get install chromium` makes these tests run."
+        warnings.warn(message, stacklevel=1)
+        pytest.skip(message)
+    return found
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    pytest.importorskip("playwright")
+    from playwright.sync_api import sync_playwright
+
+    path = executable()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+class ServerThread:
+    """A stand-in server in a thread of its own, which can go down and come back on the same port."""
+
+    def __init__(self) -> None:
+        self.server = StandIn(models=dict(MODELS), likely=True, batch_size=8)
+        self.loop = asyncio.new_event_loop()
+        threading.Thread(target=self.loop.run_forever, daemon=True).start()
+        self.up()
+
+    def _run(self, work: Any) -> None:
+        asyncio.run_coroutine_threadsafe(work, self.loop).result(10)
+
+    def up(self) -> None:
+        self._run(self.server.__aenter__())
+
+    def down(self) -> None:
+        self._run(self.server.stop())
+
+
+@dataclass
+class Site:
+    """Where the page is, and what it asked for outside of that."""
+
+    url: str
+    server: ServerThread
+    outside: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+    def watch(self, page: Page) -> None:
+        """Note every request to somebody else, and every fault in the page's scripts."""
+        own = (self.url, "blob:", "data:")
+        page.on("request", lambda asked: None if asked.url.startswith(own) else self.outside.append(asked.url))
+        page.on("pageerror", lambda error: self.faults.append(str(error)))
+        page.on("console", lambda said: self.faults.append(said.text) if "Content Security" in said.text else None)
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    from slotwise.gateway import process
+
+    home, server = tmp_path_factory.mktemp("home"), ServerThread()
+    before = os.environ.get("SLOTWISE_HOME")
+    os.environ["SLOTWISE_HOME"] = str(home)
+    try:
+        (home / "default").mkdir()
+        server.server.record(home / "default").save()
+        options = ["--port", "0", "--translation-port", "-1", "--drain-delay-s", "0"]
+        record = process.start_detached("default", options)
+        yield Site(record.url, server)
+        process.stop()
+    finally:
+        os.environ.pop("SLOTWISE_HOME")
+        if before is not None:
+            os.environ["SLOTWISE_HOME"] = before
+
+
+@pytest.fixture
+def page(browser: Browser, site: Site, request: pytest.FixtureRequest) -> Iterator[Page]:
+    """The page, loaded; afterwards a screenshot is kept and nobody else may have been asked for anything."""
+    options = getattr(request, "param", {})
+    context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **options})
+    context.set_default_timeout(10_000)
+    page = context.new_page()
+    site.outside.clear()
+    site.faults.clear()
+    site.watch(page)
+    page.goto(f"{site.url}/index.html")
+    page.locator("#model:not([disabled])").wait_for()
+    yield page
+    ARTIFACTS.mkdir(exist_ok=True)
+    page.screenshot(path=ARTIFACTS / f"{request.node.name.partition('[')[0]}.png", full_page=True)
+    context.close()
+    assert site.outside == []
+    assert site.faults == []

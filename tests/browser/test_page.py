@@ -1,0 +1,221 @@
+"""The page in a real browser: what a person does, and what they get."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from PIL import Image, ImageDraw
+
+from .conftest import Site
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Three pictures, and one that is none."""
+    folder = tmp_path_factory.mktemp("pictures")
+    for name in ("one.png", "it's two.png", "three.jpg"):
+        picture = Image.new("RGB", (56, 56), "white")
+        ImageDraw.Draw(picture).line((15, 12, 42, 12, 24, 46), fill="black", width=5)
+        picture.save(folder / name)
+    (folder / "broken.png").write_bytes(b"not a picture")
+    return [str(folder / name) for name in ("one.png", "it's two.png", "three.jpg", "broken.png")]
+
+
+def upload(page: Page, files: list[str], model: str = "digits") -> None:
+    page.select_option("#model", model)
+    page.set_input_files("#picked", files)
+
+
+def test_a_picture_gets_its_answer_and_its_time(page: Page, pictures: list[str]) -> None:
+    upload(page, pictures[:1])
+    card = page.locator(".card")
+    assert card.locator(".answer").inner_text() == "7"
+    assert card.locator(".bars").inner_text().split() == ["7", "95.0%", "1", "4.0%", "9", "1.0%"]
+    assert page.locator("#summary").inner_text() == "one.png: 7"
+    legend = card.locator(".legend").inner_text()
+    for words in ("queue", "decode", "inference", "total", "slot 1 in a batch of 4"):
+        assert words in legend
+    assert card.locator(".slots i").count() == 4
+    assert card.locator("img.thumb").get_attribute("src").startswith("blob:")
+
+
+def test_several_files_get_an_answer_or_an_error_each(page: Page, pictures: list[str]) -> None:
+    upload(page, pictures)
+    page.get_by_text("3 answered, in batches of up to 4; 1 refused, each for itself.").wait_for()
+    assert [name.strip() for name in page.locator(".card .name").all_inner_texts()] == [Path(p).name for p in pictures]
+    assert page.locator(".card .answer").all_inner_texts() == ["7", "7", "7"]
+    failed = page.locator(".card.failed")
+    assert failed.locator(".error").inner_text() == "400: the body is not a picture"
+    assert "Request " in failed.inner_text()
+    assert failed.get_by_role("button", name="Try again").count() == 0  # it would not help
+    page.get_by_role("button", name="Clear", exact=True).last.click()
+    assert page.locator(".card").count() == 0
+
+
+def test_the_curl_command_is_the_same_request(page: Page, pictures: list[str], site: Site) -> None:
+    upload(page, pictures[1:2])
+    page.get_by_text("As a curl command").click()
+    command = page.locator(".copy pre").inner_text()
+    assert command == f"curl -T 'it'\\''s two.png' {site.url}/predictions/digits"
+    page.locator(".copy button").click()
+    page.locator(".copy button", has_text="ed").wait_for()
+
+
+def test_a_drawing_by_mouse_or_by_keyboard(page: Page) -> None:
+    page.select_option("#model", "digits")
+    page.get_by_role("button", name="Ask", exact=True).click()
+    assert page.locator("#summary").inner_text() == "Draw something first."
+    box = page.locator("#paper").bounding_box()
+    page.mouse.move(box["x"] + 40, box["y"] + 40)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 120, box["y"] + 40, steps=4)
+    page.mouse.move(box["x"] + 80, box["y"] + 140, steps=4)
+    page.mouse.up()
+    page.get_by_role("button", name="Ask", exact=True).click()
+    page.get_by_text("drawing-1.png: 7").wait_for()
+    page.get_by_role("button", name="Clear", exact=True).first.click()
+    page.locator("#paper").focus()
+    for key in ("Space", *["ArrowRight"] * 6, *["ArrowDown"] * 8, "Enter"):
+        page.keyboard.press(key)
+    page.get_by_text("drawing-2.png: 7").wait_for()
+
+
+def test_pasting_a_picture(page: Page, pictures: list[str]) -> None:
+    page.select_option("#model", "captions")
+    data = list(Path(pictures[0]).read_bytes())
+    page.evaluate(
+        """(data) => {
+            const clipboardData = new DataTransfer();
+            clipboardData.items.add(new File([new Uint8Array(data)], "image.png", { type: "image/png" }));
+            document.dispatchEvent(new ClipboardEvent("paste", { clipboardData, bubbles: true }));
+        }""",
+        data,
+    )
+    page.get_by_text("image.png: a red circle").wait_for()
+
+
+def test_translation_shows_each_record_in_its_place(page: Page, site: Site) -> None:
+    page.select_option("#model", "translation")
+    assert page.locator("#drop").is_hidden()
+    page.fill("#text", "guten Tag\n\nein Satz, der viel zu lang ist\nja")
+    page.select_option("#from", "de")
+    page.select_option("#to", "en")
+    page.keyboard.press("Control+Enter")
+    page.locator("#text").press("Control+Enter")
+    page.locator(".card").first.wait_for()
+    card = page.locator(".card").first
+    assert card.locator(".translated").all_inner_texts() == ["GUTEN TAG", "JA"]
+    assert card.locator(".records .error").inner_text() == "413: the text is longer than 20 characters"
+    card.get_by_text("As a curl command").click()
+    command = card.locator(".copy pre").inner_text()
+    body = json.loads(command.split("-d '")[1].split("' http")[0])
+    assert [record["text"] for record in body["payload"]["records"]][:2] == ["guten Tag", "ein Satz, der viel zu lang ist"]
+    assert command.endswith(f"{site.url}/translation")
+
+
+def test_the_examples_and_one_broken_among_them(page: Page) -> None:
+    page.select_option("#model", "digits")
+    count = page.locator("#example-list button").count()
+    assert count >= 2
+    page.locator("#example-list button").first.click()
+    page.locator(".card .answer").wait_for()
+    page.get_by_role("button", name="Send all, one broken").click()
+    page.get_by_text(f"{count} answered, in batches of up to 4; 1 refused, each for itself.").wait_for()
+    assert page.locator(".card.failed .name").inner_text() == "broken.png"
+
+
+def test_the_server_goes_down_and_comes_back(page: Page, pictures: list[str], site: Site) -> None:
+    page.locator('#strip[data-state="good"]').wait_for()
+    site.server.down()
+    try:
+        upload(page, pictures[:1])
+        page.get_by_text("502: the model server cannot be reached").wait_for()
+        page.get_by_text("Model server not reachable").wait_for()
+        page.screenshot(path="artifacts/test_the_server_is_down.png")
+    finally:
+        site.server.up()
+    page.locator('#strip[data-state="good"]').wait_for()
+    page.get_by_role("button", name="Try again").click()
+    page.locator(".card .answer").wait_for()
+    assert page.locator(".card").count() == 1
+
+
+def test_the_strip_and_the_table_tell_the_servers_state(page: Page) -> None:
+    page.locator('#strip[data-state="good"]').wait_for()
+    strip = " ".join(page.locator("#strip").inner_text().split())
+    for words in ("Ready", "TorchServe, cpu", "Models 3", "Workers ready 4 of 4", "In flight 0", "Requests a second"):
+        assert words in strip
+    row = page.locator("#models tbody tr", has_text="captions").inner_text().split("\t")
+    assert row[2:5] == ["2 of 2", "8", "10 ms"]
+
+
+@pytest.mark.parametrize("page", [{"viewport": {"width": 360, "height": 740}, "has_touch": True}], indirect=True)
+def test_a_phone_needs_no_sideways_scrolling(page: Page, pictures: list[str]) -> None:
+    upload(page, pictures)
+    page.locator(".card.failed").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+@pytest.mark.parametrize("page", [{"color_scheme": "dark"}], indirect=True)
+def test_dark_mode_and_back(page: Page) -> None:
+    def ground() -> str:
+        return page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+    assert ground() == "rgb(20, 22, 24)"
+    page.get_by_role("button", name="Light").click()
+    assert ground() == "rgb(246, 246, 243)"
+    page.reload()
+    page.locator("#model:not([disabled])").wait_for()
+    assert ground() == "rgb(246, 246, 243)"  # it is remembered
+    page.get_by_role("button", name="Dark").click()
+
+
+@pytest.mark.parametrize("page", [{"color_scheme": "light"}, {"color_scheme": "dark"}], indirect=True)
+def test_nothing_stands_in_the_way_of_a_screen_reader(page: Page, pictures: list[str]) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    upload(page, pictures)
+    page.locator(".card.failed").wait_for()
+    found = axe.run(page)
+    assert found.violations_count == 0, found.generate_report()
+    page.select_option("#model", "translation")
+    found = axe.run(page)
+    assert found.violations_count == 0, found.generate_report()
+
+
+def test_everything_can_be_reached_by_keyboard(page: Page) -> None:
+    page.select_option("#model", "digits")
+    reached = []
+    page.evaluate("document.activeElement.blur()")
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.id"))
+    for id_ in ("theme", "model", "choose", "paper", "send-drawing", "clear-drawing", "send-all", "send-broken"):
+        assert id_ in reached
+
+
+def test_the_api_page_asks_nobody_else(page: Page, site: Site) -> None:
+    page.goto(f"{site.url}/docs")
+    page.get_by_text("/predictions/{model}", exact=True).wait_for()
+    page.get_by_text("Parameters and answers").first.click()
+    page.get_by_text("The deadline passed").first.wait_for()
+
+
+def test_what_is_uploaded_is_not_kept(page: Page, pictures: list[str], site: Site) -> None:
+    secret = io.BytesIO()
+    Image.effect_noise((64, 64), 90).save(secret, "PNG")
+    page.select_option("#model", "digits")
+    page.set_input_files("#picked", [{"name": "secret.png", "mimeType": "image/png", "buffer": secret.getvalue()}])
+    page.locator(".card .answer").wait_for()
+    home = Path(os.environ["SLOTWISE_HOME"])
+    assert all(secret.getvalue()[100:200] not in file.read_bytes() for file in home.rglob("*") if file.is_file())
+    assert page.evaluate("[...Object.keys(localStorage)].filter((key) => key !== 'theme').length + sessionStorage.length") == 0
