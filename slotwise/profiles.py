@@ -25,6 +25,7 @@ from slotwise import project
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import read_toml
 from slotwise.render import render_properties
+from slotwise.worker.cores import available_cores
 
 __all__ = ["ENVIRONMENT", "SECTIONS", "Profile", "from_environment", "load_profile", "render_properties"]
 
@@ -137,7 +138,7 @@ def load_profile(
     path = project.profile_file(name)
     profile = _parse(_flat(read_toml(path), path), str(path))
     profile._source = str(path)
-    profile._cores = len(os.sched_getaffinity(0)) if cores is None else cores
+    profile._cores = available_cores() if cores is None else cores
     _check_threads(profile, str(path))
     said = from_environment(os.environ if environ is None else environ)
     if said:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotwise import project
+from slotwise import kubernetes, project
 from slotwise.errors import SlotwiseError
 from slotwise.ports import Ports
 
@@ -72,20 +72,27 @@ def committed_files() -> dict[str, str]:
     from slotwise.profiles import load_profile
     from slotwise.server_logs import log4j2
 
+    usual = log4j2("torchserve", load_profile(DEFAULT, environ={}, cores=0))
     files = {}
     for name in project.profiles():
         profile = load_profile(name, environ={}, cores=0)
-        log_config = f"profiles/{name}.log4j2.xml"
-        files[log_config] = log4j2("torchserve", profile)
+        logs = log4j2("torchserve", profile)
+        log_config = "profiles/log4j2.xml" if logs == usual else f"profiles/{name}.log4j2.xml"
+        files[log_config] = logs
         for path in (f"profiles/{name}.properties", *(["config.properties"] if name == DEFAULT else [])):
             vmargs = f"vmargs=-Dlog4j.configurationFile={log_config}\n"
             files[path] = HEADER.format(name=name, file=path) + vmargs + render_properties(profile, models=entries(profile))
     return files
 
 
+def wanted_files(root: Path) -> dict[str, str]:
+    """The committed files, and the ConfigMaps' where there are Kubernetes overlays below `root`."""
+    return {**committed_files(), **kubernetes.settings(root)}
+
+
 def drifted(root: Path) -> list[str]:
     """The committed files below `root` that are not what the profiles render to."""
-    return [path for path, text in committed_files().items() if not _holds(root / path, text)]
+    return [path for path, text in wanted_files(root).items() if not _holds(root / path, text)]
 
 
 def write(root: Path) -> list[str]:
@@ -93,7 +100,7 @@ def write(root: Path) -> list[str]:
     changed = drifted(root)
     for path in changed:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(committed_files()[path], "utf-8")
+        (root / path).write_text(wanted_files(root)[path], "utf-8")
     return changed
 
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from slotwise.worker.cores import available_cores
+
 logger = logging.getLogger(__name__)
 
 
@@ -57,7 +59,7 @@ class Settings:
         known = {entry.name for entry in fields(cls)} - {"profile", "batch_size", "model"}
         values = {key: value for key, value in wanted.items() if key in known}
         settings = cls(profile=name, batch_size=max(1, batch_size), model=carried["model"], **values)
-        return settings.within_budget(len(os.sched_getaffinity(0)))
+        return settings.within_budget(available_cores())
 
     def within_budget(self, cores: int) -> Settings:
         """The same settings with this worker's share of the cores: never more threads, and never less than one."""

@@ -40,16 +40,10 @@ def base() -> list[Document]:
     ]
     for generated in kustomization["configMapGenerator"]:
         data = {name: (K8S / "base" / name).read_text("utf-8") for name in generated.get("files", [])}
-        for file in generated.get("envs", []):
-            data |= settings(K8S / "base" / file)
-        documents.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": generated["name"]}, "data": data})
+        data |= dict(literal.split("=", 1) for literal in generated.get("literals", []))
+        metadata = {"name": generated["name"]}
+        documents.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
     return documents
-
-
-def settings(file: Path) -> dict[str, str]:
-    """The KEY=VALUE lines of a settings.env."""
-    lines = [line for line in file.read_text("utf-8").splitlines() if line and not line.startswith("#")]
-    return dict(line.split("=", 1) for line in lines)
 
 
 def of_kind(documents: list[Document], *kinds: str) -> list[Document]:

@@ -113,21 +113,32 @@ def quantities(documents: list[Document]) -> Faults:
 
 def volumes(documents: list[Document]) -> Faults:
     """Every mount has its volume, every volume its use, and every ConfigMap is there with the keys that are asked."""
-    maps = {document["metadata"]["name"] for document in of_kind(documents, "ConfigMap")}
+    maps = {document["metadata"]["name"]: document.get("data", {}) for document in of_kind(documents, "ConfigMap")}
     for name, _, pod in pods(documents):
         declared = {volume["name"] for volume in pod.get("volumes", [])}
         used = {mount["name"] for container in containers(pod) for mount in container.get("volumeMounts", [])}
         yield from (f"{name}: volume {volume!r} is mounted but not declared" for volume in sorted(used - declared))
         yield from (f"{name}: volume {volume!r} is never mounted" for volume in sorted(declared - used))
-        asked = [volume["configMap"]["name"] for volume in pod.get("volumes", []) if "configMap" in volume]
-        for container in containers(pod):
-            asked += [entry["configMapRef"]["name"] for entry in container.get("envFrom", []) if "configMapRef" in entry]
-            asked += [
-                entry["valueFrom"]["configMapKeyRef"]["name"]
-                for entry in container.get("env", [])
-                if "configMapKeyRef" in entry.get("valueFrom", {})
-            ]
-        yield from (f"{name}: ConfigMap {found!r} is not there" for found in asked if found not in maps)
+        for config, key in _configs(pod):
+            if config not in maps:
+                yield f"{name}: ConfigMap {config!r} is not there"
+            elif key is not None and key not in maps[config]:
+                yield f"{name}: ConfigMap {config!r} has no key {key!r}"
+
+
+def _configs(pod: Document) -> Iterator[tuple[str, str | None]]:
+    """Every ConfigMap that a pod refers to, with the key where it asks for one."""
+    for volume in pod.get("volumes", []):
+        if "configMap" in volume:
+            yield volume["configMap"]["name"], None
+    for container in containers(pod):
+        for source in container.get("envFrom", []):
+            if "configMapRef" in source:
+                yield source["configMapRef"]["name"], None
+        for variable in container.get("env", []):
+            reference = variable.get("valueFrom", {}).get("configMapKeyRef")
+            if reference:
+                yield reference["name"], reference["key"]
 
 
 def budgets(documents: list[Document]) -> Faults:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import re
+import tomllib
 from typing import Any
 
 import pytest
 
-from slotwise import __version__
+from slotwise import __version__, kubernetes
 from tests.k8s import manifests
-from tests.k8s.manifests import Document, containers, pods
+from tests.k8s.manifests import Document, containers, of_kind, pods
 from tests.k8s.quantities import parse
 from tests.k8s.rules import fits
 
@@ -49,6 +50,7 @@ FAULTS: dict[str, tuple[str, Any, str]] = {
     "missing volume": (f"{POD}.volumes.tmp", GONE, "'tmp' is mounted but not declared"),
     "unused volume": (f"{POD}.volumes.tmp.name", "spare", "'spare' is never mounted"),
     "missing ConfigMap": ("ConfigMap.metadata.name", "x", "ConfigMap 'slotwise-settings' is not there"),
+    "missing key": (f"{POD}.containers.server.env.PROFILE.valueFrom.configMapKeyRef.key", "X", "has no key 'X'"),
     "request > limit": (f"{POD}.containers.server.resources.requests.memory", "4Gi", "more memory than its limit"),
     "request > limit, other units": (f"{POD}.containers.gateway.resources.requests.cpu", "1001m", "more cpu than its"),
     "budget with both fields": ("PodDisruptionBudget.spec.minAvailable", 1, "has minAvailable and maxUnavailable"),
@@ -125,3 +127,20 @@ def test_images_carry_this_version() -> None:
     for overlay in ("cuda", "ei"):
         text = (manifests.K8S / "overlays" / overlay / "kustomization.yaml").read_text("utf-8")
         assert re.findall(r"newTag: ([\d.]+)", text) == [__version__]
+
+
+def test_settings_are_the_profiles() -> None:
+    files = kubernetes.settings(manifests.ROOT)
+    assert sorted(files) == ["k8s/base/cpu.toml", "k8s/overlays/cuda/cuda.toml", "k8s/overlays/ei/ei.toml"]
+    assert {path: (manifests.ROOT / path).read_text("utf-8") for path in files} == files
+
+
+@needs_kubectl
+@pytest.mark.parametrize("overlay", manifests.OVERLAYS)
+def test_a_pod_is_full_when_each_of_its_workers_has_a_full_batch(overlay: str) -> None:
+    documents = manifests.resolved(overlay)
+    settings = next(d["data"] for d in of_kind(documents, "ConfigMap") if "PROFILE" in d["data"])
+    assert settings["PROFILE"] == overlay
+    wanted = tomllib.loads(settings[f"{overlay}.toml"])["registration"]
+    metric = of_kind(documents, "HorizontalPodAutoscaler")[0]["spec"]["metrics"][0]["pods"]
+    assert int(metric["target"]["averageValue"]) == wanted["batch_size"] * wanted["initial_workers"]

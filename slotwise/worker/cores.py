@@ -1,0 +1,28 @@
+"""How many cores this process may keep busy: in a container fewer than the machine has."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def available_cores(cgroup: Path = CGROUP) -> int:
+    """The cores of this process's affinity, or its container's CPU limit where that is less; at least 1.
+
+    More threads than that are stopped again and again until the next period, and every batch waits for the last of them.
+    """
+    return max(1, min(len(os.sched_getaffinity(0)), int(_limit(cgroup))))
+
+
+def _limit(cgroup: Path) -> float:
+    """The CPU limit in cores, of cgroup v2 or v1; very many where there is none."""
+    try:
+        if (cgroup / "cpu.max").is_file():
+            quota, period = (cgroup / "cpu.max").read_text().split()
+        else:
+            quota, period = ((cgroup / "cpu" / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+        return int(quota) / int(period) if quota != "max" and int(quota) > 0 else 1e9
+    except (OSError, ValueError):
+        return 1e9
