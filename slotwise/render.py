@@ -22,7 +22,7 @@ DEFAULT = "cpu"  # the profile that the project's config.properties shows
 HEADER = """\
 # The profile {name}, rendered from profiles/{name}.toml by `slotwise profile render`: change it there.
 # In the project's folder: torchserve --start --ts-config {file}
-# A model that is registered without parameters gets the settings under `models`.
+# A model that is registered without parameters gets its settings under `models`, and default_workers_per_model workers.
 """
 
 
@@ -36,7 +36,8 @@ def render_properties(
 ) -> str:
     """The profile as a config.properties of one server ("torchserve" or "mms"), with the keys that this server reads.
 
-    models: what `entries` makes. TorchServe alone reads it, and prefers it even to the parameters of a registration.
+    models: what `entries` makes; TorchServe alone reads it. batch_size and max_batch_delay given at a registration win over
+    it, response_timeout does not.
     """
     keys = _common(profile, str(model_store), ports or Ports())
     own = _torchserve if kind == "torchserve" else _mms
@@ -61,8 +62,9 @@ def entries(profile: Profile) -> dict[str, dict[str, dict[str, Any]]]:
             "maxWorkers": wanted.initial_workers,
             "batchSize": wanted.batch_size,
             "maxBatchDelay": wanted.max_batch_delay_ms,
-            "responseTimeout": wanted.response_timeout_s,
         }
+        if wanted.response_timeout_s != profile.response_timeout_s:
+            entry["responseTimeout"] = wanted.response_timeout_s
         made[spec.name] = {spec.version: entry}
     return made
 
@@ -113,6 +115,7 @@ def _common(profile: Profile, model_store: str, ports: Ports) -> dict[str, Any]:
         "inference_address": f"http://127.0.0.1:{ports.inference}",
         "management_address": f"http://127.0.0.1:{ports.management}",
         "model_store": model_store,
+        "default_workers_per_model": profile.initial_workers,
         "job_queue_size": profile.job_queue_size,
         "async_logging": profile.async_logging,
         "max_request_size": profile.max_request_bytes,

@@ -1,0 +1,91 @@
+"""profile list, show, render: what a profile holds, and the config files made from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from slotwise.console import Json, emit, table
+
+if TYPE_CHECKING:
+    from slotwise.profiles import Profile
+
+Form = Literal["toml", "torchserve", "mms"]
+Set = Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE: override a key of the profile; repeatable.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add this module's commands."""
+    profile = typer.Typer(no_args_is_help=True, help="Profiles: what they hold, and the config files made from them.")
+    profile.command("list")(list_profiles)
+    profile.command("show")(show)
+    profile.command("render")(render)
+    app.add_typer(profile, name="profile")
+
+
+def list_profiles(as_json: Json = False) -> None:
+    """List the profiles: this folder's own and those that come along."""
+    from slotwise.profiles import load_profile
+    from slotwise.project import profiles
+
+    found = [load_profile(name, environ={}, cores=0) for name in profiles()]
+    keys = ("name", "batch_size", "max_batch_delay_ms", "initial_workers", "device", "engine", "padding")
+    columns = ["name", "batch", "delay ms", "workers", "device", "engine", "padding"]
+    data = [profile.model_dump() for profile in found]
+
+    def shown() -> Any:
+        for profile in found:
+            typer.echo(f"{profile.name}: {profile.description}")
+        return table("", columns, [[getattr(profile, key) for key in keys] for profile in found])
+
+    emit(data, as_json, shown)
+
+
+def show(
+    name: Annotated[str, typer.Argument(help="A profile's name, or a .toml file.")],
+    set_: Set = None,
+    form: Annotated[Form, typer.Option("--as", help="The profile's own keys, or a server's config.properties.")] = "toml",
+    as_json: Json = False,
+) -> None:
+    """Show every key of a profile, with what the environment and --set change."""
+    from slotwise.commands.server import pairs
+    from slotwise.profiles import load_profile
+    from slotwise.render import entries, render_properties
+
+    profile = load_profile(name, pairs(set_ or []))
+    if form != "toml":
+        text = render_properties(profile, form, models=entries(profile))
+        emit({"name": profile.name, "server": form, "properties": text}, as_json, lambda: typer.echo(text, nl=False))
+        return
+    emit(profile.model_dump(), as_json, lambda: typer.echo(_toml(profile), nl=False))
+
+
+def render(
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; exit with 1 where a file is not up to date.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write profiles/NAME.properties, their log settings, and config.properties (= cpu) for a bare `torchserve`."""
+    from slotwise import render as rendering
+
+    if check:
+        rendering.check(Path.cwd())
+        emit({"up_to_date": True}, as_json, lambda: "every config file is what its profile renders to")
+        return
+    written = rendering.write(Path.cwd())
+    emit({"written": written}, as_json, lambda: "\n".join(f"wrote {path}" for path in written) or "nothing to write")
+
+
+def _toml(profile: Profile) -> str:
+    import json
+
+    from slotwise.profiles import SECTIONS
+
+    lines = [f"# {profile.name}: {profile.description}"]
+    for section in SECTIONS:
+        lines += ["", f"[{section}]"]
+        for key in profile.section(section):
+            setting = f"{key} = {json.dumps(getattr(profile, key))}"
+            lines.append(f"{setting:40}# {type(profile).model_fields[key].description}")
+    return "\n".join(lines) + "\n"
