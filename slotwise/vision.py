@@ -1,13 +1,25 @@
-"""What the picture models' make.py share: a network that takes pixels, and its files for every engine."""
+"""What the picture models' make.py share: a network that takes pixels, its files for every engine, and their comparison."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import io
+import json
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+
+from slotwise import agreement
+from slotwise.model_spec import ModelSpec
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 
 class Pixels(nn.Module):
@@ -24,16 +36,78 @@ class Pixels(nn.Module):
         return result
 
 
-def save_torchscript(module: nn.Module, pixels: Tensor, path: Path) -> None:
-    """Trace `module` on `pixels` [b, h, w, c]; any b can be served afterwards."""
+def export(
+    spec: ModelSpec, module: nn.Module, pixels: Any, out: Path, progress: Progress, *, trained: bool, note: str = ""
+) -> dict[str, Any]:
+    """Write the weights that model.toml names, compare every engine with `module` in eager fp32, and leave the verdicts.
+
+    pixels: uint8 [n, h, w, c]; int8 is calibrated on them, too. Writes facts.json and engines.json beside the weights.
+    """
+    weights = {key: value for key, value in spec.weights.model_dump().items() if value}
+    module, tensor = module.eval(), torch.from_numpy(pixels)
+    task = progress.add_task(f"{spec.name}: exporting", total=len(weights) + 1)
+    for key, name in weights.items():
+        WRITERS[key](module, tensor, out / name, out / weights.get("onnx", ""))
+        progress.advance(task)
+    (out / "facts.json").write_text(json.dumps({"untrained": not trained, "weights": note}, indent=2), "utf-8")
     with torch.inference_mode():
-        torch.jit.trace(module.eval(), pixels, check_trace=False).save(str(path))
+        measured = agreement.check(out, weights, lambda rows: module(torch.from_numpy(rows)), pixels, trained)
+    progress.advance(task)
+    for engine, verdict in measured["engines"].items():
+        if not verdict["passed"]:
+            progress.console.print(f"{spec.name}: {engine} is refused: {verdict['why']}", highlight=False)
+    return measured
 
 
-def save_onnx(module: nn.Module, pixels: Tensor, path: Path) -> None:
-    """Write one self-contained ONNX file with a dynamic batch axis."""
+def _save_torchscript(module: nn.Module, pixels: Tensor, path: Path, onnx: Path) -> None:
+    with torch.inference_mode(), _quiet():
+        torch.jit.trace(module, pixels[:2], check_trace=False).save(str(path))
+
+
+def _save_export(module: nn.Module, pixels: Tensor, path: Path, onnx: Path) -> None:
     axis = {0: torch.export.Dim("b", min=1, max=4096)}
-    program: Any = torch.onnx.export(
-        module.eval(), (pixels,), input_names=["pixels"], output_names=["logits"], dynamic_shapes=(axis,), dynamo=True, verbose=False
-    )
-    program.save(str(path), external_data=False)
+    with _quiet():
+        torch.export.save(torch.export.export(module, (pixels[:2],), dynamic_shapes=(axis,)), str(path))
+
+
+def _save_onnx(module: nn.Module, pixels: Tensor, path: Path, onnx: Path) -> None:
+    axis = {0: torch.export.Dim("b", min=1, max=4096)}
+    names = {"input_names": ["pixels"], "output_names": ["logits"]}
+    with _quiet():
+        program: Any = torch.onnx.export(module, (pixels[:2],), dynamic_shapes=(axis,), dynamo=True, verbose=False, **names)
+        program.save(str(path), external_data=False)
+
+
+def _save_openvino_int8(module: nn.Module, pixels: Tensor, path: Path, onnx: Path) -> None:
+    import nncf
+    import openvino
+
+    nncf.set_log_level(logging.ERROR)
+    rows = nncf.Dataset([row[None] for row in pixels.numpy()])
+    graph = openvino.Core().read_model(onnx)
+    with _quiet():
+        quantized = nncf.quantize(graph, rows, preset=nncf.QuantizationPreset.MIXED, subset_size=len(pixels))
+    openvino.save_model(quantized, path, compress_to_fp16=False)
+
+
+WRITERS = {
+    "torchscript": _save_torchscript,
+    "export": _save_export,
+    "onnx": _save_onnx,
+    "openvino_int8": _save_openvino_int8,
+}
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Exporters talk a lot; what matters they raise."""
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def classes_right(module: nn.Module, pixels: Any, targets: Any) -> float:
+    """The share of pictures, uint8 [n, h, w, c], whose best label is the target's, int [n]."""
+    with torch.inference_mode():
+        best = [module(rows).argmax(1).numpy() for rows in torch.from_numpy(pixels).split(64)]
+    return float((np.concatenate(best) == targets).mean())

@@ -17,7 +17,8 @@ from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 
 from slotwise.errors import SlotwiseError
-from slotwise.vision import Pixels, save_onnx, save_torchscript
+from slotwise.model_spec import load_spec
+from slotwise.vision import Pixels, classes_right, export
 from slotwise.worker.images import Recipe
 
 if TYPE_CHECKING:
@@ -29,23 +30,22 @@ LEAST_ACCURACY = 0.98
 
 
 def make(out: Path, weights: str | None, progress: Progress) -> dict[str, Any]:
-    """Write digits.pt and digits.onnx; returns the accuracy on digits that training never saw."""
+    """Write the files that model.toml names; returns the accuracy on digits that training never saw."""
     if weights not in (None, "none"):
         raise SlotwiseError("the digits model trains its own weights", "leave out --weights")
     started = time.monotonic()
     pictures, labels = handwriting()
     train, test = split(labels)
-    items = torch.from_numpy(np.stack([RECIPE(png(picture)) for picture in pictures]))  # [n, 28, 28, 1]
-    targets = torch.from_numpy(labels)
-    model = fit(items[train], targets[train], progress)
-    with torch.inference_mode():
-        accuracy = float((model(items[test]).argmax(1) == targets[test]).float().mean())
+    items = np.stack([RECIPE(png(picture)) for picture in pictures])  # [n, 28, 28, 1]
+    model = fit(torch.from_numpy(items[train]), torch.from_numpy(labels[train]), progress)
+    accuracy = classes_right(model, items[test], labels[test])
     progress.console.print(f"digits: accuracy {accuracy:.2%} on {len(test)} held-out digits", highlight=False)
     if accuracy < LEAST_ACCURACY:
         raise SlotwiseError(f"the digits model reached only {accuracy:.2%}", f"at least {LEAST_ACCURACY:.0%} were expected")
-    save_torchscript(model, items[:2], out / "digits.pt")
-    save_onnx(model, items[:2], out / "digits.onnx")
-    return {"accuracy": accuracy, "held_out": len(test), "trained_on": len(train), "made_s": round(time.monotonic() - started, 1)}
+    spec = load_spec(Path(__file__).parent)
+    measured = export(spec, model, items[test], out, progress, trained=True)
+    made_s = round(time.monotonic() - started, 1)
+    return {"accuracy": accuracy, "held_out": len(test), "trained_on": len(train), "made_s": made_s, **measured}
 
 
 def handwriting() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

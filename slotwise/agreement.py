@@ -1,0 +1,98 @@
+"""Does every engine say what eager fp32 says? Asked at build; an engine that fails is refused and never served.
+
+Trained weights are compared by their answer: the share of pictures with the same best label (99%, int8 98%). Untrained ones
+have no meaningful best label: the largest difference of any probability counts (0.02). bf16 is compared where the building
+machine has it in hardware, else it stays unchecked and is said so.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slotwise.errors import SlotwiseError
+from slotwise.worker.engines import CHECKS, forms, installed, load_engine
+from slotwise.worker.engines.processor import has_bf16
+from slotwise.worker.settings import Settings
+
+LEAST_AGREEMENT = {"fp32": 0.99, "bf16": 0.99, "int8": 0.98}
+MOST_DIFFERENCE = 0.02
+BATCH = 8
+CANDIDATES = (
+    ("torch", "fp32"),
+    ("torch", "bf16"),
+    ("onnxruntime", "fp32"),
+    ("openvino", "fp32"),
+    ("openvino", "bf16"),
+    ("openvino", "int8"),
+)
+
+Predict = Callable[[Any], Any]
+
+
+def check(out: Path, weights: Mapping[str, str], reference: Predict, pixels: Any, trained: bool) -> dict[str, Any]:
+    """Compare every installed engine on the weights in `out` with `reference` (eager fp32), and write `out`/engines.json.
+
+    pixels: [n, ...]. Returns {"engines": {"openvino-fp32": {"top1_agreement", "largest_difference", "passed", ...}}}. Raises
+    SlotwiseError where none passes.
+    """
+    wanted = _run(reference, pixels)[0]
+    verdicts = {
+        f"{name}-{precision}": _verdict(out, weights, name, precision, wanted, pixels, trained)
+        for name, precision in CANDIDATES
+        if forms(name, precision) & set(weights) and installed(name)
+    }
+    if not any(verdict["passed"] and verdict["checked"] for verdict in verdicts.values()):
+        raise SlotwiseError("no engine gives the answers of eager fp32", f"see {out / CHECKS}")
+    carried = {name: {key: verdict[key] for key in verdict if key != "images_per_s"} for name, verdict in verdicts.items()}
+    (out / CHECKS).write_text(json.dumps(carried, indent=2), "utf-8")  # no timings: equal builds give equal archives
+    return {"pictures": len(pixels), "trained": trained, "engines": verdicts}
+
+
+def compare(wanted: Any, got: Any, precision: str, trained: bool) -> dict[str, Any]:
+    """Two engines' logits [n, labels]: how far they agree, and whether that is enough."""
+    if got.shape != wanted.shape or not np.isfinite(got).all():
+        return {"passed": False, "why": f"its outputs are {got.shape}, not {wanted.shape}, or not finite"}
+    agreement = float((got.argmax(1) == wanted.argmax(1)).mean())
+    difference = float(np.abs(softmax(got) - softmax(wanted)).max())
+    figures: dict[str, Any] = {"top1_agreement": round(agreement, 4), "largest_difference": round(difference, 5)}
+    if trained and agreement < LEAST_AGREEMENT[precision]:
+        return {**figures, "passed": False, "why": f"only {agreement:.1%} of its answers agree with eager fp32"}
+    if not trained and difference > MOST_DIFFERENCE:
+        return {**figures, "passed": False, "why": f"a probability differs by {difference:.3f} from eager fp32"}
+    return {**figures, "passed": True}
+
+
+def softmax(logits: Any) -> Any:
+    """[n, labels] to probabilities."""
+    grown = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return grown / grown.sum(axis=1, keepdims=True)
+
+
+def _verdict(
+    out: Path, weights: Mapping[str, str], name: str, precision: str, wanted: Any, pixels: Any, trained: bool
+) -> dict[str, Any]:
+    if precision == "bf16" and not has_bf16():
+        return {"passed": True, "checked": False, "why": "the building machine has no bf16 in hardware"}
+    try:
+        settings = Settings(engine=name, precision=precision, threads=2, model={"weights": dict(weights)})
+        got, images_per_s = _run(load_engine(out, settings), pixels)
+    except Exception as error:
+        return {"passed": False, "checked": True, "why": f"{type(error).__name__}: {error}"[:300]}
+    return {**compare(wanted, got, precision, trained), "checked": True, "images_per_s": images_per_s}
+
+
+def _run(predict: Predict, pixels: Any) -> tuple[Any, float]:
+    """Logits [n, labels] in batches of 8, and pictures a second (without the first batch)."""
+    outputs, seconds = [], []
+    for start in range(0, len(pixels), BATCH):
+        begun = time.perf_counter()
+        outputs.append(np.asarray(predict(pixels[start : start + BATCH])))
+        seconds.append(time.perf_counter() - begun)
+    timed = seconds[1:] or seconds
+    return np.concatenate(outputs), round(BATCH / float(np.median(timed)), 1)

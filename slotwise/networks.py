@@ -1,0 +1,95 @@
+"""torchvision's classification networks with the weights a person asked for: a local checkpoint, torchvision's own, or none."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from slotwise.errors import SlotwiseError
+from slotwise.worker.engines.torchvision_compat import ensure_importable
+
+DOWNLOAD_STALLS_S = 30.0
+SEED = 0
+
+
+def network(name: str, labels: int, weights: str, pretraining: bool = False) -> nn.Module:
+    """torchvision's network `name` with one output a label.
+
+    weights: a checkpoint's path, "imagenet" (torchvision's download, kept in torch's own cache) or "none" (random, the same
+    ones every time). pretraining: weights for other labels are welcome, the last layer then starts from scratch.
+    """
+    if not ensure_importable():
+        raise SlotwiseError(f"{name} needs the Python package torchvision", 'pip install "slotwise[torch]"')
+    import torchvision
+
+    if name not in torchvision.models.list_models():
+        raise SlotwiseError(f"torchvision has no network {name!r}", "a usual one is resnet18")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        made: nn.Module = torchvision.models.get_model(name, weights=None, num_classes=labels)
+    if weights != "none":
+        state = _download(name) if weights == "imagenet" else read_checkpoint(Path(weights))
+        _fill(made, state, weights, pretraining)
+    return made.eval()
+
+
+def read_checkpoint(path: Path) -> dict[str, Tensor]:
+    """The tensors in a file that torch.save wrote, wherever training scripts usually keep them in it."""
+    if not path.is_file():
+        raise SlotwiseError(f"there is no weights file {path}", "give a checkpoint's path, `imagenet` or `none`")
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise SlotwiseError(f"{path} is no checkpoint of tensors", "save it with torch.save(model.state_dict(), PATH)") from error
+    for key in ("state_dict", "model"):
+        if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
+            found = found[key]
+    if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
+        raise SlotwiseError(f"{path} is no state_dict", "save it with torch.save(model.state_dict(), PATH)")
+    return {str(key).removeprefix("module."): value for key, value in found.items()}
+
+
+def settle(module: nn.Module, pixels: Tensor) -> None:
+    """Give an untrained network's batch norm the statistics of some pictures: without them deep ones overflow."""
+    norms = [part for part in module.modules() if isinstance(part, nn.BatchNorm2d)]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # a plain average
+    module.train()
+    with torch.inference_mode():
+        module(pixels)
+    module.eval()
+
+
+def _fill(made: nn.Module, state: Mapping[str, Tensor], weights: str, pretraining: bool) -> None:
+    own: dict[str, Any] = made.state_dict()
+    fitting = {key: value for key, value in state.items() if key in own and own[key].shape == value.shape}
+    last = list(own)[-1].rpartition(".")[0]  # the last layer's name: "fc" of a ResNet
+    unfilled = [key for key in own if key not in fitting]
+    if any(not (pretraining and key.startswith(f"{last}.")) for key in unfilled):
+        raise SlotwiseError(
+            f"the weights {weights} do not fit: {unfilled[0]} is missing or has another shape ({len(unfilled)} tensors in all)",
+            "they must be of the same network with the same labels",
+        )
+    made.load_state_dict(fitting, strict=False)
+
+
+def _download(name: str) -> dict[str, Any]:
+    import torchvision
+
+    weights = torchvision.models.get_model_weights(name)["IMAGENET1K_V1"]
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(DOWNLOAD_STALLS_S)
+    try:
+        state: dict[str, Any] = weights.get_state_dict(progress=False, check_hash=True)
+    except (OSError, RuntimeError) as error:
+        hint = "give a local checkpoint with --weights PATH, or --weights none for untrained ones"
+        raise SlotwiseError(f"{name}'s weights could not be downloaded: {error}", hint) from error
+    finally:
+        socket.setdefaulttimeout(before)
+    return state

@@ -1,0 +1,58 @@
+"""Pictures to calibrate int8 with and to compare engines on, where the model brings none of its own."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slotwise.errors import SlotwiseError
+from slotwise.worker.errors import SlotError
+from slotwise.worker.images import Recipe
+
+
+def from_folder(folder: Path, recipe: Recipe, most: int) -> np.ndarray[Any, Any]:
+    """Up to `most` pictures below `folder`, as the model gets them: uint8 [n, h, w, c]; what is no picture is left out."""
+    items = []
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        if len(items) == most:
+            break
+        try:
+            items.append(recipe(file.read_bytes()))
+        except SlotError:
+            continue
+    if not items:
+        raise SlotwiseError(f"there are no pictures in {folder}", "put some JPEG or PNG files there")
+    return np.stack(items)
+
+
+def from_photos(recipe: Recipe, count: int) -> np.ndarray[Any, Any]:
+    """`count` different cuts of scikit-learn's two sample photos: uint8 [count, h, w, c], the same ones every time."""
+    from PIL import Image
+    from sklearn.datasets import load_sample_images
+
+    photos = [Image.fromarray(photo) for photo in load_sample_images().images]
+    random = np.random.default_rng(0)
+    items = []
+    for i in range(count):
+        photo = photos[i % len(photos)]
+        side = int(random.uniform(0.3, 1.0) * min(photo.size))
+        left, top = (int(random.uniform(0, whole - side)) for whole in photo.size)
+        cut = photo.crop((left, top, left + side, top + side)).rotate(90 * int(random.integers(4)))
+        target = io.BytesIO()
+        cut.save(target, "JPEG", quality=90)
+        items.append(recipe(target.getvalue()))
+    return np.stack(items)
+
+
+def sample_jpeg(width: int, height: int, quality: int = 90) -> bytes:
+    """scikit-learn's photo of a temple in China as a JPEG of width x height."""
+    from PIL import Image
+    from sklearn.datasets import load_sample_image
+
+    target = io.BytesIO()
+    photo = Image.fromarray(load_sample_image("china.jpg")).resize((width, height), Image.Resampling.BICUBIC)
+    photo.save(target, "JPEG", quality=quality)
+    return target.getvalue()
