@@ -92,7 +92,7 @@ def _profiles(spec: ModelSpec) -> dict[str, dict[str, Any]]:
         from slotwise.profiles import load_profile
 
         try:
-            settings[name] = load_profile(name, environ={}).for_model(spec.profiles.get(name, {})).worker()
+            settings[name] = load_profile(name, environ={}, cores=0).for_model(spec.profiles.get(name, {})).worker()
         except SlotwiseError as error:
             raise SlotwiseError(f"model {spec.name}: {error.message}", error.hint) from error
     return settings

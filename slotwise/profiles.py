@@ -52,7 +52,7 @@ class Profile(BaseModel):
     response_timeout_s: int = _key("registration", 120, "a batch that takes longer costs its worker", ge=1, le=86_400)
 
     device: Literal["cpu", "cuda"] = _key("worker", "cpu", "where the engine runs; cuda falls back to cpu where there is none")
-    engine: Literal["auto", "torch", "onnxruntime", "openvino", "ctranslate2"] = _key(
+    engine: Literal["auto", "torch", "onnxruntime", "openvino", "ctranslate2", "transformers"] = _key(
         "worker", "auto", "what runs the model; auto: the fastest that is installed and has weights in the archive"
     )
     precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = _key(

@@ -5,6 +5,7 @@ Whoever knows only TorchServe runs `torchserve --start --ts-config profiles/ei.p
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping
@@ -47,26 +48,43 @@ def render_properties(
     return "".join(f"{key}={_value(value)}\n" for key, value in keys.items())
 
 
-def entries(profile: Profile) -> dict[str, dict[str, dict[str, Any]]]:
+Entries = dict[str, dict[str, dict[str, Any]]]
+
+
+def entries(profile: Profile) -> Entries:
     """TorchServe's {name: {version: {marName, batchSize, ...}}} of every known model, as the profile wants it."""
+    found: Entries = {}
+    for folder in project.models().values():
+        found |= entry(profile, folder)
+    return found
+
+
+def registrable(profile: Profile) -> Entries:
+    """The same without models whose model.toml is wrong: `slotwise build` and `slotwise register` say what is."""
+    found: Entries = {}
+    for folder in project.models().values():
+        with contextlib.suppress(SlotwiseError):
+            found |= entry(profile, folder)
+    return found
+
+
+def entry(profile: Profile, folder: Path) -> Entries:
+    """The entry of the model in `folder`. Raises SlotwiseError for a wrong model.toml."""
     from slotwise.model_spec import load_spec
 
-    made: dict[str, dict[str, dict[str, Any]]] = {}
-    for folder in project.models().values():
-        spec = load_spec(folder)
-        wanted = profile.for_model(spec.profiles.get(profile.name, {}), str(folder / "model.toml"))
-        entry = {
-            "defaultVersion": True,
-            "marName": f"{spec.name}.mar",
-            "minWorkers": wanted.initial_workers,
-            "maxWorkers": wanted.initial_workers,
-            "batchSize": wanted.batch_size,
-            "maxBatchDelay": wanted.max_batch_delay_ms,
-        }
-        if wanted.response_timeout_s != profile.response_timeout_s:
-            entry["responseTimeout"] = wanted.response_timeout_s
-        made[spec.name] = {spec.version: entry}
-    return made
+    spec = load_spec(folder)
+    wanted = profile.for_model(spec.profiles.get(profile.name, {}), str(folder / "model.toml"))
+    made = {
+        "defaultVersion": True,
+        "marName": f"{spec.name}.mar",
+        "minWorkers": wanted.initial_workers,
+        "maxWorkers": wanted.initial_workers,
+        "batchSize": wanted.batch_size,
+        "maxBatchDelay": wanted.max_batch_delay_ms,
+    }
+    if wanted.response_timeout_s != profile.response_timeout_s:
+        made["responseTimeout"] = wanted.response_timeout_s
+    return {spec.name: {spec.version: made}}
 
 
 def committed_files() -> dict[str, str]:

@@ -28,6 +28,7 @@ from slotwise.launch import MODULES, launch, own_tmp_dir, run_start_module, wait
 from slotwise.ports import Ports, check_free
 from slotwise.processes import end
 from slotwise.record import Kind, ServerRecord, all_running, need, running
+from slotwise.render import registrable
 
 if TYPE_CHECKING:
     from slotwise.profiles import Profile
@@ -80,21 +81,24 @@ def start(
 ) -> ServerRecord:
     """Start a server and wait until its APIs answer; no model is registered.
 
-    overrides: what `--set` and the environment said (already in `profile`). models: what render_properties takes; only
-    a profile with model_api = false needs it: TorchServe prefers these settings to those of a registration.
+    overrides: what `--set` and the environment said (already in `profile`). models: what render_properties takes, so that
+    a plain `POST /models?url=` gets the profile's batch settings; None: every known model. With model_api = false these are
+    loaded at the start, and there are no others.
     Raises SlotwiseError, with nothing left running, where it cannot.
     """
     ports = ports or Ports()
     check_can_start(name, kind, ports)
     home = java_home()
+    if models is None:
+        models = registrable(profile) if profile.model_api else {}
     state = project.state_dir(name)
     run_id, tmp_dir = uuid.uuid4().hex, own_tmp_dir(state)
     record = ServerRecord(
         name, kind, 0, ports, profile.name, dict(overrides or {}), model_store.resolve(), state, tmp_dir, run_id
     )
     try:
-        write_config(record, profile, models or {})
-        record = launch(record, profile, home, models or {})
+        write_config(record, profile, models)
+        record = launch(record, profile, home, models)
         record.save()
         say(f"waiting for {kind} (pid {record.pid}) to answer")
         wait_until_up(record)
