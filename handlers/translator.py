@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slotwise.worker import BatchHandler, Headers, Request, Settings, SlotError
+from slotwise.worker import BatchHandler, Headers, Request, Settings
 from slotwise.worker import records as contract
-from slotwise.worker.engines.translation import about, load_engine
+from slotwise.worker.engines.pretrained import FOLDER, about
+from slotwise.worker.engines.translation import load_engine
 from slotwise.worker.text import Vocabulary, pack
+
+DEFAULTS = {"beams": 1, "max_records": 1000, "max_input_tokens": 256, "max_output_tokens": 256, "max_group_tokens": 4096}
 
 
 @dataclass(frozen=True)
@@ -27,29 +30,21 @@ class Translator(BatchHandler):
     max_rows = 64
 
     def load(self, model_dir: Path, settings: Settings) -> Any:
-        options = settings.model.get("options", {})
-        self.max_records = options.get("max_records", 1000)
-        self.max_input_tokens = options.get("max_input_tokens", 256)
-        self.max_group_tokens = options.get("max_group_tokens", 4096)
+        options = {**DEFAULTS, **settings.model.get("options", {})}
+        self.max_records, self.max_input_tokens = options["max_records"], options["max_input_tokens"]
+        self.max_group_tokens = options["max_group_tokens"]
         facts = about(model_dir)
         self.note = facts["note"]
-        self.vocabulary = Vocabulary.load(model_dir / "model", facts["languages"])
-        beams, length = options.get("beams", 1), options.get("max_output_tokens", 256)
-        return load_engine(model_dir, settings, beams=beams, max_output_tokens=length)
+        self.vocabulary = Vocabulary.load(model_dir / FOLDER, facts["languages"])
+        return load_engine(model_dir, settings, beams=options["beams"], max_output_tokens=options["max_output_tokens"])
 
     def example(self) -> Row:
         first, second = list(self.vocabulary.languages)[:2]
         return self._row({"id": None, "text": "Good morning."}, first, second)
 
-    def decode(self, body: bytes, headers: Headers) -> list[Row | SlotError]:
+    def decode(self, body: bytes, headers: Headers) -> list[Any]:
         payload = contract.read(body, self.vocabulary.languages, self.max_records)
-        rows: list[Row | SlotError] = []
-        for record in payload.records:
-            try:
-                rows.append(self._row(record, payload.source, payload.target))
-            except SlotError as error:
-                rows.append(error)
-        return rows
+        return contract.each(payload.records, lambda record: self._row(record, payload.source, payload.target))
 
     def groups(self, items: Sequence[Row]) -> list[list[int]]:
         return pack([len(row.source) for row in items], self.max_rows or len(items), self.max_group_tokens)
@@ -59,7 +54,7 @@ class Translator(BatchHandler):
 
     def predict(self, inputs: list[Row]) -> list[str]:
         asked = [row for row in inputs if row.source]
-        made = iter(self.engine([row.source for row in asked], [row.target for row in asked]) if asked else [])
+        made = iter(self.engine([r.source for r in asked], [r.target for r in asked]) if asked else [])
         return [self.vocabulary.decode(next(made)) if row.source else row.text for row in inputs]
 
     def encode(self, output: str, item: Row) -> dict[str, Any]:

@@ -9,7 +9,7 @@ that record's place.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,17 @@ def read(body: bytes, languages: Collection[str], max_records: int) -> Payload:
     if len(records) > max_records:
         raise TooLarge(f"payload.records holds {len(records)} records, but at most {max_records} are taken at once")
     return Payload(source, target, records)
+
+
+def each(records: list[Any], row: Callable[[Any], Any]) -> list[Any]:
+    """`row(record)` of every record, or the SlotError that it raised."""
+    made = []
+    for record in records:
+        try:
+            made.append(row(record))
+        except SlotError as error:
+            made.append(error)
+    return made
 
 
 def text_of(record: Any) -> tuple[Id, str]:

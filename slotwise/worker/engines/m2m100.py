@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from slotwise.worker.engines.pretrained import load_pretrained, release
 from slotwise.worker.padding import pad_sequences
 from slotwise.worker.text import EOS, PAD
 
@@ -21,15 +22,13 @@ class M2M100Engine:
     def __init__(self, folder: Path, *, device: str, precision: str, threads: int, beams: int, max_output_tokens: int):
         import torch
 
-        from slotwise.worker.engines.pretrained import dtype_of, load_pretrained
-
         torch.set_num_threads(threads)
         self.device, self.precision = device, precision
-        self.model = load_pretrained("M2M100ForConditionalGeneration", folder, device, dtype_of(precision))
+        self.model = load_pretrained("M2M100ForConditionalGeneration", folder, device, precision)
         self.options: dict[str, Any] = {"num_beams": beams, "max_new_tokens": max_output_tokens, "do_sample": False}
 
     def __call__(self, sources: Sequence[Sequence[int]], targets: Sequence[int]) -> list[list[int]]:
-        """sources: [b] token ids, language first; targets: [b] ids of the target languages. Returns [b] ids, no specials cut."""
+        """sources: [b] token ids, language first; targets: [b] ids of the target languages. Returns [b] ids."""
         import torch
 
         ids, mask = (torch.from_numpy(part).to(self.device) for part in pad_sequences(sources, PAD))  # [b, t]
@@ -40,10 +39,7 @@ class M2M100Engine:
 
     def release(self) -> None:
         """Free what a failed call holds."""
-        import torch
-
-        if self.device.startswith("cuda"):
-            torch.cuda.empty_cache()
+        release(self.device)
 
 
 def _until_end(row: list[int]) -> list[int]:

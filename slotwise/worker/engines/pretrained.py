@@ -1,34 +1,72 @@
-"""Load what `save_pretrained` wrote, from a local folder alone and without transformers' warnings."""
+"""Load what `save_pretrained` wrote, from a local folder alone and without transformers' warnings.
+
+An archive keeps it in `model/`; `model/slotwise.json` is what the build found out about these weights.
+"""
 
 from __future__ import annotations
 
+import json
+import logging
 from pathlib import Path
 from typing import Any
 
 from slotwise.worker.engines.torchvision_compat import ensure_importable
+from slotwise.worker.settings import Settings
 
+logger = logging.getLogger(__name__)
+
+FOLDER, ABOUT = "model", "slotwise.json"
 TORCH_NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
-def dtype_of(precision: str) -> Any:
-    """torch's dtype of a precision's name. Raises ValueError for one that transformers does not serve."""
+def about(model_dir: Path) -> dict[str, Any]:
+    """What make.py wrote about the weights: `note` (shown with every answer, or None) and what it measured."""
+    facts: dict[str, Any] = json.loads((model_dir / FOLDER / ABOUT).read_text("utf-8"))
+    return facts
+
+
+def on_this_machine(settings: Settings) -> Settings:
+    """The same settings, on the CPU where the profile wants a GPU that is not there."""
+    if settings.device != "cuda":
+        return settings
     import torch
 
-    if precision not in TORCH_NAMES:
-        raise ValueError(f"transformers serves {', '.join(TORCH_NAMES)}, not {precision}")
-    return getattr(torch, TORCH_NAMES[precision])
+    if torch.cuda.is_available():
+        torch.cuda.set_per_process_memory_fraction(settings.memory_fraction)
+        return settings
+    logger.warning("the profile %s wants CUDA, but torch sees no such device: serving on the CPU", settings.profile)
+    return settings.but(device="cpu", precision="auto" if settings.precision == "fp16" else settings.precision)
 
 
-def load_pretrained(architecture: str, folder: Path, device: str, dtype: Any, **options: Any) -> Any:
+def precision_of(settings: Settings) -> str:
+    """fp32, bf16 or fp16. `auto` is fp16 on CUDA and fp32 on the CPU: batch-mates hardly ever change an fp32 answer."""
+    wanted = settings.precision
+    if wanted == "auto":
+        return "fp16" if settings.device == "cuda" else "fp32"
+    if wanted not in TORCH_NAMES:
+        raise ValueError(f"precision is {wanted}, but transformers serves auto, {', '.join(TORCH_NAMES)}")
+    return wanted
+
+
+def load_pretrained(architecture: str, folder: Path, device: str, precision: str, **options: Any) -> Any:
     """A model of transformers' class `architecture`, ready to generate. Raises FileNotFoundError where it is not."""
     if not (folder / "config.json").is_file():  # transformers would take the path for a repository's id
         raise FileNotFoundError(f"there is no config.json in the folder {folder.name}")
     ensure_importable()
+    import torch
     import transformers
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    kind = getattr(transformers, architecture)
-    model = kind.from_pretrained(folder, dtype=dtype, local_files_only=True, **options).to(device).eval()
+    options = {"dtype": getattr(torch, TORCH_NAMES[precision]), "local_files_only": True, **options}
+    model = getattr(transformers, architecture).from_pretrained(folder, **options).to(device).eval()
     model.generation_config.max_length = None  # beside max_new_tokens, every call would warn
     return model
+
+
+def release(device: str) -> None:
+    """Free what a failed call holds on the device."""
+    import torch
+
+    if device.startswith("cuda"):
+        torch.cuda.empty_cache()

@@ -19,7 +19,7 @@ _libraries: list[Any] = []  # a torch.library.Library takes its definitions with
 def ensure_importable() -> bool:
     """Import torchvision, with the missing operators' names defined where that is what it takes. False: not installed."""
     try:
-        import torchvision  # noqa: F401
+        import torchvision
     except ModuleNotFoundError:
         return False
     except RuntimeError as error:

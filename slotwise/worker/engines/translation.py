@@ -9,30 +9,24 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import logging
 from pathlib import Path
 from typing import Any
 
 from slotwise.worker.engines.ctranslate2 import CTranslate2Engine
 from slotwise.worker.engines.m2m100 import M2M100Engine
+from slotwise.worker.engines.pretrained import FOLDER, about, on_this_machine, precision_of
 from slotwise.worker.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 ORDER = {"cpu": ("ctranslate2", "transformers"), "cuda": ("transformers", "ctranslate2")}
 PRECISIONS = {"ctranslate2": ("auto", "int8"), "transformers": ("auto", "fp32", "bf16", "fp16")}
-ABOUT = Path("model") / "slotwise.json"  # what make.py found out: note, languages, engines
-
-
-def about(model_dir: Path) -> dict[str, Any]:
-    """What the build wrote about these weights: `note` (or None), `languages` by code, `engines` that passed its check."""
-    facts: dict[str, Any] = json.loads((model_dir / ABOUT).read_text("utf-8"))
-    return facts
 
 
 def load_engine(model_dir: Path, settings: Settings, *, beams: int, max_output_tokens: int) -> Any:
     """The engine that the profile names. Raises ValueError, one sentence, where it cannot be had."""
+    settings = on_this_machine(settings)
     name = _choose(settings, about(model_dir)["engines"])
     options: dict[str, Any] = {"threads": settings.threads, "beams": beams, "max_output_tokens": max_output_tokens}
     options["device"] = settings.device
@@ -40,9 +34,7 @@ def load_engine(model_dir: Path, settings: Settings, *, beams: int, max_output_t
     if name == "ctranslate2":
         engine = CTranslate2Engine(model_dir / "int8", precision="int8", **options)
     else:
-        half = "fp16" if settings.device == "cuda" else "fp32"
-        precision = half if settings.precision == "auto" else settings.precision
-        engine = M2M100Engine(model_dir / "model", precision=precision, **options)
+        engine = M2M100Engine(model_dir / FOLDER, precision=precision_of(settings), **options)
     logger.info("engine %s, %s, on %s with %d threads", engine.name, engine.precision, engine.device, settings.threads)
     return engine
 

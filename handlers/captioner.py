@@ -1,0 +1,45 @@
+"""Captions with GIT: a picture in, one sentence out; with `Accept: text/plain` the bare sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slotwise.worker import BatchHandler, Headers, Request, Settings
+from slotwise.worker.engines import git
+from slotwise.worker.engines.pretrained import FOLDER, about
+from slotwise.worker.images import Recipe
+
+
+class Captioner(BatchHandler):
+    """Pictures are decoded and cut in the pool, one by one; their pixels become numbers on the device, all at once."""
+
+    def load(self, model_dir: Path, settings: Settings) -> Any:
+        facts = about(model_dir)
+        self.note = facts["note"]
+        self.recipe = Recipe.of(facts["image"])
+        self.words = git.load_words(model_dir / FOLDER)
+        return git.load(model_dir, settings, max_output_tokens=settings.model.get("options", {}).get("max_output_tokens", 48))
+
+    def example(self) -> Any:
+        return np.zeros((self.recipe.height, self.recipe.width, 3), np.uint8)
+
+    def decode(self, body: bytes, headers: Headers) -> list[Any]:
+        return [self.recipe(body)]  # [h, w, 3]
+
+    def encode(self, output: list[int], item: Any) -> dict[str, str]:
+        return {"caption": self.words.decode(output, skip_special_tokens=True)}
+
+    def respond(self, request: Request, results: list[Any]) -> tuple[Any, str]:
+        body, content_type = super().respond(request, results)
+        if request.headers.get("accept", "").startswith("text/plain"):
+            return body["caption"], "text/plain; charset=utf-8"
+        return body, content_type
+
+    def response_headers(self) -> dict[str, str]:
+        return {"x-model-note": self.note} if self.note else {}
+
+
+handle = Captioner.entry_point()

@@ -1,0 +1,85 @@
+"""GIT's files: from a folder, from the hub, or (the default) a tiny one trained here on drawn shapes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from drawing import COLOURS, SHAPES, caption, draw, everything
+
+from slotwise.pretrained import ready, save_local
+from slotwise.worker.engines.git import GitEngine, load_words
+from slotwise.worker.images import Recipe
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+NOTE = f"demonstration model: knows {', '.join(SHAPES)} in {len(COLOURS)} colours; build it with --weights for a real one"
+UNSEEN = 10**6  # seeds from here on were not trained on
+EXAMPLE_SIDE = 256
+CHECKED = 48  # pictures
+
+
+def make(out: Path, weights: str | None, progress: Progress) -> dict[str, Any]:
+    """Write model/ and the example pictures; returns how many captions are right and which precisions keep them."""
+    started, folder = time.monotonic(), out / "model"
+    folder.mkdir()
+    ready()
+    demonstration = weights in (None, "none")
+    if demonstration:
+        from tiny import train
+
+        train(folder, progress)
+    else:
+        save_local(str(weights), folder, "GitForCausalLM", "BertTokenizer", "CLIPImageProcessorPil")
+    made_s = time.monotonic() - started
+    image = _image(folder)
+    measured = _measure(folder, image, progress)
+    keeps = measured["bf16_equal"] == measured["pictures"] and measured["alone_equal"] == measured["pictures"]
+    about = {"note": NOTE if demonstration else None, "image": image, "precisions": ["fp32", "bf16"] if keeps else ["fp32"]}
+    (folder / "slotwise.json").write_text(json.dumps(about, indent=2), "utf-8")
+    draw([("red", "circle")], EXAMPLE_SIDE, UNSEEN).save(out / "red-circle.png")
+    draw([("blue", "square"), ("yellow", "triangle")], EXAMPLE_SIDE, UNSEEN).save(out / "two-shapes.jpg", quality=90)
+    return {"made_s": round(made_s, 1), "demonstration": demonstration, "precisions": about["precisions"], **measured}
+
+
+def _image(folder: Path) -> dict[str, Any]:
+    """These weights' own picture processing, in the words of model.toml's [input]."""
+    from transformers import CLIPImageProcessorPil
+
+    processor = CLIPImageProcessorPil.from_pretrained(folder, local_files_only=True)
+    size, crop = dict(processor.size), dict(processor.crop_size)
+    squeezed = "shortest_edge" not in size
+    height, width = (size if squeezed else crop)["height"], (size if squeezed else crop)["width"]
+    resize = {} if squeezed else {"resize": size["shortest_edge"]}
+    numbers = {"mean": list(processor.image_mean), "std": list(processor.image_std)}
+    return {"shape": [3, height, width], "interpolation": "bicubic", **resize, **numbers}
+
+
+def _measure(folder: Path, image: dict[str, Any], progress: Progress) -> dict[str, Any]:
+    """Captions of unseen drawings: right ones, and those that stay equal in a batch of their own, and in bf16."""
+    known = everything()
+    shown = [known[i * len(known) // CHECKED] for i in range(CHECKED)]
+    recipe, words = Recipe.of(image), load_words(folder)
+    pictures = [np.asarray(recipe.fit(draw(shapes, EXAMPLE_SIDE, UNSEEN + i))) for i, shapes in enumerate(shown)]
+
+    def captions(precision: str, step: int) -> list[str]:
+        settings = {"mean": image["mean"], "std": image["std"], "threads": 2, "max_output_tokens": 48}
+        engine = GitEngine(folder, device="cpu", precision=precision, **settings)
+        rows: list[Sequence[int]] = []
+        for start in progress.track(range(0, len(pictures), step), description="comparing precisions"):
+            rows += engine(np.stack(pictures[start : start + step]))
+        return [words.decode(row, skip_special_tokens=True) for row in rows]
+
+    wanted, batched, alone, half = [caption(shapes) for shapes in shown], *_runs(captions)
+    same = {"alone_equal": alone, "bf16_equal": half}
+    equal = {name: sum(map(str.__eq__, batched, other)) for name, other in same.items()}
+    return {"pictures": CHECKED, "right": sum(map(str.__eq__, wanted, batched)), **equal}
+
+
+def _runs(captions: Any) -> tuple[list[str], list[str], list[str]]:
+    return captions("fp32", 16), captions("fp32", 1), captions("bf16", 16)

@@ -1,0 +1,85 @@
+"""GIT through transformers: b pictures to b captions in one `generate`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from slotwise.worker.engines.pretrained import FOLDER, about, load_pretrained, on_this_machine, precision_of, release
+from slotwise.worker.engines.torchvision_compat import ensure_importable
+from slotwise.worker.settings import Settings
+
+
+class GitEngine:
+    """mean, std: one number a channel, for values 0..1. max_output_tokens: the same for every row of every batch."""
+
+    name = "transformers"
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        device: str,
+        precision: str,
+        threads: int,
+        mean: Sequence[float],
+        std: Sequence[float],
+        max_output_tokens: int,
+    ):
+        import torch
+
+        torch.set_num_threads(threads)
+        self.device, self.precision = device, precision
+        # GIT has no other attention than the eager one
+        self.model = load_pretrained("GitForCausalLM", folder, device, precision, attn_implementation="eager")
+        self.mean = torch.tensor(mean, device=device).reshape(1, 3, 1, 1) * 255
+        self.std = torch.tensor(std, device=device).reshape(1, 3, 1, 1) * 255
+        self.options: dict[str, Any] = {"max_new_tokens": max_output_tokens, "do_sample": False, "num_beams": 1}
+
+    def __call__(self, pictures: Any) -> list[list[int]]:
+        """uint8 [b, h, w, 3] to [b] token ids, the end cut off."""
+        import torch
+
+        config = self.model.config
+        pixels = torch.from_numpy(pictures).to(self.device).permute(0, 3, 1, 2).float()  # [b, 3, h, w]
+        pixels = ((pixels - self.mean) / self.std).to(self.model.dtype)
+        start = torch.full((len(pictures), 1), config.bos_token_id, device=self.device)  # [b, 1]
+        with torch.inference_mode():
+            made = self.model.generate(
+                pixel_values=pixels, input_ids=start, attention_mask=torch.ones_like(start), **self.options
+            )
+        rows: list[list[int]] = made[:, 1:].tolist()
+        end = config.eos_token_id
+        return [row[: row.index(end)] if end in row else row for row in rows]
+
+    def release(self) -> None:
+        """Free what a failed call holds."""
+        release(self.device)
+
+
+def load(model_dir: Path, settings: Settings, *, max_output_tokens: int) -> GitEngine:
+    """The archive's GIT as the profile wants it; bf16 on a CPU only where the build saw that it keeps the captions."""
+    settings, facts = on_this_machine(settings), about(model_dir)
+    precision = precision_of(settings)
+    if settings.engine not in ("auto", "transformers"):
+        raise ValueError(f"engine is {settings.engine!r}, but captions take auto or transformers")
+    if settings.device == "cpu" and precision not in facts["precisions"]:
+        raise ValueError(f"the build refused {precision}: it changes captions (it passed {', '.join(facts['precisions'])})")
+    return GitEngine(
+        model_dir / FOLDER,
+        device=settings.device,
+        precision=precision,
+        threads=settings.threads,
+        mean=facts["image"]["mean"],
+        std=facts["image"]["std"],
+        max_output_tokens=max_output_tokens,
+    )
+
+
+def load_words(folder: Path) -> Any:
+    """The tokenizer that turns ids into a caption."""
+    ensure_importable()
+    from transformers import BertTokenizer
+
+    return BertTokenizer.from_pretrained(folder, local_files_only=True)
