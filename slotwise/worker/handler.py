@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from slotwise.worker import digests, reading, report
+from slotwise.worker import digests, mms_frames, reading, report
 from slotwise.worker.answer import Answer, refusal, serialise
 from slotwise.worker.batch import Batch, Request
 from slotwise.worker.context import Headers, ServerContext
@@ -110,6 +110,8 @@ class BatchHandler:
     def initialize(self, context: ServerContext) -> None:
         """Verify the archive, load the engine and run it at every size that will be served."""
         digests.verify(context.model_dir)
+        if context.server == "mms":
+            mms_frames.install()
         self.settings = Settings.load(context.model_dir, os.environ, context.gpu_id, context.batch_size)
         self.settings.limit_threads()
         self.engine = self.load(context.model_dir, self.settings)

@@ -1,0 +1,56 @@
+"""Requests that arrive together, so that they share a batch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from slotwise.inference import InferenceClient
+
+GAP_S = 0.01  # enough for requests to arrive in the order in which they were sent, nearly always
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one request got. batch_size, slot: None where the handler was not asked."""
+
+    status: int
+    body: Any
+    batch_size: int | None
+    slot: int | None
+    headers: httpx.Headers
+
+    @property
+    def is_clean_error(self) -> bool:
+        """A JSON error of ours, in the agreed form, that gives nothing away."""
+        error = self.body.get("error", {}) if isinstance(self.body, dict) else {}
+        told = str(error.get("message", ""))
+        return error.get("code") == self.status and bool(told) and "secret" not in told and "Traceback" not in told
+
+
+def answer(response: httpx.Response) -> Answer:
+    """The parts of a response that tests look at."""
+    try:
+        body = response.json()
+    except ValueError:
+        body = response.text
+    numbers = [response.headers.get(name) for name in ("x-batch-size", "x-batch-slot")]
+    size, slot = [None if number is None else int(number) for number in numbers]
+    return Answer(response.status_code, body, size, slot, response.headers)
+
+
+def burst(client: InferenceClient, model: str, bodies: Sequence[bytes], gap_s: float = GAP_S) -> list[Answer]:
+    """Send each body as a request of its own, all at once; answers in the order of the bodies."""
+    started = time.monotonic()
+
+    def send(i: int) -> Answer:
+        time.sleep(max(0.0, started + i * gap_s - time.monotonic()))
+        return answer(client.predict(model, bodies[i]))
+
+    with ThreadPoolExecutor(len(bodies)) as pool:
+        return list(pool.map(send, range(len(bodies))))
