@@ -203,7 +203,8 @@ def _parse(data: Mapping[str, Any], source: str) -> Profile:
         hint = field.description or ""
         if unit:
             hint += f", a whole number of {unit}"
-        raise SlotwiseError(f"{source}: {key}: {first['msg'].lower()}, not {data[key]!r}", hint) from failed
+        said = first["msg"].replace("Input should", "must", 1)
+        raise SlotwiseError(f"{source}: {key}: {said}, not {data[key]!r}", hint) from failed
 
 
 def _unknown(key: str, source: str, known: list[str]) -> SlotwiseError:
