@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotwise import archive, project
 from slotwise.archive import ArchiveInfo
+from slotwise.errors import SlotwiseError
 from slotwise.fetch import fetch, is_url
 from slotwise.model_spec import load_spec
 
@@ -50,21 +52,45 @@ def registration(info: ArchiveInfo, profile: Profile, overrides: Mapping[str, st
     return profile.for_model({key: value for key, value in wishes.items() if key not in overrides}).registration()
 
 
+def preloaded(infos: Iterable[ArchiveInfo], profile: Profile, overrides: Mapping[str, str]) -> dict[str, Any]:
+    """The models that TorchServe loads at its start where the profile keeps its model API off, as its `models` key."""
+    found: dict[str, Any] = {}
+    for info in infos:
+        settings = registration(info, profile, overrides)
+        workers = settings["initial_workers"]
+        found[info.name] = {
+            info.version: {
+                "defaultVersion": True,
+                "marName": info.path.name,
+                "minWorkers": workers,
+                "maxWorkers": workers,
+                "batchSize": settings["batch_size"],
+                "maxBatchDelay": settings["max_batch_delay"],
+                "responseTimeout": settings["response_timeout"],
+            }
+        }
+    return found
+
+
 def deploy(
     client: ManagementClient,
     info: ArchiveInfo,
     settings: Mapping[str, Any],
     progress: Callable[[int, int], None] = lambda ready, wanted: None,
+    *,
+    preloaded: bool = False,
 ) -> LiveModel:
-    """Register an archive of the model store and wait until all its workers are READY.
+    """Register an archive of the model store and wait until all its workers are READY. preloaded: it is registered.
 
     Raises SlotwiseError, with the model unregistered again, where it does not become ready.
     """
-    client.register(info.path.name, **settings)
+    if not preloaded:
+        client.register(info.path.name, **settings)
     try:
         return client.wait_ready(info.name, settings["initial_workers"], version=info.version, progress=progress)
     except BaseException:
-        client.unregister(info.name, info.version)
+        with suppress(SlotwiseError):
+            client.unregister(info.name, info.version)
         raise
 
 

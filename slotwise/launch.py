@@ -89,7 +89,7 @@ def launch(record: ServerRecord, profile: Profile, home: Path, models: Mapping[s
     arguments = ["--start", config, "config.properties", "--log-config", "log4j2.xml"]
     arguments += ["--model-store", str(record.model_store)]
     arguments += ["--ncs"] if record.kind == "torchserve" else []
-    if models and not profile.model_api:  # then nothing can be registered later
+    if models and not profile.model_api and record.kind == "torchserve":  # then nothing can be registered later
         arguments += ["--models", *(version["marName"] for model in models.values() for version in model.values())]
     run_start_module(record, arguments, {"JAVA_HOME": str(home), **_worker_side(record, profile)})
     try:

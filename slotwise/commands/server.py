@@ -43,7 +43,7 @@ def serve(
     import os
 
     from slotwise import project
-    from slotwise.deploy import obtain
+    from slotwise.deploy import obtain, preloaded
     from slotwise.ports import Ports
     from slotwise.profiles import ENVIRONMENT, load_profile
     from slotwise.server import check_can_start, start
@@ -57,7 +57,8 @@ def serve(
     archives = [obtain(model, store, say=say) for model in models or []]
     with interruptible():
         say(f"starting {server}")
-        record = start(name, server, wanted, model_store=store, ports=ports, overrides=overrides)
+        loaded = None if wanted.model_api else preloaded(archives, wanted, overrides)
+        record = start(name, server, wanted, model_store=store, ports=ports, overrides=overrides, models=loaded)
         try:
             live = [_deploy(record, info, wanted) for info in archives]
             emit(_as_json(record, live), as_json, lambda: _show(record, live))
@@ -127,14 +128,15 @@ def _deploy(record: ServerRecord, info: ArchiveInfo, profile: Profile) -> LiveMo
     from slotwise.deploy import deploy, registration
     from slotwise.management import ManagementClient
 
-    say(f"registering {info.name} {info.version}")
+    loaded = not profile.model_api and record.kind == "torchserve"
+    say(f"loading {info.name} {info.version}" if loaded else f"registering {info.name} {info.version}")
     with ManagementClient(record) as client, progress() as shown:
         task = shown.add_task(f"loading {info.name}", total=None)
 
         def advance(ready: int, wanted: int) -> None:
             shown.update(task, completed=ready, total=wanted)
 
-        return deploy(client, info, registration(info, profile, record.overrides), advance)
+        return deploy(client, info, registration(info, profile, record.overrides), advance, preloaded=loaded)
 
 
 def _as_json(record: ServerRecord, live: list[LiveModel]) -> dict[str, object]:
