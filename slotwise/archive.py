@@ -72,7 +72,7 @@ def build(
 
     weights: passed to the model's make.py. A second build of the same inputs trains nothing and gives the same bytes.
     """
-    from slotwise import console
+    from slotwise import console, onnx_graph
     from slotwise.weights import check_fit, made
 
     folder = project.model_folder(str(folder_or_name))
@@ -87,13 +87,15 @@ def build(
         raise SlotwiseError(f"{folder} has no make.py that could take --weights", "name the weights in its model.toml")
     else:
         check_fit(folder, spec)
+    spec, sources, graph = onnx_graph.fit(spec, sources)
+    measured = {**measured, **graph}
     out_dir = out_dir or project.model_store()
     out_dir.mkdir(parents=True, exist_ok=True)
     archive = out_dir / f"{spec.name}.mar"
     pack(spec, sources, archive)
-    facts = {"model": spec.name, "version": spec.version, "archive": archive.name, "weights": weights}
+    about = {"model": spec.name, "version": spec.version, "archive": archive.name, "weights": weights}
     size = {"size_bytes": archive.stat().st_size, "sha256": file_sha256(archive)}
-    report = {**facts, **size, "build_s": round(time.monotonic() - started, 1), "measured": measured}
+    report = {**about, **size, "build_s": round(time.monotonic() - started, 1), "measured": measured}
     (out_dir / f"{spec.name}.report.json").write_text(json.dumps(report, indent=2) + "\n", "utf-8")
     return archive
 

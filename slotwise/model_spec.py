@@ -64,9 +64,10 @@ class Input(_Section):
     shape: [c, h, w] for a picture (c = 1 is greyscale), [t] or anything else for other tensors. resize: the shorter side
     before the central cut of h x w; without it the whole picture is squeezed. ink: find a drawn sign on its paper.
     dtype: what the weights take; mean, std: one number a channel, for values 0..1, where they take normalised floats.
-    max_pixels: a larger picture is refused with 413.
+    max_pixels: a larger picture is refused with 413. name: the ONNX graph's input, checked at build.
     """
 
+    name: str | None = None
     shape: list[int] = []
     dtype: Literal["float32", "uint8", "int64"] = "float32"
     resize: Count | None = None

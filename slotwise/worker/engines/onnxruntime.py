@@ -13,7 +13,7 @@ from slotwise.worker.settings import Settings
 
 
 class OnnxRuntimeEngine:
-    """Runs a graph with one input and one output."""
+    """Runs a graph with one input and one output; where its batch is fixed at 1, row by row."""
 
     name = "onnxruntime"
     precision = "fp32"
@@ -22,6 +22,7 @@ class OnnxRuntimeEngine:
     def __init__(self, session: onnxruntime.InferenceSession) -> None:
         self.session = session
         self.inputs = session.get_inputs()[0].name
+        self.row_by_row = session.get_inputs()[0].shape[:1] == [1]
 
     def warm_up(self, example: Any, sizes: Iterable[int]) -> None:
         """Plan the memory of each size."""
@@ -30,6 +31,8 @@ class OnnxRuntimeEngine:
 
     def __call__(self, inputs: Any) -> Any:
         """[b, ...] to [b, ...]."""
+        if self.row_by_row:
+            return np.concatenate([self.session.run(None, {self.inputs: inputs[i : i + 1]})[0] for i in range(len(inputs))])
         return self.session.run(None, {self.inputs: inputs})[0]
 
 

@@ -14,13 +14,14 @@ from slotwise.worker.settings import Settings
 
 
 class OpenVinoEngine:
-    """Runs a graph with one input and one output."""
+    """Runs a graph with one input and one output; where its batch is fixed at 1, row by row."""
 
     name = "openvino"
     device = "cpu"
 
     def __init__(self, compiled: openvino.CompiledModel, precision: str) -> None:
         self.request = compiled.create_infer_request()
+        self.row_by_row = compiled.input(0).partial_shape[0].is_static
         self.precision = precision
 
     def warm_up(self, example: Any, sizes: Iterable[int]) -> None:
@@ -30,7 +31,13 @@ class OpenVinoEngine:
 
     def __call__(self, inputs: Any) -> Any:
         """[b, ...] to [b, ...], a copy: the engine's own memory is written again by the next call."""
-        self.request.infer([np.ascontiguousarray(inputs)], share_inputs=True)
+        inputs = np.ascontiguousarray(inputs)
+        if self.row_by_row:
+            return np.concatenate([self._run(inputs[i : i + 1]) for i in range(len(inputs))])
+        return self._run(inputs)
+
+    def _run(self, inputs: Any) -> Any:
+        self.request.infer([inputs], share_inputs=True)
         return self.request.get_output_tensor(0).data.astype(np.float32)
 
 

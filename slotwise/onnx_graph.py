@@ -1,0 +1,159 @@
+"""Any ONNX classifier made fit for batches: old opsets converted, a batch fixed at 1 made dynamic where the graph allows it.
+
+What is changed is tried: three rows at once must give what each gives alone in the graph as it came. Where they do not, the
+graph stays as it was and its rows are run one by one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from slotwise import project
+from slotwise.errors import SlotwiseError
+from slotwise.model_spec import ModelSpec
+
+OPSET = 17  # both engines run it; older graphs are converted where onnx can
+TOLERANCE = 1e-3
+BATCH = "batch"
+
+
+def fit(spec: ModelSpec, sources: list[Path]) -> tuple[ModelSpec, list[Path], dict[str, Any]]:
+    """What a build goes on with: the description with `options.onnx`, the folders to take files from, and the facts."""
+    name = spec.weights.onnx
+    source = next((folder / name for folder in sources if name and (folder / name).is_file()), None)
+    if source is None or importlib.util.find_spec("onnx") is None or importlib.util.find_spec("onnxruntime") is None:
+        return spec, sources, {}
+    folder, facts = prepare(spec, source)
+    told = spec.model_copy(update={"options": {**spec.options, "onnx": facts}})
+    return told, [folder, *sources] if folder else sources, {"onnx": facts}
+
+
+def prepare(spec: ModelSpec, source: Path) -> tuple[Path | None, dict[str, Any]]:
+    """A folder that holds the graph to serve instead of `source` (None: nothing had to be changed), and what became of it.
+
+    The facts: "batch" is "dynamic", "made dynamic" or "row by row"; "opset" the version, or `9 -> 17`; "input" its name.
+    Raises SlotwiseError where the graph is not one tensor of spec.input.shape in.
+    """
+    import onnx
+
+    try:
+        graph = onnx.load(source)
+        onnx.checker.check_model(graph)
+    except Exception as error:
+        raise SlotwiseError(
+            f"{source.name} is no ONNX graph: {str(error).splitlines()[0]}", "export the model again"
+        ) from error
+    tensor = _input(graph, spec, source)
+    first = tensor.type.tensor_type.shape.dim[0]
+    opset = next(o.version for o in graph.opset_import if o.domain in ("", "ai.onnx"))
+    facts: dict[str, Any] = {"input": tensor.name, "opset": str(opset)}
+    if opset >= OPSET and not first.HasField("dim_value"):
+        return None, {**facts, "batch": "dynamic"}
+    if first.HasField("dim_value") and first.dim_value != 1:
+        raise SlotwiseError(
+            f"{source.name}: its batch is fixed at {first.dim_value}", "export it with a dynamic batch, or a batch of 1"
+        )
+    made = _converted(graph, opset)
+    facts["opset"] = f"{opset} -> {OPSET}" if made is not graph else str(opset)
+    fixed = first.HasField("dim_value")
+    changed = _dynamic(made) if fixed else made
+    good = _same(graph, changed, tensor.name, spec)
+    kept = changed if good else graph
+    facts["batch"] = ("made dynamic" if good else "row by row") if fixed else "dynamic"
+    facts["opset"] = facts["opset"] if good else str(opset)
+    data = kept.SerializeToString(deterministic=True)
+    folder = project.cache_dir() / spec.name / f"onnx-{hashlib.sha256(data).hexdigest()[:16]}"
+    target = folder / str(spec.weights.onnx)
+    if not target.is_file():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_suffix(".partial")
+        partial.write_bytes(data)
+        partial.replace(target)
+    return folder, facts
+
+
+def _input(graph: Any, spec: ModelSpec, source: Path) -> Any:
+    """The graph's one input, of the shape that model.toml says; weights listed as inputs (old exports) do not count."""
+    constants = {tensor.name for tensor in graph.graph.initializer}
+    inputs = [value for value in graph.graph.input if value.name not in constants]
+    wanted = spec.input.name
+    chosen = [value for value in inputs if wanted in (None, value.name)]
+    names = ", ".join(value.name for value in inputs)
+    if len(inputs) != 1 or not chosen:
+        raise SlotwiseError(
+            f"{source.name} has the inputs {names}; one is wanted{f', {wanted}' if wanted else ''}", "cut the graph"
+        )
+    sides = [dim.dim_value if dim.HasField("dim_value") else None for dim in chosen[0].type.tensor_type.shape.dim]
+    shape = spec.input.shape
+    free = None in sides[1:]
+    if len(sides) != len(shape) + 1 or (
+        not free and sorted(map(str, sides[1:])) != sorted(map(str, shape))
+    ):  # pictures come h, w, c
+        has = "x".join(str(side or "?") for side in sides)
+        raise SlotwiseError(
+            f"{source.name} takes {has}, but model.toml says input.shape = {shape}", "the shape of one item, without the batch"
+        )
+    return chosen[0]
+
+
+def _converted(graph: Any, opset: int) -> Any:
+    from onnx import version_converter
+
+    if opset >= OPSET:
+        return graph
+    try:
+        return version_converter.convert_version(graph, OPSET)
+    except Exception:  # not every old operator has a successor; engines still run it
+        return graph
+
+
+def _dynamic(graph: Any) -> Any:
+    """The graph with a free batch; a Reshape to [1, ...] keeps its input's first side instead."""
+    import onnx
+
+    made = onnx.ModelProto()
+    made.CopyFrom(graph)
+    constants = {tensor.name: tensor for tensor in made.graph.initializer}
+    for value in [*made.graph.input, *made.graph.output]:
+        dims = value.type.tensor_type.shape.dim
+        if value.name not in constants and dims and dims[0].dim_value == 1:
+            dims[0].dim_param = BATCH
+    del made.graph.value_info[:]
+    for node in made.graph.node:
+        shape = constants.get(node.input[1]) if node.op_type == "Reshape" and node.input[0] not in constants else None
+        sides = onnx.numpy_helper.to_array(shape).copy() if shape is not None else None
+        if sides is not None and sides.ndim == 1 and len(sides) > 1 and sides[0] == 1:
+            sides[0] = 0
+            name = f"{node.output[0]}_shape"  # its own: another Reshape may share the constant
+            made.graph.initializer.append(onnx.numpy_helper.from_array(sides, name))
+            node.input[1] = name
+    return made
+
+
+def _same(graph: Any, changed: Any, name: str, spec: ModelSpec) -> bool:
+    """Whether three different rows at once give what each gives alone in the graph as it came."""
+    import numpy as np
+    import onnxruntime
+
+    draw = np.random.default_rng(0)
+    taken = next(value for value in graph.graph.input if value.name == name).type.tensor_type.shape.dim
+    shape = [dim.dim_value or wanted for dim, wanted in zip(list(taken)[1:], spec.input.shape, strict=True)]
+    rows = draw.normal(size=(3, *shape)).astype(spec.input.dtype)
+    if spec.input.dtype == "uint8":
+        rows = draw.integers(0, 256, size=rows.shape, dtype=np.uint8)
+    quiet = onnxruntime.SessionOptions()
+    quiet.log_severity_level = 4
+
+    def run(model: Any, batch: Any) -> Any:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), quiet, providers=["CPUExecutionProvider"])
+        return session.run(None, {name: batch})[0]
+
+    try:
+        together = run(changed, rows)
+        alone = np.concatenate([run(graph, rows[i : i + 1]) for i in range(3)])
+    except Exception:
+        return False
+    return together.shape == alone.shape and bool(np.allclose(together, alone, rtol=TOLERANCE, atol=TOLERANCE))
