@@ -66,12 +66,13 @@ class ServerRecord:
         except (OSError, ValueError) as error:
             raise SlotwiseError(f"what {self.name} was started with cannot be read", "stop and start it again") from error
 
-    def save(self) -> None:
-        """Write server.json."""
+    def save(self, folder: Path | None = None) -> None:
+        """Write server.json, in one step; `folder` is another than state_dir after a swap."""
         data = {**self.__dict__, "ports": self.ports.__dict__}
-        partial = self.state_dir / "server.json.partial"
+        file = (folder or self.state_dir) / "server.json"
+        partial = file.with_suffix(".json.partial")
         partial.write_text(json.dumps(data, indent=2, default=str), "utf-8")
-        partial.replace(self.state_dir / "server.json")
+        partial.replace(file)
 
     @classmethod
     def load(cls, state_dir: Path) -> ServerRecord | None:

@@ -31,7 +31,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _KEPT = {b"content-type", b"accept", b"content-encoding"}
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}").fullmatch
-_FORM = re.compile(rb"[A-Za-z0-9%+&=*._\-]*").fullmatch
+_FORM = re.compile(rb"[A-Za-z0-9%+&=*._\-]+").fullmatch
 CLIENT_GONE = 499  # nobody sees it but the log and the metrics
 
 

@@ -29,15 +29,20 @@ OTHER = "other"  # the limit and the metrics' label of a model that the server's
 WATCH_S = 0.5
 MODELS_AGE_S = 5.0
 RATE_OVER_S = 10.0
+MAX_BODY_BYTES = 32 * 2**20
 
 
 @dataclass(frozen=True)
 class Backend:
-    """How the gateway learns of its server: the record, the models there, the token. All three block; they run in threads."""
+    """How the gateway learns of its server. The functions may block; they run in threads.
+
+    find: the server's record. models, auth, max_body_bytes: its models, the header with its token, its largest body.
+    """
 
     find: Callable[[], ServerRecord | None]
     models: Callable[[ServerRecord], Sequence[LiveModel]]
     auth: Callable[[ServerRecord], Mapping[str, str]]
+    max_body_bytes: Callable[[ServerRecord], int] = lambda record: MAX_BODY_BYTES
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,6 @@ class Options:
     """What can be set. `in_flight` 0: two batches for each worker; `queued` -1: one more batch for each worker."""
 
     timeout_s: float = 60.0
-    max_body_bytes: int = 0
     max_held_bytes: int = 256 * 2**20
     in_flight: int = 0
     queued: int = -1
@@ -60,6 +64,7 @@ class Gateway:
     draining: bool = False
     reachable: bool = False
     upstream: Upstream | None = None
+    max_body_bytes: int = MAX_BODY_BYTES
     models: dict[str, LiveModel] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -82,11 +87,6 @@ class Gateway:
     def limit(self, model: str) -> Limit:
         """The limit that a request to `model` is under."""
         return self._limits[self.label(model)]
-
-    @property
-    def max_body_bytes(self) -> int:
-        """The largest body that is taken."""
-        return self.options.max_body_bytes or 32 * 2**20
 
     # What it shows.
 
@@ -162,6 +162,7 @@ class Gateway:
         except SlotwiseError as error:
             log.warning("no token for the server: %s", error)
         await self._read_models(record)
+        self.max_body_bytes = await asyncio.to_thread(self.backend.max_body_bytes, record)
         self.upstream = new
         log.info("now in front of %s (profile %s) at %s", record.kind, record.profile, record.inference_url)
         if not first:

@@ -21,7 +21,7 @@ import uvicorn
 from slotwise import project
 from slotwise.errors import SlotwiseError
 from slotwise.gateway.app import build_app
-from slotwise.gateway.gateway import Backend, Gateway, Options
+from slotwise.gateway.gateway import MAX_BODY_BYTES, Backend, Gateway, Options
 from slotwise.gateway.process import GatewayRecord, running
 
 if TYPE_CHECKING:
@@ -86,7 +86,13 @@ def server_backend(name: str) -> Backend:
         client = clients[record.run_id]
         return [client.describe(listed.name) for listed in client.list()]
 
-    return Backend(find, models, auth_headers)
+    def max_body_bytes(record: ServerRecord) -> int:
+        try:
+            return record.effective_profile().max_request_bytes
+        except SlotwiseError:
+            return MAX_BODY_BYTES
+
+    return Backend(find, models, auth_headers, max_body_bytes)
 
 
 def serve(name: str, listen: Listen, options: Options, say: Callable[[str], None]) -> None:

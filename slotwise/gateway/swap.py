@@ -10,7 +10,6 @@ Until the record is written nothing has changed: when the new server does not co
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections.abc import Callable
 
@@ -63,11 +62,7 @@ def _spare_name(old: ServerRecord) -> str:
 def _adopt(new: ServerRecord, name: str) -> ServerRecord:
     """Let `name` mean the new server from now on, in one atomic step; its files stay in the folder it started in."""
     adopted = dataclasses.replace(new, name=name)
-    data = {**adopted.__dict__, "ports": adopted.ports.__dict__}
-    front = project.state_dir(name) / "server.json"
-    partial = front.with_suffix(".json.partial")
-    partial.write_text(json.dumps(data, indent=2, default=str), "utf-8")
-    partial.replace(front)
+    adopted.save(project.state_dir(name))
     (new.state_dir / "server.json").unlink(missing_ok=True)
     return adopted
 

@@ -45,7 +45,7 @@ MakeFront = Callable[..., Awaitable[Front]]
 async def make_front(tmp_path: Path, anyio_backend: str) -> AsyncIterator[MakeFront]:
     async with AsyncExitStack() as stack:
 
-        async def make(server: StandIn | None = None, **options: Any) -> Front:
+        async def make(server: StandIn | None = None, max_body_bytes: int = 2**20, **options: Any) -> Front:
             server = await stack.enter_async_context(server or StandIn())
             record = server.record(tmp_path)
 
@@ -53,7 +53,7 @@ async def make_front(tmp_path: Path, anyio_backend: str) -> AsyncIterator[MakeFr
                 with ManagementClient(live) as client:
                     return [client.describe(listed.name) for listed in client.list()]
 
-            gateway = Gateway(Backend(lambda: front.record, models, auth_headers), Options(**options))
+            gateway = Gateway(Backend(lambda: front.record, models, auth_headers, lambda _: max_body_bytes), Options(**options))
             stack.push_async_callback(gateway.close)
             transport = httpx.ASGITransport(build_app(gateway), raise_app_exceptions=False)
             client = await stack.enter_async_context(httpx.AsyncClient(transport=transport, base_url="http://gateway"))
