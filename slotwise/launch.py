@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -13,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotwise import project
 from slotwise.errors import SlotwiseError
 from slotwise.processes import MARK
 from slotwise.record import ServerRecord
@@ -25,7 +23,7 @@ START_TIMEOUT_S = 60.0
 MODULE_TIMEOUT_S = 30.0
 MODULES = {"torchserve": "ts.model_server", "mms": "mms.model_server"}
 # What in our own environment would change where the server looks or writes.
-FOREIGN = ("TS_CONFIG_FILE", "LOG_LOCATION", "METRICS_LOCATION", "SLOTWISE_PROFILE", "SLOTWISE_OVERRIDES")
+FOREIGN = ("TS_CONFIG_FILE", "LOG_LOCATION", "METRICS_LOCATION", "SLOTWISE_PROFILE", "SLOTWISE_WORKER", "SLOTWISE_OVERRIDES")
 SOCKET_PATH_LIMIT = 80  # a Unix socket's path holds 107 bytes; the workers' are $TEMP/.ts.sock.9000
 
 
@@ -91,24 +89,12 @@ def launch(record: ServerRecord, profile: Profile, home: Path, models: Mapping[s
     arguments += ["--ncs"] if record.kind == "torchserve" else []
     if models and not profile.model_api and record.kind == "torchserve":  # then nothing can be registered later
         arguments += ["--models", *(version["marName"] for model in models.values() for version in model.values())]
-    run_start_module(record, arguments, {"JAVA_HOME": str(home), **_worker_side(record, profile)})
+    run_start_module(record, arguments, {"JAVA_HOME": str(home), **profile.environment(record.overrides)})
     try:
         pid = int((record.tmp_dir / ".model_server.pid").read_text())
     except (OSError, ValueError):
         raise SlotwiseError(f"{record.kind} did not start: {last_line(record)}", _log_hint(record)) from None
     return ServerRecord(**{**record.__dict__, "pid": pid})
-
-
-def _worker_side(record: ServerRecord, profile: Profile) -> dict[str, str]:
-    """What the workers are told: which of the archive's profiles holds, and what `--set` changes in it.
-
-    An archive carries the given profiles and those of the folder it was built in. A profile from elsewhere is said in full.
-    """
-    worker, carried = profile.worker(), profile.name in project.profiles()
-    said = {"workers" if key == "initial_workers" else key for key in record.overrides}
-    overrides = {key: value for key, value in worker.items() if key in said or not carried}
-    name = profile.name if carried else "cuda" if profile.device == "cuda" else "cpu"
-    return {"SLOTWISE_PROFILE": name, "SLOTWISE_OVERRIDES": json.dumps(overrides)}
 
 
 def wait_until_up(record: ServerRecord) -> None:

@@ -70,7 +70,7 @@ def measure(
 ) -> list[Timed]:
     """Time the archive's handler on full batches, `seconds` a size, in a process of its own.
 
-    environ: SLOTWISE_PROFILE and SLOTWISE_OVERRIDES, as a server would set them.
+    environ: what `environment` gives, as a server would set it.
     """
     with tempfile.TemporaryDirectory(prefix="slotwise-offline-") as name:
         folder = Path(name)
@@ -130,8 +130,4 @@ def environment(profile: str, sets: Sequence[str] = ()) -> dict[str, str]:
     from slotwise.profiles import load_profile
 
     overrides = dict(one.split("=", 1) for one in sets if "=" in one)
-    worker = load_profile(profile, overrides).worker()
-    return {
-        "SLOTWISE_PROFILE": profile,
-        "SLOTWISE_OVERRIDES": json.dumps({key: worker[key] for key in overrides if key in worker}),
-    }
+    return load_profile(profile, overrides).environment(overrides)

@@ -13,9 +13,10 @@ and a model.toml's `[profiles.NAME]` name a key without its section. What holds,
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -119,6 +120,16 @@ class Profile(BaseModel):
         """What slotwise.worker.settings reads: the [worker] keys, the number of workers that share the cores, the timeout."""
         keys = {key: getattr(self, key) for key in self.section("worker")}
         return {**keys, "workers": self.initial_workers, "response_timeout_s": self.response_timeout_s}
+
+    def environment(self, overrides: Iterable[str]) -> dict[str, str]:
+        """What a server's workers find in their environment. overrides: the keys that `--set` and the environment set."""
+        worker = self.worker()
+        said = {"workers" if key == "initial_workers" else key for key in overrides}
+        return {
+            "SLOTWISE_PROFILE": self.name,
+            "SLOTWISE_WORKER": json.dumps(worker),
+            "SLOTWISE_OVERRIDES": json.dumps({key: value for key, value in worker.items() if key in said}),
+        }
 
     def __repr__(self) -> str:
         return f"Profile({self.name!r}, {self._source!r}, {self._explicit})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -131,6 +132,21 @@ def test_registration_and_worker_have_the_words_of_those_who_read_them() -> None
     registration = {"batch_size": 32, "max_batch_delay": 10, "initial_workers": 2, "response_timeout": 120}
     assert profile.registration() == registration
     assert set(profile.worker()) <= set(Settings.__dataclass_fields__)
+
+
+def test_a_worker_gets_the_profile_as_it_is_now_and_its_models_wishes(tmp_path: Path) -> None:
+    """The archive was built with an older cpu profile; the profile `mine` it has never heard of."""
+    model = {"name": "m", "profiles": {"cpu": {"engine": "openvino", "initial_workers": 2}, "mine": {"padding": "static"}}}
+    (tmp_path / "slotwise.json").write_text(json.dumps({"model": model, "profiles": {"cpu": {"padding": "bucketed"}}}))
+    now = load_profile("cpu", {"precision": "fp32"}, {}, cores=0).environment(["precision"])
+    settings = Settings.load(tmp_path, now)
+    assert (settings.padding, settings.engine, settings.precision, settings.workers) == ("none", "openvino", "fp32", 2)
+    said = load_profile("cpu", {"engine": "torch", "initial_workers": "1"}, {}, cores=0)
+    settings = Settings.load(tmp_path, said.environment(["engine", "initial_workers"]))
+    assert (settings.engine, settings.workers) == ("torch", 1)
+    mine = load_profile(written(tmp_path, "[worker]\nengine = 'torch'"), environ={}, cores=0)
+    settings = Settings.load(tmp_path, mine.environment([]))
+    assert (settings.profile, settings.engine, settings.padding) == ("mine", "torch", "static")
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])

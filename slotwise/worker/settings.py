@@ -1,7 +1,9 @@
 """The profile as the worker sees it.
 
 An archive carries `slotwise.json`: the model's description and the worker-side keys of every profile. Which profile holds
-is decided where the worker runs: `SLOTWISE_PROFILE`, else cuda where the server assigned a GPU, else cpu.
+is decided where the worker runs: `SLOTWISE_PROFILE`, else cuda where the server assigned a GPU, else cpu. A server that
+slotwise started says more: `SLOTWISE_WORKER`, the profile's keys as they are now (its file may have changed since the
+archive was built), and `SLOTWISE_OVERRIDES`, what `--set` said. Both are JSON objects.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ logger = logging.getLogger(__name__)
 class Settings:
     """Everything a handler may ask about how it is to run.
 
-    threads: engine threads of this worker (0 in a profile: its share of the cores); all workers together never have more than
-    there are cores. decode_threads: likewise, for decoding. padding: "none", "static" or "bucketed". memory_fraction: the share of a GPU's memory this worker may take. model: the model's description (model.toml).
+    threads: engine threads of this worker (0 in a profile: its share of the cores); all workers together never have more
+    than there are cores. decode_threads: likewise, for decoding. padding: "none", "static" or "bucketed". memory_fraction:
+    the share of a GPU's memory this worker may take. model: the model's description (model.toml).
     """
 
     profile: str = "cpu"
@@ -46,16 +49,20 @@ class Settings:
     ) -> Settings:
         """Read the archive's `slotwise.json`; a handler without one runs with the defaults.
 
-        batch_size is the server's (set at registration), not the profile's. `SLOTWISE_OVERRIDES` (a JSON object) wins over
-        the profile's keys. Raises ValueError for a profile that the archive does not carry.
+        batch_size is the server's (set at registration), not the profile's. Strongest first: what --set said, the model's
+        wishes for this profile, the server's profile, the archive's. Raises ValueError for a profile that nobody knows.
         """
         path = model_dir / "slotwise.json"
         carried = json.loads(path.read_text("utf-8")) if path.is_file() else {"model": {}, "profiles": {}}
         profiles: dict[str, dict[str, Any]] = carried["profiles"]
         name = environ.get("SLOTWISE_PROFILE") or ("cuda" if gpu_id is not None else "cpu")
-        if profiles and name not in profiles:
+        told, said = (json.loads(environ.get(key) or "{}") for key in ("SLOTWISE_WORKER", "SLOTWISE_OVERRIDES"))
+        if profiles and name not in profiles and not told:
             raise ValueError(f"SLOTWISE_PROFILE is {name!r}, but the archive carries {', '.join(sorted(profiles))}")
-        wanted = {**profiles.get(name, {}), **json.loads(environ.get("SLOTWISE_OVERRIDES") or "{}")}
+        wishes = dict(carried["model"].get("profiles", {}).get(name, {}))
+        if "initial_workers" in wishes:
+            wishes["workers"] = wishes["initial_workers"]
+        wanted = {**profiles.get(name, {}), **told, **wishes, **said}
         known = {entry.name for entry in fields(cls)} - {"profile", "batch_size", "model"}
         values = {key: value for key, value in wanted.items() if key in known}
         settings = cls(profile=name, batch_size=max(1, batch_size), model=carried["model"], **values)
