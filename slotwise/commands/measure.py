@@ -162,13 +162,13 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Send 32 digits at once, 3 of them spoiled, and show that each sender got its own answer."""
-    from slotwise import demo as show
+    from slotwise.demo import play, render
     from slotwise.server import running
 
     record = running(name)
     if record is None:
         raise SlotwiseError(f"no server named {name!r} is running", "`slotwise serve digits` starts one")
-    told = show.play(record, model)
-    emit(told.as_json(), as_json, lambda: show.render(told))
+    told = play(record, model)
+    emit(told.as_json(), as_json, lambda: render(told))
     if not told.kept:
         raise SlotwiseError(told.verdict, "this must not happen; the server's log says more")

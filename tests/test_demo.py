@@ -1,0 +1,79 @@
+"""The demo's judgement, on answers made by hand and from a stand-in server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from slotwise.bodies import examples
+from slotwise.demo import BAD_AT, bodies, judged, named_batches, play, render
+from slotwise.errors import SlotwiseError
+from slotwise.wire import Reply
+from tests.standin import Answer, standin
+
+DIGITS = examples("digits")
+LABELS = {digit.data: digit.name[0] for digit in DIGITS}
+
+
+def reply(body: Any, status: int = 200, slot: int = 0, size: int = 8, took: str = "1.0") -> Reply:
+    headers = {"x-batch-size": str(size), "x-batch-slot": str(slot), "x-decode-ms": took, "x-inference-ms": "2.0"}
+    return Reply(status, headers, json.dumps(body).encode())
+
+
+def answer(body: bytes, headers: Mapping[str, str]) -> Answer:
+    """What a server of ours says."""
+    sent = {"x-batch-size": "1", "x-batch-slot": "0", "x-decode-ms": "1", "x-inference-ms": "1"}
+    if body in LABELS:
+        return 200, sent, json.dumps({"label": LABELS[body], "probabilities": {}}).encode()
+    return 400, sent, b'{"error": {"code": 400, "message": "not a picture"}}'
+
+
+def record(url: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr("slotwise.inference.auth_headers", lambda record: {})
+    return cast(Any, SimpleNamespace(inference_url=url.removesuffix("/predictions/m")))
+
+
+def test_every_request_keeps_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    with standin(answer) as url:
+        told = play(record(url, monkeypatch))
+    assert told.kept
+    assert [line.number for line in told.lines if line.bad] == list(BAD_AT)
+    assert [line.sent for line in told.lines if line.bad] == ["truncated", "text", "empty"]
+    assert told.verdict.startswith("29 of 29 digits answered right, 3 of 3 bad requests refused")
+    assert len(told.as_json()["requests"]) == 32
+    render(told)
+
+
+@pytest.mark.parametrize(
+    ("at", "wrong"),
+    [
+        (0, reply({"label": "1"})),  # another one's answer
+        (0, reply({"error": {"code": 400, "message": "batch failed"}}, 400)),  # an innocent lost
+        (BAD_AT[0], reply({"label": "3"})),  # a bad one answered
+        (BAD_AT[0], Reply(507, {}, b'{"code": 507}')),  # the worker died
+    ],
+)
+def test_what_went_wrong_is_seen(at: int, wrong: Reply) -> None:
+    sent = bodies(DIGITS)
+    replies = [reply({"error": {"message": "no"}}, 400) if b.bad else reply({"label": LABELS[b.data]}) for b in sent]
+    assert judged(sent, replies).kept
+    replies[at] = wrong
+    told = judged(sent, replies)
+    assert not told.kept
+    assert [line.number for line in told.lines if not line.right] == [at]
+
+
+def test_batches_are_told_apart() -> None:
+    one = [reply({}, slot=slot, size=2) for slot in (1, 0)]
+    same_times = [reply({}, slot=slot, size=2) for slot in (0, 1)]
+    other = [reply({}, slot=0, size=1, took="9.0"), Reply(503, {}, b"")]
+    assert named_batches([*one, *same_times, *other]) == ["A of 2", "A of 2", "B of 2", "B of 2", "C of 1", ""]
+
+
+def test_no_server_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SlotwiseError, match="does not answer"):
+        play(record("http://127.0.0.1:9", monkeypatch))
