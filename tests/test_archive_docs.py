@@ -31,7 +31,7 @@ def commands(page: str) -> str:
 def test_the_commands_of_the_page_run(page: str, tmp_path: Path) -> None:
     script = commands((DOCS / f"{page}.md").read_text("utf-8"))
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environ = {**os.environ, "PATH": path}
+    environ = {**os.environ, "PATH": path, "SLOTWISE_HOME": str(DOCS.parent / ".slotwise")}  # trained once for all tests
     done = subprocess.run(["bash", "-ec", script], cwd=tmp_path, env=environ, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
