@@ -188,9 +188,12 @@ class Forward:
     async def _send_with_token(self, upstream: Upstream, ask: Ask, fresh: bool) -> Answer:
         if ask.left_s <= 0:
             raise Refused(504, "the deadline has passed")
+        token = upstream.token
         answer = await upstream.send(ask.target, ask.headers, ask.body, ask.left_s, fresh)
         refused = answer.status in (400, 401, 403) and not answer.from_slot and b"oken" in answer.body
-        if refused and await upstream.renew_token():
+        if refused and upstream.token == token:
+            await upstream.renew_token()
+        if refused and upstream.token != token:  # perhaps by another request that was refused beside this one
             return await upstream.send(ask.target, ask.headers, ask.body, ask.left_s, fresh)
         return answer
 

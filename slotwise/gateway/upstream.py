@@ -40,7 +40,7 @@ class Upstream:
     def __init__(self, record: ServerRecord, auth: Callable[[ServerRecord], Mapping[str, str]]) -> None:
         self.record, self._auth = record, auth
         self.in_flight = 0
-        self._token: Mapping[str, str] = {}
+        self.token: Mapping[str, str] = {}
         self._idle = asyncio.Event()
         self._idle.set()
         self._base = record.inference_url.rstrip("/")
@@ -57,10 +57,9 @@ class Upstream:
             trust_env=False,
         )
 
-    async def renew_token(self) -> bool:
-        """Read the server's token again; true when it is another one than before."""
-        before, self._token = self._token, await asyncio.to_thread(self._auth, self.record)
-        return before != self._token
+    async def renew_token(self) -> None:
+        """Read the server's token again: it has expired, or somebody else has renewed it."""
+        self.token = await asyncio.to_thread(self._auth, self.record)
 
     async def send(self, target: str, headers: Mapping[str, str], body: bytes, timeout_s: float, fresh: bool) -> Answer:
         """POST `body` to `target` (path and query). `fresh` takes a new connection, not one that may be stale.
@@ -75,7 +74,7 @@ class Upstream:
             async with session.post(
                 URL(self._base + target, encoded=True),
                 data=body,
-                headers={**headers, **self._token},
+                headers={**headers, **self.token},
                 timeout=timeout,
                 allow_redirects=False,
             ) as response:

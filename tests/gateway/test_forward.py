@@ -144,6 +144,15 @@ async def test_the_token_is_the_gateways_own_and_is_read_again_when_refused(make
     assert error(await front.predict())["code"] == 400
 
 
+async def test_a_new_token_is_read_for_every_request_that_was_refused(make_front: MakeFront) -> None:
+    front = await make_front(StandIn(token="first"))
+    assert front.record is not None
+    front.server.token = "second"
+    front.server.record(front.record.state_dir)  # a renewed key file
+    answers = await asyncio.gather(*(front.predict() for _ in range(8)))
+    assert [answer.status_code for answer in answers] == [200] * 8
+
+
 async def test_the_clients_request_id_is_kept_where_it_is_harmless(make_front: MakeFront) -> None:
     front = await make_front()
     assert (await front.predict(headers={"x-request-id": "my-id.7"})).headers["x-request-id"] == "my-id.7"
