@@ -44,8 +44,8 @@ step() { # step TEXT COMMAND...: one line a step, the output goes to the log
         tail -n 15 "$log" >&2
         fail "installing stopped at: $text" "the whole output is in $log; behind a proxy or mirror, set PIP_INDEX_URL"
     fi
-    [ -t 1 ] && printf '\r'
-    printf '  %s ... done in %d s\n' "$text" "$(($(date +%s) - began))"
+    if [ -t 1 ]; then printf '\r  %s ... ' "$text"; fi
+    printf 'done in %d s\n' "$(($(date +%s) - began))"
 }
 
 : >"$log"

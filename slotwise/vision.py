@@ -103,7 +103,11 @@ def _quiet() -> Iterator[None]:
     """Exporters talk a lot; what matters they raise."""
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
-        yield
+        logging.disable(logging.WARNING)
+        try:
+            yield
+        finally:
+            logging.disable(logging.NOTSET)
 
 
 def classes_right(module: nn.Module, pixels: Any, targets: Any) -> float:
