@@ -1,75 +1,62 @@
-"""A steady load of digits through a gateway, every answer checked: who was lost, who got a wrong answer."""
+"""A steady load of digits, run as a process of its own: `python steady.py URL FOLDER CLIENTS`; ends when stdin does.
+
+Prints {"statuses": {"200": n, ...}, "wrong": [...], "failed": [...], "slowest_s": x}: `failed` are the requests that got
+no answer at all, `wrong` the digits that were answered as another one. FOLDER holds 0.png to 9.png.
+"""
 
 from __future__ import annotations
 
-import asyncio
+import json
+import sys
 import threading
+import time
 from collections import Counter
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
-import aiohttp
+import httpx
 
-from slotwise.project import model_folder
-
-
-def digits() -> dict[str, bytes]:
-    """The example pictures by their label."""
-    return {file.stem: file.read_bytes() for file in sorted(Path(model_folder("digits") / "examples").glob("*.png"))}
+PAUSE_S = 0.02
 
 
-@dataclass
-class Steady:
-    """`clients` ask one after the other for as long as the context lasts."""
+def main(url: str, folder: Path, clients: int) -> None:
+    bodies = {path.stem: path.read_bytes() for path in sorted(folder.glob("[0-9].png"))}
+    statuses: Counter[str] = Counter()
+    wrong: list[str] = []
+    failed: list[str] = []
+    slowest = [0.0]
+    lock, ended = threading.Lock(), threading.Event()
 
-    url: str
-    clients: int = 8
-    right: int = 0
-    wrong: list[str] = field(default_factory=list)
-    lost: list[str] = field(default_factory=list)
-    statuses: Counter[int] = field(default_factory=Counter)
+    def client(first: int) -> None:
+        with httpx.Client(base_url=url, timeout=60, trust_env=False) as http:
+            for i in range(first, sys.maxsize):
+                if ended.is_set():
+                    return
+                digit = str(i % 10)
+                started = time.monotonic()
+                try:
+                    answer = http.post("/predictions/digits", content=bodies[digit])
+                except httpx.HTTPError as error:
+                    with lock:
+                        failed.append(repr(error))
+                    continue
+                with lock:
+                    statuses[str(answer.status_code)] += 1
+                    slowest[0] = max(slowest[0], time.monotonic() - started)
+                    if answer.status_code == 200 and answer.json()["label"] != digit:
+                        wrong.append(digit)
+                    elif answer.status_code != 200:
+                        failed.append(f"{answer.status_code} {answer.text[:200]}")
+                time.sleep(PAUSE_S)
 
-    def __enter__(self) -> Steady:
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
-        self._thread.start()
-        return self
+    threads = [threading.Thread(target=client, args=(i,)) for i in range(clients)]
+    for thread in threads:
+        thread.start()
+    sys.stdin.read()
+    ended.set()
+    for thread in threads:
+        thread.join()
+    json.dump({"statuses": statuses, "wrong": wrong, "failed": failed, "slowest_s": round(slowest[0], 2)}, sys.stdout)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._stop.set()
-        self._thread.join(90)
-        assert not self._thread.is_alive(), "a request hangs"
 
-    def wait_for(self, more: int, patience_s: float = 60) -> None:
-        """Return after `more` further right answers."""
-        wanted = self.right + more
-        for _ in range(int(patience_s / 0.02)):
-            if self.right >= wanted:
-                return
-            self._stop.wait(0.02)
-        raise AssertionError(f"only {self.right} of {wanted} answers came; lost: {self.lost[:3]}")
-
-    async def _run(self) -> None:
-        bodies = digits()
-        timeout = aiohttp.ClientTimeout(total=80)
-        async with aiohttp.ClientSession(timeout=timeout) as http:
-            await asyncio.gather(*[self._client(http, bodies, i) for i in range(self.clients)])
-
-    async def _client(self, http: aiohttp.ClientSession, bodies: dict[str, bytes], first: int) -> None:
-        labels = sorted(bodies)
-        while not self._stop.is_set():
-            label = labels[first % len(labels)]
-            first += 1
-            try:
-                async with http.post(f"{self.url}/predictions/digits", data=bodies[label]) as answer:
-                    text = await answer.text()
-                    self.statuses[answer.status] += 1
-                    if answer.status != 200:
-                        self.lost.append(f"{answer.status} {text}")
-                    elif (await answer.json())["label"] != label:
-                        self.wrong.append(f"{label}: {text}")
-                    else:
-                        self.right += 1
-            except (aiohttp.ClientError, OSError) as error:
-                self.lost.append(repr(error))
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
