@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import inspect
+import logging
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -15,6 +16,8 @@ import torch
 
 from slotwise.worker.engines.processor import cpu_precision
 from slotwise.worker.settings import Settings
+
+logger = logging.getLogger(__name__)
 
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -52,14 +55,15 @@ class TorchEngine:
 
 
 def load(model_dir: Path, settings: Settings) -> TorchEngine:
-    """The archive's weights on the profile's device. Raises ValueError where device or precision cannot be had."""
+    """The archive's weights on the profile's device, on the CPU where there is no GPU; ValueError for a precision of neither."""
     torch.set_num_threads(settings.threads)
     with contextlib.suppress(RuntimeError):  # only the first call of a process may set it
         torch.set_num_interop_threads(1)
     device, precision = settings.device, settings.precision
+    if device == "cuda" and not torch.cuda.is_available():
+        logger.warning("the profile %s wants CUDA, but torch sees no such device: serving on the CPU", settings.profile)
+        device, precision = "cpu", "auto" if precision == "fp16" else precision
     if device == "cuda":
-        if not torch.cuda.is_available():
-            raise ValueError("the profile wants CUDA, but torch sees no such device here")
         precision = "fp16" if precision == "auto" else precision
         torch.backends.cudnn.benchmark = True
         torch.cuda.set_per_process_memory_fraction(settings.memory_fraction)
