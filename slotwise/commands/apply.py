@@ -1,0 +1,117 @@
+"""apply and drift: a running server and a profile."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from slotwise.console import Json, emit, say
+
+if TYPE_CHECKING:
+    from slotwise.drift import Declared, Difference, State
+
+ProfileName = Annotated[str, typer.Argument(help="A profile's name, or a .toml file.")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE: override a key of the profile; repeatable.")]
+Server = Annotated[
+    Literal["torchserve", "mms"] | None, typer.Option(help="Change to this server (default: the one that runs).")
+]
+Name = Annotated[str, typer.Option(help="The server's name.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add this module's commands."""
+    app.command()(apply)
+    app.command()(drift)
+
+
+def apply(
+    profile: ProfileName,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Restart without asking where that is needed.")] = False,
+    set_: Set = None,
+    server: Server = None,
+    name: Name = "default",
+    as_json: Json = False,
+) -> None:
+    """Bring a running server to a profile: scale its workers, or restart it with its models; go back where that fails."""
+    from slotwise.apply import carry_out
+    from slotwise.drift import differences
+    from slotwise.serving import interruptible
+
+    state, declared = _compare(name, profile, set_, server)
+    found = differences(state, declared)
+    if found:
+        if not as_json:
+            typer.echo("\n".join(str(difference) for difference in found))
+        _ask(state, found, yes)
+        with interruptible():
+            carry_out(state, declared, found, say)
+        state, declared = _compare(name, profile, set_, server)
+    emit(
+        {**_as_json(state, declared, found), "applied": bool(found)},
+        as_json,
+        lambda: _said(state, declared, f"{profile} holds" if found else "nothing to change"),
+    )
+
+
+def drift(profile: ProfileName, set_: Set = None, server: Server = None, name: Name = "default", as_json: Json = False) -> None:
+    """Show where a running server differs from a profile; exit with 1 if it does."""
+    from slotwise.drift import differences
+
+    state, declared = _compare(name, profile, set_, server)
+    found = differences(state, declared)
+    told = "\n".join(str(difference) for difference in found) or "no difference"
+    emit(_as_json(state, declared, found), as_json, lambda: _said(state, declared, told))
+    if found:
+        raise typer.Exit(1)
+
+
+def _compare(
+    name: str, profile: str, set_: list[str] | None, server: Literal["torchserve", "mms"] | None
+) -> tuple[State, Declared]:
+    import os
+
+    from slotwise.commands.server import pairs
+    from slotwise.drift import Declared, read
+    from slotwise.profiles import from_environment
+    from slotwise.server import need
+
+    record = need(name)
+    overrides = {**from_environment(os.environ), **pairs(set_ or [])}
+    return read(record), Declared.load(profile, overrides, server or record.kind)
+
+
+def _ask(state: State, found: list[Difference], yes: bool) -> None:
+    """Nothing is asked for what is changed while the server serves."""
+    from slotwise.errors import SlotwiseError
+    from slotwise.gateway import process
+
+    if yes or all(difference.needs == "scale" for difference in found):
+        return
+    gateway = process.running(state.record.name) is not None
+    how = (
+        "a second server is started and the gateway switches over; no request is lost"
+        if gateway
+        else "the server is restarted: what it is working on is lost, and until it is READY it refuses requests"
+    )
+    say(how)
+    if not sys.stdin.isatty():
+        raise SlotwiseError("nothing was changed: this needs a yes", "add --yes")
+    if not typer.confirm("go on?"):
+        raise SlotwiseError("nothing was changed", "`slotwise drift` shows what differs")
+
+
+def _as_json(state: State, declared: Declared, found: list[Difference]) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from slotwise.drift import notes
+
+    facts = {"server": state.record.name, "profile": declared.profile.name}
+    return {**facts, "differences": [asdict(one) for one in found], "notes": notes(state, declared)}
+
+
+def _said(state: State, declared: Declared, told: str) -> str:
+    from slotwise.drift import notes
+
+    return "\n".join([told, *(f"note: {note}" for note in notes(state, declared))])

@@ -1,0 +1,146 @@
+"""Where a running server and a profile differ, and what it takes to bring them together.
+
+    workers                                        scaled through the management API, while it serves
+    batch settings, engine, padding, server keys   fixed when a model is registered or the server starts: a restart
+
+Compared are the profile that the server was started with (`profile.json` in its folder) and what its management API says,
+with the profile as its file is now. A worker may have got less than it was told (a CPU where there is no GPU): that is no
+difference, since nothing here could change it; `notes` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from slotwise import archive, deploy
+from slotwise.archive import ArchiveInfo
+from slotwise.management import ManagementClient
+from slotwise.profiles import Profile, load_profile
+
+if TYPE_CHECKING:
+    from slotwise.live import LiveModel
+    from slotwise.record import Kind, ServerRecord
+
+Needs = Literal["scale", "restart"]
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What shall be. overrides: what `--set` and the environment said (they are in `profile`)."""
+
+    profile: Profile
+    overrides: Mapping[str, str]
+    kind: Kind
+
+    @classmethod
+    def load(cls, name: str, overrides: Mapping[str, str], kind: Kind) -> Declared:
+        """The profile as its file is now."""
+        return cls(load_profile(name, overrides, {}), dict(overrides), kind)
+
+    def of_model(self, info: ArchiveInfo) -> Profile:
+        """The profile as the model in this archive wants it."""
+        return _of_model(info, self.profile, self.overrides)
+
+    def registration(self, info: ArchiveInfo) -> dict[str, Any]:
+        """What this model is registered with."""
+        return deploy.registration(info, self.profile, self.overrides)
+
+
+@dataclass(frozen=True)
+class Registered:
+    """One version of a model on the server, and its archive in the model store."""
+
+    live: LiveModel
+    info: ArchiveInfo
+
+    def settings(self, told: Profile) -> dict[str, Any]:
+        """What would register it again as it is."""
+        return {
+            "batch_size": self.live.batch_size,
+            "max_batch_delay": self.live.max_batch_delay,
+            "initial_workers": len(self.live.workers),
+            "response_timeout": told.response_timeout_s,
+        }
+
+
+@dataclass(frozen=True)
+class State:
+    """What is. told: the profile that the server was started with."""
+
+    record: ServerRecord
+    told: Profile
+    models: tuple[Registered, ...]
+
+    def told_of_model(self, info: ArchiveInfo) -> Profile:
+        """The profile that this model's workers were started with."""
+        return _of_model(info, self.told, self.record.overrides)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One key. model: None where it is the whole server's. needs: how it is changed."""
+
+    model: str | None
+    version: str | None
+    key: str
+    live: Any
+    declared: Any
+    needs: Needs
+
+    def __str__(self) -> str:
+        return f"{f'{self.model} {self.version}' if self.model else 'server'}: {self.key} {self.live} -> {self.declared}"
+
+
+def read(record: ServerRecord) -> State:
+    """The state of a running server. Raises SlotwiseError where it does not answer or an archive is gone."""
+    models: list[Registered] = []
+    with ManagementClient(record) as client:
+        for listed in client.list():
+            first = client.describe(listed.name)  # the default version: registered first, it becomes the default again
+            others = [live for live in client.describe_all(listed.name) if live.version != first.version]
+            for live in (first, *others):
+                path = record.model_store / live.archive.rpartition("/")[2]
+                models.append(Registered(live, archive.inspect(path, need_digests=False)))
+    return State(record, record.effective_profile(), tuple(models))
+
+
+def differences(state: State, declared: Declared) -> list[Difference]:
+    """Every key that is not as declared; none where there is nothing to do."""
+    found = [_server("server", state.record.kind, declared.kind), _server("profile", state.told.name, declared.profile.name)]
+    found += [_server(key, getattr(state.told, key), getattr(declared.profile, key)) for key in Profile.section("server")]
+    for model in state.models:
+        found += _model(model, state.told_of_model(model.info), declared.of_model(model.info))
+    return [difference for difference in found if difference.live != difference.declared]
+
+
+def notes(state: State, declared: Declared) -> list[str]:
+    """What a person should know although nothing can be done about it."""
+    said = []
+    for model in state.models:
+        wanted, name = declared.of_model(model.info), model.live.name
+        if model.live.device and model.live.device != wanted.device:
+            said.append(f"{name}: its workers run on {model.live.device}, {wanted.device} is not to be had here")
+    return said
+
+
+def _of_model(info: ArchiveInfo, profile: Profile, overrides: Mapping[str, str]) -> Profile:
+    wishes = info.model.get("profiles", {}).get(profile.name, {})
+    return profile.for_model({key: value for key, value in wishes.items() if key not in overrides}, info.path.name)
+
+
+def _server(key: str, live: Any, declared: Any) -> Difference:
+    return Difference(None, None, key, live, declared, "restart")
+
+
+def _model(model: Registered, told: Profile, wanted: Profile) -> list[Difference]:
+    live = model.live
+    rows: list[tuple[str, Any, Any, Needs]] = [
+        ("batch_size", live.batch_size, wanted.batch_size, "restart"),
+        ("max_batch_delay_ms", live.max_batch_delay, wanted.max_batch_delay_ms, "restart"),
+        ("response_timeout_s", told.response_timeout_s, wanted.response_timeout_s, "restart"),
+        ("workers", len(live.workers), wanted.initial_workers, "scale"),
+    ]
+    rows += [(key, getattr(told, key), getattr(wanted, key), "restart") for key in Profile.section("worker")]
+    return [Difference(live.name, live.version, key, is_, shall, needs) for key, is_, shall, needs in rows]
