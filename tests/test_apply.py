@@ -1,0 +1,154 @@
+"""What differs between a server and a profile, and in which order things are done about it; no server is started."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slotwise import apply, drift
+from slotwise.archive import ArchiveInfo
+from slotwise.drift import Declared, Difference, Registered, State
+from slotwise.errors import SlotwiseError
+from slotwise.live import LiveModel, Worker
+from slotwise.ports import Ports
+from slotwise.profiles import load_profile
+from slotwise.record import ServerRecord
+
+PROFILE = load_profile("cpu", environ={}, cores=0)
+WISHES = {"cpu": {"batch_size": 32}, "ei": {"engine": "auto"}}
+LIVE = LiveModel(
+    name="digits",
+    version="1.0",
+    archive="digits.mar",
+    batch_size=32,
+    max_batch_delay=PROFILE.max_batch_delay_ms,
+    min_workers=1,
+    max_workers=1,
+    workers=(Worker("9000", 7, "READY", 0, False, {}),),
+    profile="cpu",
+    engine="openvino",
+    precision="bf16",
+    device="cpu",
+    threads=2,
+    padding="none",
+)
+
+
+def record(**overrides: str) -> ServerRecord:
+    here = Path("/nowhere")
+    return ServerRecord("default", "torchserve", 1, Ports(), "cpu", dict(overrides), here, here, here, "run")
+
+
+def state(live: LiveModel = LIVE, **overrides: str) -> State:
+    """A server that was started with the cpu profile and these overrides."""
+    manifest = {"model": {"modelName": live.name, "modelVersion": live.version}}
+    info = ArchiveInfo(Path(live.archive), 1, "", manifest, {"profiles": WISHES})
+    told = load_profile("cpu", overrides, {}, cores=0)
+    return State(record(**overrides), told, (Registered(live, info),))
+
+
+def declared(name: str = "cpu", **overrides: str) -> Declared:
+    return Declared(load_profile(name, overrides, {}, cores=0), overrides, "torchserve")
+
+
+def shown(state: State, declared: Declared) -> list[str]:
+    return [f"{one} ({one.needs})" for one in drift.differences(state, declared)]
+
+
+def test_nothing_differs() -> None:
+    assert shown(state(), declared()) == []
+
+
+def test_workers_can_be_scaled_and_batch_settings_cannot() -> None:
+    live = replace(LIVE, batch_size=8, workers=LIVE.workers * 3)
+    assert shown(state(live), declared()) == [
+        "digits 1.0: batch_size 8 -> 32 (restart)",
+        "digits 1.0: workers 3 -> 1 (scale)",
+    ]
+
+
+def test_what_was_set_for_a_run_differs_from_the_file() -> None:
+    live = replace(LIVE, batch_size=4)
+    assert shown(state(live, batch_size="4"), declared()) == ["digits 1.0: batch_size 4 -> 32 (restart)"]
+    assert shown(state(live, batch_size="4"), declared(batch_size="4")) == []
+    assert shown(state(log_level="DEBUG"), declared()) == ["server: log_level DEBUG -> WARN (restart)"]
+
+
+def test_another_profile_with_the_models_own_wishes() -> None:
+    assert shown(state(), declared("ei")) == [
+        "server: profile cpu -> ei (restart)",
+        "digits 1.0: max_batch_delay_ms 2 -> 10 (restart)",
+        "digits 1.0: workers 1 -> 2 (scale)",
+        "digits 1.0: device cpu -> cuda (restart)",
+        "digits 1.0: precision auto -> fp32 (restart)",
+        "digits 1.0: padding none -> static (restart)",
+        "digits 1.0: memory_fraction 1.0 -> 0.4 (restart)",
+    ]
+
+
+def test_a_cpu_where_cuda_was_wanted_is_a_note_and_no_difference() -> None:
+    told = replace(state(), told=load_profile("ei", environ={}, cores=0))
+    live = replace(LIVE, max_batch_delay=10, workers=LIVE.workers * 2)
+    told = replace(told, models=(Registered(live, told.models[0].info),))
+    assert shown(told, declared("ei")) == []
+    assert drift.notes(told, declared("ei")) == ["digits: its workers run on cpu, cuda is not to be had here"]
+
+
+def test_plans() -> None:
+    live = replace(LIVE, batch_size=4, workers=LIVE.workers * 3)
+    (_, before), *_ = apply.old_plan(state(live))
+    (_, after), *_ = apply.new_plan(state(live), declared())
+    assert (before["batch_size"], before["initial_workers"], before["max_batch_delay"]) == (4, 3, 2)
+    assert (after["batch_size"], after["initial_workers"]) == (32, 1)
+
+
+class Servers:
+    """Stands for slotwise.server: writes down what is started and stopped; `broken` profiles do not come up."""
+
+    def __init__(self, *broken: str) -> None:
+        self.said: list[str] = []
+        self.broken = broken
+
+    def stop(self, record: ServerRecord) -> None:
+        self.said.append("stop")
+
+    def start_ready(self, name: str, declared: Declared, ports: Ports, *rest: object) -> ServerRecord:
+        self.said.append(f"start {declared.profile.name} at {ports.inference}")
+        if declared.profile.name in self.broken:
+            raise SlotwiseError(f"{declared.profile.name} is broken", "look")
+        return record()
+
+
+@pytest.fixture
+def servers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Servers:
+    made = Servers(*getattr(request, "param", ()))
+    monkeypatch.setattr(apply.server, "stop", made.stop)
+    monkeypatch.setattr(apply, "start_ready", made.start_ready)
+    return made
+
+
+RESTART = [Difference(None, None, "profile", "cpu", "ei", "restart")]
+
+
+def test_a_restart_keeps_the_ports(servers: Servers) -> None:
+    apply.carry_out(state(), declared("ei"), RESTART, servers.said.append)
+    assert [one for one in servers.said if one.startswith("st")] == [
+        "stopping torchserve with the profile cpu",
+        "stop",
+        "start ei at 8080",
+    ]
+
+
+@pytest.mark.parametrize("servers", [["ei"]], indirect=True)
+def test_the_old_profile_comes_back(servers: Servers) -> None:
+    with pytest.raises(SlotwiseError, match="the profile did not come up, cpu serves again: ei is broken"):
+        apply.carry_out(state(), declared("ei"), RESTART, lambda message: None)
+    assert servers.said == ["stop", "start ei at 8080", "start cpu at 8080"]
+
+
+@pytest.mark.parametrize("servers", [["ei", "cpu"]], indirect=True)
+def test_when_neither_comes_up_both_reasons_are_said(servers: Servers) -> None:
+    with pytest.raises(SlotwiseError, match=r"did not come up \(ei is broken\), nor did the old one: cpu is broken"):
+        apply.carry_out(state(), declared("ei"), RESTART, lambda message: None)
