@@ -55,7 +55,7 @@ class TorchEngine:
 
 
 def load(model_dir: Path, settings: Settings) -> TorchEngine:
-    """The archive's weights on the profile's device, on the CPU where there is no GPU; ValueError for a precision of neither."""
+    """The archive's weights on the profile's device, or on the CPU where there is no GPU; ValueError for other precisions."""
     torch.set_num_threads(settings.threads)
     with contextlib.suppress(RuntimeError):  # only the first call of a process may set it
         torch.set_num_interop_threads(1)
@@ -72,7 +72,7 @@ def load(model_dir: Path, settings: Settings) -> TorchEngine:
     return TorchEngine(_module(model_dir, settings.model.get("weights", {}), device), device, precision)
 
 
-def _module(model_dir: Path, weights: Mapping[str, str], device: str) -> Callable[[Any], Any]:
+def _module(model_dir: Path, weights: Mapping[str, str], device: str) -> Any:
     if name := weights.get("torchscript"):
         script = torch.jit.load(str(model_dir / name), map_location=device).eval()
         return torch.jit.freeze(script)  # folds batch norm into the convolutions
