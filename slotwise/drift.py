@@ -115,13 +115,18 @@ def differences(state: State, declared: Declared) -> list[Difference]:
     return [difference for difference in found if difference.live != difference.declared]
 
 
-def notes(state: State, declared: Declared) -> list[str]:
-    """What a person should know although nothing can be done about it."""
+def notes(state: State, cores: int) -> list[str]:
+    """What a person should know of the live state although it is no difference to any profile."""
     said = []
     for model in state.models:
-        wanted, name = declared.of_model(model.info), model.live.name
-        if model.live.device and model.live.device != wanted.device:
-            said.append(f"{name}: its workers run on {model.live.device}, {wanted.device} is not to be had here")
+        live, told = model.live, state.told_of_model(model.info)
+        if live.device and live.device != told.device:
+            said.append(f"{live.name}: its workers run on {live.device}, {told.device} is not to be had here")
+        workers, threads = len(live.workers), live.threads or 1
+        if threads > 1 and workers * threads > cores:
+            said.append(
+                f"{live.name}: {workers} workers x {threads} threads share {cores} cores; a restart deals them out again"
+            )
     return said
 
 

@@ -93,7 +93,13 @@ def test_a_cpu_where_cuda_was_wanted_is_a_note_and_no_difference() -> None:
     live = replace(LIVE, max_batch_delay=10, workers=LIVE.workers * 2)
     told = replace(told, models=(Registered(live, told.models[0].info),))
     assert shown(told, declared("ei")) == []
-    assert drift.notes(told, declared("ei")) == ["digits: its workers run on cpu, cuda is not to be had here"]
+    assert drift.notes(told, 4) == ["digits: its workers run on cpu, cuda is not to be had here"]
+
+
+def test_workers_that_were_scaled_up_share_the_cores() -> None:
+    scaled = state(replace(LIVE, workers=LIVE.workers * 3))
+    assert drift.notes(scaled, 6) == []
+    assert drift.notes(scaled, 4) == ["digits: 3 workers x 2 threads share 4 cores; a restart deals them out again"]
 
 
 def test_plans() -> None:

@@ -51,7 +51,7 @@ def apply(
     emit(
         {**_as_json(state, declared, found), "applied": bool(found)},
         as_json,
-        lambda: _said(state, declared, f"{profile} holds" if found else "nothing to change"),
+        lambda: _said(state, f"{profile} holds" if found else "nothing to change"),
     )
 
 
@@ -62,7 +62,7 @@ def drift(profile: ProfileName, set_: Set = None, server: Server = None, name: N
     state, declared = _compare(name, profile, set_, server)
     found = differences(state, declared)
     told = "\n".join(str(difference) for difference in found) or "no difference"
-    emit(_as_json(state, declared, found), as_json, lambda: _said(state, declared, told))
+    emit(_as_json(state, declared, found), as_json, lambda: _said(state, told))
     if found:
         raise typer.Exit(1)
 
@@ -105,13 +105,16 @@ def _ask(state: State, found: list[Difference], yes: bool) -> None:
 def _as_json(state: State, declared: Declared, found: list[Difference]) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from slotwise.drift import notes
-
     facts = {"server": state.record.name, "profile": declared.profile.name}
-    return {**facts, "differences": [asdict(one) for one in found], "notes": notes(state, declared)}
+    return {**facts, "differences": [asdict(one) for one in found], "notes": _notes(state)}
 
 
-def _said(state: State, declared: Declared, told: str) -> str:
+def _said(state: State, told: str) -> str:
+    return "\n".join([told, *(f"note: {note}" for note in _notes(state))])
+
+
+def _notes(state: State) -> list[str]:
     from slotwise.drift import notes
+    from slotwise.worker.cores import available_cores
 
-    return "\n".join([told, *(f"note: {note}" for note in notes(state, declared))])
+    return notes(state, available_cores())
