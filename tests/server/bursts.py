@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from slotwise.errors import SlotwiseError
 from slotwise.inference import InferenceClient
 
 GAP_S = 0.01  # enough for requests to arrive in the order in which they were sent, nearly always
@@ -17,7 +18,7 @@ GAP_S = 0.01  # enough for requests to arrive in the order in which they were se
 
 @dataclass(frozen=True)
 class Answer:
-    """What one request got. batch_size, slot: None where the handler was not asked."""
+    """What one request got. status 0: nothing, in time. batch_size, slot: None where the handler was not asked."""
 
     status: int
     body: Any
@@ -44,13 +45,21 @@ def answer(response: httpx.Response) -> Answer:
     return Answer(response.status_code, body, size, slot, response.headers)
 
 
+def ask(client: InferenceClient, model: str, body: bytes) -> Answer:
+    """One request's answer; status 0 where the server keeps its client waiting."""
+    try:
+        return answer(client.predict(model, body))
+    except SlotwiseError:
+        return Answer(0, None, None, None, httpx.Headers())
+
+
 def burst(client: InferenceClient, model: str, bodies: Sequence[bytes], gap_s: float = GAP_S) -> list[Answer]:
     """Send each body as a request of its own, all at once; answers in the order of the bodies."""
     started = time.monotonic()
 
     def send(i: int) -> Answer:
         time.sleep(max(0.0, started + i * gap_s - time.monotonic()))
-        return answer(client.predict(model, bodies[i]))
+        return ask(client, model, bodies[i])
 
     with ThreadPoolExecutor(len(bodies)) as pool:
         return list(pool.map(send, range(len(bodies))))

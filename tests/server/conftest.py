@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from slotwise import archive
-from slotwise.inference import InferenceClient
-from slotwise.management import ManagementClient
+from slotwise.inference import InferenceClient, auth_headers
+from slotwise.management import LiveModel, ManagementClient
 from slotwise.ports import Ports
 from slotwise.profiles import load_profile
 from slotwise.server import Kind, ServerRecord, start, stop
@@ -20,36 +21,55 @@ from slotwise.server import Kind, ServerRecord, start, stop
 HERE = Path(__file__).parent
 BATCH_SIZE = 8
 PATIENCE_MS = 3000  # a batch of 8 has this long to fill: nothing here depends on how fast the machine is
+BATCHES = {"batch_size": BATCH_SIZE, "max_batch_delay": PATIENCE_MS, "initial_workers": 1, "response_timeout": 60}
 
 
 @dataclass(frozen=True)
 class Live:
-    """A running server and its two clients."""
+    """A running server and its clients; the hasty one does not wait long for an answer."""
 
     record: ServerRecord
     management: ManagementClient
     inference: InferenceClient
+    hasty: InferenceClient
 
     def pids(self, model: str) -> list[int]:
         """The worker processes of a model."""
         return sorted(worker.pid for worker in self.management.describe(model).workers)
 
+    def inference_headers(self) -> dict[str, str]:
+        """What a plain client has to send."""
+        return auth_headers(self.record)
 
-def build_handler(name: str, store: Path, work: Path, version: str = "1.0") -> Path:
-    """An archive of tests/server/handlers/NAME.py."""
+    @contextmanager
+    def registered(self, model: str, **settings: Any) -> Iterator[LiveModel]:
+        """A model that is registered within; by default it answers each request at once, with one worker."""
+        wanted = {"batch_size": 4, "max_batch_delay": 10, "initial_workers": 1, "response_timeout": 60, **settings}
+        self.management.register(f"{model}.mar", **wanted)
+        try:
+            yield self.management.wait_ready(model, wanted["initial_workers"])
+        finally:
+            if model in {listed.name for listed in self.management.list()}:
+                self.management.unregister(model)
+
+
+def build_handler(name: str, store: Path, work: Path, *, handler: str = "faults", version: str = "1.0") -> Path:
+    """An archive of tests/server/handlers/HANDLER.py under a model's name."""
     folder = work / f"{name}-{version}"
     folder.mkdir(parents=True)
-    shutil.copy(HERE / "handlers" / f"{name}.py", folder)
-    (folder / "model.toml").write_text(f'name = "{name}"\nversion = "{version}"\nhandler = "{name}.py"\n')
+    shutil.copy(HERE / "handlers" / f"{handler}.py", folder)
+    (folder / "model.toml").write_text(f'name = "{name}"\nversion = "{version}"\nhandler = "{handler}.py"\n')
     return archive.build(folder, store)
 
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model store with the digits model and the one that breaks on request."""
-    store = tmp_path_factory.mktemp("store")
-    # archive.build("digits", store)
-    build_handler("faults", store, tmp_path_factory.mktemp("models"))
+    """A model store: digits, and a model that breaks on request under three names (MMS mixes up equal archives)."""
+    store, work = tmp_path_factory.mktemp("store"), tmp_path_factory.mktemp("models")
+    archive.build("digits", store)
+    for name in ("faults", "quick", "other"):
+        build_handler(name, store, work)
+    build_handler("broken", store, work, handler="broken")
     return store
 
 
@@ -58,10 +78,14 @@ def started(kind: Kind, home: Path, store: Path) -> Iterator[Live]:
     """A server of that kind with nothing registered."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLOTWISE_HOME", str(home))
-        record = start(kind, kind, load_profile("cpu"), model_store=store, ports=Ports.free())
+        record = start(kind, kind, load_profile("cpu"), model_store=store, ports=Ports.free(), models={})
     try:
-        with ManagementClient(record) as management, InferenceClient(record) as inference:
-            yield Live(record, management, inference)
+        with (
+            ManagementClient(record) as management,
+            InferenceClient(record) as inference,
+            InferenceClient(record, timeout_s=5) as hasty,
+        ):
+            yield Live(record, management, inference, hasty)
     finally:
         stop(record)
 
@@ -70,13 +94,7 @@ def started(kind: Kind, home: Path, store: Path) -> Iterator[Live]:
 def live(request: pytest.FixtureRequest, store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """A real server of each kind; `faults` and `digits` are registered with batches of 8."""
     with started(request.param, tmp_path_factory.mktemp(request.param), store) as server:
-        for model in [p.stem for p in store.glob("*.mar")]:
-            server.management.register(
-                f"{model}.mar",
-                batch_size=BATCH_SIZE,
-                max_batch_delay=PATIENCE_MS,
-                initial_workers=1,
-                response_timeout=60,
-            )
+        for model in ("faults", "digits"):
+            server.management.register(f"{model}.mar", **BATCHES)
             server.management.wait_ready(model)
         yield server

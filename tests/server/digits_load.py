@@ -21,10 +21,11 @@ def digits() -> dict[str, bytes]:
 
 @dataclass
 class Steady:
-    """`clients` ask one after the other for as long as the context lasts."""
+    """`clients` ask one after the other, with a pause, for as long as the context lasts."""
 
     url: str
     clients: int = 8
+    pause_s: float = 0.05
     right: int = 0
     wrong: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
@@ -73,3 +74,4 @@ class Steady:
                         self.right += 1
             except (aiohttp.ClientError, OSError) as error:
                 self.lost.append(repr(error))
+            await asyncio.sleep(self.pause_s)

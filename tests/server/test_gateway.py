@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,7 +57,7 @@ def front(home: Path, kind: Kind = "torchserve", *options: str) -> Iterator[Gate
             "default", ["--port", "0", "--translation-port", "-1", "--drain-delay-s", "0", *options]
         )
         while not record.status()["ready"]:
-            pass
+            time.sleep(0.1)
         yield record
     finally:
         process.stop()
@@ -113,7 +114,7 @@ def test_a_worker_killed_under_load_loses_nothing(home: Path, kind: Kind) -> Non
 
 def test_what_is_too_much_is_refused_and_what_is_accepted_is_answered(home: Path) -> None:
     with front(home, "torchserve", "--max-in-flight", "4", "--max-queued", "4") as gateway:
-        with Steady(gateway.url, clients=32) as load:
+        with Steady(gateway.url, clients=32, pause_s=0) as load:
             load.wait_for(200)
             assert gateway.status()["models"][0]["queued"] <= 4
         assert set(load.statuses) == {200, 429}

@@ -1,0 +1,165 @@
+"""What an operator does and what accidents do, on both real servers: nobody gets a wrong answer.
+
+Both servers forget requests that a worker had taken for its next batch when it is stopped (TorchServe) or killed (MMS):
+their clients hear nothing. The gateway's deadlines and retries are for that; here such a request counts as lost.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from slotwise.errors import SlotwiseError
+from tests.server.bursts import Answer, ask, burst
+from tests.server.conftest import BATCHES, Live, build_handler
+
+pytestmark = pytest.mark.server
+
+
+def right(number: int, got: Answer) -> bool:
+    return got.status == 200 and got.body == {"answer": 2.0 * number + 1}
+
+
+def single(live: Live, model: str, number: int) -> Answer:
+    return ask(live.hasty, model, str(number).encode())
+
+
+def test_a_partial_batch_is_answered_once_its_delay_is_over(live: Live) -> None:
+    answers = burst(live.inference, "faults", [b"1", b"text", b"3"])
+    assert [(got.status, got.batch_size) for got in answers] == [(200, 3), (400, 3), (200, 3)]
+    assert {got.slot for got in answers} == {0, 1, 2}
+    assert answers[1].body == {"error": {"code": 400, "message": "'text' is not a number"}}
+    for got in answers:
+        assert got.headers["content-type"] == "application/json"
+        assert float(got.headers["x-decode-ms"]) >= 0
+        assert float(got.headers["x-inference-ms"]) >= 0
+
+
+def test_a_wrong_number_of_outputs_shifts_no_answer(live: Live) -> None:
+    answers = burst(live.inference, "faults", [b"short", *(str(n).encode() for n in range(7))])
+    assert all((got.status == 500 and got.is_clean_error) or right(i - 1, got) for i, got in enumerate(answers))
+    assert answers[0].status == 500
+
+
+def test_registering_twice_is_refused_in_the_servers_words_and_changes_nothing(live: Live) -> None:
+    before = live.pids("faults")
+    with pytest.raises(SlotwiseError, match=r"cannot register faults\.mar: .*already registered"):
+        live.management.register("faults.mar", **BATCHES)
+    assert live.pids("faults") == before
+
+
+def test_a_model_that_is_unregistered_is_gone_and_may_come_back_with_other_settings(live: Live) -> None:
+    with live.registered("quick") as model:
+        assert (model.batch_size, model.max_batch_delay) == (4, 10)
+        assert right(5, single(live, "quick", 5))
+    assert single(live, "quick", 5).status == 404
+    with pytest.raises(SlotwiseError, match="cannot describe quick: Model not found"):
+        live.management.describe("quick")
+    with live.registered("quick", batch_size=2, max_batch_delay=7) as model:
+        assert (model.batch_size, model.max_batch_delay) == (2, 7)
+        assert right(6, single(live, "quick", 6))
+
+
+def test_scaling_up_and_down_under_load(live: Live) -> None:
+    answers: list[tuple[int, Answer]] = []
+    done = threading.Event()
+
+    def load() -> None:
+        number = 0
+        while not done.is_set():
+            number += 1
+            answers.append((number, single(live, "quick", number)))
+
+    with live.registered("quick") as model:
+        clients = [threading.Thread(target=load) for _ in range(3)]
+        for client in clients:
+            client.start()
+        try:
+            for workers in (2, 1):
+                live.management.scale("quick", workers)
+                scaled = live.management.wait_ready("quick", workers)
+                assert len({worker.pid for worker in scaled.workers}) == workers
+        finally:
+            done.set()
+            for client in clients:
+                client.join()
+        assert live.management.describe("quick").workers[0].pid == model.workers[0].pid
+    others = [got for number, got in answers if not right(number, got)]
+    assert len(answers) > 20
+    assert len(others) <= len(clients)  # what the stopped worker had taken
+    assert all(got.status == 0 or got.status >= 500 for got in others)
+
+
+def test_a_worker_killed_under_load_comes_back(live: Live) -> None:
+    with live.registered("quick") as model:
+        pid = model.workers[0].pid
+        killer = threading.Timer(0.5, os.kill, [pid, signal.SIGKILL])
+        killer.start()
+        answers = burst(live.hasty, "quick", [str(n).encode() for n in range(80)], gap_s=0.02)
+        killer.join()
+        others = [got for n, got in enumerate(answers) if not right(n, got)]
+        assert len(others) < 40
+        assert all(got.status == 0 or got.status >= 500 for got in others)
+        again = live.management.wait_ready("quick")
+        assert again.workers[0].pid not in (pid, 0)
+        assert right(7, single(live, "quick", 7))
+
+
+def test_a_dead_engine_ends_its_worker_and_a_new_one_takes_over(live: Live) -> None:
+    with live.registered("quick", max_batch_delay=500) as model:
+        answers = burst(live.inference, "quick", [b"1", b"die", b"3", b"4"])
+        assert {got.status for got in answers} == {503}
+        assert all(got.is_clean_error for got in answers)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and live.pids("quick") in ([model.workers[0].pid], [0]):
+            time.sleep(0.1)
+        live.management.wait_ready("quick")
+        assert right(8, single(live, "quick", 8))
+
+
+def test_clients_that_leave_cost_their_batch_mates_nothing(live: Live) -> None:
+    before = live.pids("faults")
+    ports, headers = live.record.ports, ""
+    for name, value in live.inference_headers().items():
+        headers += f"{name}: {value}\r\n"
+    request = f"POST /predictions/faults HTTP/1.1\r\nHost: localhost\r\n{headers}Content-Length: 1\r\n\r\n9"
+    for _ in range(4):
+        with socket.create_connection(("127.0.0.1", ports.inference)) as leaving:
+            leaving.sendall(request.encode())
+            time.sleep(0.05)
+    answers = burst(live.inference, "faults", [b"1", b"2", b"3", b"4"])
+    assert all(right(n, got) for n, got in enumerate(answers, start=1))
+    assert live.pids("faults") == before
+
+
+def test_ready_means_that_every_model_can_answer(live: Live) -> None:
+    assert live.management.ready()
+    live.management.register("broken.mar", initial_workers=1)
+    try:
+        with pytest.raises(SlotwiseError, match=r"broken does not become ready: .*weights\.bin is not in the archive"):
+            live.management.wait_ready("broken")
+        assert not live.management.ready()
+    finally:
+        live.management.unregister("broken")
+    assert live.management.ready()
+
+
+def test_versions_live_beside_each_other_on_torchserve(live: Live, store: Path, tmp_path: Path) -> None:
+    if live.record.kind == "mms":
+        pytest.skip("MMS has no versions")
+    second = build_handler("quick", tmp_path, tmp_path / "work", version="2.0")
+    second.replace(store / "quick2.mar")
+    with live.registered("quick"):
+        live.management.register("quick2.mar", batch_size=3, max_batch_delay=9, initial_workers=1)
+        live.management.wait_ready("quick", version="2.0")
+        assert {model.version: model.batch_size for model in live.management.describe_all("quick")} == {"1.0": 4, "2.0": 3}
+        assert live.management.describe("quick").version == "1.0"
+        assert live.inference.predict("quick", b"1", version="2.0").json() == {"answer": 3.0}
+        live.management.unregister("quick", "2.0")
+        assert [model.version for model in live.management.describe_all("quick")] == ["1.0"]
