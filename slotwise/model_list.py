@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from slotwise import archive
 from slotwise.archive import ArchiveInfo
 from slotwise.deploy import obtain
+from slotwise.errors import SlotwiseError
 from slotwise.model_spec import parse, read_toml
 
 
@@ -59,8 +60,11 @@ def fill(path: Path, store: Path, say: Callable[[str], None] = lambda message: N
     Raises SlotwiseError for a list with a fault, and at the first archive that cannot be had.
     """
     entries = parse(ModelList, read_toml(path), path).archive
-    store.mkdir(parents=True, exist_ok=True)
-    return [_put(entry, store, say) for entry in entries]
+    try:
+        store.mkdir(parents=True, exist_ok=True)
+        return [_put(entry, store, say) for entry in entries]
+    except OSError as error:
+        raise SlotwiseError(f"{store} cannot be filled: {error}", "is it a folder that this user may write to?") from error
 
 
 def _put(entry: Entry, store: Path, say: Callable[[str], None]) -> ArchiveInfo:

@@ -109,6 +109,12 @@ def test_a_list_with_a_fault_is_one_sentence(tmp_path: Path, text: str, said: st
         fill(listed(tmp_path, f"[[archive]]\n{text}\n"), tmp_path / "out")
 
 
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path, built: Path) -> None:
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(SlotwiseError, match="cannot be filled"):
+        fill(listed(tmp_path, f'[[archive]]\nfile = "{built}"\n'), tmp_path / "out")
+
+
 def test_the_command(tmp_path: Path, built: Path) -> None:
     path = listed(tmp_path, f'[[archive]]\nfile = "{built}"\n')
     result = CliRunner().invoke(build_app(), ["fetch", str(path), "--out", "out", "--json"])
