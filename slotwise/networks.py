@@ -15,6 +15,7 @@ from slotwise.worker.engines.torchvision_compat import ensure_importable
 
 DOWNLOAD_STALLS_S = 30.0
 SEED = 0
+SAVE = "save it with torch.save(model.state_dict(), PATH)"
 
 
 def network(name: str, labels: int, weights: str, pretraining: bool = False) -> nn.Module:
@@ -45,12 +46,12 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        raise SlotwiseError(f"{path} is no checkpoint of tensors", "save it with torch.save(model.state_dict(), PATH)") from error
+        raise SlotwiseError(f"{path} is no checkpoint of tensors", SAVE) from error
     for key in ("state_dict", "model"):
         if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
             found = found[key]
     if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
-        raise SlotwiseError(f"{path} is no state_dict", "save it with torch.save(model.state_dict(), PATH)")
+        raise SlotwiseError(f"{path} is no state_dict", SAVE)
     return {str(key).removeprefix("module."): value for key, value in found.items()}
 
 

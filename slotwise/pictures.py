@@ -15,7 +15,7 @@ from slotwise.worker.images import Recipe
 
 def from_folder(folder: Path, recipe: Recipe, most: int) -> np.ndarray[Any, Any]:
     """Up to `most` pictures below `folder`, as the model gets them: uint8 [n, h, w, c]; what is no picture is left out."""
-    items = []
+    items: list[Any] = []
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         if len(items) == most:
             break

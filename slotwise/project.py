@@ -7,6 +7,7 @@ wheel's own copy. What a run writes always goes below the current folder.
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 from slotwise.errors import SlotwiseError
@@ -46,6 +47,16 @@ def model_folder(name_or_path: str) -> Path:
         f"there is no model {name_or_path!r}",
         f"known models: {', '.join(known)}; or give a folder that holds a model.toml",
     )
+
+
+def own_folder(folder: Path) -> Path:
+    """A model's folder that may be written to: the wheel's own ones are copied to ./models/NAME first."""
+    if PACKAGE not in folder.parents:
+        return folder
+    copy = Path.cwd() / "models" / folder.name
+    if not copy.exists():
+        shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    return copy
 
 
 def handler_file(name: str) -> Path:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 
-class Pixels(nn.Module):
+class Pixels(nn.Module):  # type: ignore[misc]
     """A network on uint8 [b, h, w, c]: normalisation is part of the graph, so that an engine can fold and thread it."""
 
     def __init__(self, network: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 class Net(nn.Module):
-    """About 60 thousand parameters."""
+    """About 32 thousand parameters."""
 
     def __init__(self) -> None:
         super().__init__()

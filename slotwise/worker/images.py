@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import io
 import time
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from slotwise.worker.errors import BadRequest, SlotError, TooLarge, UnsupportedMedia
 from slotwise.worker.ink import fit_ink
@@ -49,6 +50,7 @@ TURNS = {
 }
 BRANDS = {b"heic": "HEIC", b"heix": "HEIC", b"mif1": "HEIC", b"avif": "AVIF"}
 Image.MAX_IMAGE_PIXELS = None  # our own limit is checked before anything is decoded
+warnings.filterwarnings("ignore", module="PIL")  # what a damaged file is about, its sender is told
 
 
 class _Timed(io.BytesIO):
@@ -130,7 +132,7 @@ def _open(body: bytes, mode: str, size_hint: int | None, max_pixels: int, max_by
             return _decode(picture, body, mode, size_hint, max_pixels)
     except (SlotError, MemoryError):
         raise
-    except Image.UnidentifiedImageError:
+    except UnidentifiedImageError:
         raise _stranger(body) from None
     except Exception as error:  # Pillow's plugins raise almost anything on damaged files
         raise BadRequest("the picture is truncated or damaged") from error

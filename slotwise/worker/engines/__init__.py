@@ -19,6 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
+from slotwise.worker.engines.processor import has_bf16
 from slotwise.worker.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -60,6 +61,8 @@ def forms(name: str, precision: str) -> set[str]:
     """The keys of [weights] in model.toml that an engine can load."""
     if precision == "int8":
         return {"openvino_int8"} if name == "openvino" else set()
+    if name == "onnxruntime" and precision not in ("auto", "fp32"):
+        return set()
     return {"openvino": {"onnx"}, "onnxruntime": {"onnx"}, "torch": {"torchscript", "export", "state_dict"}}.get(name, set())
 
 
@@ -72,7 +75,9 @@ def refused(model_dir: Path, name: str, precision: str) -> str:
     """Why the build refused this engine, or an empty string."""
     path = model_dir / CHECKS
     checks: Mapping[str, Any] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-    verdict = checks.get(f"{name}-{'fp32' if precision == 'auto' else precision}", {})
+    if precision == "auto":
+        precision = "bf16" if name != "onnxruntime" and has_bf16() else "fp32"
+    verdict = checks.get(f"{name}-{precision}", {})
     return "" if verdict.get("passed", True) else str(verdict.get("why", "it failed the build's check"))
 
 

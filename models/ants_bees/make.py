@@ -1,0 +1,16 @@
+"""What `slotwise train` left in this folder, written for every engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotwise import trained
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+
+def make(out: Path, weights: str | None, progress: Progress) -> dict[str, Any]:
+    """Write the files that model.toml names; returns how far the engines agree. weights: PATH or "none"."""
+    return trained.make(Path(__file__).parent, out, weights, progress)

@@ -1,0 +1,67 @@
+"""train: fine-tune a picture model on a folder of pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from slotwise.console import Json, emit, out, progress, say, table
+
+if TYPE_CHECKING:
+    from slotwise.train import Outcome
+
+
+def register(app: typer.Typer) -> None:
+    """Add this module's command."""
+    app.command()(train)
+
+
+def train(
+    model: Annotated[str, typer.Argument(help="A model's name, or a folder that holds a model.toml.")],
+    data: Annotated[Path, typer.Option(help="Folder with train/CLASS/* and val/CLASS/*.")],
+    weights: Annotated[str, typer.Option(help="Where to start: a checkpoint's path, imagenet or none.")] = "imagenet",
+    epochs: Annotated[int, typer.Option(min=1, help="At most this many.")] = 25,
+    batch_size: Annotated[int, typer.Option(min=2, help="Pictures a step.")] = 16,
+    learning_rate: Annotated[float, typer.Option(min=1e-8, help="Of the first step; it falls to 0 on a cosine.")] = 1e-3,
+    patience: Annotated[int, typer.Option(min=1, help="Stop after this many epochs without a better one.")] = 6,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    seed: Annotated[int, typer.Option(help="Another seed, another order and other cuts.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Fine-tune a model's network; the best epoch's weights and the preprocessing go into the model's folder."""
+    import importlib.util
+
+    from slotwise.errors import SlotwiseError
+    from slotwise.model_spec import load_spec
+    from slotwise.project import model_folder, own_folder
+
+    folder = model_folder(model)
+    spec = load_spec(folder)
+    if "network" not in spec.options:
+        raise SlotwiseError(f"the model {spec.name} is not made for training", 'name a network: [options] network = "resnet18"')
+    if importlib.util.find_spec("torch") is None:
+        raise SlotwiseError("training needs the Python package torch", 'pip install "slotwise[torch]"')
+    if device not in ("auto", "cpu", "cuda"):
+        raise SlotwiseError(f"there is no device {device!r}", "use auto, cpu or cuda")
+    from dataclasses import asdict
+
+    from slotwise import train as training
+
+    plan = training.Plan(weights, epochs, batch_size, learning_rate, patience, device, seed)
+    with progress() as shown:
+        outcome = training.train(spec, data, own_folder(folder), plan, shown)
+    emit(asdict(outcome), as_json, lambda: _show(outcome))
+    say(f"next: slotwise build {model}")
+
+
+def _show(outcome: Outcome) -> None:
+    out().print(
+        f"validation accuracy {outcome.accuracy:.2%}, best of {outcome.epochs} epochs: {outcome.best_epoch}\n"
+        f"{outcome.train_pictures} pictures to train on, {outcome.validation_pictures} to validate on, "
+        f"{outcome.ignored_files} files ignored, {outcome.seconds:.0f} s",
+        highlight=False,
+    )
+    rows = [[label, *counts] for label, counts in zip(outcome.labels, outcome.confusion, strict=True)]
+    out().print(table("validation pictures: what they are, and what they were taken for", ["", *outcome.labels], rows))

@@ -1,0 +1,68 @@
+"""Build a network that `slotwise train` trained: its weights, and the very preprocessing they were validated with."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from slotwise import pictures
+from slotwise.errors import SlotwiseError
+from slotwise.model_spec import ModelSpec, load_spec
+from slotwise.networks import network, settle
+from slotwise.vision import Pixels, export
+from slotwise.worker.images import Recipe
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+WEIGHTS, FACTS, KEPT = "weights.pt", "training.json", "validation.npz"
+COUNT = 64  # pictures to calibrate int8 and compare engines with
+
+
+def preprocessing(spec: ModelSpec) -> dict[str, Any]:
+    """Everything between a picture's bytes and the network: it must be the same in training and in serving."""
+    return {**spec.input.model_dump(mode="json", include={"shape", "resize", "interpolation", "mean", "std", "ink"})}
+
+
+def module_of(spec: ModelSpec, weights: str) -> Pixels:
+    """The network on pixels, in eval mode."""
+    module = Pixels(network(spec.options["network"], len(spec.labels), weights), spec.input.mean, spec.input.std)
+    module.eval()
+    return module
+
+
+def make(folder: Path, out: Path, weights: str | None, progress: Progress) -> dict[str, Any]:
+    """Write the weights that `folder`/model.toml names. weights: a path, "none", or None: what was trained here."""
+    started, spec = time.monotonic(), load_spec(folder)
+    if weights is None and not (folder / WEIGHTS).is_file():
+        hint = f"`slotwise train {spec.name} --data FOLDER` trains it; `--weights none` builds an untrained one for load tests"
+        raise SlotwiseError(f"the model {spec.name} is not trained yet", hint)
+    if weights is None:
+        _check_training(folder, spec)
+    module = module_of(spec, weights or str(folder / WEIGHTS))
+    if weights is None and (folder / KEPT).is_file():
+        pixels = np.load(folder / KEPT)["pixels"]
+    else:
+        pixels = pictures.from_photos(Recipe.of(spec.input.model_dump()), COUNT)
+    if weights == "none":
+        settle(module, torch.from_numpy(pixels[:16]))
+    note = Path(weights).name if weights else WEIGHTS
+    measured = export(spec, module, pixels, out, progress, trained=weights != "none", note=note)
+    return {"weights": note, "made_s": round(time.monotonic() - started, 1), **measured}
+
+
+def _check_training(folder: Path, spec: ModelSpec) -> None:
+    """Refuse to serve weights with other labels or another preprocessing than they were trained with."""
+    facts = json.loads((folder / FACTS).read_text("utf-8"))
+    for key, now in (("labels", list(spec.labels)), ("input", preprocessing(spec)), ("network", spec.options["network"])):
+        if facts[key] != now:
+            changed = [part for part in now if facts[key].get(part) != now[part]] if isinstance(now, dict) else [key]
+            raise SlotwiseError(
+                f"{folder / 'model.toml'} has another {changed[0]} than these weights were trained with",
+                f"train again, or restore {json.dumps(facts[key][changed[0]] if isinstance(now, dict) else facts[key])}",
+            )

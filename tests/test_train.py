@@ -1,0 +1,166 @@
+"""`slotwise train`: from a folder of pictures to served answers, without any download."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageDraw
+
+from slotwise import archive, console, train, trained
+from slotwise.errors import SlotwiseError
+from slotwise.model_spec import ModelSpec, load_spec
+from slotwise.networks import network
+from slotwise.worker.images import Recipe
+from tests.worker.serving import Served
+
+PLAN = train.Plan(weights="none", epochs=10, batch_size=6, learning_rate=0.01, patience=10, device="cpu")
+
+
+def draw(folder: Path, label: str, seed: int) -> None:
+    """An "ant" is dark stripes across, a "bee" is yellow ones upright; shades, sizes and file types vary."""
+    random = np.random.default_rng(seed)
+    w, h = (int(side) for side in random.integers(48, 90, 2))
+    picture = Image.new("RGB", (w, h), tuple(int(c) for c in random.integers(150, 250, 3)))
+    pen = ImageDraw.Draw(picture)
+    for i in range(0, 90, 12):
+        box = (0, i, w, i + 5) if label == "ant" else (i, 0, i + 5, h)
+        pen.rectangle(box, (40, 30, 20) if label == "ant" else (250, 210, 20))
+    folder.mkdir(parents=True, exist_ok=True)
+    picture.save(folder / f"{seed}.{'png' if seed % 2 else 'jpg'}")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An ImageFolder with 24 pictures to train on, 12 to validate on and two files that are none."""
+    folder = tmp_path_factory.mktemp("data")
+    for i in range(36):
+        draw(folder / ("train" if i < 24 else "val") / ("bees" if i % 2 else "ants"), "bee" if i % 2 else "ant", i)
+    (folder / "train" / "ants" / "Thumbs.db").write_bytes(b"not a picture")
+    (folder / "val" / "bees" / "cut.jpg").write_bytes((folder / "val" / "bees" / "35.png").read_bytes()[:60])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """models/ants_bees with smaller pictures, as a user's own folder."""
+    folder = tmp_path_factory.mktemp("own") / "ants_bees"
+    folder.mkdir()
+    given = Path(__file__).parents[1] / "models" / "ants_bees"
+    text = (given / "model.toml").read_text("utf-8")
+    text = text.replace("[3, 224, 224]", "[3, 48, 48]").replace("resize = 256", "resize = 56")
+    (folder / "model.toml").write_text(text.replace('openvino_int8 = "int8.xml"\n', ""), "utf-8")
+    (folder / "make.py").write_text((given / "make.py").read_text("utf-8"), "utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def outcome(model: Path, data: Path) -> train.Outcome:
+    """The training, once."""
+    with console.progress() as progress:
+        return train.train(load_spec(model), data, model, PLAN, progress)
+
+
+@pytest.fixture(scope="module")
+def built(model: Path, outcome: train.Outcome, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The archive of the trained model."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLOTWISE_HOME", str(tmp_path_factory.mktemp("home")))
+        yield archive.build(model, tmp_path_factory.mktemp("store"))
+
+
+def test_training_learns_counts_and_reports(outcome: train.Outcome, model: Path) -> None:
+    assert outcome.accuracy >= 0.9
+    assert (outcome.train_pictures, outcome.validation_pictures, outcome.ignored_files) == (24, 12, 2)
+    assert sum(map(sum, outcome.confusion)) == 12
+    assert 1 <= outcome.best_epoch <= outcome.epochs <= PLAN.epochs
+    assert json.loads((model / "training.json").read_text("utf-8"))["accuracy"] == outcome.accuracy
+
+
+@pytest.mark.parametrize("engine", ["torch", "onnxruntime", "openvino"])
+def test_served_answers_are_the_training_sides(built: Path, model: Path, data: Path, engine: str) -> None:
+    spec = load_spec(model)
+    module, recipe = trained.module_of(spec, str(model / "weights.pt")), Recipe.of(spec.input.model_dump())
+    files = [file for file in sorted((data / "val").rglob("*")) if file.is_file() and file.name != "cut.jpg"]
+    served = Served.of(built, {"engine": engine, "precision": "fp32"}, batch_size=8)
+    answers = [answer for i in range(0, 12, 6) for answer in served.ask([file.read_bytes() for file in files[i : i + 6]])]
+    for file, answer in zip(files, answers, strict=True):
+        with torch.inference_mode():
+            wanted = module(torch.from_numpy(np.array(recipe(file.read_bytes())[None]))).softmax(1)[0].numpy()
+        assert answer.value["label"] == spec.labels[int(wanted.argmax())]
+        assert [answer.value["probabilities"][label] for label in spec.labels] == pytest.approx(wanted.tolist(), abs=2e-3)
+
+
+def test_the_bare_label_as_text(built: Path, data: Path) -> None:
+    served = Served.of(built, {}, batch_size=2)
+    body = next((data / "val" / "ants").glob("*")).read_bytes()
+    answer = served.ask([body], [{"Accept": "text/plain"}])[0]
+    assert answer.body in (b"ant", b"bee")
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert answer.body.decode() == served.ask([body])[0].value["label"]
+
+
+def test_other_preprocessing_than_in_training_is_refused(model: Path, outcome: train.Outcome, tmp_path: Path) -> None:
+    text = (model / "model.toml").read_text("utf-8")
+    try:
+        (model / "model.toml").write_text(text.replace("resize = 56", "resize = 64"), "utf-8")
+        with pytest.raises(SlotwiseError, match="another resize"), console.progress() as progress:
+            trained.make(model, tmp_path, None, progress)
+    finally:
+        (model / "model.toml").write_text(text, "utf-8")
+
+
+def test_the_best_epoch_is_kept_and_training_stops_early(model: Path, data: Path, tmp_path: Path) -> None:
+    plan = train.Plan(weights="none", epochs=9, batch_size=8, learning_rate=1e-12, patience=1, device="cpu")
+    with console.progress() as progress:
+        outcome = train.train(load_spec(model), data, tmp_path / "out", plan, progress)
+    assert outcome.epochs < 9
+
+
+def test_pretrained_weights_start_with_a_new_last_layer(tmp_path: Path) -> None:
+    whole = network("resnet18", 10, "none")
+    torch.save({"state_dict": whole.state_dict()}, tmp_path / "ten.pt")
+    made = network("resnet18", 2, str(tmp_path / "ten.pt"), pretraining=True)
+    assert torch.equal(made.conv1.weight, whole.conv1.weight)
+    assert made.fc.weight.shape == (2, 512)
+    with pytest.raises(SlotwiseError, match="do not fit"):
+        network("resnet18", 2, str(tmp_path / "ten.pt"))
+
+
+@pytest.mark.parametrize(
+    ("break_it", "said"),
+    [
+        (lambda folder: (folder / "train" / "ants").rename(folder / "train" / "spiders"), "no label"),
+        (lambda folder: [file.unlink() for file in (folder / "val" / "bees").iterdir()], "no pictures"),
+        (lambda folder: [file.unlink() for file in (folder / "val").rglob("*.*")] and None, "no pictures"),
+    ],
+)
+def test_data_that_do_not_fit_are_one_clear_error(break_it: object, said: str, model: Path, tmp_path: Path) -> None:
+    for i in range(4):
+        draw(tmp_path / ("train" if i < 2 else "val") / ("bees" if i % 2 else "ants"), "bee", i)
+    break_it(tmp_path)  # type: ignore[operator]
+    with pytest.raises(SlotwiseError, match=said), console.progress() as progress:
+        train.train(load_spec(model), tmp_path, tmp_path / "out", PLAN, progress)
+
+
+def test_weights_that_are_none_are_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "junk.pt").write_bytes(b"junk")
+    with pytest.raises(SlotwiseError, match="no checkpoint"):
+        network("resnet18", 2, str(tmp_path / "junk.pt"))
+    with pytest.raises(SlotwiseError, match="no weights file"):
+        network("resnet18", 2, str(tmp_path / "absent.pt"))
+    with pytest.raises(SlotwiseError, match="no network"):
+        network("resnet19", 2, "none")
+
+
+def test_an_untrained_model_must_be_asked_for(tmp_path: Path) -> None:
+    folder = Path(__file__).parents[1] / "models" / "ants_bees"
+    spec: ModelSpec = load_spec(folder)
+    assert list(spec.labels) == ["ant", "bee"]
+    (tmp_path / "model.toml").write_text((folder / "model.toml").read_text("utf-8"), "utf-8")
+    with pytest.raises(SlotwiseError, match="not trained yet"), console.progress() as progress:
+        trained.make(tmp_path, tmp_path / "out", None, progress)

@@ -1,0 +1,174 @@
+"""The engines: every form of weights, the order of `auto`, what is refused and with which words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+from slotwise import agreement, vision  # noqa: E402
+from slotwise.errors import SlotwiseError  # noqa: E402
+from slotwise.model_spec import ModelSpec  # noqa: E402
+from slotwise.worker import Settings, engines  # noqa: E402
+from slotwise.worker.engines import load_engine, processor  # noqa: E402
+
+FORMS = {"torchscript": "model.pt", "export": "model.pt2", "onnx": "model.onnx", "openvino_int8": "int8.xml"}
+NET = """
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(48, 3))
+"""
+
+
+@pytest.fixture(scope="module")
+def pixels() -> Any:
+    return np.random.default_rng(0).integers(0, 255, (40, 16, 16, 3), np.uint8)
+
+
+@pytest.fixture(scope="module")
+def module() -> nn.Module:
+    """A small network on pixels, uint8 [b, 16, 16, 3] to [b, 5]."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 5)]
+    return vision.Pixels(nn.Sequential(*layers), [0.5] * 3, [0.25] * 3).eval()
+
+
+@pytest.fixture(scope="module")
+def exported(module: nn.Module, pixels: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every form of its weights in one folder, as the build writes them."""
+    from slotwise.console import progress
+
+    folder = tmp_path_factory.mktemp("exported")
+    spec = ModelSpec.model_validate({"name": "small", "handler": "image_classifier", "weights": FORMS})
+    with progress() as shown:
+        vision.export(spec, module, pixels, folder, shown, trained=False)
+    return folder
+
+
+def settings(*forms: str, **changes: Any) -> Settings:
+    return Settings(threads=2, model={"weights": {form: FORMS[form] for form in forms}}).but(**changes)
+
+
+@pytest.mark.parametrize(
+    ("form", "engine", "precision"),
+    [
+        ("torchscript", "torch", "fp32"),
+        ("export", "torch", "fp32"),
+        ("onnx", "onnxruntime", "fp32"),
+        ("onnx", "openvino", "fp32"),
+        ("openvino_int8", "openvino", "int8"),
+    ],
+)
+def test_every_form_gives_the_answers_of_eager_fp32(
+    exported: Path, module: nn.Module, pixels: Any, form: str, engine: str, precision: str
+) -> None:
+    loaded = load_engine(exported, settings(form, engine=engine, precision=precision))
+    assert (loaded.name, loaded.precision, loaded.device) == (engine, precision, "cpu")
+    loaded.warm_up(pixels[0], [4, 1])
+    with torch.inference_mode():
+        wanted = module(torch.from_numpy(pixels)).softmax(1).numpy()
+    for size in (1, 3, 8):
+        got = np.asarray(loaded(pixels[:size]))
+        assert got.shape == (size, 5)
+        assert np.abs(agreement.softmax(got) - wanted[:size]).max() < (0.02 if precision == "int8" else 1e-4)
+
+
+def test_an_answer_is_not_overwritten_by_the_next_call(exported: Path, pixels: Any) -> None:
+    for engine in ("torch", "onnxruntime", "openvino"):
+        loaded = load_engine(exported, settings("torchscript", "onnx", engine=engine, precision="fp32"))
+        first = np.asarray(loaded(pixels[:2]))
+        kept = first.copy()
+        loaded(pixels[2:4])
+        assert (first == kept).all(), engine
+
+
+def test_a_state_dict_and_the_file_of_its_module(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(NET)
+    linear = nn.Linear(48, 3)
+    torch.save({"1.weight": linear.weight, "1.bias": linear.bias}, tmp_path / "weights.pt")
+    model = {"weights": {"state_dict": "weights.pt", "module": "net.py:Net"}}
+    loaded = load_engine(tmp_path, Settings(model=model, precision="fp32", threads=1))
+    inputs = torch.rand(2, 3, 4, 4)
+    assert np.allclose(np.asarray(loaded(inputs.numpy())), linear(inputs.flatten(1)).detach().numpy(), atol=1e-5)
+
+
+def test_bf16_stays_near_fp32(exported: Path, module: nn.Module, pixels: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slotwise.worker.engines.processor.has_bf16", lambda: True)
+    loaded = load_engine(exported, settings("torchscript", engine="torch"))
+    assert loaded.precision == "bf16"
+    with torch.inference_mode():
+        wanted = module(torch.from_numpy(pixels[:4])).softmax(1).numpy()
+    assert np.abs(agreement.softmax(np.asarray(loaded(pixels[:4]))) - wanted).max() < 0.02
+
+
+def test_auto_takes_the_first_that_is_installed_and_fits(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def chosen(*forms: str, **changes: Any) -> str:
+        return load_engine(exported, settings(*forms, **changes)).name
+
+    assert chosen("torchscript", "onnx") == "openvino"
+    assert chosen("torchscript") == "torch"
+    assert chosen("openvino_int8", "torchscript", precision="int8") == "openvino"
+    monkeypatch.setattr(engines, "installed", lambda name: name != "openvino")
+    assert chosen("torchscript", "onnx") == "onnxruntime"
+    monkeypatch.setattr(engines, "installed", lambda name: name == "torch")
+    assert chosen("torchscript", "onnx") == "torch"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"engine": "caffe"}, "must be auto or one of"),
+        ({"engine": "openvino"}, "no weights for openvino"),
+        ({"engine": "torch", "precision": "int8"}, "no weights for torch in int8"),
+        ({"engine": "torch", "precision": "fp16"}, "not to be had on a CPU"),
+        ({"precision": "int8"}, "no engine for the weights"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_sentence(exported: Path, changes: dict[str, str], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        load_engine(exported, settings("torchscript", **changes))
+
+
+def test_an_engine_that_the_build_refused_is_not_served(exported: Path, tmp_path: Path) -> None:
+    for file in exported.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / engines.CHECKS).write_text(json.dumps({"openvino-fp32": {"passed": False, "why": "it lies"}}))
+    assert load_engine(tmp_path, settings("onnx", precision="fp32")).name == "onnxruntime"
+    with pytest.raises(ValueError, match="refused openvino in fp32: it lies"):
+        load_engine(tmp_path, settings("onnx", engine="openvino", precision="fp32"))
+
+
+def test_the_build_compares_every_engine_and_keeps_no_timings(exported: Path) -> None:
+    verdicts = json.loads((exported / engines.CHECKS).read_text())
+    assert {"torch-fp32", "onnxruntime-fp32", "openvino-fp32", "openvino-int8"} <= set(verdicts)
+    assert all(verdict["passed"] for verdict in verdicts.values())
+    assert not any("images_per_s" in verdict for verdict in verdicts.values())
+    assert verdicts["openvino-bf16"]["checked"] == processor.has_bf16()
+
+
+def test_what_counts_as_agreement() -> None:
+    wanted = np.eye(4)[np.arange(200) % 4] * 6.0
+    wrong = wanted.copy()
+    wrong[:3] = wrong[:3, ::-1]  # 3 of 200: 98.5%
+    assert agreement.compare(wanted, wanted, "fp32", True)["passed"]
+    assert not agreement.compare(wanted, wrong, "fp32", True)["passed"]
+    assert agreement.compare(wanted, wrong, "int8", True)["passed"]
+    assert not agreement.compare(wanted, wrong, "int8", False)["passed"]
+    assert agreement.compare(wanted, wanted + np.array([0.01, 0, 0, 0]), "int8", False)["passed"]
+    assert not agreement.compare(wanted, wanted[:, :3], "fp32", True)["passed"]
+    assert not agreement.compare(wanted, wanted * np.nan, "fp32", False)["passed"]
+
+
+def test_a_model_that_no_engine_agrees_with_is_not_built(exported: Path, pixels: Any, tmp_path: Path) -> None:
+    for file in exported.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    with pytest.raises(SlotwiseError, match="no engine gives the answers"):
+        agreement.check(tmp_path, {"onnx": "model.onnx"}, lambda rows: np.eye(5)[np.zeros(len(rows), int)] * 9.0, pixels, False)

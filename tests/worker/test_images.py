@@ -1,0 +1,258 @@
+"""Every odd picture on the handler: either its right answer or one clear refusal, and never a batch-mate's harm."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from slotwise.worker import BadRequest, Settings, TooLarge, UnsupportedMedia, images
+from slotwise.worker.images import Recipe, decode_rgb
+from tests.worker.toy import RawContext, ask
+
+COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (30, 40, 210)}
+MODEL = {
+    "labels": list(COLOURS),
+    "top_k": 3,
+    "input": {"shape": [3, 32, 32], "resize": 36, "dtype": "uint8", "max_pixels": 4_000_000},
+}
+
+
+def brightest(pixels: Any) -> Any:
+    """uint8 [b, h, w, 3] to logits: how much of each colour there is."""
+    return pixels.astype(np.float32).mean(axis=(1, 2)) / 20  # [b, 3]
+
+
+@pytest.fixture(scope="module")
+def handler() -> Any:
+    """The given image classifier on a model of numpy alone, which tells red, green and blue apart."""
+    import importlib.util
+
+    path = Path(__file__).parents[2] / "handlers" / "image_classifier.py"
+    spec = importlib.util.spec_from_file_location("image_classifier", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    class Colours(module.ImageClassifier):  # type: ignore[name-defined, misc]
+        def initialize(self, context: Any) -> None:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(Settings, "load", classmethod(lambda *_: Settings(batch_size=8, decode_threads=2, model=MODEL)))
+                patch.setattr("slotwise.worker.engines.load_engine", lambda *_: brightest)
+                super().initialize(context)
+
+    made = Colours()
+    made.handle(None, RawContext())
+    return made
+
+
+def encoded(picture: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
+    target = io.BytesIO()
+    picture.save(target, kind, **options)
+    return target.getvalue()
+
+
+def plain(colour: str = "green", size: tuple[int, int] = (60, 40), mode: str = "RGB") -> Image.Image:
+    return Image.new("RGB", size, COLOURS[colour]).convert(mode)
+
+
+def noisy(size: tuple[int, int], colour: str = "blue") -> Image.Image:
+    """Real photos do not compress to nothing."""
+    noise = np.random.default_rng(0).integers(-25, 25, (size[1], size[0], 3))
+    return Image.fromarray((noise + np.array(COLOURS[colour])).clip(0, 255).astype(np.uint8))
+
+
+def transparent() -> Image.Image:
+    """A green disc's worth of opaque pixels; what is see-through is red underneath."""
+    picture = Image.new("RGBA", (40, 40), (*COLOURS["red"], 0))
+    picture.paste((*COLOURS["green"], 255), (8, 8, 32, 32))
+    return picture
+
+
+def palette_with_hole() -> bytes:
+    picture = plain("green").quantize(4)
+    return encoded(picture, "PNG", transparency=3)
+
+
+def animated() -> bytes:
+    return encoded(plain("blue"), "GIF", save_all=True, append_images=[plain("red"), plain("red")], duration=50)
+
+
+def exif_turned(orientation: int) -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return encoded(noisy((90, 50)), "JPEG", exif=exif)
+
+
+def png_header(width: int, height: int) -> bytes:
+    """A PNG that claims to be this large, with next to no data: what a decompression bomb starts with."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(100_000))) + chunk(b"IEND", b"")
+
+
+FINE: dict[str, tuple[Callable[[], bytes], str]] = {
+    "png": (lambda: encoded(plain()), "green"),
+    "jpeg": (lambda: encoded(plain(), "JPEG"), "green"),
+    "progressive": (lambda: encoded(noisy((300, 200)), "JPEG", progressive=True), "blue"),
+    "webp": (lambda: encoded(plain(), "WEBP"), "green"),
+    "bmp": (lambda: encoded(plain(), "BMP"), "green"),
+    "tiff": (lambda: encoded(plain(), "TIFF"), "green"),
+    "palette": (lambda: encoded(plain("blue").quantize(8)), "blue"),
+    "palette, transparent": (palette_with_hole, "green"),
+    "alpha": (lambda: encoded(transparent()), "green"),
+    "cmyk": (lambda: encoded(plain("red").convert("CMYK"), "JPEG"), "red"),
+    "animated": (animated, "blue"),
+    "1x1": (lambda: encoded(plain("blue", (1, 1))), "blue"),
+    "30000x2": (lambda: encoded(plain("red", (30000, 2))), "red"),
+    "2x30000": (lambda: encoded(plain("red", (2, 30000)), "JPEG"), "red"),
+    "large": (lambda: encoded(noisy((2000, 1500)), "JPEG"), "blue"),
+    **{f"exif {i}": (lambda i=i: exif_turned(i), "blue") for i in range(1, 9)},
+    "exif 77": (lambda: exif_turned(77), "blue"),
+}
+
+BAD: dict[str, tuple[Callable[[], bytes], int]] = {
+    "empty": (lambda: b"", 400),
+    "text": (lambda: b"hello, world", 400),
+    "json": (lambda: b'{"instances": [1, 2]}', 400),
+    "zeros": (lambda: bytes(5000), 400),
+    "only a signature": (lambda: b"\x89PNG\r\n\x1a\n", 400),
+    "truncated png": (lambda: encoded(noisy((80, 80)))[:-400], 400),
+    "truncated jpeg": (lambda: encoded(noisy((400, 300)), "JPEG")[:9000], 400),
+    "truncated gif": (lambda: animated()[:60], 400),
+    "truncated webp": (lambda: encoded(noisy((100, 100)), "WEBP")[:500], 400),
+    "truncated tiff": (lambda: encoded(noisy((60, 60)), "TIFF")[:300], 400),
+    "broken png": (lambda: encoded(noisy((80, 80))).replace(b"IDAT", b"IDOT", 1), 400),
+    "bomb": (lambda: png_header(60_000, 60_000), 413),
+    "large bomb of a gif": (lambda: b"GIF89a" + struct.pack("<HH", 65_000, 65_000) + encoded(plain(), "GIF")[10:], 413),
+    "too many pixels": (lambda: encoded(plain("red", (2500, 2500))), 413),
+    "too many scans": (lambda: encoded(noisy((64, 64)), "JPEG")[:-2] + b"\xff\xda\x00\x02" * 200 + b"\xff\xd9", 413),
+    "pdf": (lambda: b"%PDF-1.7 " + bytes(200), 415),
+    "svg": (lambda: b"<svg xmlns='http://www.w3.org/2000/svg'/>", 415),
+    "heic": (lambda: b"\x00\x00\x00\x18ftypheic" + bytes(100), 415),
+    "floating point": (lambda: encoded(Image.fromarray(np.ones((9, 9), np.float32)), "TIFF"), 415),
+}
+
+
+@pytest.mark.parametrize("name", FINE)
+def test_an_odd_picture_gets_its_right_answer(handler: Any, name: str) -> None:
+    make, colour = FINE[name]
+    answer = ask(handler, [make()])[0]
+    assert answer.code == 200, answer.value
+    assert answer.value["label"] == colour
+    assert list(answer.value["probabilities"].values()) == sorted(answer.value["probabilities"].values(), reverse=True)
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_picture_costs_nobody_else(handler: Any, name: str) -> None:
+    make, code = BAD[name]
+    first, bad, last = ask(handler, [encoded(plain("red")), make(), encoded(plain("blue"))])
+    assert (first.value["label"], last.value["label"]) == ("red", "blue")
+    assert (bad.code, bad.value["error"]["code"]) == (code, code)
+    assert "/" not in bad.value["error"]["message"]
+
+
+def test_all_of_them_at_once(handler: Any) -> None:
+    bodies = {**{name: make() for name, (make, _) in FINE.items()}, **{name: make() for name, (make, _) in BAD.items()}}
+    answers = dict(zip(bodies, ask(handler, bodies.values()), strict=True))
+    assert {name: answers[name].value.get("label") for name in FINE} == {name: colour for name, (_, colour) in FINE.items()}
+    assert {name: answers[name].code for name in BAD} == {name: code for name, (_, code) in BAD.items()}
+
+
+def test_grey_of_8_16_and_32_bits_is_the_same_grey() -> None:
+    ramp = np.tile(np.arange(256, dtype=np.uint8), (4, 1))
+    eight = decode_rgb(encoded(Image.fromarray(ramp)))
+    sixteen = decode_rgb(encoded(Image.fromarray(ramp.astype(np.uint16) * 257)))
+    thirtytwo = decode_rgb(encoded(Image.fromarray(ramp.astype(np.int32) * 257), "TIFF"))
+    assert (eight == ramp[:, :, None]).all()
+    assert (sixteen == eight).all()
+    assert (thirtytwo == eight).all()
+
+
+def test_every_exif_orientation_ends_upright() -> None:
+    from PIL import ImageOps
+
+    for orientation in range(1, 9):
+        body = exif_turned(orientation)
+        wanted = ImageOps.exif_transpose(Image.open(io.BytesIO(body))).convert("RGB")
+        assert (decode_rgb(body) == np.asarray(wanted)).all(), orientation
+
+
+def test_see_through_is_white_not_what_lies_underneath() -> None:
+    assert decode_rgb(encoded(transparent()))[0, 0].tolist() == [255, 255, 255]
+
+
+def test_cutting_while_resizing_is_cutting_after_resizing() -> None:
+    """The recipe computes only the pixels that stay; torchvision's Resize and CenterCrop compute all of them."""
+    picture = Image.fromarray(np.asarray(noisy((90, 60)).resize((640, 427), Image.Resampling.BICUBIC)))
+    recipe = Recipe(3, 224, 224, resize=256)
+    whole = picture.resize((round(640 * 256 / 427), 256), Image.Resampling.BILINEAR)
+    left, top = (whole.width - 224) // 2, (256 - 224) // 2
+    wanted = np.asarray(whole.crop((left, top, left + 224, top + 224))).astype(int)
+    assert np.abs(np.asarray(recipe.fit(picture)).astype(int) - wanted).mean() < 1.5
+
+
+def test_a_large_jpeg_is_decoded_smaller_but_never_below_the_hint() -> None:
+    body = encoded(noisy((1600, 1200)), "JPEG")
+    assert decode_rgb(body).shape == (1200, 1600, 3)
+    h, w, _ = decode_rgb(body, size_hint=256).shape
+    assert 256 <= h <= 600
+    assert w * 3 == h * 4
+    assert decode_rgb(encoded(noisy((300, 260)), "JPEG"), size_hint=256).shape == (260, 300, 3)
+
+
+def test_smaller_decoding_hardly_changes_the_item(monkeypatch: pytest.MonkeyPatch) -> None:
+    smooth = noisy((40, 30)).resize((1600, 1200), Image.Resampling.BICUBIC)
+    body, recipe = encoded(smooth, "JPEG", quality=92), Recipe(3, 224, 224, resize=256)
+    small = recipe(body).astype(int)
+    whole = np.asarray(recipe.fit(Image.open(io.BytesIO(body)))).astype(int)
+    assert np.abs(small - whole).mean() < 1.5
+
+
+def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = encoded(noisy((300, 200)), "JPEG")
+    with pytest.raises(TooLarge, match="bytes"):
+        decode_rgb(body, max_bytes=1000)
+    with pytest.raises(TooLarge, match="300 x 200"):
+        decode_rgb(body, max_pixels=59_999)
+    decode_rgb(body, max_pixels=60_000)
+    monkeypatch.setattr(images, "MAX_SECONDS", -1.0)
+    with pytest.raises(TooLarge, match="longer"):
+        decode_rgb(body)
+
+
+def test_random_damage_is_always_one_clear_refusal_or_a_picture() -> None:
+    random = np.random.default_rng(1)
+    bodies = [encoded(noisy((50, 40)), kind) for kind in ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF")]
+    for i in range(600):
+        body = bytearray(bodies[i % len(bodies)])
+        for at in random.integers(0, len(body), 4):
+            body[at] = random.integers(256)
+        try:
+            pixels = decode_rgb(bytes(body[: random.integers(1, len(body) + 1)] if i % 2 else body), max_pixels=10**6)
+        except (BadRequest, TooLarge, UnsupportedMedia):
+            continue
+        assert pixels.dtype == np.uint8
+
+
+def test_weights_that_take_floats_get_them_normalised(handler: Any) -> None:
+    handler.floats, handler.mean, handler.std = True, np.float32([127.5] * 3), np.float32([127.5] * 3)
+    try:
+        inputs = handler.collate([np.full((4, 5, 3), 255, np.uint8), np.zeros((4, 5, 3), np.uint8)])
+    finally:
+        handler.floats = False
+    assert inputs.shape == (2, 3, 4, 5)
+    assert inputs.dtype == np.float32
+    assert (inputs[0] == 1).all()
+    assert (inputs[1] == -1).all()
