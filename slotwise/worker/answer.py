@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from slotwise.worker.errors import SlotError
+from slotwise.worker.errors import ModelFault, SlotError
 
 
 @dataclass(frozen=True)
@@ -34,3 +34,13 @@ def serialise(body: Any) -> bytes:
         return body
     text = body if isinstance(body, str) else json.dumps(body, ensure_ascii=False, allow_nan=False)
     return text.encode("utf-8", "backslashreplace")
+
+
+def sayable(result: Any) -> Any:
+    """The result, or a ModelFault where JSON cannot say it."""
+    try:
+        if not isinstance(result, SlotError):
+            serialise(result)
+        return result
+    except Exception:
+        return ModelFault("the model's output could not be encoded")

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from slotwise.worker import digests, mms_frames, reading, report
-from slotwise.worker.answer import Answer, refusal, serialise
+from slotwise.worker.answer import Answer, refusal, sayable, serialise
 from slotwise.worker.batch import Batch, Request
 from slotwise.worker.context import Headers, ServerContext
 from slotwise.worker.errors import (
@@ -31,7 +31,7 @@ from slotwise.worker.errors import (
     SlotError,
     Unavailable,
 )
-from slotwise.worker.isolation import EngineDead, Isolation, Tally, is_out_of_memory
+from slotwise.worker.isolation import EngineDead, Isolation, Tally
 from slotwise.worker.outputs import finite, on_host
 from slotwise.worker.padding import Padding, pad_rows
 from slotwise.worker.settings import Settings
@@ -119,7 +119,8 @@ class BatchHandler:
         self.isolation = Isolation(self._attempt, self.padding, self._alive, self._release)
         threads = self.settings.decode_threads
         self.pool = ThreadPoolExecutor(threads, "decode") if threads > 1 else None
-        self._warm_up()
+        if (item := self.example()) is not None:
+            self.isolation.prepare(item)
         report.write(context, self.settings, self.engine, self.response_headers())
 
     def preprocess(self, data: Sequence[Any], context: ServerContext) -> Batch:
@@ -250,7 +251,7 @@ class BatchHandler:
             try:
                 return self._respond(request, batch.results[i], headers)
             except (ValueError, TypeError, RecursionError):  # a result that JSON cannot say fails in its own place
-                return self._respond(request, [_sayable(result) for result in batch.results[i]], headers)
+                return self._respond(request, [sayable(result) for result in batch.results[i]], headers)
         except SlotError as refused:
             return refusal(refused, headers)
         except Exception:
@@ -262,21 +263,6 @@ class BatchHandler:
         return Answer(200, "OK", content_type, serialise(body), headers)
 
     # Start and end of a worker --------------------------------------------------------------------------------------
-
-    def _warm_up(self) -> None:
-        """Run the example at every prepared size, largest first; what does not fit into memory lowers the ceiling."""
-        item = self.example()
-        for size in self.padding.sizes() if item is not None else []:
-            try:
-                answer = self._attempt([item], size)[0]
-            except Exception as error:
-                if size == 1 or not is_out_of_memory(error):
-                    raise
-                self._release()
-                self.isolation.ceiling = self.padding.next_limit(size)
-                continue
-            if isinstance(answer, SlotError):
-                raise RuntimeError(f"the warm-up input fails: {answer.message}")
 
     def _alive(self) -> bool:
         try:
@@ -298,13 +284,3 @@ class BatchHandler:
         if not self.dead:
             self.dead = True
             threading.Timer(RETIRE_AFTER_S, os._exit, [1]).start()
-
-
-def _sayable(result: Any) -> Any:
-    """The result, or a ModelFault where JSON cannot say it."""
-    try:
-        if not isinstance(result, SlotError):
-            serialise(result)
-        return result
-    except Exception:
-        return ModelFault("the model's output could not be encoded")

@@ -101,6 +101,23 @@ class Isolation:
             logger.warning("out of memory: from now on at most %d rows at once", self.ceiling)
         return answers
 
+    def prepare(self, item: Any) -> None:
+        """Run one good item at every size that will be served, largest first; sizes that do not fit lower the ceiling.
+
+        Raises what a size that fits raises: such an engine cannot serve.
+        """
+        for size in self.padding.sizes():
+            try:
+                answer = self.attempt([item], size)[0]
+            except Exception as error:
+                if size == 1 or not is_out_of_memory(error):
+                    raise
+                self.release()
+                self.ceiling = self.padding.next_limit(size)
+                continue
+            if isinstance(answer, SlotError):
+                raise RuntimeError(f"the warm-up input fails: {answer.message}")
+
     def _check_alive(self, error: BaseException) -> None:
         logger.warning("a group of rows failed: %s", type(error).__name__, exc_info=error)
         if not self.alive():
