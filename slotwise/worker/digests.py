@@ -15,22 +15,22 @@ MARKER = Path("MAR-INF", ".verified")  # written by the first worker that verifi
 CODE = {".py", ".pyc", ".so", ".pth"}
 
 
-class DigestMismatch(RuntimeError):
-    """The extracted archive is not what was built. Both servers report a RuntimeError at load and keep the model out."""
+class DigestError(ValueError):
+    """The extracted archive is not what was built. (TorchServe would log a RuntimeError as "Unknown exception" only.)"""
 
 
 def verify(model_dir: Path) -> None:
     """Compare every file with its SHA-256; a second worker of the same extraction finds that it has been done.
 
     A folder without slotwise.json and without digests (a handler under development, an archive of another tool) passes.
-    Raises DigestMismatch for a file that was changed, is missing, or is code that nobody listed.
+    Raises DigestError for a file that was changed, is missing, or is code that nobody listed.
     """
     if (model_dir / "slotwise").is_dir() and not Path(__file__).resolve().is_relative_to(model_dir.resolve()):
         logger.warning("this worker runs %s, not the archive's own code: unset PYTHONPATH", Path(__file__).parent)
     listing = model_dir / DIGESTS
     if not listing.is_file():
         if (model_dir / "slotwise.json").is_file():
-            raise DigestMismatch(f"the archive lacks {DIGESTS}: it was changed after it was built")
+            raise DigestError(f"the archive lacks {DIGESTS}: it was changed after it was built")
         return
     raw = listing.read_bytes()
     stamp, marker = hashlib.sha256(raw).hexdigest(), model_dir / MARKER
@@ -39,13 +39,13 @@ def verify(model_dir: Path) -> None:
     listed: dict[str, str] = json.loads(raw)["files"]
     for name, wanted in listed.items():
         if not (model_dir / name).is_file():
-            raise DigestMismatch(f"{name} is missing from the extracted archive")
+            raise DigestError(f"{name} is missing from the extracted archive")
         if _sha256(model_dir / name) != wanted:
-            raise DigestMismatch(f"{name} is not the file that was built")
+            raise DigestError(f"{name} is not the file that was built")
     for file in model_dir.rglob("*"):  # other files may be what a library left in its working directory; code may not
         name = file.relative_to(model_dir).as_posix()
         if file.suffix in CODE and file.parent.name != "__pycache__" and name not in listed:
-            raise DigestMismatch(f"{name} is code that the archive's digests do not list")
+            raise DigestError(f"{name} is code that the archive's digests do not list")
     _mark(marker, stamp)
 
 

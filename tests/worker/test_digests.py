@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slotwise.worker.digests import MARKER, DigestMismatch, verify
+from slotwise.worker.digests import MARKER, DigestError, verify
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_a_mismatch_keeps_the_worker_from_starting(model_dir: Path, damage: str)
     else:
         (model_dir / "numpy.py").write_text("")
     for _ in range(2):
-        with pytest.raises(DigestMismatch, match=r"net\.bin|numpy\.py"):
+        with pytest.raises(DigestError, match=r"net\.bin|numpy\.py"):
             verify(model_dir)
     assert not (model_dir / MARKER).exists()
 
@@ -47,7 +47,7 @@ def test_a_mismatch_keeps_the_worker_from_starting(model_dir: Path, damage: str)
 def test_a_marker_of_another_extraction_counts_for_nothing(model_dir: Path) -> None:
     (model_dir / MARKER).write_text("0" * 64)
     (model_dir / "net.bin").write_bytes(b"weightz")
-    with pytest.raises(DigestMismatch):
+    with pytest.raises(DigestError):
         verify(model_dir)
 
 
@@ -55,7 +55,7 @@ def test_removing_the_digests_does_not_help(model_dir: Path) -> None:
     (model_dir / "MAR-INF" / "DIGESTS.json").unlink()
     verify(model_dir)  # a handler under development
     (model_dir / "slotwise.json").write_text("{}")
-    with pytest.raises(DigestMismatch, match="lacks"):
+    with pytest.raises(DigestError, match="lacks"):
         verify(model_dir)
 
 
