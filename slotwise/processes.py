@@ -24,8 +24,8 @@ def processes_of(run_id: str) -> list[psutil.Process]:
     return [process for process in psutil.process_iter() if carries(process.pid, run_id)]
 
 
-def end(run_id: str, patience_s: float) -> None:
-    """Wait up to `patience_s` for them to go by themselves, then terminate and at last kill what is left."""
+def end(run_id: str, patience_s: float, grace_s: float = 5.0) -> None:
+    """Wait up to `patience_s` for them to go by themselves, then terminate and, after `grace_s`, kill what is left."""
     deadline = time.monotonic() + patience_s
     while processes_of(run_id) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -35,7 +35,7 @@ def end(run_id: str, patience_s: float) -> None:
             with contextlib.suppress(psutil.Error):
                 getattr(process, signal)()
         if left:
-            psutil.wait_procs(left, timeout=5)
+            psutil.wait_procs(left, timeout=grace_s)
 
 
 def memory_bytes(pid: int) -> int:

