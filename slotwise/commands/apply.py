@@ -51,7 +51,7 @@ def apply(
     emit(
         {**_as_json(state, declared, found), "applied": bool(found)},
         as_json,
-        lambda: _said(state, f"{profile} holds" if found else "nothing to change"),
+        lambda: _say(state, f"{profile} holds" if found else "nothing to change"),
     )
 
 
@@ -62,7 +62,7 @@ def drift(profile: ProfileName, set_: Set = None, server: Server = None, name: N
     state, declared = _compare(name, profile, set_, server)
     found = differences(state, declared)
     told = "\n".join(str(difference) for difference in found) or "no difference"
-    emit(_as_json(state, declared, found), as_json, lambda: _said(state, told))
+    emit(_as_json(state, declared, found), as_json, lambda: _say(state, told))
     if found:
         raise typer.Exit(1)
 
@@ -109,8 +109,8 @@ def _as_json(state: State, declared: Declared, found: list[Difference]) -> dict[
     return {**facts, "differences": [asdict(one) for one in found], "notes": _notes(state)}
 
 
-def _said(state: State, told: str) -> str:
-    return "\n".join([told, *(f"note: {note}" for note in _notes(state))])
+def _say(state: State, told: str) -> None:
+    typer.echo("\n".join([told, *(f"note: {note}" for note in _notes(state))]))
 
 
 def _notes(state: State) -> list[str]:

@@ -1,0 +1,111 @@
+"""Pages of docs/ that say so are run: every command of their console blocks, on real servers, and its output compared."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slotwise.ports import Ports, problem
+
+ROOT = Path(__file__).resolve().parents[1]
+MARK = "every command here is run by tests/test_docs.py"
+PAGES = sorted(page.stem for page in (ROOT / "docs").glob("*.md") if MARK in page.read_text("utf-8"))
+USUAL = Ports()
+
+
+def console(page: str) -> list[tuple[str, list[str]]]:
+    """Every command of a page's console blocks with the lines printed below it."""
+    found: list[tuple[str, list[str]]] = []
+    for block in re.findall(r"```console\n(.*?)```", page, re.DOTALL):
+        for line in block.splitlines():
+            if line.startswith("$ "):
+                found.append((line.removeprefix("$ "), []))
+            else:
+                found[-1][1].append(line)
+    return found
+
+
+def pattern(line: str) -> re.Pattern[str]:
+    """A printed line: any number fits a number, anything fits "..."; engine, precision and threads are the machine's."""
+    line = re.sub(r"(engine|precision|threads)( +)\S+", r"\1\2...", line)
+    parts = [re.sub(r"\d+(\\\.\d+)?", r"[0-9.]+", re.escape(part)) for part in line.split("...")]
+    return re.compile(".*".join(parts))
+
+
+def missing(expected: list[str], printed: str) -> list[str]:
+    """The expected lines that were not printed, in their order."""
+    lines = iter(printed.splitlines())
+    return [line for line in expected if line != "..." and not any(pattern(line).fullmatch(one) for one in lines)]
+
+
+def base_port() -> int:
+    """A port whose neighbours are free as well: inference, management, metrics, and the two of gRPC."""
+    return next(
+        base
+        for base in range(21_000 + os.getpid() % 5000, 31_000, 10)
+        if not any(problem(port) for port in vars(Ports.at(base)).values())
+    )
+
+
+def with_ports(text: str, ports: Ports) -> str:
+    """The same text with these ports instead of the usual ones."""
+    for name, usual in vars(USUAL).items():
+        text = text.replace(str(usual), str(getattr(ports, name)))
+    return text
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with models, profiles and README, as after a clone; what was trained before is trained for it, too."""
+    for name in ("models", "README.md"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    shutil.copytree(ROOT / "profiles", tmp_path / "profiles")
+    (tmp_path / ".slotwise").mkdir()
+    (ROOT / ".slotwise" / "cache").mkdir(parents=True, exist_ok=True)
+    (tmp_path / ".slotwise" / "cache").symlink_to(ROOT / ".slotwise" / "cache")
+    (tmp_path / "tmp").mkdir()
+    return tmp_path
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("page", PAGES)
+def test_the_commands_of_the_page_print_what_it_says(page: str, project: Path) -> None:
+    ports = Ports.at(base_port())
+    for file in (project / "profiles").glob("*.properties"):
+        file.write_text(with_ports(file.read_text("utf-8"), ports), "utf-8")
+    said = console((ROOT / "docs" / f"{page}.md").read_text("utf-8"))
+    script = "".join(f"echo '@@'\n{with_ports(command, ports)}\n" for command, _ in said)
+    script = script.replace("slotwise serve", f"slotwise serve --port {ports.inference}")
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("SLOTWISE_")}
+    path, tmp = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", str(project / "tmp")
+    environ = {**inherited, "PATH": path, "TMPDIR": tmp, "TEMP": tmp}
+    output = project / "output.txt"
+    try:
+        with output.open("w") as printed:  # a pipe would be held open by the servers
+            done = subprocess.run(
+                ["bash", "-ec", script], cwd=project, env=environ, stdin=subprocess.DEVNULL, stdout=printed, stderr=printed
+            )
+    finally:
+        for command in (["slotwise", "stop"], ["torchserve", "--stop"]):
+            subprocess.run(command, cwd=project, env=environ, capture_output=True, check=False)
+    outputs = output.read_text("utf-8").split("@@\n")[1:]
+    wrong = {
+        command: (lost, printed)
+        for (command, lines), printed in zip(said, outputs, strict=False)
+        if (lost := missing([with_ports(line, ports) for line in lines], printed))
+    }
+    assert wrong == {}
+    assert done.returncode == 0, outputs[-1]
+
+
+def test_lines_are_compared_but_for_their_numbers() -> None:
+    assert missing(['{"7": 0.93, ...'], '{"7": 0.941234, "9": 0.02}') == []
+    assert missing(["digits: 2 of 2 READY"], "waiting\ndigits: 1 of 1 READY\n") == []
+    assert missing(["digits: 2 of 2 READY", "..."], "mnist: 2 of 2 READY") == ["digits: 2 of 2 READY"]
+    assert missing(["a", "b"], "b\na") == ["b"]
