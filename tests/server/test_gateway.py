@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -48,14 +47,12 @@ def start_ready(home: Path, kind: Kind, profile: str, name: str = "default", por
     return record
 
 
-@contextmanager
-def front(home: Path, kind: Kind = "torchserve", *options: str) -> Iterator[GatewayRecord]:
-    """A server and a gateway before it."""
-    start_ready(home, kind, "cpu")
+@pytest.fixture(scope="module")
+def gateway(home: Path) -> Iterator[GatewayRecord]:
+    """A server and a gateway before it; what a test swaps in, it swaps out."""
+    start_ready(home, "torchserve", "cpu")
     try:
-        record = process.start_detached(
-            "default", ["--port", "0", "--translation-port", "-1", "--drain-delay-s", "0", *options]
-        )
+        record = process.start_detached("default", ["--port", "0", "--translation-port", "-1", "--drain-delay-s", "0"])
         while not record.status()["ready"]:
             time.sleep(0.1)
         yield record
@@ -76,18 +73,82 @@ def switch(home: Path, kind: Kind, profile: str) -> ServerRecord:
     return new
 
 
-def test_swaps_under_load_lose_nothing(home: Path) -> None:
-    with front(home) as gateway, Steady(gateway.url) as load:
+def kill_workers(load: Steady) -> None:
+    """SIGKILL every worker of the digits, twice, while they are asked."""
+    record = running()
+    assert record is not None
+    with ManagementClient(record) as client:
+        for _ in range(2):
+            for worker in client.wait_ready("digits").workers:
+                os.kill(worker.pid, signal.SIGKILL)
+            load.wait_for(50)
+
+
+def test_the_calls_of_old_work_as_they_are(home: Path, gateway: GatewayRecord) -> None:
+    picture, url = digits()["7"], gateway.url
+    answers = [
+        httpx.post(f"{url}/predictions/digits", content=picture),
+        httpx.put(f"{url}/predictions/digits", content=picture),
+        httpx.post(f"{url}/predictions/digits/1.0", content=picture),
+        httpx.post(f"{url}/classify/digits", files={"data": ("7.png", picture, "image/png")}),
+        httpx.post(f"{url}/predictions/digits", files={"image": ("7.png", picture, "image/png")}),
+    ]
+    assert [answer.json()["label"] for answer in answers] == ["7"] * 5
+    bare = httpx.post(f"{url}/predictions/digits", content=picture, headers={"accept": "text/plain"})
+    assert bare.text == "7"
+
+
+def test_every_error_has_a_request_id_that_is_in_the_log(home: Path, gateway: GatewayRecord) -> None:
+    picture = digits()["7"]
+    for body, headers, status in (
+        (b"no picture", {}, 400),
+        (b"", {}, 400),
+        (b"x" * (17 * 2**20), {}, 413),
+        (picture, {"x-deadline-ms": "1"}, 504),
+    ):
+        refused = httpx.post(f"{gateway.url}/predictions/digits", content=body, headers=headers)
+        assert refused.status_code == status
+        assert refused.json()["error"]["request_id"] == refused.headers["x-request-id"]
+        assert refused.headers["x-request-id"] in (home / "default" / "gateway.log").read_text()
+
+
+def test_what_is_too_much_is_refused_and_what_is_accepted_is_answered(gateway: GatewayRecord) -> None:
+    with Steady(gateway.url, clients=96, pause_s=0) as load:
+        load.wait_for(300)
+        status = gateway.status()["models"][0]
+        assert status["queued"] <= status["queue_max"]
+        assert status["in_flight"] <= status["in_flight_max"]
+    assert set(load.statuses) == {200, 429}
+    assert load.wrong == []
+    assert all(lost.startswith("429") for lost in load.lost)
+    body = next(iter(digits().values()))
+    assert httpx.post(f"{gateway.url}/predictions/digits", content=body).status_code == 200
+
+
+def test_a_worker_killed_under_load_loses_nothing(gateway: GatewayRecord) -> None:
+    with Steady(gateway.url) as load:
+        load.wait_for(50)
+        kill_workers(load)
+        metrics = httpx.get(f"{gateway.url}/metrics").text
+    assert (load.lost, load.wrong) == ([], [])
+    assert 'slotwise_retries_total{model="digits"}' in metrics
+
+
+def test_swaps_under_load_lose_nothing(home: Path, gateway: GatewayRecord) -> None:
+    with Steady(gateway.url) as load:
         load.wait_for(50)
         for kind, profile in (("torchserve", "ei"), ("torchserve", "cpu"), ("mms", "cpu"), ("torchserve", "cpu")):
             switch(home, kind, profile)
             status = gateway.status()
             assert (status["server"]["kind"], status["server"]["profile"], status["leaving"]) == (kind, profile, 0)
             load.wait_for(50)
+            if kind == "mms":
+                kill_workers(load)
+        old = running()
+        assert old is not None
         with pytest.raises(SlotwiseError, match="does not come up"):
-            swap(running(), lambda name, ports: _fail_halfway(home, name, ports))
-        assert running("default-b") is None
-        assert running("default-c") is None
+            swap(old, lambda name, ports: _fail_halfway(home, name, ports))
+        assert (running("default-b"), running("default-c"), running()) == (None, None, old)
         load.wait_for(20)
     assert (load.lost, load.wrong) == ([], [])
 
@@ -95,57 +156,3 @@ def test_swaps_under_load_lose_nothing(home: Path) -> None:
 def _fail_halfway(home: Path, name: str, ports: Ports) -> ServerRecord:
     start(name, "torchserve", load_profile("cpu"), model_store=home / "store", ports=ports)
     raise SlotwiseError("digits does not come up")
-
-
-@pytest.mark.parametrize("kind", ["torchserve", "mms"])
-def test_a_worker_killed_under_load_loses_nothing(home: Path, kind: Kind) -> None:
-    with front(home, kind) as gateway, Steady(gateway.url) as load:
-        record = running()
-        for _ in range(2):
-            load.wait_for(50)
-            with ManagementClient(record) as client:
-                for worker in client.describe("digits").workers:
-                    os.kill(worker.pid, signal.SIGKILL)
-        load.wait_for(50)
-        retries = httpx.get(f"{gateway.url}/metrics").text
-    assert (load.lost, load.wrong) == ([], [])
-    assert 'slotwise_retries_total{model="digits"}' in retries
-
-
-def test_what_is_too_much_is_refused_and_what_is_accepted_is_answered(home: Path) -> None:
-    with front(home, "torchserve", "--max-in-flight", "4", "--max-queued", "4") as gateway:
-        with Steady(gateway.url, clients=32, pause_s=0) as load:
-            load.wait_for(200)
-            assert gateway.status()["models"][0]["queued"] <= 4
-        assert set(load.statuses) == {200, 429}
-        assert load.wrong == []
-        assert all(lost.startswith("429") for lost in load.lost)
-        body = next(iter(digits().values()))
-        assert httpx.post(f"{gateway.url}/predictions/digits", content=body).status_code == 200
-
-
-def test_the_calls_of_old_work_as_they_are(home: Path) -> None:
-    picture = digits()["7"]
-    with front(home) as gateway:
-        url = gateway.url
-        answers = [
-            httpx.post(f"{url}/predictions/digits", content=picture),
-            httpx.put(f"{url}/predictions/digits", content=picture),
-            httpx.post(f"{url}/predictions/digits/1.0", content=picture),
-            httpx.post(f"{url}/classify/digits", files={"data": ("7.png", picture, "image/png")}),
-            httpx.post(f"{url}/predictions/digits", files={"image": ("7.png", picture, "image/png")}),
-        ]
-        assert [answer.json()["label"] for answer in answers] == ["7"] * 5
-        bare = httpx.post(f"{url}/predictions/digits", content=picture, headers={"accept": "text/plain"})
-        assert bare.text == "7"
-        for body, headers, status in (
-            (b"no picture", {}, 400),
-            (b"", {}, 400),
-            (b"x" * (17 * 2**20), {}, 413),
-            (picture, {"x-deadline-ms": "1"}, 504),
-        ):
-            refused = httpx.post(f"{url}/predictions/digits", content=body, headers=headers)
-            assert refused.status_code == status
-            assert refused.json()["error"]["request_id"] == refused.headers["x-request-id"]
-        log = (home / "default" / "gateway.log").read_text()
-        assert refused.headers["x-request-id"] in log
