@@ -217,3 +217,23 @@ def test_render_writes_and_check_finds_what_drifts(tmp_path: Path, monkeypatch: 
     written(tmp_path / "profiles", "[registration]\nbatch_size = 4")
     with pytest.raises(SlotwiseError, match=r"not what the profiles render to: .*profiles/mine.properties"):
         render.check(tmp_path)
+
+
+def test_every_key_is_on_the_page_as_it_is() -> None:
+    page = (ROOT / "docs" / "profiles.md").read_text("utf-8")
+    for section in SECTIONS:
+        told = page.split(f"### [{section}]")[1].split("##")[0]
+        fields = {key: Profile.model_fields[key] for key in Profile.section(section)}
+        rows = [f"| `{key}` | {json.dumps(field.default)} | {field.description} |" for key, field in fields.items()]
+        assert re.findall(r"^\| `.*$", told, re.MULTILINE) == rows
+    assert all(variable in page for variable in ENVIRONMENT)
+
+
+def test_the_pages_table_of_profiles() -> None:
+    page = (ROOT / "docs" / "profiles.md").read_text("utf-8")
+    for name in GIVEN:
+        profile = load_profile(name, environ={}, cores=0)
+        row = next(line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
+        cells = [cell.strip() for cell in row.split("|")]
+        wanted = [str(profile.batch_size), f"{profile.max_batch_delay_ms} ms", str(profile.initial_workers)]
+        assert [cells[3], cells[4], re.split(r"\D", cells[5])[0]] == wanted
