@@ -19,11 +19,13 @@ PACKAGES = {"wrk": "wrk", "ab": "apache2-utils"}
 PERCENTS = (50, 90, 95, 99)
 
 LUA = """
-local bodies, turn = {}, 0
-for _, path in ipairs(%(paths)s) do bodies[#bodies + 1] = io.open(path, "rb"):read("*a") end
+local requests, turn = {}, 0
+init = function()
+  for _, path in ipairs(%(paths)s) do requests[#requests + 1] = io.open(path, "rb"):read("*a") end
+end
 request = function()
   turn = turn + 1
-  return wrk.format("POST", nil, %(headers)s, bodies[(turn - 1) %% #bodies + 1])
+  return requests[(turn - 1) %% #requests + 1]
 end
 done = function(summary, latency)
   local e, p = summary.errors, function(q) return latency:percentile(q) end
@@ -42,17 +44,14 @@ def measure(tool: str, target: Target, bodies: Sequence[Body], plan: Plan) -> Me
         raise SlotwiseError(f"{tool} can do neither --rate nor --poison", "leave --tool away")
     with tempfile.TemporaryDirectory(prefix="slotwise-load-") as name:
         folder = Path(name)
-        for i, body in enumerate(bodies):
-            (folder / f"body-{i}").write_bytes(body.data)
         return (_wrk if tool == "wrk" else _ab)(target, bodies, plan, folder)
 
 
 def _wrk(target: Target, bodies: Sequence[Body], plan: Plan, folder: Path) -> Measured:
-    headers = {**target.headers, "content-type": bodies[0].content_type}
-    lua = LUA % {
-        "paths": "{" + ", ".join(json.dumps(str(folder / f"body-{i}")) for i in range(len(bodies))) + "}",
-        "headers": "{" + ", ".join(f"[{json.dumps(k)}] = {json.dumps(v)}" for k, v in headers.items()) + "}",
-    }
+    paths = [folder / f"request-{i}" for i in range(len(bodies))]
+    for path, body in zip(paths, bodies, strict=True):
+        path.write_bytes(target.request(body.data, body.content_type))
+    lua = LUA % {"paths": "{" + ", ".join(json.dumps(str(path)) for path in paths) + "}"}
     (folder / "load.lua").write_text(lua, "utf-8")
     command = ["wrk", "-t1", f"-c{plan.clients}", "-s", str(folder / "load.lua"), "--timeout", f"{plan.timeout_s:.0f}s"]
     if plan.warm_up_s:
@@ -70,7 +69,8 @@ def _wrk(target: Target, bodies: Sequence[Body], plan: Plan, folder: Path) -> Me
 
 
 def _ab(target: Target, bodies: Sequence[Body], plan: Plan, folder: Path) -> Measured:
-    base = ["ab", "-q", "-k", "-l", "-r", "-c", str(plan.clients), "-p", str(folder / "body-0"), "-T", bodies[0].content_type]
+    (folder / "body").write_bytes(bodies[0].data)
+    base = ["ab", "-q", "-k", "-l", "-r", "-c", str(plan.clients), "-p", str(folder / "body"), "-T", bodies[0].content_type]
     base += ["-s", f"{plan.timeout_s:.0f}", "-e", str(folder / "served.csv")]
     base += [part for name, value in target.headers.items() for part in ("-H", f"{name}: {value}")]
 

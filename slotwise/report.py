@@ -17,23 +17,24 @@ if TYPE_CHECKING:
 
 
 def load_table(model: str, found: Sequence[Measured]) -> Any:
-    """One row a load. batch: requests a batch; handler: decode and model of one batch."""
+    """One row a load. batch: requests a batch; model: decode and model of one batch; lost: good requests without an answer."""
     first = "rate" if any(m.rate is not None for m in found) else "clients"
-    columns = [first, "req/s", "p50", "p90", "p95", "p99", "max", "batch", "handler", "errors"]
+    columns = [first, "req/s", "p50", "p90", "p95", "p99", "max", "batch", "model", "lost"]
     poisoned = any(m.refused for m in found)
-    columns += ["bad got", "innocent lost"] if poisoned else []
+    columns += ["bad got"] if poisoned else []
     rows = []
     for m in found:
         times = [_ms(v) for v in (m.p50_ms, m.p90_ms, m.p95_ms, m.p99_ms, m.max_ms)]
         row = [str(m.rate or m.clients), f"{m.req_s:.1f}" if m.req_s < 100 else f"{m.req_s:.0f}", *times, f"{m.mean_batch:.1f}"]
         row += [_ms(m.decode_ms + m.inference_ms), by_status(m.errors) or "0"]
-        rows.append(row + ([by_status(m.refused), str(m.lost)] if poisoned else []))
+        rows.append(row + ([by_status(m.refused)] if poisoned else []))
     return table(f"{model}: times in ms", columns, rows)
 
 
 def load_notes(found: Sequence[Measured]) -> list[str]:
     """What a reader has to know about these numbers."""
-    notes = []
+    bad, lost = sum(sum(m.refused.values()) for m in found), sum(m.lost for m in found)
+    notes = [f"{bad} bad requests among {sum(m.requests for m in found)}: {lost} innocent ones lost"] if bad else []
     for m in (m for m in found if m.client_limited):
         what = f"{m.rate:g} a second" if m.rate else f"{m.clients} clients"
         used = f"the measuring client used {m.client_cores:.2f} of a core"
@@ -104,4 +105,4 @@ def as_json(found: Sequence[Measured]) -> list[dict[str, Any]]:
 
 
 def _ms(value: float) -> str:
-    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 1000 else f"{value:.0f}"
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"

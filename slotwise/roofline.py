@@ -85,7 +85,7 @@ def _onnx_work(path: Path, shape: Sequence[int]) -> Work:
     graph = onnx.load(path)
     for tensor in graph.graph.input:
         for dim, size in zip(tensor.type.tensor_type.shape.dim, [1, *shape], strict=False):
-            dim.dim_value = size
+            dim.dim_value = dim.dim_value or size  # pictures come h, w, c
     for tensor in graph.graph.output:
         tensor.type.tensor_type.ClearField("shape")
     known = onnx.shape_inference.infer_shapes(graph).graph
@@ -202,3 +202,15 @@ def draw(name: str, work: Work, machine: Machine, sizes: Sequence[int]) -> Figur
     right.set(xlabel="batch size", ylabel="operations a byte", ylim=(0, None))
     right.legend()
     return figure
+
+
+def at(work: Work, n: int, machine: Machine) -> dict[str, float]:
+    """A batch of n in numbers."""
+    return {
+        "n": n,
+        "operations": n * work.operations,
+        "bytes": work.moved(n),
+        "intensity": work.intensity(n),
+        "through_memory": work.intensity(n, cached=False),
+        "floor_ms": work.floor_ms(n, machine),
+    }

@@ -78,16 +78,12 @@ def bench(
 
 def _target(model: str, url: str | None, name: str) -> Target:
     from slotwise.inference import auth_headers
-    from slotwise.server import running
+    from slotwise.record import need
     from slotwise.wire import Target
 
     if url:
         return Target(url, {})
-    record = running(name)
-    if record is None:
-        raise SlotwiseError(
-            f"no server named {name!r} is running", "`slotwise serve MODEL` starts one; --url loads any address"
-        )
+    record = need(name)
     return Target(f"{record.inference_url}/predictions/{model}", auth_headers(record))
 
 
@@ -163,12 +159,9 @@ def demo(
 ) -> None:
     """Send 32 digits at once, 3 of them spoiled, and show that each sender got its own answer."""
     from slotwise.demo import play, render
-    from slotwise.server import running
+    from slotwise.record import need
 
-    record = running(name)
-    if record is None:
-        raise SlotwiseError(f"no server named {name!r} is running", "`slotwise serve digits` starts one")
-    told = play(record, model)
+    told = play(need(name), model)
     emit(told.as_json(), as_json, lambda: render(told))
     if not told.kept:
         raise SlotwiseError(told.verdict, "this must not happen; the server's log says more")

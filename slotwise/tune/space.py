@@ -46,17 +46,18 @@ class Space:
     engines: Sequence[tuple[str, str]] = (("", ""),)
 
     @classmethod
-    def of_machine(cls, cores: int, clients: int, threads: int | None = None, engines: Sequence[tuple[str, str]] = ()) -> Space:
+    def of_machine(
+        cls, cores: int, clients: int, *, shared_by: int = 1, threads: int = 0, engines: Sequence[tuple[str, str]] = ()
+    ) -> Space:
         """The space of a machine: no more threads than cores; a batch no larger than the clients could fill.
 
-        Workers of one thread may be twice the cores, since a worker waits for its server now and then. threads: the only
-        number that may be had (the server was started with it).
+        Workers of one thread may be twice the cores, since a worker waits for its server now and then. A server that was
+        started with `--set` fixes what its workers may have: shared_by (initial_workers) and threads (0: free).
         """
         powers = [n for n in (1, 2, 4, 8, 16, 32, 64, 128) if n < cores] + [cores]
-        layouts = [(w, t) for w in powers for t in dict.fromkeys([1, *powers]) if w * t <= cores]
-        layouts += [(2 * cores, 1)] + ([(cores + cores // 2, 1)] if cores > 2 else [])
-        if threads:
-            layouts = list(dict.fromkeys((w, threads) for w, _ in layouts))
+        layouts = [(w, t) for w in powers for t in powers if w * t <= cores] + [(2 * cores, 1)]
+        share = max(1, cores // shared_by)
+        layouts = list(dict.fromkeys((w, min(threads or t, share)) for w, t in layouts))
         sizes = [n for n in BATCH_SIZES if n <= max(2, clients)]
         return cls(sizes, DELAYS, layouts, list(engines) or [("", "")])
 

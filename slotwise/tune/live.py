@@ -1,0 +1,103 @@
+"""Trials on a running server, each as a model of its own, `tune-MODEL-7`: what is registered is never touched."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slotwise.bodies import Body
+from slotwise.errors import SlotwiseError
+from slotwise.inference import auth_headers
+from slotwise.load import Measured, Plan, measure
+from slotwise.management import ManagementClient
+from slotwise.tune.guard import Guard
+from slotwise.tune.space import Setting
+from slotwise.tune.variant import write_variant
+from slotwise.wire import Target
+
+if TYPE_CHECKING:
+    from slotwise.archive import ArchiveInfo
+    from slotwise.record import ServerRecord
+
+WARM_UP_S = 1.0  # the first time; the JVM compiles what a new model needs
+AGAIN_S = 0.3
+TIMEOUT_S = 30.0
+READY_TIMEOUT_S = 120.0
+
+
+class LiveBench:
+    """Registers a variant of the archive for every setting, loads it, and unregisters it when another one's turn comes.
+
+    with LiveBench(record, info, bodies) as bench:
+        bench.measure(Setting(8, 5, 1), clients=32, seconds=3)
+    """
+
+    def __init__(self, record: ServerRecord, info: ArchiveInfo, bodies: Sequence[Body]) -> None:
+        self.record, self.info, self.bodies = record, info, bodies
+        self.management = ManagementClient(record)
+        self.serving: dict[Setting, str] = {}  # setting: the name of its model
+        self.held: set[Setting] = set()
+        self.count = 0
+        self.timeout_s = record.effective_profile().response_timeout_s
+
+    def __enter__(self) -> LiveBench:
+        self.guard = Guard(self.record.state_dir)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.management.close()
+        self.guard.close()  # it unregisters what is still there
+
+    def hold(self, settings: Sequence[Setting]) -> None:
+        """These stay registered together; an idle worker costs memory, no time."""
+        self.held = set(settings)
+
+    def measure(self, setting: Setting, clients: int, seconds: float) -> Measured:
+        """Serve the setting and load it; raises SlotwiseError where it does not become ready."""
+        known = setting in self.serving
+        if not known:
+            for other in [s for s in self.serving if s not in self.held]:
+                self._unregister(self.serving.pop(other))
+            self.serving[setting] = self._register(setting)
+        plan = Plan(clients, seconds, warm_up_s=AGAIN_S if known else WARM_UP_S, timeout_s=TIMEOUT_S)
+        target = Target(f"{self.record.inference_url}/predictions/{self.serving[setting]}", auth_headers(self.record))
+        return measure(target, self.bodies, plan)
+
+    def _register(self, setting: Setting) -> str:
+        self.count += 1
+        name = f"tune-{self.info.name}-{os.getpid()}-{self.count}"
+        archive = self.record.model_store / f"{name}.mar"
+        self.guard.registers(name, archive)
+        wishes = {"initial_workers": setting.workers, "threads": setting.threads, "decode_threads": 0}
+        chosen = {"engine": setting.engine, "precision": setting.precision}
+        write_variant(self.info.path, archive, self.record.profile, wishes | {k: v for k, v in chosen.items() if v})
+        try:
+            self.management.register(
+                archive.name,
+                name=name,
+                batch_size=setting.batch_size,
+                max_batch_delay=setting.max_batch_delay,
+                initial_workers=setting.workers,
+                response_timeout=self.timeout_s,
+            )
+            self.management.wait_ready(name, setting.workers, timeout_s=READY_TIMEOUT_S)
+        except SlotwiseError:
+            self._unregister(name)
+            raise
+        archive.unlink(missing_ok=True)  # the server has unpacked it
+        return name
+
+    def _unregister(self, name: str) -> None:
+        with contextlib.suppress(SlotwiseError):
+            self.management.unregister(name)
+        archive = self.record.model_store / f"{name}.mar"
+        archive.unlink(missing_ok=True)
+        self.guard.unregistered(name, archive)
+
+
+def leftovers(store: Path) -> list[Path]:
+    """Archives of trials in a model store; there are none while no tuner runs."""
+    return sorted(store.glob("tune-*-*-*.mar"))

@@ -1,0 +1,157 @@
+"""The report of a tuning: one HTML file with everything inside, the same figure as PNG, the same numbers as JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotwise.load import Measured
+from slotwise.report import line_text, panels
+from slotwise.tune.run import Outcome
+from slotwise.tune.space import Setting
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+STYLE = """
+:root { color-scheme: light dark; }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
+.answer { font-size: 1.15rem; border-left: .3rem solid #3a7; padding: .2rem 1rem; }
+.missed { border-color: #c63; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { text-align: right; padding: .2rem .6rem; border-bottom: 1px solid #8884; }
+th:first-child, td:first-child { text-align: left; }
+tr.won { font-weight: 600; }
+figure { margin: 1rem 0; background: #fff; } figure svg { width: 100%; height: auto; }
+code { background: #8882; padding: .1rem .3rem; }
+"""
+
+
+def write(outcome: Outcome, folder: Path, command: str) -> Path:
+    """Write index.html, tune.png and tune.json into `folder`; returns the page's path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    figure = draw(outcome)
+    figure.savefig(folder / "tune.png", dpi=150)
+    (folder / "tune.json").write_text(json.dumps({"command": command, **outcome.as_json()}, indent=2, default=str), "utf-8")
+    page = folder / "index.html"
+    page.write_text(html(outcome, svg(figure), command), "utf-8")
+    return page
+
+
+def svg(figure: Figure) -> str:
+    """The figure as an SVG element to put into a page."""
+    target = io.StringIO()
+    figure.savefig(target, format="svg")
+    text = target.getvalue()
+    return text[text.index("<svg") :]
+
+
+def html(outcome: Outcome, drawing: str, command: str) -> str:
+    """The whole page."""
+    order, goal = outcome.order, outcome.order.goal
+    won = outcome.winner
+    what = "most answers a second" if goal.objective == "throughput" else "lowest p99"
+    answer = f"{won}: {outcome.reason}." if won and not outcome.reason.startswith(str(won)) else f"{outcome.reason}."
+    about = outcome.machine
+    versions = ", ".join(f"{name} {version}" for name, version in about.get("versions", {}).items())
+    line = f"<p>On one thread {escape(line_text(outcome.service.line))}.</p>" if outcome.service else ""
+    return f"""<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(order.model)}: tuned</title><style>{STYLE}</style>
+<h1>{escape(order.model)}: {what} with {goal.clients} clients, p99 within {goal.slo_p99_ms:g} ms, no error</h1>
+<p class="answer{"" if won else " missed"}">{escape(answer)}</p>
+{_finalists(outcome)}
+<figure>{drawing}</figure>
+{line}
+<h2>All trials</h2>
+{_trials(outcome)}
+<h2>Again</h2>
+<p><code>{escape(command)}</code></p>
+<p>{escape(str(about.get("processor")))}, {about.get("cores")} cores, {escape(str(about.get("server")))}, profile
+{escape(str(about.get("profile")))}; {escape(versions)}; took {outcome.took_s:.0f} s.</p>
+</html>
+"""
+
+
+def _finalists(outcome: Outcome) -> str:
+    if outcome.decision is None:
+        return ""
+    rows = []
+    for f in sorted(outcome.decision.finalists, key=lambda f: -f.middle("req_s")):
+        names = {outcome.default: " (registered without parameters)", outcome.profile: " (the profile)"}
+        name = f"{f.setting}{names.get(f.setting, '')}"
+        cells = [
+            name,
+            f"{f.middle('req_s'):.4g}",
+            f"{f.spread('req_s'):.2g}",
+            f"{f.middle('p99_ms'):.4g}",
+            f"{f.middle('mean_batch'):.1f}",
+        ]
+        rows.append(([*cells, str(f.lost)], f.setting == outcome.winner))
+    title = f"<h2>The final: {outcome.order.rounds} rounds in turn, medians</h2>"
+    return title + _table(["setting", "answers/s", "spread", "p99 ms", "batch", "lost"], rows)
+
+
+def _trials(outcome: Outcome) -> str:
+    rows = []
+    for i, t in enumerate(outcome.trials, 1):
+        m = t.measured
+        numbers = (
+            [f"{m.req_s:.4g}", f"{m.p50_ms:.4g}", f"{m.p99_ms:.4g}", f"{m.mean_batch:.1f}", str(m.lost)] if m else [""] * 5
+        )
+        rows.append(([f"{i}. {t.setting}", *numbers, t.note or t.state], t.setting == outcome.winner))
+    return _table(["setting", "answers/s", "p50 ms", "p99 ms", "batch", "lost", ""], rows)
+
+
+def _table(columns: Sequence[str], rows: Sequence[tuple[list[str], bool]]) -> str:
+    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
+    body = "".join(
+        f"<tr{' class=won' if won else ''}>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>" for cells, won in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def draw(outcome: Outcome) -> Figure:
+    """Throughput over clients by batch size, over delay, throughput against p99, and the handler's line."""
+    figure, axes = panels(4)
+    _by_clients(axes[0], outcome)
+    axes[1].plot([ms for ms, _ in outcome.by_delay], [m.req_s for _, m in outcome.by_delay], "o-")
+    axes[1].set(xlabel="max_batch_delay, ms", ylabel="answers a second", title="over the delay", ylim=(0, None))
+    _pareto(axes[2], outcome)
+    if outcome.service:
+        line = outcome.service.line
+        axes[3].plot([t.n for t in outcome.timed], [t.batch_ms for t in outcome.timed], "o")
+        axes[3].plot([0, 32], [line.at(0), line.at(32)], "-", label=f"{line.a_ms:.3g} n + {line.b_ms:.3g}")
+        axes[3].legend()
+    axes[3].set(xlabel="batch size n", ylabel="ms a batch, one thread", title="the handler alone", ylim=(0, None))
+    return figure
+
+
+def _by_clients(axis: Any, outcome: Outcome) -> None:
+    for size in sorted({size for size, _ in outcome.by_clients}):
+        points = [m for n, m in outcome.by_clients if n == size]
+        axis.plot([m.clients for m in points], [m.req_s for m in points], "o-", label=f"batch size {size}")
+    axis.set(xlabel="clients", ylabel="answers a second", title="over the clients", ylim=(0, None))
+    if outcome.by_clients:
+        axis.legend()
+
+
+def _pareto(axis: Any, outcome: Outcome) -> None:
+    found: list[tuple[Setting, Measured]] = [(t.setting, t.measured) for t in outcome.trials if t.measured and t.measured.req_s]
+    axis.plot([m.p99_ms for _, m in found], [m.req_s for _, m in found], "o", alpha=0.5, label="trials")
+    front, most = [], 0.0
+    for _, m in sorted(found, key=lambda pair: pair[1].p99_ms):
+        if m.req_s > most:
+            front.append(m)
+            most = m.req_s
+    axis.plot([m.p99_ms for m in front], [m.req_s for m in front], "-", label="front")
+    for _, m in (pair for pair in found if pair[0] == outcome.winner):
+        axis.plot([m.p99_ms], [m.req_s], "*", markersize=14, label="winner")
+    axis.axvline(outcome.order.goal.slo_p99_ms, color="k", linestyle=":", label="target")
+    axis.set(xlabel="p99, ms", ylabel="answers a second", title="throughput and p99", xscale="log", ylim=(0, None))
+    axis.legend()

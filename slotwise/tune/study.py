@@ -1,0 +1,230 @@
+"""The classic ResNet-152 batching study: throughput over clients by batch size, and over the delay with ten clients.
+
+It ran on 8 workers. Three columns stand side by side: the published numbers, a stand-in handler that only sleeps a + b*n ms
+(what batching does by itself, on any machine), and the real model as measured here, whatever its shape.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotwise.bodies import Body, examples, from_files
+from slotwise.offline import Line
+from slotwise.tune.space import Setting
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from slotwise.archive import ArchiveInfo
+    from slotwise.record import ServerRecord
+
+CLIENTS = (10, 50, 100, 500, 1000)
+SIZES = (1, 8, 16)
+DELAYS = (0, 1, 10, 50, 100)
+WORKERS = 8
+DELAY_MS = 50  # of the first figure
+QUEUE = 1000
+PUBLISHED = {1: (190, 191, 190, 191, 190), 8: (95, 301, 338, 336, 339), 16: (48, 202, 331, 353, 352)}
+PUBLISHED_BY_DELAY = (187, 99, 95, 83, 74)
+STANDIN = Line(20.0, 20.0)  # ms; about what the published numbers come from
+STANDIN_HANDLER = '''
+"""A stand-in, no model: a batch of n sleeps a + b*n milliseconds."""
+import time
+
+from slotwise.worker import BatchHandler
+
+
+class Sleeper(BatchHandler):
+    def load(self, model_dir, settings):
+        self.line = settings.model["options"]
+        return None
+
+    def example(self):
+        return None
+
+    def decode(self, body, headers):
+        return [0]
+
+    def collate(self, items):
+        return items
+
+    def predict(self, inputs):
+        time.sleep((self.line["a_ms"] * len(inputs) + self.line["b_ms"]) / 1000)
+        return inputs
+
+
+handle = Sleeper.entry_point()
+'''
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Answers a second: by_clients[batch size][i] at clients[i], by_delay[i] at delays[i] with the fewest clients."""
+
+    by_clients: dict[int, tuple[float, ...]]
+    by_delay: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Study:
+    """What was measured, and on what."""
+
+    model: str
+    clients: Sequence[int]
+    delays: Sequence[int]
+    curves: dict[str, Curves] = field(default_factory=dict)
+    machine: dict[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        curves = {name: {"by_clients": c.by_clients, "by_delay": c.by_delay} for name, c in self.curves.items()}
+        about = {"model": self.model, "workers": WORKERS, "delay_ms": DELAY_MS, "standin_ms": [STANDIN.a_ms, STANDIN.b_ms]}
+        return {**about, "clients": self.clients, "delays": self.delays, "curves": curves, "machine": self.machine}
+
+
+def run(
+    model: str,
+    body: list[Path] | None,
+    seconds: float,
+    say: Callable[[str], None],
+    *,
+    clients: Sequence[int] = CLIENTS,
+    delays: Sequence[int] = DELAYS,
+    real: bool = True,
+) -> Study:
+    """Measure on a server of the study's own (its queue holds 1000), which is stopped afterwards. real: the model, too."""
+    import tempfile
+
+    from slotwise import archive, project
+    from slotwise.deploy import obtain
+    from slotwise.ports import Ports
+    from slotwise.profiles import load_profile
+    from slotwise.server import start, stop
+    from slotwise.tune.run import machine
+
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slotwise-study-")))
+        entered = {"a stand-in that sleeps": (archive.inspect(_standin(folder)), [Body(b"x")])}
+        if real:
+            info = obtain(model, project.model_store(), say=say)
+            entered[info.name] = (
+                archive.inspect(_copied(info, folder)),
+                from_files(body) if body else examples(str(info.path)),
+            )
+        overrides = {"job_queue_size": str(QUEUE)}
+        record = start(
+            f"study-{folder.name[-8:].replace('_', '-')}",
+            "torchserve",
+            load_profile("cpu", overrides),
+            model_store=folder,
+            ports=Ports.free(),
+            overrides=overrides,
+        )
+        stack.callback(stop, record)
+        study = Study(model, clients, delays, machine=machine(record))
+        for name, (info, bodies) in entered.items():
+            say(name)
+            study.curves[name] = _curves(record, info, bodies, study, seconds, say)
+    return study
+
+
+def _curves(
+    record: ServerRecord, info: ArchiveInfo, bodies: Sequence[Body], study: Study, seconds: float, say: Callable[[str], None]
+) -> Curves:
+    from slotwise.tune.live import LiveBench
+
+    by_clients: dict[int, tuple[float, ...]] = {}
+    with LiveBench(record, info, bodies) as bench:
+        for size in SIZES:
+            say(f"  batch size {size}, {min(study.clients)} to {max(study.clients)} clients")
+            loads = [bench.measure(Setting(size, DELAY_MS, WORKERS), clients, seconds) for clients in study.clients]
+            by_clients[size] = tuple(m.req_s for m in loads)
+        say(f"  delays of {min(study.delays)} to {max(study.delays)} ms")
+        few = min(study.clients)
+        by_delay = [bench.measure(Setting(8, delay, WORKERS), few, seconds).req_s for delay in study.delays]
+    return Curves(by_clients, tuple(by_delay))
+
+
+def _standin(folder: Path) -> Path:
+    from slotwise import archive
+
+    source = folder / "standin"
+    source.mkdir()
+    (source / "sleeper.py").write_text(STANDIN_HANDLER.lstrip(), "utf-8")
+    options = f"[options]\na_ms = {STANDIN.a_ms}\nb_ms = {STANDIN.b_ms}\n"
+    (source / "model.toml").write_text(f'name = "standin"\nhandler = "sleeper.py"\n{options}', "utf-8")
+    return archive.build(source, folder)
+
+
+def _copied(info: ArchiveInfo, folder: Path) -> Path:
+    import shutil
+
+    return Path(shutil.copy(info.path, folder / info.path.name))
+
+
+def published() -> Curves:
+    """The study's own numbers, at its own clients and delays."""
+    return Curves({size: tuple(map(float, row)) for size, row in PUBLISHED.items()}, tuple(map(float, PUBLISHED_BY_DELAY)))
+
+
+def draw(study: Study) -> Figure:
+    """Two figures a column: the published one, the stand-in, the model."""
+    from slotwise.report import panels
+
+    columns: dict[str, tuple[Sequence[int], Sequence[int], Curves]] = {}
+    columns["published (ResNet-152, 8 workers)"] = (CLIENTS, DELAYS, published())
+    columns |= {name: (study.clients, study.delays, curves) for name, curves in study.curves.items()}
+    figure, axes = panels(2 * len(columns))
+    for i, (name, (clients, delays, curves)) in enumerate(columns.items()):
+        left, right = axes[2 * i : 2 * i + 2]
+        for size, row in curves.by_clients.items():
+            left.plot(clients, row, "o-", label=f"batch size {size}")
+        left.set(xlabel="clients", ylabel="answers a second", title=name, xscale="log", ylim=(0, None))
+        left.legend()
+        right.plot(range(len(delays)), curves.by_delay, "o-")
+        right.set(xlabel="max_batch_delay, ms (10 clients, batch size 8)", ylabel="answers a second", ylim=(0, None))
+        right.set_xticks(range(len(delays)), [str(ms) for ms in delays])
+    return figure
+
+
+def write(study: Study, folder: Path) -> Path:
+    """study.json, study.png and index.html in `folder`; returns the page's path."""
+    from slotwise.tune.page import STYLE, svg
+
+    folder.mkdir(parents=True, exist_ok=True)
+    figure = draw(study)
+    figure.savefig(folder / "study.png", dpi=120)
+    (folder / "study.json").write_text(json.dumps(study.as_json(), indent=2), "utf-8")
+    page = folder / "index.html"
+    text = f"<h1>The batching study: {study.model}</h1><p>{(__doc__ or '').partition('.')[2].strip()}</p>"
+    page.write_text(
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Batching study</title><style>{STYLE}</style>'
+        f"{text}<figure>{svg(figure)}</figure></html>\n",
+        "utf-8",
+    )
+    return page
+
+
+def render(study: Study, page: Path) -> Any:
+    """The numbers as a table."""
+    from rich.console import Group
+
+    from slotwise.console import table
+
+    columns = ["", "batch", *(f"{n} clients" for n in study.clients)]
+    rows = [["published", str(n), *map(str, row)] for n, row in PUBLISHED.items()] if tuple(study.clients) == CLIENTS else []
+    delays = [["published", *map(str, PUBLISHED_BY_DELAY)]] if tuple(study.delays) == DELAYS else []
+    for name, curves in study.curves.items():
+        rows += [[name, str(n), *(f"{v:.0f}" for v in row)] for n, row in curves.by_clients.items()]
+        delays += [[name, *(f"{v:.0f}" for v in curves.by_delay)]]
+    first = table("answers a second", columns, rows)
+    return Group(
+        first,
+        table("over the delay, 10 clients, batch size 8", ["", *(f"{d} ms" for d in study.delays)], delays),
+        f"report: {page}",
+    )
