@@ -116,7 +116,7 @@ class Isolation:
                 self.ceiling = self.padding.next_limit(size)
                 continue
             if isinstance(answer, SlotError):
-                raise RuntimeError(f"the warm-up input fails: {answer.message}")
+                raise ValueError(f"the warm-up input fails: {answer.message}")
 
     def _check_alive(self, error: BaseException) -> None:
         logger.warning("a group of rows failed: %s", type(error).__name__, exc_info=error)

@@ -25,6 +25,12 @@ def test_a_dead_engine_answers_503_and_retires_the_worker() -> None:
     assert handler.calls == []
 
 
+def test_an_answer_that_the_server_would_not_let_through_costs_its_sender_only() -> None:
+    handler = started(max_response_bytes=60)
+    answers = ask(handler, [[1], list(range(100)), [3]])
+    assert [answer.code for answer in answers] == [200, 500, 200]
+
+
 def test_a_row_that_fails_does_not_retire_the_worker() -> None:
     handler = started()
     ask(handler, [[POISON]])
@@ -113,7 +119,7 @@ def test_warm_up_runs_every_prepared_size_and_a_failing_one_stops_the_start(
         def load(self, model_dir: Any, settings: Settings) -> Any:
             return lambda inputs: np.full(len(inputs), np.nan)
 
-    with pytest.raises(RuntimeError, match="warm-up"):
+    with pytest.raises(ValueError, match="warm-up"):
         Broken().handle(None, RawContext(model_dir=tmp_path, batch_size=8))
 
 
