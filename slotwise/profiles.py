@@ -70,7 +70,7 @@ class Profile(BaseModel):
     number_of_netty_threads: int = _key("server", 0, "HTTP threads; 0: as many as the server likes", ge=0, le=1024)
     async_logging: bool = _key("server", True, "logs are written by a thread of their own")
     max_request_bytes: int = _key("server", 16 * 2**20, "a larger request is refused with 413", ge=1, lt=2**31)
-    max_response_bytes: int = _key("server", 16 * 2**20, "a larger answer is an error", ge=1, lt=2**31)
+    max_response_bytes: int = _key("server", 16 * 2**20, "a larger answer is its sender's 500", ge=65_536, lt=2**31)
     unregister_timeout_s: int = _key("server", 120, "how long unregistering waits for workers to end", ge=1, le=86_400)
     log_level: Literal["ERROR", "WARN", "INFO", "DEBUG"] = _key("server", "WARN", "what the server's own log holds")
     request_log: bool = _key("server", False, "one line for every request in logs/access_log.log")
@@ -117,9 +117,9 @@ class Profile(BaseModel):
         }
 
     def worker(self) -> dict[str, Any]:
-        """What slotwise.worker.settings reads: the [worker] keys, the number of workers that share the cores, the timeout."""
-        keys = {key: getattr(self, key) for key in self.section("worker")}
-        return {**keys, "workers": self.initial_workers, "response_timeout_s": self.response_timeout_s}
+        """What slotwise.worker.settings reads: the [worker] keys, how many workers share the cores, and the server's limits."""
+        keys = (*self.section("worker"), "response_timeout_s", "max_response_bytes")
+        return {**{key: getattr(self, key) for key in keys}, "workers": self.initial_workers}
 
     def environment(self, overrides: Iterable[str]) -> dict[str, str]:
         """What a server's workers find in their environment. overrides: the keys that `--set` and the environment set."""

@@ -260,7 +260,10 @@ class BatchHandler:
 
     def _respond(self, request: Request, results: list[Any], headers: dict[str, str]) -> Answer:
         body, content_type = self.respond(request, results)
-        return Answer(200, "OK", content_type, serialise(body), headers)
+        said = serialise(body)
+        if len(said) > self.settings.max_response_bytes:  # the server would end the worker, and with it the whole batch
+            raise ModelFault(f"the answer has {len(said)} bytes, {self.settings.max_response_bytes} may leave the server")
+        return Answer(200, "OK", content_type, said, headers)
 
     # Start and end of a worker --------------------------------------------------------------------------------------
 
