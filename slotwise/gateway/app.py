@@ -26,6 +26,7 @@ from slotwise.gateway.upstream import BROKEN
 
 STATIC = Path(__file__).parent / "static"
 FRESH_S = 1.0
+Answers = dict[int | str, dict[str, Any]]
 cards = lru_cache(maxsize=256)(card)
 
 
@@ -90,6 +91,8 @@ def _add_forwards(app: FastAPI, gateway: Gateway) -> None:
 
 
 def _add_state(app: FastAPI, gateway: Gateway) -> None:
+    text = openapi.content("text/plain", "Metrics as text")
+
     @app.get("/models", summary="The models that the server has, and what each takes")
     async def models() -> dict[str, Any]:
         await gateway.refresh(FRESH_S)
@@ -111,11 +114,11 @@ def _add_state(app: FastAPI, gateway: Gateway) -> None:
     async def healthz() -> dict[str, str]:
         return {"status": "ok"}
 
-    @app.get("/metrics", summary="Prometheus metrics", response_class=Response)
+    @app.get("/metrics", summary="Prometheus metrics", response_class=Response, responses={200: text})
     async def metrics() -> Response:
         return Response(generate_latest(gateway.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
-    failures: dict[int | str, dict[str, Any]] = {404: {"description": "It has none"}, 502: {"description": "No answer"}}
+    failures: Answers = {200: text, 404: openapi.failure("It has none"), 502: openapi.failure("It does not answer")}
 
     @app.get("/metrics/server", summary="The server's own Prometheus metrics", response_class=Response, responses=failures)
     async def server_metrics() -> Response:
@@ -144,7 +147,9 @@ def _shown(name: str) -> dict[str, Any]:
 
 
 def _add_pages(app: FastAPI) -> None:
-    @app.get("/examples/{model}/{name}", summary="An example body of a model", response_class=Response)
+    answers: Answers = {200: openapi.content("*/*", "The body"), 404: openapi.failure("There is no such example")}
+
+    @app.get("/examples/{model}/{name}", summary="An example body of a model", response_class=Response, responses=answers)
     async def example(model: str, name: str) -> Response:
         body = cards(model).examples.get(name)
         if body is None:

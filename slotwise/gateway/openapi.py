@@ -71,6 +71,16 @@ ANY_BODY = {
 JSON_BODY = {"required": True, "content": {"application/json": {"schema": RECORDS}}}
 
 
+def failure(description: str) -> dict[str, Any]:
+    """An answer of the error's one shape."""
+    return {"description": description, "content": {"application/json": {"schema": ERROR}}}
+
+
+def content(media_type: str, description: str) -> dict[str, Any]:
+    """An answer that is no JSON."""
+    return {"description": description, "content": {media_type: {"schema": {"type": "string"}}}}
+
+
 def _in_path(name: str) -> dict[str, Any]:
     return {"name": name, "in": "path", "required": True, "schema": {"type": "string", "pattern": "^[A-Za-z0-9]+$"}}
 

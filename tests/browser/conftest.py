@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import shutil
-import threading
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.gateway.standin import StandIn
+from tests.gateway.live import StandInThread, gateway_before
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -51,31 +48,13 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-class ServerThread:
-    """A stand-in server in a thread of its own, which can go down and come back on the same port."""
-
-    def __init__(self) -> None:
-        self.server = StandIn(models=dict(MODELS), likely=True, batch_size=8)
-        self.loop = asyncio.new_event_loop()
-        threading.Thread(target=self.loop.run_forever, daemon=True).start()
-        self.up()
-
-    def _run(self, work: Any) -> None:
-        asyncio.run_coroutine_threadsafe(work, self.loop).result(10)
-
-    def up(self) -> None:
-        self._run(self.server.__aenter__())
-
-    def down(self) -> None:
-        self._run(self.server.stop())
-
-
 @dataclass
 class Site:
     """Where the page is, and what it asked for outside of that."""
 
     url: str
-    server: ServerThread
+    server: StandInThread
+    home: Path
     outside: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
@@ -89,22 +68,9 @@ class Site:
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    from slotwise.gateway import process
-
-    home, server = tmp_path_factory.mktemp("home"), ServerThread()
-    before = os.environ.get("SLOTWISE_HOME")
-    os.environ["SLOTWISE_HOME"] = str(home)
-    try:
-        (home / "default").mkdir()
-        server.server.record(home / "default").save()
-        options = ["--port", "0", "--translation-port", "-1", "--drain-delay-s", "0"]
-        record = process.start_detached("default", options)
-        yield Site(record.url, server)
-        process.stop()
-    finally:
-        os.environ.pop("SLOTWISE_HOME")
-        if before is not None:
-            os.environ["SLOTWISE_HOME"] = before
+    home, server = tmp_path_factory.mktemp("home"), StandInThread(models=dict(MODELS), likely=True, batch_size=8)
+    with gateway_before(server, home) as gateway:
+        yield Site(gateway.url, server, home)
 
 
 @pytest.fixture

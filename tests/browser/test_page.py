@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -216,6 +215,5 @@ def test_what_is_uploaded_is_not_kept(page: Page, pictures: list[str], site: Sit
     page.select_option("#model", "digits")
     page.set_input_files("#picked", [{"name": "secret.png", "mimeType": "image/png", "buffer": secret.getvalue()}])
     page.locator(".card .answer").wait_for()
-    home = Path(os.environ["SLOTWISE_HOME"])
-    assert all(secret.getvalue()[100:200] not in file.read_bytes() for file in home.rglob("*") if file.is_file())
+    assert all(secret.getvalue()[100:200] not in file.read_bytes() for file in site.home.rglob("*") if file.is_file())
     assert page.evaluate("[...Object.keys(localStorage)].filter((key) => key !== 'theme').length + sessionStorage.length") == 0

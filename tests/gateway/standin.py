@@ -127,6 +127,8 @@ class StandIn:
         if path == "/models":
             return _http(200, {"models": [{"modelName": name, "modelUrl": f"{name}.mar"} for name in self.models]}, {})
         name = path.rsplit("/", 1)[1]
+        if name == "metrics":
+            return _http(200, {}, {})
         workers = [{"id": str(i), "pid": os.getpid(), "status": "READY", "memoryUsage": 1} for i in range(self.models[name])]
         described = {
             "modelName": name,
