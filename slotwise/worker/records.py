@@ -15,6 +15,7 @@ from typing import Any
 
 from slotwise.worker.errors import BadRequest, SlotError, TooLarge, Unprocessable
 
+SAID: dict[type, str] = {dict: "an object", list: "a list", str: "a string"}
 Id = str | int | float | None
 
 
@@ -84,8 +85,7 @@ def _field(data: Any, name: str, kind: type, where: str) -> Any:
     if not isinstance(data, dict):
         raise Unprocessable(f"{where} must be an object")
     if not isinstance(data.get(name), kind):
-        said = {dict: "an object", list: "a list", str: "a string"}[kind]
-        raise Unprocessable(f"{_path(where, name)} must be {said}")
+        raise Unprocessable(f"{_path(where, name)} must be {SAID[kind]}")
     return data[name]
 
 
