@@ -10,8 +10,8 @@ import hashlib
 import json
 import time
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,7 +80,7 @@ def build(
     sources, started = [folder], time.monotonic()
     measured: dict[str, Any] = {}
     if (folder / "make.py").is_file():
-        with progress or console.progress() as shown:
+        with nullcontext(progress) if progress else console.progress() as shown:
             out, measured = made(folder, spec, weights, shown)
         sources = [out, folder]
     elif weights is not None:
@@ -121,13 +121,16 @@ def verify(path: Path) -> None:
     inspect(path)
 
 
-def extract(path: Path, out_dir: Path, *, trusted: bool = False) -> Path:
-    """Unpack into the new folder `out_dir`, as a server does; returns it. trusted: skip the digests, not the safety."""
+def extract(path: Path, out_dir: Path, *, trusted: bool = False, names: Collection[str] | None = None) -> Path:
+    """Unpack into the new folder `out_dir`, as a server does; returns it.
+
+    trusted: skip the digests, not the safety. names: only these files.
+    """
     if not trusted:
         verify(path)
     with _opened(path) as source:
         out_dir.mkdir(parents=True)
-        source.extractall(out_dir)
+        source.extractall(out_dir, names)
     return out_dir
 
 
@@ -168,7 +171,8 @@ def _manifest(path: Path, source: zipfile.ZipFile) -> dict[str, Any]:
         raise SlotwiseError(f"{path.name} has no {MANIFEST}", "it is not a model archive")
     manifest = _json(path, source, MANIFEST)
     model = manifest.get("model")
-    if not isinstance(model, dict) or not all(isinstance(model.get(key), str) for key in ("modelName", "handler")):
+    named = [model.get(key) for key in ("modelName", "handler")] if isinstance(model, dict) else [None]
+    if not all(isinstance(name, str) and name and name.isprintable() for name in named):
         raise SlotwiseError(f"{path.name}: the manifest names no model and handler", "it is not a model archive")
     return manifest
 

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotwise import project
+from slotwise import console, project
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import ModelSpec
 
@@ -43,6 +43,7 @@ def made(folder: Path, spec: ModelSpec, weights: str | None, progress: Progress)
             partial = shelf / f"{out.name}.partial"
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()
+            console.say(f"{spec.name}: running its make.py (once; the result is kept)")
             measured = _call(folder / "make.py", partial, weights, progress)
             (partial / "measured.json").write_text(json.dumps(measured, indent=2, default=float), "utf-8")
             shutil.rmtree(out, ignore_errors=True)

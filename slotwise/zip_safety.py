@@ -43,6 +43,8 @@ def _fault(entry: zipfile.ZipInfo) -> str:
     parts = PurePosixPath(name).parts
     if not parts or name.startswith("/") or ".." in parts or any(c in name for c in "\\\0:") or "//" in name:
         return "would be unpacked outside its folder"
+    if not name.isprintable():
+        return "has a name that cannot be printed"
     if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
         return "is a link or a device, not a file"
     if entry.flag_bits & ENCRYPTED_FLAG:

@@ -199,6 +199,7 @@ FAULTS: dict[str, tuple[Callable[[dict[str, bytes]], object], str]] = {
     "backslash": (lambda files: [(special("..\\evil.py"), b"")], "would be unpacked outside"),
     "duplicate": (lambda files: [("serve_toy.py", b"")], "'serve_toy.py' is in it twice"),
     "same name in capitals": (lambda files: [("SERVE_TOY.py", b"")], "is in it twice"),
+    "control character": (lambda files: [("a\x1b[2J.py", b"")], "cannot be printed"),
     "symlink": (lambda files: [(special("link", stat.S_IFLNK | 0o777), b"/etc/passwd")], "is a link or a device"),
     "bomb": (lambda files: [(special("bomb", compress_type=zipfile.ZIP_DEFLATED), bytes(4 << 20))], "would grow"),
     "odd compression": (lambda files: [(special("x", compress_type=zipfile.ZIP_LZMA), b"x")], "the servers do not read"),

@@ -39,7 +39,8 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(command: Path, *arguments: str, cwd: Path) -> str:
     """What the installed command prints."""
-    environ = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "SLOTWISE_HOME")}
+    environ = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    environ["SLOTWISE_HOME"] = str(ROOT / ".slotwise")  # the same make.py, so what it trained for other tests will do
     done = subprocess.run([str(command), *arguments], cwd=cwd, env=environ, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout

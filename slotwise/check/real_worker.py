@@ -49,7 +49,7 @@ class RealWorker:
 
     def __init__(self, kind: str, model_dir: Path, folder: Path, timeout_s: float, environ: dict[str, str]) -> None:
         self.kind, self.model_dir, self.folder, self.timeout_s = kind, model_dir, folder, timeout_s
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         spec = importlib.util.find_spec(SERVERS[kind][0])
         if spec is None or not spec.origin:
             raise SlotwiseError(f"{kind} is not installed")
@@ -102,7 +102,7 @@ class RealWorker:
 
     def logged_exception(self, since: int = 0) -> str:
         """The last exception in the worker's log, "" where there is none."""
-        found = EXCEPTION.findall(self.log()[since:])
+        found = [line for line in EXCEPTION.findall(self.log()[since:]) if "Unknown exception" not in line]
         return found[-1].strip() if found else ""
 
     def log(self) -> str:

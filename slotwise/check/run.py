@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -58,23 +59,29 @@ class Subject:
     timeout_s: float
     folder: Path
 
+    def names(self) -> list[str]:
+        """Every file in the archive."""
+        return [entry.name for entry in self.info.entries if not entry.name.endswith("/")]
+
     def data_files(self) -> list[str]:
         """Weights, vocabularies and the like."""
-        names = [entry.name for entry in self.info.entries if not entry.name.endswith((".py", "/"))]
-        return [name for name in names if name.split("/")[0] not in OWN_PARTS]
+        return [name for name in self.names() if not name.endswith(".py") and name.split("/")[0] not in OWN_PARTS]
 
     def worker(self, kind: str, *, damaged: bool = False) -> RealWorker:
-        """A worker of `kind` that has loaded a fresh extraction of the archive."""
-        place = Path(tempfile.mkdtemp(prefix=f"{kind}-", dir=self.folder))
-        model_dir = archive.extract(self.path, place / "model", trusted=True)
-        if damaged:
-            for name in self.data_files():
+        """A worker of `kind` that has loaded the archive; all workers of a kind share one extraction, as on the server."""
+        model_dir = self.folder / (f"{kind}-damaged" if damaged else kind)
+        if not model_dir.exists():
+            data = self.data_files() if damaged else []
+            archive.extract(self.path, model_dir, trusted=True, names=[n for n in self.names() if n not in data])
+            for name in data:
+                (model_dir / name).parent.mkdir(parents=True, exist_ok=True)
                 (model_dir / name).write_bytes(b"damaged")
         environ = {**os.environ, "PYTHONPATH": str(model_dir), "PYTHONUNBUFFERED": "1"}
         environ |= {"TS_DECODE_INPUT_REQUEST": "false", "MMS_DECODE_INPUT_REQUEST": "false"}
         environ |= {"SLOTWISE_PROFILE": self.profile} if self.profile else {}
         environ.pop("SLOTWISE_STATE", None)
-        worker = RealWorker(kind, model_dir, place / "run", self.timeout_s, environ)
+        run = Path(tempfile.mkdtemp(prefix="run-", dir=self.folder))
+        worker = RealWorker(kind, model_dir, run, self.timeout_s, environ)
         try:
             worker.load(self.info.name, self.info.handler, self.batch_size)
         except WorkerFault:
@@ -104,8 +111,9 @@ def check(
         raise SlotwiseError(f"{' and '.join(servers)}: not installed here", hint)
     with tempfile.TemporaryDirectory(prefix="sw-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        carried = sorted((archive.extract(path, folder / "examples", trusted=True) / "examples").glob("*"))
-        examples = made_up.from_files([*(bodies or []), *carried])
+        carried = [entry.name for entry in info.entries if re.fullmatch("examples/[^/]+", entry.name)]
+        unpacked = archive.extract(path, folder / "examples", trusted=True, names=carried)
+        examples = made_up.from_files([*(bodies or []), *(unpacked / name for name in carried)])
         if not examples:
             hint = 'name some in model.toml (examples = ["one.png"]) or give --body FILE'
             raise SlotwiseError(f"{path.name} carries no example to ask with", hint)

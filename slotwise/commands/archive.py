@@ -48,13 +48,15 @@ def inspect(path: Archive, as_json: Json = False) -> None:
     data = {**asdict(info), "name": info.name, "version": info.version, "handler": info.handler, "entries": listing}
 
     def render() -> Any:
+        from rich.markup import escape
+
         packed_by = f"torch-model-archiver {info.manifest.get('archiverVersion')}"
         typer.echo(f"{info.name} {info.version}, handler {info.handler}, packaged by {packed_by}")
         typer.echo(f"{info.size_bytes:,} bytes, sha256 {info.sha256}")
         typer.echo(f"profiles: {', '.join(info.profiles) or 'none'}; every file is what was built")
         if graph := info.model.get("options", {}).get("onnx"):
             typer.echo(f"onnx graph: batch {graph['batch']}, opset {graph['opset']}, input {graph['input']}")
-        rows = [[entry.name, entry.size_bytes, f"{entry.sha256[:16]}..."] for entry in info.entries]
+        rows = [[escape(entry.name), entry.size_bytes, f"{entry.sha256[:16]}..."] for entry in info.entries]
         return table("", ["file", "bytes", "sha256"], rows)
 
     emit(data, as_json, render)
