@@ -48,7 +48,7 @@ class ServerRecord:
 
     @property
     def metrics_url(self) -> str:
-        """Prometheus metrics."""
+        """TorchServe's metrics, at /metrics; MMS has none."""
         if self.kind == "mms":
             return self.inference_url
         return f"http://127.0.0.1:{self.ports.metrics}"

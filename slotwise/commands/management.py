@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -73,6 +74,9 @@ def scale(
     with ManagementClient(need(name)) as client:
         client.scale(model, workers, version)
         live = client.wait_ready(model, workers, version=version)
+    cores = len(os.sched_getaffinity(0))
+    if workers > 1 and live.device == "cpu" and (live.threads or 1) * workers > cores:
+        say(f"{workers} workers x {live.threads} threads fight for {cores} cores; --set initial_workers={workers} divides them")
     emit(asdict(live), as_json, lambda: _summary(live))
 
 
@@ -83,9 +87,11 @@ def list_models(name: Name = "default", as_json: Json = False) -> None:
 
     with ManagementClient(need(name)) as client:
         live = [version for model in client.list() for version in client.describe_all(model.name)]
-    columns = ["model", "version", "archive", "batch_size", "max_batch_delay", "ready", "workers", "engine"]
-    keys = ("name", "version", "archive", "batch_size", "max_batch_delay", "ready_workers")
-    rows = [[*(getattr(m, key) for key in keys), len(m.workers), m.engine or "?"] for m in live]
+    columns = ["model", "version", "batch_size", "delay ms", "ready", "engine"]
+    rows = [
+        [m.name, m.version, m.batch_size, m.max_batch_delay, f"{m.ready_workers} of {len(m.workers)}", m.engine or "?"]
+        for m in live
+    ]
     emit([asdict(m) for m in live], as_json, lambda: table("", columns, rows) if rows else "no model is registered")
 
 

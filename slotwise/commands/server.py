@@ -142,7 +142,8 @@ def _deploy(record: ServerRecord, info: ArchiveInfo, profile: Profile) -> LiveMo
 def _as_json(record: ServerRecord, live: list[LiveModel]) -> dict[str, object]:
     from dataclasses import asdict
 
-    urls = {"inference": record.inference_url, "management": record.management_url, "metrics": record.metrics_url}
+    urls = {"inference": record.inference_url, "management": record.management_url}
+    urls |= {"metrics": f"{record.metrics_url}/metrics"} if record.kind == "torchserve" else {}
     facts = {"name": record.name, "server": record.kind, "pid": record.pid, "profile": record.profile}
     return {**facts, "urls": urls, "state": str(record.state_dir), "models": [asdict(model) for model in live]}
 
@@ -153,8 +154,9 @@ def _show(record: ServerRecord, live: list[LiveModel]) -> None:
         typer.echo(f"{what}, max_batch_delay {model.max_batch_delay} ms, engine {model.engine or 'unknown'}")
     typer.echo(f"inference   {record.inference_url}")
     typer.echo(f"management  {record.management_url}")
-    typer.echo(f"metrics     {record.metrics_url}")
-    header = '-H "Authorization: Bearer $(slotwise token inference%s)" ' if record.kind == "torchserve" else ""
-    header = header % (f" --name {record.name}" if record.name != "default" else "") if header else ""
+    if record.kind == "torchserve":
+        typer.echo(f"metrics     {record.metrics_url}/metrics")
+    named = f" --name {record.name}" if record.name != "default" else ""
+    header = f'-H "Authorization: Bearer $(slotwise token inference{named})" ' if record.kind == "torchserve" else ""
     for model in live[:1]:
         typer.echo(f"try: curl {header}{record.inference_url}/predictions/{model.name} -T FILE")
