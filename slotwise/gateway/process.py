@@ -17,7 +17,7 @@ import psutil
 from slotwise import project
 from slotwise.errors import SlotwiseError
 
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 35.0  # it finishes what is in flight first
 
 
