@@ -189,17 +189,17 @@ def draw(name: str, work: Work, machine: Machine, sizes: Sequence[int]) -> Figur
 
     figure, (left, right) = panels(2)
     marks = [work.intensity(n) for n in sizes]
-    span = [min([*marks, machine.ridge]) / 3, max([*marks, machine.ridge]) * 3]
+    span = [min([*marks, machine.ridge]) / 10, max([*marks, machine.ridge]) * 3]
     x = [span[0], machine.ridge, span[1]]
     left.loglog(x, [min(machine.peak, i * machine.bandwidth) / 1e9 for i in x], "k-")
     left.loglog(marks, [min(machine.peak, i * machine.bandwidth) / 1e9 for i in marks], "o")
     for n, i in zip(sizes, marks, strict=True):
         left.annotate(str(n), (i, min(machine.peak, i * machine.bandwidth) / 1e9), (0, -12), textcoords="offset points")
     left.set(xlabel="operations a byte", ylabel="GFLOP/s at most", title=f"{name}: batch sizes under the roof")
-    right.semilogx(sizes, marks, "o-", base=2, label="activations in cache")
-    right.semilogx(sizes, [work.intensity(n, cached=False) for n in sizes], "s--", base=2, label="through memory")
+    right.loglog(sizes, marks, "o-", label="activations in cache")
+    right.loglog(sizes, [work.intensity(n, cached=False) for n in sizes], "s--", label="through memory")
     right.axhline(machine.ridge, color="k", label=f"ridge: {machine.ridge:.1f}")
-    right.set(xlabel="batch size", ylabel="operations a byte", ylim=(0, None))
+    right.set(xlabel="batch size", ylabel="operations a byte")
     right.legend()
     return figure
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slotwise import load_tools
 from slotwise.bodies import Body, deck, spoiled, with_records
 from slotwise.errors import SlotwiseError
 from slotwise.load import Plan, Sample, measure, percentile, summary
@@ -145,3 +149,35 @@ def test_records_are_repeated_with_their_own_ids() -> None:
     assert [record["text"] for record in records] == ["a", "b", "a", "b", "a"]
     with pytest.raises(SlotwiseError):
         with_records(GOOD, 3)
+
+
+@pytest.mark.parametrize("tool", ["wrk", "ab"])
+def test_other_tools_measure_the_same_loop(tool: str) -> None:
+    if shutil.which(tool) is None:
+        pytest.skip(f"{tool} is not installed")
+    seen: set[tuple[bytes, str, str]] = set()
+
+    def look(body: bytes, headers: Mapping[str, str]) -> Answer:
+        seen.add((body, headers["content-type"], headers["authorization"]))
+        return answer(body, headers)
+
+    with standin(look) as url:
+        plan = Plan(clients=4, seconds=1.0, warm_up_s=0.0)
+        target = Target(url, {"authorization": "Bearer abc"})
+        got = load_tools.measure(tool, target, [GOOD, Body(b"bad", "image/png")], plan)
+        with pytest.raises(SlotwiseError, match="poison"):
+            load_tools.measure(tool, target, [GOOD], replace(plan, poison=0.1))
+    assert got.req_s > 0
+    assert got.p50_ms <= got.p99_ms <= got.max_ms
+    assert (b"good", "text/plain", "Bearer abc") in seen
+    if tool == "wrk":
+        assert (b"bad", "image/png", "Bearer abc") in seen
+        assert got.errors["not 2xx"] > 0
+    else:
+        assert got.errors == {}
+
+
+def test_a_tool_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(SlotwiseError, match="wrk is not installed"):
+        load_tools.measure("wrk", Target("http://127.0.0.1:9/", {}), [GOOD], Plan())

@@ -109,7 +109,7 @@ def run(
 
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slotwise-study-")))
-        entered = {"a stand-in that sleeps": (archive.inspect(_standin(folder)), [Body(b"x")])}
+        entered = {"a stand-in that sleeps": (archive.inspect(standin(folder)), [Body(b"x")])}
         if real:
             info = obtain(model, project.model_store(), say=say)
             entered[info.name] = (
@@ -150,7 +150,8 @@ def _curves(
     return Curves(by_clients, tuple(by_delay))
 
 
-def _standin(folder: Path) -> Path:
+def standin(folder: Path) -> Path:
+    """Build the stand-in's archive in `folder`."""
     from slotwise import archive
 
     source = folder / "standin"

@@ -1,0 +1,118 @@
+"""The tuner on real servers: it finds a setting, and the server keeps exactly what it had, whatever happens to the tuner."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slotwise.tune import study
+from tests.server.conftest import Live, started
+
+pytestmark = pytest.mark.server
+
+BODY = b"x"
+
+
+@pytest.fixture(scope="module", params=["torchserve", "mms"])
+def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """A server with one model: the study's stand-in, which only sleeps."""
+    store = tmp_path_factory.mktemp("store")
+    study.standin(store)
+    with started(request.param, tmp_path_factory.mktemp(request.param), store) as server:
+        server.management.register("standin.mar", batch_size=4, max_batch_delay=7, initial_workers=1)
+        server.management.wait_ready("standin")
+        yield server
+
+
+def tuner(live: Live, out: Path, *options: str) -> subprocess.Popen[str]:
+    """`slotwise tune` on that server, in a process group of its own."""
+    body = out / "body"
+    body.write_bytes(BODY)
+    given = ["--name", live.record.name, "--body", str(body), "--out", str(out), "--seconds", "0.4", "--clients", "8"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "slotwise.cli", "tune", str(live.record.model_store / "standin.mar"), *given, *options],
+        env={**os.environ, "SLOTWISE_HOME": str(live.record.state_dir.parent)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def state(live: Live) -> tuple[Any, ...]:
+    """All that the server has: its models with their settings, the pids of their workers, the archives."""
+    described = [live.management.describe(model.name) for model in live.management.list()]
+    kept = [(m.name, m.batch_size, m.max_batch_delay, sorted(w.pid for w in m.workers)) for m in described]
+    return kept, sorted(file.name for file in live.record.model_store.glob("*.mar"))
+
+
+def until(true: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+    """Wait for it."""
+    stop_at = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < stop_at, what
+        time.sleep(0.1)
+
+
+def test_a_setting_is_found_and_the_server_keeps_what_it_had(live: Live, tmp_path: Path) -> None:
+    before = state(live)
+    process = tuner(live, tmp_path, "--slo-p99-ms", "5000", "--max-trials", "4", "--json")
+    said, told = process.communicate(timeout=240)
+    assert process.returncode == 0, told
+    result = json.loads(said)
+    assert result["winner"]["workers"] >= 1
+    assert len(result["trials"]) == 4
+    assert len(result["finalists"]) >= 2
+    assert all(len(finalist["rounds"]) == 5 for finalist in result["finalists"])
+    assert {load["clients"] for load in result["by_clients"]} == {1, 8, 32, 64, 128}
+    page = (tmp_path / "index.html").read_text("utf-8")
+    assert page.count("<svg") == 1
+    assert "http://" not in page.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
+        "http://creativecommons", ""
+    )
+    assert (tmp_path / "tune.png").stat().st_size > 10_000
+    assert json.loads((tmp_path / "tune.json").read_text("utf-8"))["winner"] == result["winner"]
+    assert state(live) == before
+
+
+def test_a_target_out_of_reach_exits_with_2_and_names_the_closest(live: Live, tmp_path: Path) -> None:
+    before = state(live)
+    process = tuner(live, tmp_path, "--slo-p99-ms", "1", "--max-trials", "2")
+    said, told = process.communicate(timeout=120)
+    assert process.returncode == 2, told
+    assert "the closest is" in " ".join(said.split())
+    assert state(live) == before
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_tuner_leaves_the_server_as_it_was(live: Live, tmp_path: Path, end: signal.Signals) -> None:
+    before = state(live)
+    process = tuner(live, tmp_path)
+    until(lambda: len(live.management.list()) > 1, "no trial was registered")
+    os.killpg(process.pid, end)
+    said = process.communicate(timeout=60)
+    assert process.returncode == (130 if end == signal.SIGINT else -end), said
+    until(lambda: state(live) == before, f"{state(live)} is not {before}")
+
+
+def test_the_study_on_a_stand_in_has_the_published_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    found = study.run("standin", None, 1.5, lambda text: None, clients=(10, 100), delays=(0, 10, 100), real=False)
+    (curves,) = found.curves.values()
+    few, many = ({size: row[i] for size, row in curves.by_clients.items()} for i in (0, 1))
+    assert few[1] > few[8] > few[16]
+    assert min(many[8], many[16]) > many[1]
+    assert all(later <= earlier * 1.1 for earlier, later in zip(curves.by_delay, curves.by_delay[1:], strict=False))
+    page = study.write(found, tmp_path / "study")
+    assert "<svg" in page.read_text("utf-8")
+    study.render(found, page)
