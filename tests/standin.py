@@ -30,7 +30,7 @@ def standin(answer: Callable[[bytes, Mapping[str, str]], Answer | None]) -> Iter
                 return
             status, headers, body = said
             self.send_response(status)
-            for name, value in {**headers, "content-length": str(len(body))}.items():
+            for name, value in {**headers, "content-length": str(len(body)), "connection": "keep-alive"}.items():
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(body)
