@@ -86,14 +86,16 @@ def load_figure(model: str, found: Sequence[Measured]) -> Figure:
     return figure
 
 
-def panels(count: int, height: float = 3.6) -> tuple[Figure, Any]:
-    """A figure of `count` panels side by side, drawn without a display."""
+def panels(count: int, columns: int = 4) -> tuple[Figure, Any]:
+    """A figure of `count` panels, so many side by side, drawn without a display."""
     try:
         from matplotlib.figure import Figure as NewFigure
     except ImportError as error:
         raise SlotwiseError("figures need matplotlib", 'pip install "slotwise[tune]"') from error
-    figure = NewFigure(figsize=(4.6 * count, height), layout="constrained")
-    axes = figure.subplots(1, count, squeeze=False)[0]
+    columns = min(count, columns)
+    lines = -(-count // columns)
+    figure = NewFigure(figsize=(4.6 * columns, 3.6 * lines), layout="constrained")
+    axes = figure.subplots(lines, columns, squeeze=False).ravel()
     for axis in axes:
         axis.grid(True, alpha=0.3)
     return figure, axes

@@ -99,7 +99,7 @@ def _reason(winner: Finalist, top: Finalist, running: Sequence[Finalist], key: s
     unit = "answers a second" if key == "req_s" else "ms at p99"
 
     def says(f: Finalist) -> str:
-        return f"{f.middle(key):.4g} {unit} (spread {f.spread(key):.2g})"
+        return f"{figure(f.middle(key))} {unit} (spread {figure(f.spread(key))})"
 
     if winner is not top:
         return (
@@ -117,3 +117,8 @@ def _reason(winner: Finalist, top: Finalist, running: Sequence[Finalist], key: s
             "the spread, and the winner is the simpler setting"
         )
     return f"{winner.setting} gave {says(winner)}, {second.setting} only {says(second)}: a lead larger than the spread"
+
+
+def figure(value: float) -> str:
+    """A number as people read it: 2132, 30.7, 0.52."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise.load import Measured
 from slotwise.report import line_text, panels
+from slotwise.tune.finals import figure
 from slotwise.tune.run import Outcome
 from slotwise.tune.space import Setting
 
@@ -35,18 +36,18 @@ code { background: #8882; padding: .1rem .3rem; }
 def write(outcome: Outcome, folder: Path, command: str) -> Path:
     """Write index.html, tune.png and tune.json into `folder`; returns the page's path."""
     folder.mkdir(parents=True, exist_ok=True)
-    figure = draw(outcome)
-    figure.savefig(folder / "tune.png", dpi=150)
+    drawing = draw(outcome)
+    drawing.savefig(folder / "tune.png", dpi=150)
     (folder / "tune.json").write_text(json.dumps({"command": command, **outcome.as_json()}, indent=2, default=str), "utf-8")
     page = folder / "index.html"
-    page.write_text(html(outcome, svg(figure), command), "utf-8")
+    page.write_text(html(outcome, svg(drawing), command), "utf-8")
     return page
 
 
-def svg(figure: Figure) -> str:
+def svg(drawing: Figure) -> str:
     """The figure as an SVG element to put into a page."""
     target = io.StringIO()
-    figure.savefig(target, format="svg")
+    drawing.savefig(target, format="svg")
     text = target.getvalue()
     return text[text.index("<svg") :]
 
@@ -101,9 +102,7 @@ def _trials(outcome: Outcome) -> str:
     rows = []
     for i, t in enumerate(outcome.trials, 1):
         m = t.measured
-        numbers = (
-            [f"{m.req_s:.4g}", f"{m.p50_ms:.4g}", f"{m.p99_ms:.4g}", f"{m.mean_batch:.1f}", str(m.lost)] if m else [""] * 5
-        )
+        numbers = [figure(m.req_s), figure(m.p50_ms), figure(m.p99_ms), f"{m.mean_batch:.1f}", str(m.lost)] if m else [""] * 5
         rows.append(([f"{i}. {t.setting}", *numbers, t.note or t.state], t.setting == outcome.winner))
     return _table(["setting", "answers/s", "p50 ms", "p99 ms", "batch", "lost", ""], rows)
 
@@ -118,7 +117,7 @@ def _table(columns: Sequence[str], rows: Sequence[tuple[list[str], bool]]) -> st
 
 def draw(outcome: Outcome) -> Figure:
     """Throughput over clients by batch size, over delay, throughput against p99, and the handler's line."""
-    figure, axes = panels(4)
+    drawing, axes = panels(4, columns=2)
     _by_clients(axes[0], outcome)
     axes[1].plot([ms for ms, _ in outcome.by_delay], [m.req_s for _, m in outcome.by_delay], "o-")
     axes[1].set(xlabel="max_batch_delay, ms", ylabel="answers a second", title="over the delay", ylim=(0, None))
@@ -129,7 +128,7 @@ def draw(outcome: Outcome) -> Figure:
         axes[3].plot([0, 32], [line.at(0), line.at(32)], "-", label=f"{line.a_ms:.3g} n + {line.b_ms:.3g}")
         axes[3].legend()
     axes[3].set(xlabel="batch size n", ylabel="ms a batch, one thread", title="the handler alone", ylim=(0, None))
-    return figure
+    return drawing
 
 
 def _by_clients(axis: Any, outcome: Outcome) -> None:
@@ -153,5 +152,5 @@ def _pareto(axis: Any, outcome: Outcome) -> None:
     for _, m in (pair for pair in found if pair[0] == outcome.winner):
         axis.plot([m.p99_ms], [m.req_s], "*", markersize=14, label="winner")
     axis.axvline(outcome.order.goal.slo_p99_ms, color="k", linestyle=":", label="target")
-    axis.set(xlabel="p99, ms", ylabel="answers a second", title="throughput and p99", xscale="log", ylim=(0, None))
+    axis.set(xlabel="p99, ms", ylabel="answers a second", title="throughput and p99", xlim=(0, None), ylim=(0, None))
     axis.legend()

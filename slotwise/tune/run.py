@@ -15,7 +15,7 @@ from slotwise.bodies import Body
 from slotwise.errors import SlotwiseError
 from slotwise.load import Measured, rounded
 from slotwise.offline import Line, Timed
-from slotwise.tune.finals import ROUNDS, Decision, play
+from slotwise.tune.finals import ROUNDS, Decision, figure, play
 from slotwise.tune.search import Goal, Search, Trial
 from slotwise.tune.simulate import Service
 from slotwise.tune.space import Setting, Space
@@ -76,7 +76,8 @@ class Outcome:
         near = self.closest
         if near is None or near.measured is None:
             return "no setting could be served at all"
-        said = f"{near.measured.req_s:.4g} answers a second at p99 {near.measured.p99_ms:.4g} ms, {near.measured.lost} lost"
+        m = near.measured
+        said = f"{figure(m.req_s)} answers a second at p99 {figure(m.p99_ms)} ms, {m.lost} lost"
         target = f"no setting keeps p99 within {self.order.goal.slo_p99_ms:g} ms without errors"
         return f"{target}; the closest is {near.setting}: {said}"
 

@@ -180,7 +180,7 @@ def draw(study: Study) -> Figure:
     columns: dict[str, tuple[Sequence[int], Sequence[int], Curves]] = {}
     columns["published (ResNet-152, 8 workers)"] = (CLIENTS, DELAYS, published())
     columns |= {name: (study.clients, study.delays, curves) for name, curves in study.curves.items()}
-    figure, axes = panels(2 * len(columns))
+    figure, axes = panels(2 * len(columns), columns=2)
     for i, (name, (clients, delays, curves)) in enumerate(columns.items()):
         left, right = axes[2 * i : 2 * i + 2]
         for size, row in curves.by_clients.items():
