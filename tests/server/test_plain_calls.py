@@ -63,6 +63,20 @@ def test_a_call_without_a_token_and_an_archive_from_elsewhere_are_refused(live: 
         assert said["code"] >= 400
 
 
+def test_a_token_that_somebody_else_renewed_is_found(live: Live) -> None:
+    if live.record.kind == "mms":
+        pytest.skip("MMS has no tokens")
+    old = auth_headers(live.record)
+    api_key = json.loads((live.record.state_dir / "key_file.json").read_text())["API"]["key"]
+    renew = f"{live.record.management_url}/token?type=inference"
+    subprocess.run(["curl", "-sSf", "-H", f"Authorization: Bearer {api_key}", renew], check=True, capture_output=True)
+    assert auth_headers(live.record) != old
+    assert live.inference.ping()
+    used = ["-H", f"Authorization: {old['Authorization']}"]
+    refused = subprocess.run(["curl", "-sS", *used, f"{live.record.inference_url}/ping"], check=True, capture_output=True)
+    assert json.loads(refused.stdout)["type"] == "InvalidKeyException"
+
+
 def test_only_loopback_listens(live: Live) -> None:
     listening = [
         connection.laddr

@@ -107,6 +107,8 @@ def test_a_detached_server_from_start_to_stop(folder: Path) -> None:
     assert slotwise(folder, "ready").returncode == 1
     code, error, _ = said(slotwise(folder, "describe", "faults"))
     assert (code, error) == (1, "cannot describe faults: Model not found: faults (HTTP 404)")
+    code, error, _ = said(slotwise(folder, "register", "https://example.org/faults.mar"))
+    assert (code, error) == (1, "https://example.org/faults.mar comes without a digest")
     assert slotwise(folder, "register", "faults", "--batch-size", "3").returncode == 0
     assert json.loads(slotwise(folder, "describe", "faults", "--json").stdout)["batch_size"] == 3
 
