@@ -36,7 +36,7 @@ def executable() -> str:
     return found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     pytest.importorskip("playwright")
     from playwright.sync_api import sync_playwright
@@ -66,7 +66,7 @@ class Site:
         page.on("console", lambda said: self.faults.append(said.text) if "Content Security" in said.text else None)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     home, server = tmp_path_factory.mktemp("home"), StandInThread(models=dict(MODELS), likely=True, batch_size=8)
     with gateway_before(server, home) as gateway:
