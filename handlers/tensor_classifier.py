@@ -1,7 +1,6 @@
-"""A tensor in, a label and probabilities out.
+"""A tensor in (raw little-endian by `input.dtype` and `input.shape`, .npy, or JSON nested lists), a label and probabilities out.
 
-The body is the raw tensor (little-endian, by `input.dtype` and `input.shape` of model.toml), a .npy file, or JSON nested
-lists. `input.mean` and `input.std` are applied a channel. [options] softmax = false: the graph ends in its own softmax.
+`input.mean` and `input.std` are applied a channel. [options] softmax = false: the graph ends in a softmax of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from slotwise.worker import BadRequest, BatchHandler, Headers, Request, Settings, Unprocessable
-from slotwise.worker.labels import classified, in_words
+from slotwise.worker.labels import classified, in_words, probabilities
 
 
 class TensorClassifier(BatchHandler):
@@ -24,12 +23,8 @@ class TensorClassifier(BatchHandler):
         self.bytes = int(np.prod(self.shape)) * self.dtype.itemsize
         self.wanted = f"expected {self.dtype} of shape {'x'.join(map(str, self.shape))}"
         sides = [-1] + [1] * (len(self.shape) - 1)
-        self.mean = np.reshape(described["mean"], sides) if described.get("mean") else None
-        self.std = np.reshape(described["std"], sides) if described.get("std") else None
+        self.mean, self.std = (np.reshape(np.float32(described.get(key) or 0), sides) for key in ("mean", "std"))
         return super().load(model_dir, settings)
-
-    def example(self) -> Any:
-        return np.zeros(self.shape, self.dtype)
 
     def decode(self, body: bytes, headers: Headers) -> list[Any]:
         if body.startswith(b"\x93NUMPY"):
@@ -40,14 +35,22 @@ class TensorClassifier(BatchHandler):
             array = np.frombuffer(body, self.dtype.newbyteorder("<")).reshape(self.shape)
         else:
             raise BadRequest(f"{self.wanted}: {self.bytes} bytes, little-endian; got {len(body)} bytes")
-        if [side for side in array.shape if side != 1] != [side for side in self.shape if side != 1]:
+        if array.shape != self.shape and [n for n in array.shape if n != 1] != [n for n in self.shape if n != 1]:
             raise Unprocessable(f"{self.wanted}; got {'x'.join(map(str, array.shape)) or 'one number'}")
         with np.errstate(over="ignore"):  # 1e300 becomes infinity and is refused as such
-            array = array.reshape(self.shape).astype(self.dtype)
+            array = array.reshape(self.shape).astype(self.dtype, copy=False)
         if not np.isfinite(array).all():
             raise Unprocessable(f"{self.wanted}, finite numbers only; got NaN or infinity")
-        array = array if self.mean is None else array - self.mean
-        return [(array if self.std is None else array / self.std).astype(self.dtype, copy=False)]
+        return [array]
+
+    def collate(self, items: list[Any]) -> Any:
+        rows = np.stack(items)
+        rows = rows - self.mean if self.mean.any() else rows
+        return (rows / self.std if self.std.any() else rows).astype(self.dtype, copy=False)
+
+    def predict(self, inputs: Any) -> Any:
+        outputs = super().predict(inputs)
+        return probabilities(outputs) if self.model.get("options", {}).get("softmax", True) else outputs
 
     def from_npy(self, body: bytes) -> Any:
         try:
@@ -68,8 +71,7 @@ class TensorClassifier(BatchHandler):
         return array
 
     def encode(self, output: Any, item: Any) -> Any:
-        softmax = self.model.get("options", {}).get("softmax", True)
-        return classified(output, self.model.get("labels", []), self.model.get("top_k", 5), softmax=softmax)
+        return classified(output, self.model.get("labels", []), self.model.get("top_k", 5))
 
     def respond(self, request: Request, results: list[Any]) -> tuple[Any, str]:
         return in_words(request, *super().respond(request, results))

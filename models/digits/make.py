@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,13 +72,13 @@ def png(picture: np.ndarray[Any, Any], side: int = 28) -> bytes:
     return target.getvalue()
 
 
-def fit(items: Tensor, targets: Tensor, progress: Progress) -> nn.Module:
+def fit(items: Tensor, targets: Tensor, progress: Progress, network: Callable[[], nn.Module] = Net) -> Pixels:
     """Train on uint8 [n, 28, 28, 1]; every epoch sees each digit turned, shifted, scaled and thickened a little differently."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # sums in a fixed order: the same weights every time
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = Pixels(Net(), mean=[0.13], std=[0.31])
+        model = Pixels(network(), mean=[0.13], std=[0.31])
         steps = EPOCHS * (len(items) // BATCH)
         optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=1e-2)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 6e-3, total_steps=steps)
@@ -93,7 +94,8 @@ def fit(items: Tensor, targets: Tensor, progress: Progress) -> nn.Module:
                 schedule.step()
                 progress.advance(task)
     torch.set_num_threads(threads)
-    return model.eval()
+    model.eval()
+    return model
 
 
 def vary(items: Tensor) -> Tensor:

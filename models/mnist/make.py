@@ -1,4 +1,4 @@
-"""The digits model's network on float tensors, trained on the same handwriting; or any ONNX file that --weights names."""
+"""The classic network on float tensors, trained on the digits model's handwriting; or an ONNX file that --weights names."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ def make(out: Path, weights: str | None, progress: Progress) -> dict[str, Any]:
     if weights not in (None, "none"):
         return from_file(Path(str(weights)), spec, out)
     import torch
+    from classic import Classic
 
     from slotwise.vision import classes_right, export
 
@@ -33,7 +34,7 @@ def make(out: Path, weights: str | None, progress: Progress) -> dict[str, Any]:
     pixels, labels = tensors(digits)
     train, test = digits.split(labels)
     seen = torch.from_numpy((pixels[train] * 255).astype(np.uint8)).permute(0, 2, 3, 1)  # as the digits model sees them
-    network = digits.fit(seen, torch.from_numpy(labels[train]), progress).network
+    network = digits.fit(seen, torch.from_numpy(labels[train]), progress, Classic).network
     items = (pixels[test] - np.float32(spec.input.mean[0])) / np.float32(spec.input.std[0])
     accuracy = classes_right(network, items, labels[test])
     progress.console.print(f"mnist: accuracy {accuracy:.2%} on {len(test)} held-out digits", highlight=False)

@@ -71,7 +71,7 @@ class LiveBench:
         name = f"tune-{self.info.name}-{os.getpid()}-{self.count}"
         archive = self.record.model_store / f"{name}.mar"
         self.guard.registers(name, archive)
-        wishes = {"initial_workers": setting.workers, "threads": setting.threads, "decode_threads": 0}
+        wishes = {"initial_workers": setting.workers, "threads": setting.threads}
         chosen = {"engine": setting.engine, "precision": setting.precision}
         write_variant(self.info.path, archive, self.record.profile, wishes | {k: v for k, v in chosen.items() if v})
         try:

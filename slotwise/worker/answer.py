@@ -8,6 +8,8 @@ from typing import Any
 
 from slotwise.worker.errors import ModelFault, SlotError
 
+_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False)  # json.dumps would make a new one for every answer
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -32,7 +34,7 @@ def serialise(body: Any) -> bytes:
     """
     if isinstance(body, bytes):
         return body
-    text = body if isinstance(body, str) else json.dumps(body, ensure_ascii=False, allow_nan=False)
+    text = body if isinstance(body, str) else _JSON.encode(body)
     return text.encode("utf-8", "backslashreplace")
 
 

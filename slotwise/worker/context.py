@@ -20,6 +20,10 @@ class Headers(Mapping[str, str]):
     def __getitem__(self, name: str) -> str:
         return self._values[name.lower()]
 
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value, or `default`; Mapping's own goes through an exception, four times a request."""
+        return self._values.get(name.lower(), default)
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
 
@@ -45,9 +49,9 @@ class ServerContext:
         self.model_name = str(raw.model_name or described.get("modelName") or "model")
         self.model_version = str(described.get("modelVersion") or "")
 
-    def request_id(self, i: int) -> str:
+    def request_id(self, i: int, headers: Headers) -> str:
         """The id of the request in slot i: its x-request-id header (the gateway sets it), else the server's own."""
-        return self.headers(i).get("x-request-id") or str((self.raw.request_ids or {}).get(i, ""))
+        return headers.get("x-request-id") or str((self.raw.request_ids or {}).get(i, ""))
 
     def headers(self, i: int) -> Headers:
         """The headers of the request in slot i."""
@@ -58,7 +62,7 @@ class ServerContext:
         self.raw.set_response_status(code=code, phrase=phrase, idx=i)
         self.raw.set_response_content_type(i, content_type)
         for name, value in headers.items():
-            self.raw.set_response_header(i, name, value.encode("ascii", "replace").decode())
+            self.raw.set_response_header(i, name, value if value.isascii() else value.encode("ascii", "replace").decode())
 
     def metric(self, name: str, value: float, unit: str = "", code: int | None = None) -> None:
         """Report one number through the server's own metrics; a server that will not take it costs nobody an answer.

@@ -230,6 +230,8 @@ class BatchHandler:
         if count != size:
             logger.error("predict gave %s outputs for %d rows: nobody can tell whose they are", count, size)
             return [ModelFault("the model gave a wrong number of outputs")] * m
+        if isinstance(outputs, np.ndarray) and finite(outputs[:m]):
+            return list(outputs[:m])
         return [o if finite(o) else ModelFault("the model's output is not finite") for o in outputs[:m]]
 
     def _encode(self, output: Any, item: Any) -> Any:

@@ -13,17 +13,21 @@ from slotwise.worker.errors import ModelFault
 DIGITS = 6  # of a probability
 
 
-def classified(scores: Any, labels: Sequence[str], top_k: int, *, softmax: bool = True) -> dict[str, Any]:
-    """The best `top_k` of one row of scores [classes]; softmax: they are logits. Without labels classes are numbered."""
-    values = np.asarray(scores, np.float64).reshape(-1)
-    if labels and len(labels) != len(values):
-        raise ModelFault(f"the model gives {len(values)} scores for {len(labels)} labels")
-    if softmax:
-        values = np.exp(values - values.max())
-        values /= values.sum()
-    best = np.argsort(-values, kind="stable")[:top_k]
-    names = [labels[i] if labels else str(i) for i in best]
-    return {"label": names[0], "probabilities": dict(zip(names, values[best].round(DIGITS).tolist(), strict=True))}
+def probabilities(logits: Any) -> Any:
+    """A softmax of every row: [b, classes, ...] to [b, classes]. A row that is not finite gives NaN."""
+    values = np.asarray(logits, np.float64).reshape(len(logits), -1)
+    with np.errstate(invalid="ignore"):
+        values = np.exp(values - values.max(axis=1, keepdims=True))
+        return values / values.sum(axis=1, keepdims=True)
+
+
+def classified(row: Any, labels: Sequence[str], top_k: int) -> dict[str, Any]:
+    """The best `top_k` of one row of probabilities [classes]. Without labels classes are numbered."""
+    if labels and len(labels) != len(row):
+        raise ModelFault(f"the model gives {len(row)} scores for {len(labels)} labels")
+    best = np.argsort(-row, kind="stable")[:top_k]
+    named = {labels[i] if labels else str(i): round(p, DIGITS) for i, p in zip(best.tolist(), row[best].tolist(), strict=True)}
+    return {"label": next(iter(named)), "probabilities": named}
 
 
 def in_words(request: Request, body: Any, content_type: str) -> tuple[Any, str]:

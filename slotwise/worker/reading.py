@@ -17,7 +17,7 @@ FIELDS = ("body", "data", "file", "image")  # the name a raw body gets, then tho
 def request(i: int, row: Mapping[str, Any], context: ServerContext) -> Request:
     """The request in slot i. Raises BadRequest or UnsupportedMedia where no body can be told."""
     headers = context.headers(i)
-    return Request(i, context.request_id(i), body(row, headers), headers, deadline_s(headers))
+    return Request(i, context.request_id(i, headers), body(row, headers), headers, deadline_s(headers))
 
 
 def body(row: Mapping[str, Any], headers: Headers) -> bytes:

@@ -14,7 +14,7 @@ import pytest
 
 from slotwise.project import handler_file
 from slotwise.worker import digests, engines
-from slotwise.worker.labels import classified
+from slotwise.worker.labels import classified, probabilities
 from tests.worker.toy import RawContext, ask
 
 SHAPE = (1, 2, 3)
@@ -25,8 +25,13 @@ Started = Callable[..., Any]
 def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Started:
     """A tensor classifier on a model.toml's worth of keys; a row's scores are its six numbers."""
 
-    def start(labels: list[str] | None = None, **described: Any) -> Any:
-        model = {"input": {"shape": list(SHAPE), **described}, "labels": labels or list("abcdef"), "top_k": 2}
+    def start(labels: list[str] | None = None, options: dict[str, Any] | None = None, **described: Any) -> Any:
+        model = {
+            "input": {"shape": list(SHAPE), **described},
+            "labels": labels or list("abcdef"),
+            "top_k": 2,
+            "options": options or {},
+        }
         (tmp_path / "slotwise.json").write_text(json.dumps({"model": model, "profiles": {}}))
         monkeypatch.setattr(digests, "verify", lambda model_dir: None)
         monkeypatch.setattr(engines, "load_engine", lambda model_dir, settings: lambda x: x.reshape(len(x), -1))
@@ -121,14 +126,17 @@ def test_wrong_json(started: Started, body: bytes, code: int) -> None:
 def test_normalisation_and_whole_numbers(started: Started) -> None:
     handler = started(mean=[1.0], std=[2.0])
     assert ask(handler, [np.full(SHAPE, 3, np.float32).tobytes()])[0].code == 200
-    assert np.array_equal(handler.decode(np.full(SHAPE, 3, np.float32).tobytes(), {})[0], np.ones(SHAPE))
+    assert np.array_equal(handler.collate([np.full(SHAPE, 3, np.float32)] * 2), np.ones((2, *SHAPE)))
     whole = started(dtype="uint8")
     assert whole.decode(b"\x01\x02\x03\x04\x05\xff", {})[0].max() == 255
     assert ask(whole, [b"[[1, 2, 3], [4, 5, 256]]"], JSON)[0].code == 422
     assert ask(whole, [b"[[1, 2, 3], [4, 5, 1.5]]"], JSON)[0].code == 422
 
 
-def test_probabilities_as_they_are_and_labels_that_do_not_fit(started: Started) -> None:
-    assert classified([0.1, 0.7, 0.2], [], 2, softmax=False) == {"label": "1", "probabilities": {"1": 0.7, "2": 0.2}}
-    assert classified([1000.0, 0.0], ["x", "y"], 5)["probabilities"] == {"x": 1.0, "y": 0.0}
+def test_probabilities_and_labels_that_do_not_fit(started: Started) -> None:
+    assert classified(np.array([0.1, 0.7, 0.2]), [], 2) == {"label": "1", "probabilities": {"1": 0.7, "2": 0.2}}
+    assert probabilities([[1000.0, 0.0]]).tolist() == [[1.0, 0.0]]
+    assert np.isnan(probabilities([[np.inf, 0.0], [np.nan, 1.0]])).any(axis=1).all()
     assert ask(started(labels=["only", "two"]), [TENSOR.tobytes()])[0].code == 500
+    handler = started(options={"softmax": False})
+    assert ask(handler, [TENSOR.tobytes()])[0].value["probabilities"] == {"b": 3.0, "f": 1.0}
