@@ -1,4 +1,4 @@
-"""A tensor in (raw little-endian by `input.dtype` and `input.shape`, .npy, or JSON nested lists), a label and probabilities out.
+"""A tensor in (raw little-endian by `input.dtype` and `input.shape`, .npy, JSON nested lists), a label and probabilities out.
 
 `input.mean` and `input.std` are applied a channel. [options] softmax = false: the graph ends in a softmax of its own.
 """
