@@ -19,6 +19,7 @@ demo: ## 32 digits at once, 3 of them bad (after `make serve`)
 	@$(BIN)/slotwise demo
 
 test: lint ## lint, type-check and run every test, real servers and a real browser included
+	@scripts/test-tools.sh
 	@$(BIN)/python -m pytest -q
 
 lint:
