@@ -4,6 +4,7 @@
 ARG BASE_IMAGE=python:3.11-slim-bookworm
 
 FROM ${BASE_IMAGE} AS environment
+ARG PROFILE=cpu
 ARG EXTRAS=onnx
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
@@ -14,7 +15,8 @@ COPY pyproject.toml wheels* wheels/
 RUN --mount=type=cache,target=/root/.cache/pip pip install torch==2.13.0
 COPY . .
 # hadolint ignore=DL3013
-RUN --mount=type=cache,target=/root/.cache/pip pip install ".[torchserve,gateway,${EXTRAS}]" torch==2.13.0
+RUN --mount=type=cache,target=/root/.cache/pip if [ "${PROFILE}" = cuda ]; then vision=,torch; fi; \
+    pip install ".[torchserve,gateway,${EXTRAS}${vision:-}]" torch==2.13.0
 
 FROM environment AS archives
 ARG MODELS=digits
@@ -32,8 +34,7 @@ COPY --from=environment /opt/venv /opt/venv
 COPY --from=archives /models /models
 COPY scripts/container-entry.sh /usr/local/bin/container-entry
 ENV PATH=/opt/venv/bin:$PATH HOME=/state SLOTWISE_HOME=/state PROFILE=${PROFILE} SERVER=torchserve \
-    PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 \
-    NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+    PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 WORKDIR /app
 USER 10001:10001
 VOLUME ["/state", "/tmp"]
