@@ -10,6 +10,7 @@ import numpy as np
 
 from slotwise.worker import BatchHandler, Headers, Request, Settings
 from slotwise.worker.images import Recipe
+from slotwise.worker.labels import classified, in_words, probabilities
 
 
 class ImageClassifier(BatchHandler):
@@ -26,8 +27,6 @@ class ImageClassifier(BatchHandler):
         channels = self.recipe.channels
         self.mean = np.float32(described.get("mean") or [0.0] * channels) * 255
         self.std = np.float32(described.get("std") or [1.0] * channels) * 255
-        self.labels: list[str] = settings.model.get("labels") or []
-        self.top_k: int = settings.model.get("top_k", 5)
         facts = model_dir / "facts.json"
         self.untrained = facts.is_file() and bool(json.loads(facts.read_text("utf-8")).get("untrained"))
         return super().load(model_dir, settings)
@@ -42,26 +41,18 @@ class ImageClassifier(BatchHandler):
         pixels = np.stack(items)  # [b, h, w, c]
         return ((pixels - self.mean) / self.std).transpose(0, 3, 1, 2) if self.floats else pixels
 
+    def predict(self, inputs: Any) -> Any:
+        return probabilities(super().predict(inputs))
+
     def encode(self, output: Any, item: Any) -> dict[str, Any]:
-        """One row of logits [labels] to its best `top_k` labels."""
-        grown = np.exp(output - output.max())
-        probabilities = grown / grown.sum()
-        best = probabilities.argsort()[::-1][: self.top_k]
-        named = {self._label(i): round(float(probabilities[i]), 6) for i in best}
-        answer: dict[str, Any] = {"label": next(iter(named)), "probabilities": named}
+        answer = classified(output, self.model.get("labels", []), self.model.get("top_k", 5))
         return {**answer, "untrained": True} if self.untrained else answer
 
     def respond(self, request: Request, results: list[Any]) -> tuple[Any, str]:
-        body, content_type = super().respond(request, results)
-        if request.headers.get("accept", "").startswith("text/plain"):
-            return body["label"], "text/plain; charset=utf-8"
-        return body, content_type
+        return in_words(request, *super().respond(request, results))
 
     def response_headers(self) -> dict[str, str]:
         return {"x-model-note": "untrained: its answers mean nothing"} if self.untrained else {}
-
-    def _label(self, i: int) -> str:
-        return self.labels[i] if i < len(self.labels) else str(i)
 
 
 handle = ImageClassifier.entry_point()

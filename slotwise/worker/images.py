@@ -143,7 +143,7 @@ def _decode(picture: Image.Image, body: bytes, mode: str, size_hint: int | None,
     if width * height > max_pixels:
         raise TooLarge(f"the picture has {width} x {height} pixels, at most {max_pixels} are taken")
     if picture.format == "JPEG":
-        if body.count(b"\xff\xda") > MAX_SCANS:
+        if "progressive" in picture.info and body.count(b"\xff\xda") > MAX_SCANS:
             raise TooLarge(f"the picture has more than {MAX_SCANS} scans")
         if size_hint:
             picture.draft(mode if picture.mode in ("L", "RGB") else picture.mode, (size_hint, size_hint))

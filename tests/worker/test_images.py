@@ -137,7 +137,10 @@ BAD: dict[str, tuple[Callable[[], bytes], int]] = {
     "bomb": (lambda: png_header(60_000, 60_000), 413),
     "large bomb of a gif": (lambda: b"GIF89a" + struct.pack("<HH", 65_000, 65_000) + encoded(plain(), "GIF")[10:], 413),
     "too many pixels": (lambda: encoded(plain("red", (2500, 2500))), 413),
-    "too many scans": (lambda: encoded(noisy((64, 64)), "JPEG")[:-2] + b"\xff\xda\x00\x02" * 200 + b"\xff\xd9", 413),
+    "too many scans": (
+        lambda: encoded(noisy((64, 64)), "JPEG", progressive=True)[:-2] + b"\xff\xda\x00\x02" * 200 + b"\xff\xd9",
+        413,
+    ),
     "pdf": (lambda: b"%PDF-1.7 " + bytes(200), 415),
     "svg": (lambda: b"<svg xmlns='http://www.w3.org/2000/svg'/>", 415),
     "heic": (lambda: b"\x00\x00\x00\x18ftypheic" + bytes(100), 415),

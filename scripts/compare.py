@@ -1,0 +1,152 @@
+#!/usr/bin/env python
+"""How fast is a picture classified: stock TorchServe, Slotwise by engine, the raw loop without a server, and other servers.
+
+python scripts/compare.py --quick                       stock, Slotwise and the raw loop, under four minutes
+python scripts/compare.py --peers --json FILE --figure FILE.svg
+
+One run, interleaved: every round measures every system once. ResNet-18, 720x720 and 12-megapixel JPEGs, wrk or ab.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from comparison import stock
+from comparison.results import Cell, draw, machine, ratios, rows
+from comparison.systems import STOCK_SETTINGS, Http, ModelServer, Peer, Raw, Reading
+
+from slotwise import archive, pictures, project
+from slotwise.console import err, out, say
+from slotwise.console import table as shown_table
+from slotwise.errors import SlotwiseError
+from slotwise.worker.engines.processor import has_bf16
+
+BEST = "openvino-bf16" if has_bf16() else "openvino-int8"
+ENGINES = ["torch-fp32", "onnxruntime-fp32", "openvino-fp32", *(["openvino-bf16"] if has_bf16() else []), "openvino-int8"]
+CELLS: list[Cell] = [("720", 8), ("720", 32), ("12M", 8)]
+SIZES = {"720": (720, 720), "12M": (4000, 3000)}
+PEERS = {"litserve": ["litserve"], "fastapi": ["fastapi", "uvicorn", "python-multipart"]}
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help=f"stock, Slotwise ({BEST}) and the raw loop")
+    parser.add_argument(
+        "--peers", action="store_true", help="LitServe and FastAPI, too (each installed into its own environment)"
+    )
+    parser.add_argument("--engines", help=f"of Slotwise and the raw loop, separated by commas (default: {','.join(ENGINES)})")
+    parser.add_argument("--weights", default="none", help="of resnet18: a checkpoint's path, imagenet or none")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=int, help="of one measurement (default: 8, with --quick 4)")
+    parser.add_argument("--batch-size", type=int, default=8, help="of every server that batches")
+    parser.add_argument("--workers", type=int, default=1, help="of Slotwise; they share the cores")
+    parser.add_argument("--tool", choices=("wrk", "ab"), default="wrk" if shutil.which("wrk") else "ab")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--figure", type=Path, metavar="FILE", help=".svg or .png")
+    return parser.parse_args()
+
+
+def systems(asked: argparse.Namespace, work: Path) -> list[Any]:
+    """What is to be compared, not yet started."""
+    store, engines = (
+        work / "store",
+        [BEST] if asked.quick and not asked.engines else (asked.engines or ",".join(ENGINES)).split(","),
+    )
+    store.mkdir()
+    say("building resnet18")
+    mar = archive.build("resnet18", store, asked.weights)
+    model_dir = archive.extract(mar, work / "model", trusted=True)
+    labels = json.loads((model_dir / "slotwise.json").read_text("utf-8"))["model"]["labels"]
+    stock.build(store, labels, asked.weights)
+    common = {"batch_size": str(asked.batch_size)}
+    places = project.state_dir("compare")
+    environ = stock.environment(places / "stock")
+    made: list[Any] = [ModelServer("stock", "stock", store, {**common, **STOCK_SETTINGS, "initial_workers": "1"}, environ)]
+    threads = max(1, machine()["cores"] // asked.workers)
+    for engine, precision in (name.rsplit("-", 1) for name in engines):
+        settings = {"engine": engine, "precision": precision}
+        ours = {**common, **settings, "initial_workers": str(asked.workers)}
+        made.append(ModelServer(f"slotwise-{engine}-{precision}", "resnet18", store, ours, {}))
+        loop = {**settings, "threads": threads, "decode_threads": threads, "batch_size": asked.batch_size}
+        made.append(Raw(f"raw-{engine}-{precision}", model_dir, loop, asked.workers))
+    weights = store / "stock-parts" / "resnet18.pth"
+    return made + [Peer(name, packages, places, weights, asked.batch_size) for name, packages in PEERS.items() if asked.peers]
+
+
+def measure(running: list[Any], asked: argparse.Namespace, work: Path) -> dict[Cell, dict[str, list[Reading]]]:
+    """Every round measures every system in every cell, in an order that turns by one each round."""
+    seconds = asked.seconds or (4 if asked.quick else 8)
+    bodies = {name: work / f"{name}.jpg" for name in SIZES}
+    for name, (width, height) in SIZES.items():
+        bodies[name].write_bytes(pictures.sample_jpeg(width, height))
+    readings: dict[Cell, dict[str, list[Reading]]] = {cell: {system.name: [] for system in running} for cell in CELLS}
+    for turn in range(asked.rounds):
+        for workload, clients in CELLS:
+            for system in running[turn % len(running) :] + running[: turn % len(running)]:
+                long = seconds * 2 if workload == "12M" and isinstance(system, Http) else seconds
+                reading = system.load(asked.tool, bodies[workload], clients, long)
+                readings[workload, clients][system.name].append(reading)
+                failed = f", {reading.failed} FAILED" if reading.failed else ""
+                say(f"round {turn + 1}: {workload}, {clients} clients, {system.name}: {reading.rps:.1f} a second{failed}")
+    return readings
+
+
+def show(result: dict[str, Any]) -> None:
+    """The table, the ratios and the poison test, for people."""
+    columns = ["picture", "clients", "system", "a second", "p50 ms", "p99 ms"]
+    keys = ("workload", "concurrency", "system", "rps", "p50_ms", "p99_ms")
+    cells = [["" if row[key] is None else row[key] for key in keys] for row in result["rows"]]
+    out().print(shown_table("medians over the rounds", columns, cells))
+    for workload, by_clients in result["ratios"].items():
+        for clients, found in by_clients.items():
+            said = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in found.items() if value is not None)
+            out().print(f"{workload}, {clients} clients: our fastest {said}", highlight=False)
+    for system, found in result["poison"].items():
+        out().print(f"poison, {system}: {found['innocent_lost']} of {found['innocent']} innocent lost", highlight=False)
+
+
+def main() -> int:
+    """Compare; 1 where a system cannot be started."""
+    asked, started = arguments(), []
+    with tempfile.TemporaryDirectory(prefix="slotwise-compare-") as name:
+        work = Path(name)
+        try:
+            for system in systems(asked, work):
+                say(f"starting {system.name}")
+                started.append(system)
+                system.start()
+            readings = measure(started, asked, work)
+            good = (work / "720.jpg").read_bytes()
+            poison = {system.name: system.poison(good) for system in started if isinstance(system, Http)}
+        except (SlotwiseError, RuntimeError) as error:
+            err().print(f"error: {error}", highlight=False)
+            return 1
+        finally:
+            for system in started:
+                system.stop()
+    ours = [found for system, found in poison.items() if system.startswith("slotwise-")]
+    poison["slotwise"] = {key: sum(found[key] for found in ours) for key in ours[0]}
+    table = rows(readings)
+    result = {"machine": {**machine(), "tool": asked.tool, "batch_size": asked.batch_size, "workers": asked.workers}}
+    result |= {"rows": table, "ratios": ratios(table), "poison": poison}
+    if asked.json:
+        asked.json.write_text(json.dumps(result, indent=2) + "\n", "utf-8")
+    if asked.figure:
+        draw(
+            table,
+            asked.figure,
+            f"ResNet-18 on {result['machine']['cores']} cores ({result['machine']['cpu']}), {asked.rounds} rounds",
+        )
+    show(result)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""Stock TorchServe: its own image_classifier handler on the same network, packed as its examples do."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+MODEL_PY = """\
+from torchvision.models.resnet import BasicBlock, ResNet
+
+
+class ImageClassifier(ResNet):
+    def __init__(self):
+        super().__init__(BasicBlock, [2, 2, 2, 2])
+"""
+
+# Only where torchvision's compiled library does not fit the installed torch: the stock handler imports torchvision at once.
+SITECUSTOMIZE = """\
+import sys
+
+if any("model_service_worker" in argument for argument in sys.orig_argv):
+    from slotwise.worker.engines.torchvision_compat import ensure_importable
+
+    ensure_importable()
+"""
+
+
+def build(store: Path, labels: list[str], weights: str) -> None:
+    """STORE/stock.mar: eager PyTorch, fp32, as `torch-model-archiver --handler image_classifier` makes it."""
+    import torch
+
+    from slotwise.networks import network
+
+    work = store / "stock-parts"
+    work.mkdir(parents=True, exist_ok=True)
+    (work / "model.py").write_text(MODEL_PY, "utf-8")
+    (work / "index_to_name.json").write_text(json.dumps({str(i): label for i, label in enumerate(labels)}), "utf-8")
+    torch.save(network("resnet18", len(labels), weights).state_dict(), work / "resnet18.pth")
+    command = [sys.executable, "-m", "model_archiver.model_packaging", "--model-name", "stock", "--version", "1.0", "--force"]
+    command += ["--model-file", "model.py", "--serialized-file", "resnet18.pth", "--handler", "image_classifier"]
+    command += ["--extra-files", "index_to_name.json", "--export-path", str(store.resolve())]
+    (work / "tmp").mkdir(exist_ok=True)
+    environ = {**os.environ, "TMPDIR": str((work / "tmp").resolve())}
+    subprocess.run(command, cwd=work, check=True, capture_output=True, env=environ)
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """What the stock server needs besides torchserve: captum, which its handlers import, and a torchvision that loads.
+
+    Both come into `folder` alone; captum without its dependencies, which would change our numpy.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "captum").is_dir():
+        command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder), "captum"]
+        subprocess.run(command, check=True)
+    if subprocess.run([sys.executable, "-c", "import torchvision"], capture_output=True).returncode:
+        (folder / "sitecustomize.py").write_text(SITECUSTOMIZE, "utf-8")
+    return {"PYTHONPATH": str(folder.resolve())}
