@@ -9,7 +9,7 @@ import numpy as np
 
 from slotwise.worker import BatchHandler, Headers, Request, Settings
 from slotwise.worker.engines import git
-from slotwise.worker.engines.pretrained import FOLDER, about
+from slotwise.worker.engines.pretrained import FOLDER, about, suited
 from slotwise.worker.images import Recipe
 
 
@@ -18,6 +18,7 @@ class Captioner(BatchHandler):
 
     def load(self, model_dir: Path, settings: Settings) -> Any:
         facts = about(model_dir)
+        self.settings = settings = suited(settings, facts)
         self.note = facts["note"]
         self.recipe = Recipe.of(facts["image"])
         self.words = git.load_words(model_dir / FOLDER)

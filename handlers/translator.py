@@ -9,7 +9,7 @@ from typing import Any
 
 from slotwise.worker import BatchHandler, Headers, Request, Settings
 from slotwise.worker import records as contract
-from slotwise.worker.engines.pretrained import FOLDER, about
+from slotwise.worker.engines.pretrained import FOLDER, about, suited
 from slotwise.worker.engines.translation import load_engine
 from slotwise.worker.text import Vocabulary, pack
 
@@ -34,6 +34,7 @@ class Translator(BatchHandler):
         self.max_records, self.max_input_tokens = options["max_records"], options["max_input_tokens"]
         self.max_group_tokens = options["max_group_tokens"]
         facts = about(model_dir)
+        self.settings = settings = suited(settings, facts)
         self.note = facts["note"]
         self.vocabulary = Vocabulary.load(model_dir / FOLDER, facts["languages"])
         return load_engine(model_dir, settings, beams=options["beams"], max_output_tokens=options["max_output_tokens"])

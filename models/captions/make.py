@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ def make(out: Path, weights: str | None, progress: Progress) -> dict[str, Any]:
     folder.mkdir()
     ready()
     demonstration = weights in (None, "none")
+    threads = 1 if demonstration else len(os.sched_getaffinity(0))
     if demonstration:
         from tiny import train
 
@@ -38,13 +40,15 @@ def make(out: Path, weights: str | None, progress: Progress) -> dict[str, Any]:
         save_local(str(weights), folder, "GitForCausalLM", "BertTokenizer", "CLIPImageProcessorPil")
     made_s = time.monotonic() - started
     image = _image(folder)
-    measured = _measure(folder, image, progress)
+    measured = _measure(folder, image, threads, progress)
     keeps = measured["bf16_equal"] == measured["pictures"] and measured["alone_equal"] == measured["pictures"]
-    about = {"note": NOTE if demonstration else None, "image": image, "precisions": ["fp32", "bf16"] if keeps else ["fp32"]}
+    precisions = ["fp32", "bf16"] if keeps else ["fp32"]
+    facts = {"note": NOTE, "threads": 1} if demonstration else {"note": None, "threads": None}
+    about = {**facts, "image": image, "precisions": precisions}
     (folder / "slotwise.json").write_text(json.dumps(about, indent=2), "utf-8")
     draw([("red", "circle")], EXAMPLE_SIDE, UNSEEN).save(out / "red-circle.png")
     draw([("blue", "square"), ("yellow", "triangle")], EXAMPLE_SIDE, UNSEEN).save(out / "two-shapes.jpg", quality=90)
-    return {"made_s": round(made_s, 1), "demonstration": demonstration, "precisions": about["precisions"], **measured}
+    return {"made_s": round(made_s, 1), "demonstration": demonstration, "precisions": precisions, **measured}
 
 
 def _image(folder: Path) -> dict[str, Any]:
@@ -60,7 +64,7 @@ def _image(folder: Path) -> dict[str, Any]:
     return {"shape": [3, height, width], "interpolation": "bicubic", **resize, **numbers}
 
 
-def _measure(folder: Path, image: dict[str, Any], progress: Progress) -> dict[str, Any]:
+def _measure(folder: Path, image: dict[str, Any], threads: int, progress: Progress) -> dict[str, Any]:
     """Captions of unseen drawings: right ones, and those that stay equal in a batch of their own, and in bf16."""
     known = everything()
     shown = [known[i * len(known) // CHECKED] for i in range(CHECKED)]
@@ -68,7 +72,7 @@ def _measure(folder: Path, image: dict[str, Any], progress: Progress) -> dict[st
     pictures = [np.asarray(recipe.fit(draw(shapes, EXAMPLE_SIDE, UNSEEN + i))) for i, shapes in enumerate(shown)]
 
     def captions(precision: str, step: int) -> list[str]:
-        settings = {"mean": image["mean"], "std": image["std"], "threads": 2, "max_output_tokens": 48}
+        settings = {"mean": image["mean"], "std": image["std"], "threads": threads, "max_output_tokens": 48}
         engine = GitEngine(folder, device="cpu", precision=precision, **settings)
         rows: list[Sequence[int]] = []
         for start in progress.track(range(0, len(pictures), step), description="comparing precisions"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -31,6 +32,7 @@ def make(out: Path, weights: str | None, progress: Progress) -> dict[str, Any]:
     folder.mkdir()
     ready()
     demonstration = weights in (None, "none")
+    threads = 1 if demonstration else len(os.sched_getaffinity(0))
     if demonstration:
         from tiny import train
 
@@ -40,9 +42,10 @@ def make(out: Path, weights: str | None, progress: Progress) -> dict[str, Any]:
     made_s = time.monotonic() - started
     languages = _languages(folder, LANGUAGES if demonstration else None)
     _convert(folder, out / "int8")
-    measured = _compare(out, Vocabulary.load(folder, languages), progress)
+    measured = _compare(out, Vocabulary.load(folder, languages), threads, progress)
     served = ["ctranslate2", "transformers"] if measured["agreement"] >= LEAST_AGREEMENT else ["transformers"]
-    about = {"note": NOTE if demonstration else None, "languages": languages, "engines": served}
+    facts = {"note": NOTE, "threads": 1} if demonstration else {"note": None, "threads": None}
+    about = {**facts, "languages": languages, "engines": served}
     (folder / "slotwise.json").write_text(json.dumps(about, indent=2), "utf-8")
     return {"made_s": round(made_s, 1), "demonstration": demonstration, "engines": served, **measured}
 
@@ -61,7 +64,7 @@ def _convert(folder: Path, out: Path) -> None:
     ctranslate2.converters.TransformersConverter(str(folder)).convert(str(out), quantization="int8")
 
 
-def _compare(out: Path, vocabulary: Vocabulary, progress: Progress) -> dict[str, Any]:
+def _compare(out: Path, vocabulary: Vocabulary, threads: int, progress: Progress) -> dict[str, Any]:
     """Both engines on the corpus, every direction; `right`: equal to the corpus, `equal`: equal to the reference."""
     rows = [
         (vocabulary.encode(sentence[a], source), vocabulary.languages[target], sentence[b])
@@ -70,7 +73,7 @@ def _compare(out: Path, vocabulary: Vocabulary, progress: Progress) -> dict[str,
         for b, target in enumerate(LANGUAGES)
         if a != b
     ]
-    settings = {"device": "cpu", "threads": 2, "beams": 1, "max_output_tokens": 128}
+    settings = {"device": "cpu", "threads": threads, "beams": 1, "max_output_tokens": 128}
     reference = M2M100Engine(out / "model", precision="fp32", **settings)
     quantized = CTranslate2Engine(out / "int8", precision="int8", **settings)
     texts, seconds = {}, {}

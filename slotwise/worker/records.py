@@ -9,6 +9,7 @@ that record's place.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
@@ -67,7 +68,9 @@ def text_of(record: Any) -> tuple[Id, str]:
 def id_of(record: Any) -> Id:
     """The id to answer a record under, whatever the record is."""
     value = record.get("id") if isinstance(record, dict) else None
-    return value if isinstance(value, str | int | float) and not isinstance(value, bool) else None
+    if isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
+        return None  # JSON has no word for NaN, Python's reader takes it all the same
+    return value if isinstance(value, str | int | float) else None
 
 
 def answer(body: bytes, results: list[Any]) -> dict[str, list[Any]]:

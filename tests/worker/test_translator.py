@@ -120,6 +120,7 @@ def test_what_is_wrong_with_a_request_names_the_field(body: bytes, kind: type[Sl
         ({"text": "x"}, "id"),
         ({"id": True, "text": "x"}, "id"),
         ({"id": ["1"], "text": "x"}, "id"),
+        ({"id": float("nan"), "text": "x"}, "id"),
         ({"id": "1"}, "text must be a string"),
         ({"id": "1", "text": None}, "text must be a string"),
     ],
@@ -149,6 +150,7 @@ def test_every_record_its_own_answer_in_its_own_place(served: Served) -> None:
         {"id": "blank", "text": " \u3000\n\u200b"},
         {"id": "number", "text": 7},
         "no record",
+        {"id": float("inf"), "text": "x"},
         {"id": "half", "text": "a \ud83d b"},
         {"id": "\udc00", "text": ""},
         {"id": "long", "text": "Good morning. " * 200},
@@ -159,9 +161,9 @@ def test_every_record_its_own_answer_in_its_own_place(served: Served) -> None:
     (answer,) = ask(served, body)
     german = {"id": "same", "text": "Guten Morgen."}
     found = answer.value["result"]
-    assert [found[0], found[1], found[9]] == [german] * 3
+    assert [found[0], found[1], found[10]] == [german] * 3
     assert found[2] == {"id": "blank", "text": ""}
-    assert found[6] == {"id": "\udc00", "text": ""}
+    assert found[7] == {"id": "\udc00", "text": ""}
     codes = {item["id"]: item["error"]["code"] for item in found if "error" in item}
     assert codes == {"number": 422, None: 422, "half": 422, "long": 413, "longer": 413}
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from slotwise.worker.engines.pretrained import FOLDER, about, load_pretrained, on_this_machine, precision_of, release
+from slotwise.worker.engines.pretrained import FOLDER, about, load_pretrained, precision_of, release
 from slotwise.worker.engines.torchvision_compat import ensure_importable
 from slotwise.worker.settings import Settings
 
@@ -60,8 +60,7 @@ class GitEngine:
 
 def load(model_dir: Path, settings: Settings, *, max_output_tokens: int) -> GitEngine:
     """The archive's GIT as the profile wants it; bf16 on a CPU only where the build saw that it keeps the captions."""
-    settings, facts = on_this_machine(settings), about(model_dir)
-    precision = precision_of(settings)
+    facts, precision = about(model_dir), precision_of(settings)
     if settings.engine not in ("auto", "transformers"):
         raise ValueError(f"engine is {settings.engine!r}, but captions take auto or transformers")
     if settings.device == "cpu" and precision not in facts["precisions"]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,13 @@ def about(model_dir: Path) -> dict[str, Any]:
     return facts
 
 
-def on_this_machine(settings: Settings) -> Settings:
-    """The same settings, on the CPU where the profile wants a GPU that is not there."""
+def suited(settings: Settings, facts: Mapping[str, Any]) -> Settings:
+    """The settings as these weights and this machine want them.
+
+    `facts["threads"]`, where it is given, is the most that these weights gain from: the demonstration models are several
+    times slower with two threads than with one. A profile's GPU that is not there becomes the CPU.
+    """
+    settings = settings.but(threads=min(settings.threads, facts.get("threads") or settings.threads))
     if settings.device != "cuda":
         return settings
     import torch

@@ -15,7 +15,7 @@ from typing import Any
 
 from slotwise.worker.engines.ctranslate2 import CTranslate2Engine
 from slotwise.worker.engines.m2m100 import M2M100Engine
-from slotwise.worker.engines.pretrained import FOLDER, about, on_this_machine, precision_of
+from slotwise.worker.engines.pretrained import FOLDER, about, precision_of
 from slotwise.worker.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -26,7 +26,6 @@ PRECISIONS = {"ctranslate2": ("auto", "int8"), "transformers": ("auto", "fp32", 
 
 def load_engine(model_dir: Path, settings: Settings, *, beams: int, max_output_tokens: int) -> Any:
     """The engine that the profile names. Raises ValueError, one sentence, where it cannot be had."""
-    settings = on_this_machine(settings)
     name = _choose(settings, about(model_dir)["engines"])
     options: dict[str, Any] = {"threads": settings.threads, "beams": beams, "max_output_tokens": max_output_tokens}
     options["device"] = settings.device
