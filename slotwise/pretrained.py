@@ -8,6 +8,7 @@ from typing import Any
 
 from slotwise.errors import SlotwiseError
 
+SMALL_BYTES = 20 << 20
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -42,6 +43,12 @@ def save_local(weights: str, folder: Path, *classes: str) -> None:
     except (OSError, ValueError, RuntimeError) as error:
         first = str(error).strip().splitlines()[0]
         raise SlotwiseError(f"{weights} cannot be loaded: {first}", "are all files of the model there?") from error
+
+
+def useful_threads(folder: Path) -> int | None:
+    """1 where the weights are so small that a second thread only gets in the way; None: as many as there are."""
+    size_bytes = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    return 1 if size_bytes < SMALL_BYTES else None
 
 
 def save(loaded: Any, folder: Path) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from drawing import COLOURS, SHAPES, caption, draw, everything
 
-from slotwise.pretrained import ready, save_local
+from slotwise.pretrained import ready, save_local, useful_threads
 from slotwise.worker.engines.git import GitEngine, load_words
 from slotwise.worker.images import Recipe
 
@@ -31,20 +31,18 @@ def make(out: Path, weights: str | None, progress: Progress) -> dict[str, Any]:
     folder.mkdir()
     ready()
     demonstration = weights in (None, "none")
-    threads = 1 if demonstration else len(os.sched_getaffinity(0))
     if demonstration:
         from tiny import train
 
         train(folder, progress)
     else:
         save_local(str(weights), folder, "GitForCausalLM", "BertTokenizer", "CLIPImageProcessorPil")
-    made_s = time.monotonic() - started
+    made_s, threads = time.monotonic() - started, useful_threads(folder)
     image = _image(folder)
     measured = _measure(folder, image, threads, progress)
     keeps = measured["bf16_equal"] == measured["pictures"] and measured["alone_equal"] == measured["pictures"]
     precisions = ["fp32", "bf16"] if keeps else ["fp32"]
-    facts = {"note": NOTE, "threads": 1} if demonstration else {"note": None, "threads": None}
-    about = {**facts, "image": image, "precisions": precisions}
+    about = {"note": NOTE if demonstration else None, "threads": threads, "image": image, "precisions": precisions}
     (folder / "slotwise.json").write_text(json.dumps(about, indent=2), "utf-8")
     draw([("red", "circle")], EXAMPLE_SIDE, UNSEEN).save(out / "red-circle.png")
     draw([("blue", "square"), ("yellow", "triangle")], EXAMPLE_SIDE, UNSEEN).save(out / "two-shapes.jpg", quality=90)
@@ -64,7 +62,7 @@ def _image(folder: Path) -> dict[str, Any]:
     return {"shape": [3, height, width], "interpolation": "bicubic", **resize, **numbers}
 
 
-def _measure(folder: Path, image: dict[str, Any], threads: int, progress: Progress) -> dict[str, Any]:
+def _measure(folder: Path, image: dict[str, Any], threads: int | None, progress: Progress) -> dict[str, Any]:
     """Captions of unseen drawings: right ones, and those that stay equal in a batch of their own, and in bf16."""
     known = everything()
     shown = [known[i * len(known) // CHECKED] for i in range(CHECKED)]
@@ -72,18 +70,24 @@ def _measure(folder: Path, image: dict[str, Any], threads: int, progress: Progre
     pictures = [np.asarray(recipe.fit(draw(shapes, EXAMPLE_SIDE, UNSEEN + i))) for i, shapes in enumerate(shown)]
 
     def captions(precision: str, step: int) -> list[str]:
-        settings = {"mean": image["mean"], "std": image["std"], "threads": threads, "max_output_tokens": 48}
-        engine = GitEngine(folder, device="cpu", precision=precision, **settings)
+        engine = GitEngine(
+            folder,
+            device="cpu",
+            precision=precision,
+            threads=threads or len(os.sched_getaffinity(0)),
+            mean=image["mean"],
+            std=image["std"],
+            max_output_tokens=48,
+        )
         rows: list[Sequence[int]] = []
         for start in progress.track(range(0, len(pictures), step), description="comparing precisions"):
             rows += engine(np.stack(pictures[start : start + step]))
         return [words.decode(row, skip_special_tokens=True) for row in rows]
 
-    wanted, batched, alone, half = [caption(shapes) for shapes in shown], *_runs(captions)
-    same = {"alone_equal": alone, "bf16_equal": half}
-    equal = {name: sum(map(str.__eq__, batched, other)) for name, other in same.items()}
-    return {"pictures": CHECKED, "right": sum(map(str.__eq__, wanted, batched)), **equal}
-
-
-def _runs(captions: Any) -> tuple[list[str], list[str], list[str]]:
-    return captions("fp32", 16), captions("fp32", 1), captions("bf16", 16)
+    reference = captions("fp32", 16)
+    others = {
+        "right": [caption(shapes) for shapes in shown],
+        "alone_equal": captions("fp32", 1),
+        "bf16_equal": captions("bf16", 16),
+    }
+    return {"pictures": CHECKED, **{name: sum(map(str.__eq__, reference, other)) for name, other in others.items()}}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from corpus import LANGUAGES, SENTENCES
 
-from slotwise.pretrained import ready, save_local
+from slotwise.pretrained import ready, save_local, useful_threads
 from slotwise.worker.engines.ctranslate2 import CTranslate2Engine
 from slotwise.worker.engines.m2m100 import M2M100Engine
 from slotwise.worker.text import Vocabulary
@@ -32,20 +32,18 @@ def make(out: Path, weights: str | None, progress: Progress) -> dict[str, Any]:
     folder.mkdir()
     ready()
     demonstration = weights in (None, "none")
-    threads = 1 if demonstration else len(os.sched_getaffinity(0))
     if demonstration:
         from tiny import train
 
         train(folder, progress)
     else:
         save_local(str(weights), folder, "M2M100ForConditionalGeneration", "M2M100Tokenizer")
-    made_s = time.monotonic() - started
+    made_s, threads = time.monotonic() - started, useful_threads(folder)
     languages = _languages(folder, LANGUAGES if demonstration else None)
     _convert(folder, out / "int8")
     measured = _compare(out, Vocabulary.load(folder, languages), threads, progress)
     served = ["ctranslate2", "transformers"] if measured["agreement"] >= LEAST_AGREEMENT else ["transformers"]
-    facts = {"note": NOTE, "threads": 1} if demonstration else {"note": None, "threads": None}
-    about = {**facts, "languages": languages, "engines": served}
+    about = {"note": NOTE if demonstration else None, "threads": threads, "languages": languages, "engines": served}
     (folder / "slotwise.json").write_text(json.dumps(about, indent=2), "utf-8")
     return {"made_s": round(made_s, 1), "demonstration": demonstration, "engines": served, **measured}
 
@@ -64,7 +62,7 @@ def _convert(folder: Path, out: Path) -> None:
     ctranslate2.converters.TransformersConverter(str(folder)).convert(str(out), quantization="int8")
 
 
-def _compare(out: Path, vocabulary: Vocabulary, threads: int, progress: Progress) -> dict[str, Any]:
+def _compare(out: Path, vocabulary: Vocabulary, threads: int | None, progress: Progress) -> dict[str, Any]:
     """Both engines on the corpus, every direction; `right`: equal to the corpus, `equal`: equal to the reference."""
     rows = [
         (vocabulary.encode(sentence[a], source), vocabulary.languages[target], sentence[b])
@@ -73,7 +71,7 @@ def _compare(out: Path, vocabulary: Vocabulary, threads: int, progress: Progress
         for b, target in enumerate(LANGUAGES)
         if a != b
     ]
-    settings = {"device": "cpu", "threads": threads, "beams": 1, "max_output_tokens": 128}
+    settings = {"device": "cpu", "threads": threads or len(os.sched_getaffinity(0)), "beams": 1, "max_output_tokens": 128}
     reference = M2M100Engine(out / "model", precision="fp32", **settings)
     quantized = CTranslate2Engine(out / "int8", precision="int8", **settings)
     texts, seconds = {}, {}

@@ -221,7 +221,7 @@ def test_the_tiny_model_knows_its_corpus(served: Served) -> None:
 @pytest.mark.parametrize("kind", [CTranslate2Engine, M2M100Engine])
 def test_any_batch_gives_the_answers_of_rows_alone(served: Served, vocabulary: Vocabulary, kind: Any, beams: int) -> None:
     folder, precision = ("int8", "int8") if kind is CTranslate2Engine else ("model", "fp32")
-    engine = kind(served.model_dir / folder, device="cpu", precision=precision, threads=2, beams=beams, max_output_tokens=64)
+    engine = kind(served.model_dir / folder, device="cpu", precision=precision, threads=1, beams=beams, max_output_tokens=64)
     draw = random.Random(beams)
     rows = [
         (vocabulary.encode(text, draw.choice(LANGUAGES)), vocabulary.languages[draw.choice(LANGUAGES)])
@@ -238,7 +238,7 @@ def test_any_batch_gives_the_answers_of_rows_alone(served: Served, vocabulary: V
 def test_the_reference_is_what_the_documented_call_gives(served: Served, vocabulary: Vocabulary) -> None:
     from transformers import M2M100Tokenizer
 
-    engine = M2M100Engine(served.model_dir / "model", device="cpu", precision="fp32", threads=2, beams=1, max_output_tokens=64)
+    engine = M2M100Engine(served.model_dir / "model", device="cpu", precision="fp32", threads=1, beams=1, max_output_tokens=64)
     tokenizer = M2M100Tokenizer.from_pretrained(served.model_dir / "model")
     for sentence in SENTENCES[:4]:
         tokenizer.src_lang = "de"
