@@ -159,15 +159,15 @@ def final(bench: LiveBench, outcome: Outcome, candidates: Sequence[Setting], say
 def sweep(bench: LiveBench, outcome: Outcome, winner: Setting, say: Callable[[str], None]) -> None:
     """What the figures show: the winner at other batch sizes over clients, and at other delays."""
     say("measuring around the winner for the figures")
-    seconds = min(outcome.order.seconds, 2.0)
+    seconds, most = min(outcome.order.seconds, 2.0), outcome.order.goal.clients
     bench.hold([])
     for size in sorted({1, 8, winner.batch_size}):
-        for clients in SWEEP_CLIENTS:
+        for clients in [n for n in SWEEP_CLIENTS if n <= 4 * most]:
             outcome.by_clients.append((size, bench.measure(replace(winner, batch_size=size), clients, seconds)))
     batched = winner if winner.batch_size > 1 else replace(winner, batch_size=8)
     for delay in SWEEP_DELAYS:
         setting = replace(batched, max_batch_delay=delay)
-        outcome.by_delay.append((delay, bench.measure(setting, outcome.order.goal.clients, seconds)))
+        outcome.by_delay.append((delay, bench.measure(setting, most, seconds)))
 
 
 def baselines(record: ServerRecord, info: ArchiveInfo, cores: int) -> tuple[Setting, Setting]:

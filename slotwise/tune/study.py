@@ -7,6 +7,7 @@ It ran on 8 workers. Three columns stand side by side: the published numbers, a 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -118,7 +119,7 @@ def run(
             )
         overrides = {"job_queue_size": str(QUEUE)}
         record = start(
-            f"study-{folder.name[-8:].replace('_', '-')}",
+            f"study-{os.getpid()}",
             "torchserve",
             load_profile("cpu", overrides),
             model_store=folder,
