@@ -1,0 +1,111 @@
+"""`slotwise bench` as a person calls it, against a stand-in server and on an archive."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from slotwise.cli import build_app
+from slotwise.errors import SlotwiseError
+from slotwise.tune import study
+from tests.standin import standin
+from tests.test_load import answer
+
+RUN = CliRunner()
+
+
+@pytest.fixture
+def body(tmp_path: Path) -> Path:
+    path = tmp_path / "good.txt"
+    path.write_bytes(b"good")
+    return path
+
+
+def test_a_table_csv_and_figure(body: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    with standin(answer) as url:
+        files = ["--csv", str(tmp_path / "a.csv"), "--figure", str(tmp_path / "a.svg")]
+        given = ["bench", "m", "--url", url, "--body", str(body), "--concurrency", "1,2", "--requests", "80", "--warm-up", "0"]
+        told = RUN.invoke(build_app(), [*given, "--poison", "0.2", *files])
+    assert told.exit_code == 0, told.output
+    for word in ("clients", "req/s", "p50", "p99", "max", "batch", "lost", "bad got", "400:"):
+        assert word in told.output
+    rows = list(csv.DictReader((tmp_path / "a.csv").open()))
+    assert [row["clients"] for row in rows] == ["1", "2"]
+    assert rows[0]["refused"].startswith("400: ")
+    assert "<svg" in (tmp_path / "a.svg").read_text("utf-8")
+
+
+def test_json_for_programs_and_an_open_loop(body: Path) -> None:
+    with standin(answer) as url:
+        given = [
+            "bench",
+            "m",
+            "--url",
+            url,
+            "--body",
+            str(body),
+            "--rate",
+            "200",
+            "--requests",
+            "10",
+            "--warm-up",
+            "0",
+            "--json",
+        ]
+        told = RUN.invoke(build_app(), given)
+    assert told.exit_code == 0, told.output
+    (load,) = json.loads(told.stdout)["loads"]
+    assert (load["rate"], load["errors"], load["requests"]) == (200, {}, 10)
+
+
+def test_nobody_there_and_nothing_answered_are_one_line(body: Path) -> None:
+    given = ["bench", "m", "--body", str(body), "--requests", "2", "--concurrency", "1", "--warm-up", "0", "--url"]
+    told = RUN.invoke(build_app(), [*given, "http://127.0.0.1:9/predictions/m"])
+    assert isinstance(told.exception, SlotwiseError)
+    assert "nothing answers at http://127.0.0.1:9" in told.exception.message
+    with standin(lambda body, headers: (404, {}, b"no such model")) as url:
+        told = RUN.invoke(build_app(), [*given, url])
+    assert isinstance(told.exception, SlotwiseError)
+    assert "404: 2" in told.exception.message
+
+
+@pytest.mark.parametrize("numbers", ["", "0", "1,x", "-1"])
+def test_a_wrong_list_of_numbers_is_wrong_usage(body: Path, numbers: str) -> None:
+    assert RUN.invoke(build_app(), ["bench", "m", "--body", str(body), f"--concurrency={numbers}"]).exit_code == 2
+
+
+def test_the_handler_without_a_server(body: Path, tmp_path: Path) -> None:
+    archive = study.standin(tmp_path)
+    given = ["bench", str(archive), "--offline", "--body", str(body), "--batch-sizes", "1,2,4", "--seconds", "0.1"]
+    told = RUN.invoke(build_app(), [*given, "--json"])
+    assert told.exit_code == 0, told.output
+    found = json.loads(told.stdout)
+    assert [batch["n"] for batch in found["batches"]] == [1, 2, 4]
+    for batch in found["batches"]:  # it sleeps 20 n + 20 ms
+        assert batch["model_ms"] >= 20 * batch["n"] + 20
+        assert batch["batch_ms"] >= batch["decode_ms"] + batch["model_ms"]
+    assert found["line"]["a_ms"] > 0
+    assert "a batch of n takes" in RUN.invoke(build_app(), given).output
+
+
+def test_an_example_that_the_model_refuses_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "picky"
+    folder.mkdir()
+    (folder / "model.toml").write_text('name = "picky"\nhandler = "picky.py"\n')
+    lines = study.STANDIN_HANDLER.replace("return [0]", 'raise BadRequest("too plain")').replace(
+        "import Batch", "import BadRequest, Batch"
+    )
+    (folder / "picky.py").write_text(lines)
+    from slotwise.archive import build
+
+    archive = build(folder, tmp_path)
+    (tmp_path / "x").write_bytes(b"x")
+    told = RUN.invoke(build_app(), ["bench", str(archive), "--offline", "--body", str(tmp_path / "x"), "--batch-sizes", "1"])
+    assert isinstance(told.exception, SlotwiseError)
+    assert "400" in told.exception.message
+    assert "too plain" in told.exception.message
