@@ -1,0 +1,74 @@
+"""docs/vision.md: its commands run (training without the download), and what it says of limits and formats is so."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slotwise import model_spec
+from slotwise.worker import engines, images
+from tests.test_train import draw
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs" / "vision.md").read_text("utf-8")
+COMMANDS = re.findall(r"^    (slotwise [^#\n]*)", PAGE, re.MULTILINE)
+
+
+def run(command: str, cwd: Path, more: str = "") -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "SLOTWISE_HOME": str(ROOT / ".slotwise")}  # digits trained once for all tests
+    arguments = [*shlex.split(command)[1:], *shlex.split(more)]
+    return subprocess.run(
+        [sys.executable, "-m", "slotwise.cli", *arguments], cwd=cwd, env=environ, capture_output=True, text=True, timeout=240
+    )
+
+
+def test_the_digits_command_builds(tmp_path: Path) -> None:
+    assert COMMANDS[0].strip() == "slotwise build digits"
+    done = run(COMMANDS[0], tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_training_command_trains(tmp_path: Path) -> None:
+    """In a folder of its own: a model of the current folder comes first."""
+    shutil.copytree(
+        ROOT / "models" / "ants_bees", tmp_path / "models" / "ants_bees", ignore=shutil.ignore_patterns("*.pt", "*.npz")
+    )
+    for i in range(8):
+        folder = tmp_path / "hymenoptera_data" / ("train" if i < 4 else "val") / ("bees" if i % 2 else "ants")
+        draw(folder, "bee" if i % 2 else "ant", i)
+    command = next(command for command in COMMANDS if " train " in command)
+    done = run(command.replace("--weights imagenet", "--weights none"), tmp_path, "--epochs 1 --batch-size 4")
+    assert done.returncode == 0, done.stderr
+    assert "validation accuracy" in done.stdout
+    assert {"weights.pt", "training.json", "validation.npz"} <= {
+        file.name for file in (tmp_path / "models" / "ants_bees").iterdir()
+    }
+
+
+@pytest.mark.parametrize(
+    "arguments", ["train digits --data .", "train ants_bees --data nowhere", "train ants_bees --data . --device tpu"]
+)
+def test_what_cannot_be_trained_is_one_line_and_a_hint(arguments: str, tmp_path: Path) -> None:
+    done = run(f"slotwise {arguments}", tmp_path)
+    assert done.returncode == 1
+    assert [line.split(":")[0] for line in done.stderr.strip().splitlines()] == ["error", "hint"]
+
+
+def test_limits_formats_and_order_are_the_codes_own() -> None:
+    assert f"over {images.MAX_PIXELS // 10**6} million pixels" in PAGE
+    assert f"over {images.MAX_BYTES >> 20} MiB" in PAGE
+    assert f"over {images.MAX_SCANS} scans" in PAGE
+    assert f"over {images.MAX_SECONDS:g} s" in PAGE
+    names = {"WEBP": "WebP"}
+    assert all(names.get(name, name) in PAGE for name in images.FORMATS)
+    assert "openvino, onnxruntime, torch; on CUDA torch" in PAGE
+    assert [engines.ORDER["cpu"], engines.ORDER["cuda"]] == [("openvino", "onnxruntime", "torch"), ("torch",)]
+    forms = [name for name in model_spec.Weights.model_fields if name != "module"]
+    assert all(f"`{name}`" in PAGE for name in forms)
