@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,21 +21,20 @@ def load_table(model: str, found: Sequence[Measured]) -> Any:
     """One row a load. batch: requests a batch; model: decode and model of one batch; lost: good requests without an answer."""
     first = "rate" if any(m.rate is not None for m in found) else "clients"
     columns = [first, "req/s", "p50", "p90", "p95", "p99", "max", "batch", "model", "lost"]
-    poisoned = any(m.refused for m in found)
-    columns += ["bad got"] if poisoned else []
     rows = []
     for m in found:
         times = [_ms(v) for v in (m.p50_ms, m.p90_ms, m.p95_ms, m.p99_ms, m.max_ms)]
         row = [str(m.rate or m.clients), f"{m.req_s:.1f}" if m.req_s < 100 else f"{m.req_s:.0f}", *times, f"{m.mean_batch:.1f}"]
         row += [_ms(m.decode_ms + m.inference_ms), by_status(m.errors) or "0"]
-        rows.append(row + ([by_status(m.refused)] if poisoned else []))
+        rows.append(row)
     return table(f"{model}: times in ms", columns, rows)
 
 
 def load_notes(found: Sequence[Measured]) -> list[str]:
     """What a reader has to know about these numbers."""
-    bad, lost = sum(sum(m.refused.values()) for m in found), sum(m.lost for m in found)
-    notes = [f"{bad} bad requests among {sum(m.requests for m in found)}: {lost} innocent ones lost"] if bad else []
+    bad = sum((Counter(m.refused) for m in found), Counter[str]())
+    among, lost = sum(m.requests for m in found), sum(m.lost for m in found)
+    notes = [f"{bad.total()} bad requests among {among} got {by_status(bad)}: {lost} innocent ones lost"] if bad else []
     for m in (m for m in found if m.client_limited):
         what = f"{m.rate:g} a second" if m.rate else f"{m.clients} clients"
         used = f"the measuring client used {m.client_cores:.2f} of a core"

@@ -107,7 +107,7 @@ def _finish(model: str, found: list[Measured], csv: Path | None, figure: Path | 
     rows = report.as_json(found)
     emit({"model": model, "loads": rows}, as_json, lambda: report.load_table(model, found))
     for note in report.load_notes(found):
-        say(note)
+        say(note) if as_json else out().print(note, highlight=False)
     if csv:
         report.write_csv(csv, rows)
     if figure:
