@@ -45,19 +45,19 @@ def missing(expected: list[str], printed: str) -> list[str]:
 
 
 def base_port() -> int:
-    """A port whose neighbours are free as well: inference, management, metrics, and the two of gRPC."""
+    """A port whose neighbours are free as well: inference, management, metrics, the two of gRPC and of the gateway."""
     return next(
         base
         for base in range(21_000 + os.getpid() % 5000, 31_000, 10)
-        if not any(problem(port) for port in vars(Ports.at(base)).values())
+        if not any(problem(port) for port in [*vars(Ports.at(base)).values(), base + 3, base + 4])
     )
 
 
 def with_ports(text: str, ports: Ports) -> str:
-    """The same text with these ports instead of the usual ones."""
+    """The same text with these ports instead of the usual ones; the gateway's are the next two."""
     for name, usual in vars(USUAL).items():
         text = text.replace(str(usual), str(getattr(ports, name)))
-    return text
+    return text.replace(":8000", f":{ports.inference + 3}").replace(":9527", f":{ports.inference + 4}")
 
 
 @pytest.fixture
@@ -76,12 +76,13 @@ def project(tmp_path: Path) -> Path:
 @pytest.mark.server
 @pytest.mark.parametrize("page", PAGES)
 def test_the_commands_of_the_page_print_what_it_says(page: str, project: Path) -> None:
-    ports = Ports.at(base_port())
+    ports = Ports.at(base := base_port())
     for file in (project / "profiles").glob("*.properties"):
         file.write_text(with_ports(file.read_text("utf-8"), ports), "utf-8")
     said = console((ROOT / "docs" / f"{page}.md").read_text("utf-8"))
     script = "".join(f"echo '@@'\n{with_ports(command, ports)}\n" for command, _ in said)
     script = script.replace("slotwise serve", f"slotwise serve --port {ports.inference}")
+    script = script.replace("slotwise gateway", f"slotwise gateway --port {base + 3} --translation-port {base + 4}")
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("SLOTWISE_")}
     path, tmp = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", str(project / "tmp")
     environ = {**inherited, "PATH": path, "TMPDIR": tmp, "TEMP": tmp}
