@@ -23,7 +23,9 @@ START_TIMEOUT_S = 60.0
 MODULE_TIMEOUT_S = 30.0
 MODULES = {"torchserve": "ts.model_server", "mms": "mms.model_server"}
 # What in our own environment would change where the server looks or writes.
-FOREIGN = ("TS_CONFIG_FILE", "LOG_LOCATION", "METRICS_LOCATION", "SLOTWISE_PROFILE", "SLOTWISE_WORKER", "SLOTWISE_OVERRIDES")
+# PYTHONPATH: TorchServe puts it before the archive, whose own copy of the worker code would lose.
+FOREIGN = ("TS_CONFIG_FILE", "LOG_LOCATION", "METRICS_LOCATION", "PYTHONPATH")
+FOREIGN += ("SLOTWISE_PROFILE", "SLOTWISE_WORKER", "SLOTWISE_OVERRIDES")
 SOCKET_PATH_LIMIT = 80  # a Unix socket's path holds 107 bytes; the workers' are $TEMP/.ts.sock.9000
 
 

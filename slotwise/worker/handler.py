@@ -173,7 +173,10 @@ class BatchHandler:
         """Answer one batch: exactly one body a request, in order. With `data=None`: start up."""
         context = ServerContext(raw_context)
         if data is None:
-            self.initialize(context)
+            try:
+                self.initialize(context)
+            except RuntimeError as error:  # TorchServe would log it as "Unknown exception" and nothing else
+                raise ValueError(str(error)) from error
             return []
         started, tally = time.perf_counter(), Tally()
         try:
