@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 RECIPE = Recipe(channels=1, height=28, width=28, ink=True)
-EPOCHS, BATCH = 8, 64
+EPOCHS, BATCH = 12, 64
 LEAST_ACCURACY = 0.98
 
 

@@ -19,7 +19,8 @@ EDGE = 0.35  # of the full contrast: where the sign ends
 
 def fit_ink(grey: Image.Image, height: int, width: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """An "L" picture to uint8 [height, width], the sign white on black; a blank picture to zeros."""
-    grey.thumbnail((SEARCH, SEARCH)) if max(grey.size) > SEARCH else None
+    if max(grey.size) > SEARCH:
+        grey.thumbnail((SEARCH, SEARCH))
     pixels = np.asarray(grey).astype(np.float32)  # [h, w]
     border = np.concatenate([pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]])
     low, high = float(pixels.min()), float(pixels.max())
@@ -28,7 +29,6 @@ def fit_ink(grey: Image.Image, height: int, width: int) -> np.ndarray[Any, np.dt
     ink = (pixels - low) / (high - low)
     if float(border.mean()) > (low + high) / 2:
         ink = 1 - ink
-    ink = np.clip(ink, 0, 1)
     strong = ink > EDGE
     rows, columns = np.flatnonzero(strong.any(axis=1)), np.flatnonzero(strong.any(axis=0))
     cut = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
