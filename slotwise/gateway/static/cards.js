@@ -5,8 +5,9 @@ import { byId, make, milliseconds, percent } from "./dom.js";
 const quoted = (text) => (/^[\w./:@=-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 const PARTS = ["queue", "decode", "inference"];
 
-export function curlFile(path, name) {
-  return `curl -T ${quoted(name)} ${quoted(location.origin + path)}`;
+export function curlFile(path, { name, type }) {
+  const plain = !type || type.startsWith("image/") || type === "application/octet-stream";
+  return `curl -T ${quoted(name)} ${plain ? "" : `-H 'Content-Type: ${type}' `}${quoted(location.origin + path)}`;
 }
 
 export function curlJson(path, body) {

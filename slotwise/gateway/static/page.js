@@ -47,12 +47,12 @@ async function sendFiles(files) {
   const model = current();
   if (!model || !files.length) return;
   const waiting = [...files].map((file) => ({
-    name: file.name || "pasted.png",
+    name: file.name,
     body: file,
     type: file.type,
     preview: file.type.startsWith("image/") ? URL.createObjectURL(file) : null,
     path: path(model),
-    curl: curlFile(path(model), file.name || "pasted.png"),
+    curl: curlFile(path(model), file),
   }));
   byId("summary").textContent = `Sending ${waiting.length === 1 ? waiting[0].name : `${waiting.length} files`}`;
   const done = [];
@@ -79,7 +79,7 @@ async function sendDrawing(sheet) {
   if (model.takes === "tensor") {
     const body = new Blob([sheet.tensor(model.side).buffer]);
     const name = `drawing-${drawings}.f32`;
-    tell(await send({ name, body, type: "application/octet-stream", preview: URL.createObjectURL(png), path: path(model), curl: curlFile(path(model), name) }));
+    tell(await send({ name, body, type: "application/octet-stream", preview: URL.createObjectURL(png), path: path(model), curl: curlFile(path(model), { name }) }));
   } else {
     await sendFiles([new File([png], `drawing-${drawings}.png`, { type: "image/png" })]);
   }
