@@ -31,12 +31,16 @@ READY_TIMEOUT_S = 120.0
 class LiveBench:
     """Registers a variant of the archive for every setting, loads it, and unregisters it when another one's turn comes.
 
+    timeout_s: an answer later than this is lost.
+
     with LiveBench(record, info, bodies) as bench:
         bench.measure(Setting(8, 5, 1), clients=32, seconds=3)
     """
 
-    def __init__(self, record: ServerRecord, info: ArchiveInfo, bodies: Sequence[Body]) -> None:
-        self.record, self.info, self.bodies = record, info, bodies
+    def __init__(
+        self, record: ServerRecord, info: ArchiveInfo, bodies: Sequence[Body], *, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        self.record, self.info, self.bodies, self.patience_s = record, info, bodies, timeout_s
         self.management = ManagementClient(record)
         self.serving: dict[Setting, str] = {}  # setting: the name of its model
         self.held: set[Setting] = set()
@@ -62,7 +66,7 @@ class LiveBench:
             for other in [s for s in self.serving if s not in self.held]:
                 self._unregister(self.serving.pop(other))
             self.serving[setting] = self._register(setting)
-        plan = Plan(clients, seconds, warm_up_s=AGAIN_S if known else WARM_UP_S, timeout_s=TIMEOUT_S)
+        plan = Plan(clients, seconds, warm_up_s=AGAIN_S if known else WARM_UP_S, timeout_s=self.patience_s)
         target = Target(f"{self.record.inference_url}/predictions/{self.serving[setting]}", auth_headers(self.record))
         return measure(target, self.bodies, plan)
 

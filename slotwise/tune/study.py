@@ -30,6 +30,7 @@ DELAYS = (0, 1, 10, 50, 100)
 WORKERS = 8
 DELAY_MS = 50  # of the first figure
 QUEUE = 1000
+PATIENCE_S = 600.0  # a slow model has a thousand clients waiting
 PUBLISHED = {1: (190, 191, 190, 191, 190), 8: (95, 301, 338, 336, 339), 16: (48, 202, 331, 353, 352)}
 PUBLISHED_BY_DELAY = (187, 99, 95, 83, 74)
 STANDIN = Line(20.0, 20.0)  # ms; about what the published numbers come from
@@ -140,7 +141,7 @@ def _curves(
     from slotwise.tune.live import LiveBench
 
     by_clients: dict[int, tuple[float, ...]] = {}
-    with LiveBench(record, info, bodies) as bench:
+    with LiveBench(record, info, bodies, timeout_s=PATIENCE_S) as bench:
         for size in SIZES:
             say(f"  batch size {size}, {min(study.clients)} to {max(study.clients)} clients")
             loads = [bench.measure(Setting(size, DELAY_MS, WORKERS), clients, seconds) for clients in study.clients]
