@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import httpx
 
-from slotwise.api import Api
+from slotwise.api import TIMEOUT_S, Api
 from slotwise.errors import SlotwiseError
 from slotwise.failures import WorkerLog
 from slotwise.live import LiveModel, Worker, live_model
@@ -44,9 +44,11 @@ class ManagementClient:
         client.wait_ready("digits", workers=1)
     """
 
-    def __init__(self, record: ServerRecord, *, transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(
+        self, record: ServerRecord, *, timeout_s: float = TIMEOUT_S, transport: httpx.BaseTransport | None = None
+    ) -> None:
         self.record = record
-        self._api = Api(record, "management", transport=transport)
+        self._api = Api(record, "management", timeout_s=timeout_s, transport=transport)
         self._log = WorkerLog(record)
 
     def register(

@@ -24,7 +24,7 @@ def gateway(
     max_in_flight: Annotated[int, typer.Option(min=0, help="Requests of a model at the server; 0: two batches a worker.")] = 0,
     max_queued: Annotated[int, typer.Option(min=-1, help="Requests of a model that wait here; -1: a batch a worker.")] = -1,
     drain_delay_s: Annotated[float, typer.Option(min=0, help="After SIGTERM, still accept this long while not ready.")] = 1.0,
-    detach: Annotated[bool, typer.Option("--detach", help="Run in the background; `slotwise stop` ends it.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Run in the background, if it does not yet; `slotwise stop` ends it.")] = False,
     as_json: Json = False,
 ) -> None:
     """Serve the page, REST and metrics in front of a model server."""
@@ -35,7 +35,7 @@ def gateway(
     except ImportError as error:
         raise SlotwiseError(f"the gateway needs {error.name}", "pip install 'slotwise[gateway]'") from error
     if detach:
-        from slotwise.gateway.process import start_detached
+        from slotwise.gateway.process import running, start_detached
 
         options: dict[str, object] = {
             "--name": name,
@@ -47,7 +47,7 @@ def gateway(
             "--max-queued": max_queued,
             "--drain-delay-s": drain_delay_s,
         }
-        record = start_detached(name, [str(part) for option in options.items() for part in option])
+        record = running(name) or start_detached(name, [str(part) for option in options.items() for part in option])
         emit({"page": record.page, "url": record.url, "pid": record.pid}, as_json, lambda: f"page: {record.page}")
         return
     from slotwise.gateway.gateway import Options

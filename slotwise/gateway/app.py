@@ -19,8 +19,9 @@ from starlette.staticfiles import StaticFiles
 
 from slotwise import __version__
 from slotwise.gateway import openapi, replies
+from slotwise.gateway.ask import Receive, Scope
 from slotwise.gateway.catalog import Card, card
-from slotwise.gateway.forward import Forward, Receive, Scope, Send
+from slotwise.gateway.forward import Forward, Send
 from slotwise.gateway.gateway import Gateway
 from slotwise.gateway.upstream import BROKEN
 
@@ -170,7 +171,7 @@ def _add_pages(app: FastAPI) -> None:
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    identity = replies.request_id(request.headers.get("x-request-id"))
+    identity = replies.request_id(request.headers.get("x-request-id")) or replies.new_id()
     body = replies.error_body(error.status_code, str(error.detail), identity)
     headers = {**(error.headers or {}), "x-request-id": identity}
     return Response(body, error.status_code, headers, media_type="application/json")

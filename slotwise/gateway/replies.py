@@ -48,9 +48,14 @@ class Refused(Exception):
         return found
 
 
+def new_id() -> str:
+    """An id for a request that came without one."""
+    return secrets.token_hex(8)
+
+
 def request_id(given: str | None) -> str:
-    """The client's x-request-id where it is harmless, else a new one."""
-    return given if given and _REQUEST_ID(given) else secrets.token_hex(8)
+    """The client's x-request-id where it is harmless, else an empty string."""
+    return given if given and _REQUEST_ID(given) else ""
 
 
 def error_body(status: int, message: str, identity: str) -> bytes:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 KEEP_ALIVE_S = 75
 DRAIN_S = 30
+MANAGEMENT_S = 3.0  # a server that describes its models no faster is as good as down
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def server_backend(name: str) -> Backend:
         if record.run_id not in clients:
             for old in list(clients):
                 clients.pop(old).close()
-            clients[record.run_id] = ManagementClient(record)
+            clients[record.run_id] = ManagementClient(record, timeout_s=MANAGEMENT_S)
         client = clients[record.run_id]
         return [client.describe(listed.name) for listed in client.list()]
 
