@@ -10,11 +10,11 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from slotwise.errors import SlotwiseError
+from slotwise.gateway.backend import MAX_BODY_BYTES, Backend
 from slotwise.gateway.limits import Held, Limit
 from slotwise.gateway.metrics import Metrics
 from slotwise.gateway.upstream import Upstream
@@ -29,20 +29,6 @@ OTHER = "other"  # the limit and the metrics' label of a model that the server's
 WATCH_S = 0.5
 MODELS_AGE_S = 5.0
 RATE_OVER_S = 10.0
-MAX_BODY_BYTES = 32 * 2**20
-
-
-@dataclass(frozen=True)
-class Backend:
-    """How the gateway learns of its server. The functions may block; they run in threads.
-
-    find: the server's record. models, auth, max_body_bytes: its models, the header with its token, its largest body.
-    """
-
-    find: Callable[[], ServerRecord | None]
-    models: Callable[[ServerRecord], Sequence[LiveModel]]
-    auth: Callable[[ServerRecord], Mapping[str, str]]
-    max_body_bytes: Callable[[ServerRecord], int] = lambda record: MAX_BODY_BYTES
 
 
 @dataclass(frozen=True)

@@ -18,19 +18,17 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from slotwise import project
 from slotwise.errors import SlotwiseError
 from slotwise.gateway.app import build_app
-from slotwise.gateway.gateway import MAX_BODY_BYTES, Backend, Gateway, Options
+from slotwise.gateway.backend import server_backend
+from slotwise.gateway.gateway import Gateway, Options
 from slotwise.gateway.process import GatewayRecord, running
 
 if TYPE_CHECKING:
-    from slotwise.live import LiveModel
-    from slotwise.server import ServerRecord
+    pass
 
 KEEP_ALIVE_S = 75
 DRAIN_S = 30
-MANAGEMENT_S = 3.0  # a server that describes its models no faster is as good as down
 
 
 @dataclass(frozen=True)
@@ -66,34 +64,6 @@ class _Server(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         self.is_up()
-
-
-def server_backend(name: str) -> Backend:
-    """The server called `name`, as `slotwise serve` started it."""
-    from slotwise.inference import auth_headers
-    from slotwise.management import ManagementClient
-    from slotwise.server import ServerRecord
-
-    clients: dict[str, ManagementClient] = {}
-
-    def find() -> ServerRecord | None:
-        return ServerRecord.load(project.state_root() / name)
-
-    def models(record: ServerRecord) -> list[LiveModel]:
-        if record.run_id not in clients:
-            for old in list(clients):
-                clients.pop(old).close()
-            clients[record.run_id] = ManagementClient(record, timeout_s=MANAGEMENT_S)
-        client = clients[record.run_id]
-        return [client.describe(listed.name) for listed in client.list()]
-
-    def max_body_bytes(record: ServerRecord) -> int:
-        try:
-            return record.effective_profile().max_request_bytes
-        except SlotwiseError:
-            return MAX_BODY_BYTES
-
-    return Backend(find, models, auth_headers, max_body_bytes)
 
 
 def serve(name: str, listen: Listen, options: Options, say: Callable[[str], None]) -> None:

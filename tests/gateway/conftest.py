@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from slotwise.gateway.app import build_app
-from slotwise.gateway.gateway import Backend, Gateway, Options
+from slotwise.gateway.backend import Backend
+from slotwise.gateway.gateway import Gateway, Options
 from slotwise.management import ManagementClient
 from slotwise.server import ServerRecord
 from slotwise.tokens import auth_headers

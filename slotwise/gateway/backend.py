@@ -1,0 +1,58 @@
+"""How the gateway learns of its server: the record that `slotwise serve` writes, and the management API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from slotwise import project
+from slotwise.errors import SlotwiseError
+
+if TYPE_CHECKING:
+    from slotwise.live import LiveModel
+    from slotwise.server import ServerRecord
+
+MAX_BODY_BYTES = 32 * 2**20
+MANAGEMENT_S = 3.0  # a server that describes its models no faster is as good as down
+
+
+@dataclass(frozen=True)
+class Backend:
+    """How the gateway learns of its server. The functions may block; they run in threads.
+
+    find: the server's record. models, auth, max_body_bytes: its models, the header with its token, its largest body.
+    """
+
+    find: Callable[[], ServerRecord | None]
+    models: Callable[[ServerRecord], Sequence[LiveModel]]
+    auth: Callable[[ServerRecord], Mapping[str, str]]
+    max_body_bytes: Callable[[ServerRecord], int] = lambda record: MAX_BODY_BYTES
+
+
+def server_backend(name: str) -> Backend:
+    """The server called `name`, as `slotwise serve` started it."""
+    from slotwise.inference import auth_headers
+    from slotwise.management import ManagementClient
+    from slotwise.server import ServerRecord
+
+    clients: dict[str, ManagementClient] = {}
+
+    def find() -> ServerRecord | None:
+        return ServerRecord.load(project.state_root() / name)
+
+    def models(record: ServerRecord) -> list[LiveModel]:
+        if record.run_id not in clients:
+            for old in list(clients):
+                clients.pop(old).close()
+            clients[record.run_id] = ManagementClient(record, timeout_s=MANAGEMENT_S)
+        client = clients[record.run_id]
+        return [client.describe(listed.name) for listed in client.list()]
+
+    def max_body_bytes(record: ServerRecord) -> int:
+        try:
+            return record.effective_profile().max_request_bytes
+        except SlotwiseError:
+            return MAX_BODY_BYTES
+
+    return Backend(find, models, auth_headers, max_body_bytes)
