@@ -24,8 +24,9 @@ MODULE_TIMEOUT_S = 30.0
 MODULES = {"torchserve": "ts.model_server", "mms": "mms.model_server"}
 # What in our own environment would change where the server looks or writes.
 # PYTHONPATH: TorchServe puts it before the archive, whose own copy of the worker code would lose.
-FOREIGN = ("TS_CONFIG_FILE", "LOG_LOCATION", "METRICS_LOCATION", "PYTHONPATH")
-FOREIGN += ("SLOTWISE_PROFILE", "SLOTWISE_WORKER", "SLOTWISE_OVERRIDES")
+FOREIGN = {"TS_CONFIG_FILE", "LOG_LOCATION", "METRICS_LOCATION", "PYTHONPATH"} | {
+    f"SLOTWISE_{what}" for what in ("PROFILE", "WORKER", "OVERRIDES")
+}
 SOCKET_PATH_LIMIT = 80  # a Unix socket's path holds 107 bytes; the workers' are $TEMP/.ts.sock.9000
 
 

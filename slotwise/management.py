@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Listed", "LiveModel", "ManagementClient", "Worker"]
 
 READY_TIMEOUT_S = 180.0
+SCALE_ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,14 @@ class ManagementClient:
     def scale(self, model: str, workers: int, version: str | None = None) -> None:
         """Set the number of workers; returns while they start or stop."""
         params = {"min_worker": workers, "max_worker": workers, "synchronous": "false"}
-        self._api.call(f"scale {model}", "PUT", self._path(model, version), params)
+        for attempt in range(SCALE_ATTEMPTS):
+            try:
+                self._api.call(f"scale {model}", "PUT", self._path(model, version), params)
+                return
+            except SlotwiseError as error:  # TorchServe changes its list of workers while it walks it; asking again is safe
+                if "ConcurrentModificationException" not in error.message or attempt == SCALE_ATTEMPTS - 1:
+                    raise
+            time.sleep(0.2)
 
     def list(self) -> tuple[Listed, ...]:
         """Every registered model."""

@@ -123,6 +123,19 @@ def test_no_server(torchserve: ServerRecord) -> None:
         client.list()
 
 
+def test_a_scale_that_meets_torchserves_race_is_asked_again(torchserve: ServerRecord) -> None:
+    asked = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.method)
+        raced = {"code": 500, "type": "ConcurrentModificationException", "message": ""}
+        return httpx.Response(500, json=raced) if len(asked) < 3 else httpx.Response(202, json={"status": "ok"})
+
+    with management(torchserve, answer) as client:
+        client.scale("digits", 2)
+    assert asked == ["PUT"] * 3
+
+
 def test_names_are_quoted(torchserve: ServerRecord) -> None:
     paths: list[bytes] = []
 
