@@ -24,7 +24,7 @@ def gateway(
     max_in_flight: Annotated[int, typer.Option(min=0, help="Requests of a model at the server; 0: two batches a worker.")] = 0,
     max_queued: Annotated[int, typer.Option(min=-1, help="Requests of a model that wait here; -1: a batch a worker.")] = -1,
     drain_delay_s: Annotated[float, typer.Option(min=0, help="After SIGTERM, still accept this long while not ready.")] = 1.0,
-    detach: Annotated[bool, typer.Option("--detach", help="Run in the background, if it does not yet; `slotwise stop` ends it.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Run in the background; `slotwise stop` ends it.")] = False,
     as_json: Json = False,
 ) -> None:
     """Serve the page, REST and metrics in front of a model server."""
