@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -20,7 +19,7 @@ from starlette.staticfiles import StaticFiles
 from slotwise import __version__
 from slotwise.gateway import openapi, replies
 from slotwise.gateway.ask import Receive, Scope
-from slotwise.gateway.catalog import Card, card
+from slotwise.gateway.catalog import Card
 from slotwise.gateway.forward import Forward, Send
 from slotwise.gateway.gateway import Gateway
 from slotwise.gateway.upstream import BROKEN
@@ -28,7 +27,6 @@ from slotwise.gateway.upstream import BROKEN
 STATIC = Path(__file__).parent / "static"
 FRESH_S = 1.0
 Answers = dict[int | str, dict[str, Any]]
-cards = lru_cache(maxsize=256)(card)
 
 
 class Guarded:
@@ -75,7 +73,7 @@ def build_app(gateway: Gateway) -> FastAPI:
     )
     _add_forwards(app, gateway)
     _add_state(app, gateway)
-    _add_pages(app)
+    _add_pages(app, gateway)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _crash)
     app.add_middleware(Guarded)
@@ -97,7 +95,7 @@ def _add_state(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/models", summary="The models that the server has, and what each takes")
     async def models() -> dict[str, Any]:
         await gateway.refresh(FRESH_S)
-        return {"models": [{**model, **_shown(model["name"])} for model in gateway.described()]}
+        return {"models": [{**model, **_shown(model["name"], gateway.card(model["name"]))} for model in gateway.described()]}
 
     @app.get("/status", summary="The server, its models' workers and batch settings, and what is in flight")
     async def status() -> dict[str, Any]:
@@ -133,26 +131,18 @@ def _add_state(app: FastAPI, gateway: Gateway) -> None:
         return Response(answer.body, answer.status, media_type="text/plain; version=0.0.4")
 
 
-def _shown(name: str) -> dict[str, Any]:
+def _shown(name: str, found: Card) -> dict[str, Any]:
     """A model's card as the page reads it."""
-    found: Card = cards(name)
     examples = [f"/examples/{quote(name)}/{quote(example)}" for example in found.examples]
-    return {
-        "description": found.description,
-        "takes": found.takes,
-        "draw": found.draw,
-        "side": found.side,
-        "languages": found.languages,
-        "examples": examples,
-    }
+    return {**{key: getattr(found, key) for key in ("description", "takes", "draw", "side", "languages")}, "examples": examples}
 
 
-def _add_pages(app: FastAPI) -> None:
+def _add_pages(app: FastAPI, gateway: Gateway) -> None:
     answers: Answers = {200: openapi.content("*/*", "The body"), 404: openapi.failure("There is no such example")}
 
     @app.get("/examples/{model}/{name}", summary="An example body of a model", response_class=Response, responses=answers)
     async def example(model: str, name: str) -> Response:
-        body = cards(model).examples.get(name)
+        body = gateway.card(model).examples.get(name)
         if body is None:
             raise HTTPException(404, "there is no such example")
         return Response(body.data, media_type=body.content_type)

@@ -73,7 +73,6 @@ class Ask:
 
     async def _read(self, receive: Receive) -> bytes:
         chunks: list[bytes] = []
-        self._hold(self.length or 0)
         size, more = 0, True
         while more:
             message = await receive()

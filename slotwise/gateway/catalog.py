@@ -1,9 +1,14 @@
-"""What a model takes, for the page: from the model.toml of its name, where this machine has one."""
+"""What a model takes, for the page: from its archive, else from the model.toml of its name where this machine has one."""
 
 from __future__ import annotations
 
+import json
+import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from slotwise import bodies, project
 from slotwise.bodies import Body
@@ -16,6 +21,7 @@ INPUTS = {
     "translator": "translation",
     "tensor_classifier": "tensor",
 }
+WEIGHTS = "model/slotwise.json"  # what a text model's build found out about its weights, its languages among it
 LANGUAGES = ["en", "ja", "fr", "de"]
 DRAWABLE_SIDE = 32  # pictures this small are drawn by hand more easily than found
 
@@ -35,27 +41,50 @@ class Card:
     examples: dict[str, Body] = field(default_factory=dict)
 
 
-def card(name: str) -> Card:
-    """The card of a model by its name; an unknown model, or a description with a fault in it, gets the empty one."""
+def card(name: str, archive: Path) -> Card:
+    """The card of a model; one that nothing is known of gets the empty card."""
     try:
-        spec = load_spec(project.model_folder(name))
-    except SlotwiseError:
-        return Card()
-    takes = INPUTS.get(Path(spec.handler).stem, "file")
-    shape = spec.input.shape
+        return _card(name, archive, archive.stat().st_mtime_ns)
+    except OSError:
+        return _card(name, None, 0)
+
+
+@lru_cache(maxsize=256)
+def _card(name: str, archive: Path | None, _changed: int) -> Card:
+    spec, languages = _carried(archive) if archive else _described(name)
+    takes = INPUTS.get(Path(spec.get("handler", "")).stem, "file")
+    shape = spec.get("input", {}).get("shape", [])
     return Card(
         takes=takes,
-        description=spec.description,
+        description=spec.get("description", ""),
         draw=takes in ("picture", "tensor") and len(shape) == 3 and max(shape) <= DRAWABLE_SIDE,
         side=shape[-1] if shape else 0,
-        languages=spec.options.get("languages", LANGUAGES) if takes == "translation" else [],
-        examples=_examples(name),
+        languages=languages if takes == "translation" else [],
+        examples=_examples(str(archive) if archive else name),
     )
 
 
-def _examples(name: str) -> dict[str, Body]:
+def _carried(archive: Path) -> tuple[Mapping[str, Any], list[str]]:
+    """The archive's model.toml and the languages of its weights; both empty for an archive of another tool."""
+    try:
+        with zipfile.ZipFile(archive) as mar:
+            spec = json.loads(mar.read("slotwise.json"))["model"]
+            found = json.loads(mar.read(WEIGHTS)) if WEIGHTS in mar.namelist() else {}
+            return spec, list(found.get("languages", LANGUAGES))
+    except (OSError, zipfile.BadZipFile, LookupError, ValueError):
+        return {}, []
+
+
+def _described(name: str) -> tuple[Mapping[str, Any], list[str]]:
+    try:
+        return load_spec(project.model_folder(name)).model_dump(), LANGUAGES
+    except SlotwiseError:
+        return {}, []
+
+
+def _examples(model: str) -> dict[str, Body]:
     """The model's own example bodies by file name."""
     try:
-        return {body.name: body for body in bodies.examples(name)}
+        return {body.name: body for body in bodies.examples(model)}
     except SlotwiseError:
         return {}

@@ -11,10 +11,12 @@ import logging
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotwise.errors import SlotwiseError
 from slotwise.gateway.backend import MAX_BODY_BYTES, Backend
+from slotwise.gateway.catalog import Card, card
 from slotwise.gateway.limits import Held, Limit
 from slotwise.gateway.metrics import Metrics
 from slotwise.gateway.upstream import Upstream
@@ -97,6 +99,12 @@ class Gateway:
     def described(self) -> list[dict[str, Any]]:
         """Every model with its settings and what is in flight."""
         return [{**_settings(model), **self._load(name)} for name, model in sorted(self.models.items())]
+
+    def card(self, model: str) -> Card:
+        """What a model takes; a model that the server does not have takes nothing."""
+        if self.upstream is None or model not in self.models:
+            return Card()
+        return card(model, self.upstream.record.model_store / Path(self.models[model].archive).name)
 
     def _load(self, model: str) -> dict[str, int]:
         limit = self._limits[model]
