@@ -15,7 +15,7 @@ from typing import Any
 
 from slotwise.worker.errors import TooLarge, Unprocessable
 
-CHARACTERS_A_TOKEN = 16  # the longest piece of M2M100's vocabulary
+CHARACTERS_A_TOKEN = 16  # the longest piece of M2M100's vocabulary; a text of more a token is not even tokenised
 BOS, PAD, EOS, UNK = range(4)  # fixed in every M2M100 vocabulary
 
 
@@ -46,7 +46,7 @@ class Vocabulary:
         Raises Unprocessable on half of a surrogate pair, TooLarge on more than max_tokens.
         """
         if max_tokens is not None and len(text) > max_tokens * CHARACTERS_A_TOKEN:
-            raise _too_long(max_tokens)  # no text of that many characters is short enough: it is not even tokenised
+            raise _too_long(max_tokens)
         try:
             text.encode("utf-8")
         except UnicodeError as error:

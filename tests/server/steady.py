@@ -15,7 +15,7 @@ from pathlib import Path
 
 import httpx
 
-PAUSE_S = 0.02
+PAUSE_S = 0.04
 
 
 def main(url: str, folder: Path, clients: int) -> None:

@@ -61,10 +61,11 @@ class Balancer:
 
 
 def until(holds: Callable[[], bool], patience_s: float, what: str) -> None:
-    deadline = time.monotonic() + patience_s
+    started = time.monotonic()
     while not holds():
-        assert time.monotonic() < deadline, f"not within {patience_s:.0f} s: {what}"
+        assert time.monotonic() < started + patience_s, f"not within {patience_s:.0f} s: {what}"
         time.sleep(0.1)
+    print(f"{what}: {time.monotonic() - started:.1f} s")
 
 
 @pytest.fixture(scope="module")
