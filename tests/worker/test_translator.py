@@ -281,7 +281,10 @@ def test_weights_of_a_folder_are_served_like_the_trained_ones(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path / "home"))
-    own = archive.build("translation", tmp_path / "store", weights=str(served.model_dir / "model"))
+    shutil.copytree(served.model_dir / "model", tmp_path / "weights")
+    published = {"decoder_start_token_id": 2, "early_stopping": True, "max_length": 200, "num_beams": 5}  # as in m2m100_418M
+    (tmp_path / "weights" / "generation_config.json").write_text(json.dumps(published))
+    own = archive.build("translation", tmp_path / "store", weights=str(tmp_path / "weights"))
     made = Served.of(own, {})
     body = payload([{"id": "1", "text": LIFE}], source="ja", target="en")
     (answer,) = ask(made, body)
