@@ -25,13 +25,24 @@ def main() -> int:
     for model in wanted.models or project.models():
         started = time.monotonic()
         try:
-            path = archive.build(model, wanted.out)
+            path = _build(model, wanted.out)
         except SlotwiseError as error:
             failed = 1
             print(f"{model}: {error.message}\n  hint: {error.hint}", file=sys.stderr)
         else:
             print(f"{path}  {path.stat().st_size / 1e6:.1f} MB  {time.monotonic() - started:.1f} s", flush=True)
     return failed
+
+
+def _build(model: str, out: Path | None) -> Path:
+    """The archive; untrained, and said so, where its weights are not to be had here and the model has such a form."""
+    try:
+        return archive.build(model, out)
+    except SlotwiseError as error:
+        if "--weights none" not in error.hint:
+            raise
+        print(f"{model}: {error.message}: building it untrained", file=sys.stderr, flush=True)
+        return archive.build(model, out, "none")
 
 
 if __name__ == "__main__":
