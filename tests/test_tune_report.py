@@ -42,7 +42,7 @@ def outcome(slo_p99_ms: float) -> Outcome:
     found.closest = search.closest()
     best = [trial.setting for trial in search.best(3)]
     if best:
-        found.decision = play(bench, [*best, DEFAULT], goal, candidates=best, seconds=1)
+        found.decision = play(bench, [*best, DEFAULT], goal, seconds=1)
         loads: list[Measured] = [simulate(service, best[0], clients) for clients in (1, 8)]
         found.by_clients = [(best[0].batch_size, load) for load in loads]
         found.by_delay = [(5, loads[0]), (10, loads[1])]

@@ -57,12 +57,11 @@ def play(
     settings: Sequence[Setting],
     goal: Goal,
     *,
-    candidates: Sequence[Setting],
     seconds: float,
     rounds: int = ROUNDS,
     heard: Callable[[int, Setting], None] = lambda turn, setting: None,
 ) -> Decision:
-    """Measure all settings in turn and decide among `candidates`; the others only stand beside, to compare with."""
+    """Measure all settings in turn and decide among them."""
     found: dict[Setting, list[Measured]] = {setting: [] for setting in dict.fromkeys(settings)}
     dropped: dict[str, str] = {}
     bench.hold(list(found))
@@ -75,15 +74,13 @@ def play(
             except SlotwiseError as error:
                 dropped[str(setting)] = error.message
                 del found[setting]
-    return decide([Finalist(s, tuple(m)) for s, m in found.items() if m], goal, candidates, dropped)
+    return decide([Finalist(s, tuple(m)) for s, m in found.items() if m], goal, dropped)
 
 
-def decide(
-    finalists: Sequence[Finalist], goal: Goal, candidates: Sequence[Setting], dropped: dict[str, str] | None = None
-) -> Decision:
+def decide(finalists: Sequence[Finalist], goal: Goal, dropped: dict[str, str] | None = None) -> Decision:
     """The best finalist that keeps the target; where its lead is within the spread, the simplest of its equals."""
     key, sign = ("req_s", 1) if goal.objective == "throughput" else ("p99_ms", -1)
-    running = [f for f in finalists if f.setting in candidates and not f.lost and 0 < f.middle("p99_ms") <= goal.slo_p99_ms]
+    running = [f for f in finalists if not f.lost and 0 < f.middle("p99_ms") <= goal.slo_p99_ms]
     running.sort(key=lambda f: sign * f.middle(key), reverse=True)
     told = tuple(finalists), dropped or {}
     if not running:

@@ -149,11 +149,11 @@ def tune(
 
 
 def final(bench: LiveBench, outcome: Outcome, candidates: Sequence[Setting], say: Callable[[str], None]) -> Decision:
-    """The candidates against each other, the default registration and the profile beside them."""
+    """The candidates, the default registration and the profile against each other."""
     order = outcome.order
     entered = list(dict.fromkeys([*candidates, outcome.default, outcome.profile]))
     say(f"final: {len(entered)} settings, {order.rounds} rounds in turn")
-    return play(bench, entered, order.goal, candidates=candidates, seconds=order.seconds, rounds=order.rounds)
+    return play(bench, entered, order.goal, seconds=order.seconds, rounds=order.rounds)
 
 
 def sweep(bench: LiveBench, outcome: Outcome, winner: Setting, say: Callable[[str], None]) -> None:
