@@ -36,6 +36,7 @@ def tune(
     engines: Annotated[str, typer.Option(help="Try these, e.g. onnxruntime,openvino:bf16. Default: the profile's.")] = "",
     max_trials: Annotated[int, typer.Option(min=2, help="Settings to measure at most.")] = 40,
     seconds: Annotated[float, typer.Option(min=0.2, help="Measured seconds a trial.")] = 3.0,
+    tool: Annotated[Literal["slotwise", "wrk", "ab"], typer.Option(help="Measure with this program.")] = "slotwise",
     directory: Annotated[
         Path | None, typer.Option("--out", help="Where the report goes. Default: .slotwise/tune/MODEL.")
     ] = None,
@@ -58,7 +59,7 @@ def tune(
         if study:
             _study(model, body, seconds, directory, as_json)
             return
-        outcome = _tuned(model, body, slo_p99_ms, clients, objective, engines, max_trials, seconds, name)
+        outcome = _tuned(model, body, slo_p99_ms, clients, objective, engines, max_trials, seconds, tool, name)
     page = _written(outcome, directory)
     changed: list[str] = []
     if apply and outcome.winner:
@@ -79,6 +80,7 @@ def _tuned(
     engines: str,
     trials: int,
     seconds: float,
+    tool: str,
     name: str,
 ) -> Outcome:
     from slotwise.bodies import examples, from_files
@@ -92,7 +94,7 @@ def _tuned(
     info = obtain(model, record.model_store, say=say)
     bodies = from_files(body) if body else examples(str(info.path))
     pairs = [(one.partition(":")[0], one.partition(":")[2]) for one in engines.split(",") if one]
-    order = Order(info.name, Goal(slo_p99_ms, clients, objective), pairs, trials, seconds)
+    order = Order(info.name, Goal(slo_p99_ms, clients, objective), pairs, trials, seconds, tool=tool)
     count = iter(range(1, trials + 1))
     return search(order, record, info, bodies, say, lambda trial: say(f"{next(count):3} {_line(trial)}"))
 

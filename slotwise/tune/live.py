@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slotwise import load, load_tools
 from slotwise.bodies import Body
 from slotwise.errors import SlotwiseError
 from slotwise.inference import auth_headers
-from slotwise.load import Measured, Plan, measure
+from slotwise.load import Measured, Plan
 from slotwise.management import ManagementClient
 from slotwise.tune.guard import Guard
 from slotwise.tune.space import Setting
@@ -31,16 +32,22 @@ READY_TIMEOUT_S = 120.0
 class LiveBench:
     """Registers a variant of the archive for every setting, loads it, and unregisters it when another one's turn comes.
 
-    timeout_s: an answer later than this is lost.
+    timeout_s: an answer later than this is lost. tool: what measures, as in `slotwise bench --tool`.
 
     with LiveBench(record, info, bodies) as bench:
         bench.measure(Setting(8, 5, 1), clients=32, seconds=3)
     """
 
     def __init__(
-        self, record: ServerRecord, info: ArchiveInfo, bodies: Sequence[Body], *, timeout_s: float = TIMEOUT_S
+        self,
+        record: ServerRecord,
+        info: ArchiveInfo,
+        bodies: Sequence[Body],
+        *,
+        timeout_s: float = TIMEOUT_S,
+        tool: str = "slotwise",
     ) -> None:
-        self.record, self.info, self.bodies, self.patience_s = record, info, bodies, timeout_s
+        self.record, self.info, self.bodies, self.patience_s, self.tool = record, info, bodies, timeout_s, tool
         self.management = ManagementClient(record)
         self.serving: dict[Setting, str] = {}  # setting: the name of its model
         self.held: set[Setting] = set()
@@ -68,7 +75,9 @@ class LiveBench:
             self.serving[setting] = self._register(setting)
         plan = Plan(clients, seconds, warm_up_s=AGAIN_S if known else WARM_UP_S, timeout_s=self.patience_s)
         target = Target(f"{self.record.inference_url}/predictions/{self.serving[setting]}", auth_headers(self.record))
-        return measure(target, self.bodies, plan)
+        if self.tool != "slotwise":
+            return load_tools.measure(self.tool, target, self.bodies, plan)
+        return load.measure(target, self.bodies, plan)
 
     def _register(self, setting: Setting) -> str:
         self.count += 1

@@ -91,7 +91,7 @@ def _finalists(outcome: Outcome) -> str:
             f"{f.middle('req_s'):.4g}",
             f"{f.spread('req_s'):.2g}",
             f"{f.middle('p99_ms'):.4g}",
-            f"{f.middle('mean_batch'):.1f}",
+            _batch(f.middle("mean_batch")),
         ]
         rows.append(([*cells, str(f.lost)], f.setting == outcome.winner))
     title = f"<h2>The final: {outcome.order.rounds} rounds in turn, medians</h2>"
@@ -102,9 +102,13 @@ def _trials(outcome: Outcome) -> str:
     rows = []
     for i, t in enumerate(outcome.trials, 1):
         m = t.measured
-        numbers = [figure(m.req_s), figure(m.p50_ms), figure(m.p99_ms), f"{m.mean_batch:.1f}", str(m.lost)] if m else [""] * 5
+        numbers = [figure(m.req_s), figure(m.p50_ms), figure(m.p99_ms), _batch(m.mean_batch), str(m.lost)] if m else [""] * 5
         rows.append(([f"{i}. {t.setting}", *numbers, t.note or t.state], t.setting == outcome.winner))
     return _table(["setting", "answers/s", "p50 ms", "p99 ms", "batch", "lost", ""], rows)
+
+
+def _batch(mean: float) -> str:
+    return f"{mean:.1f}" if mean else ""  # wrk and ab do not see batch sizes
 
 
 def _table(columns: Sequence[str], rows: Sequence[tuple[list[str], bool]]) -> str:

@@ -36,7 +36,7 @@ PACKAGES = ("torchserve", "multi-model-server", "torch", "onnxruntime", "openvin
 
 @dataclass(frozen=True)
 class Order:
-    """What to tune, and how long. engines: (engine, precision) pairs, none: as the profile has it."""
+    """What to tune, and how long. engines: (engine, precision) pairs, none: as the profile has it. tool: what measures."""
 
     model: str
     goal: Goal
@@ -44,6 +44,7 @@ class Order:
     max_trials: int = 40
     seconds: float = 3.0
     rounds: int = ROUNDS
+    tool: str = "slotwise"
 
 
 @dataclass
@@ -130,7 +131,7 @@ def tune(
     space = space_of(record, order, cores)
     say("timing the handler itself")
     outcome.timed, outcome.service = known(record, info, bodies, cores)
-    with LiveBench(record, info, bodies) as bench:
+    with LiveBench(record, info, bodies, tool=order.tool) as bench:
         search = Search(bench, space, order.goal, max_trials=order.max_trials, seconds=order.seconds, heard=heard)
         outcome.trials = search.run([outcome.default, outcome.profile], outcome.service)
         if not record.alive():
