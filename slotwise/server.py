@@ -120,4 +120,7 @@ def stop(record: ServerRecord) -> None:
         for leftover in ("server.json", "key_file.json"):
             (record.state_dir / leftover).unlink(missing_ok=True)
         shutil.rmtree(record.state_dir / "workers", ignore_errors=True)
+    named = project.state_root() / record.name  # after a swap another folder than state_dir
+    if (kept := ServerRecord.load(named)) is not None and kept.run_id == record.run_id:
+        (named / "server.json").unlink()
     shutil.rmtree(record.tmp_dir, ignore_errors=True)

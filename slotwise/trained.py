@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from PIL import Image
 
 from slotwise import pictures
 from slotwise.errors import SlotwiseError
@@ -49,6 +50,9 @@ def make(folder: Path, out: Path, weights: str | None, progress: Progress) -> di
         pixels = np.load(folder / KEPT)["pixels"]
     else:
         pixels = pictures.from_photos(Recipe.of(spec.input.model_dump()), COUNT)
+    for i, name in enumerate(spec.examples):
+        if not (folder / name).is_file():
+            Image.fromarray(pixels[i * len(pixels) // len(spec.examples)]).save(out / name)
     if weights == "none":
         settle(module, torch.from_numpy(pixels[:16]))
     note = Path(weights).name if weights else WEIGHTS

@@ -17,6 +17,7 @@ from slotwise.ports import Ports, check_free
 from slotwise.processes import MARK, carries, end, processes_of
 from slotwise.profiles import load_profile
 from slotwise.record import ServerRecord, running
+from slotwise.server import stop
 from slotwise.server_logs import log4j2
 
 
@@ -81,6 +82,20 @@ def test_a_record_survives_being_stored_and_a_broken_one_counts_as_none(
         (folder / "server.json").write_text(broken)
         assert ServerRecord.load(folder) is None
     assert ServerRecord.load(tmp_path / "two") is None
+
+
+def test_stopping_a_server_that_was_swapped_in_leaves_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path))
+    old, new = tmp_path / "one", tmp_path / "one-b"
+    for folder in (old, new):
+        folder.mkdir()
+    gone = ServerRecord("one", "mms", 7, Ports(), "cpu", {}, tmp_path, old, old / "tmp", "of-the-old")
+    adopted = ServerRecord("one", "mms", 8, Ports(), "cpu", {}, tmp_path, new, new / "tmp", "of-the-new")
+    adopted.save(old)
+    stop(gone)
+    assert ServerRecord.load(old) == adopted
+    stop(adopted)
+    assert ServerRecord.load(old) is None
 
 
 def test_a_long_path_gets_a_short_folder_for_the_sockets(tmp_path: Path) -> None:

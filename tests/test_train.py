@@ -12,6 +12,7 @@ import torch
 from PIL import Image, ImageDraw
 
 from slotwise import archive, console, train, trained
+from slotwise.check.run import check
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import ModelSpec, load_spec
 from slotwise.networks import network
@@ -102,6 +103,11 @@ def test_the_bare_label_as_text(built: Path, data: Path) -> None:
     assert answer.body in (b"ant", b"bee")
     assert answer.headers["content-type"].startswith("text/plain")
     assert answer.body.decode() == served.ask([body])[0].value["label"]
+
+
+def test_the_trained_archive_keeps_its_promises(built: Path) -> None:
+    report = check(built, batch_size=4)
+    assert report.passed, report
 
 
 def test_other_preprocessing_than_in_training_is_refused(model: Path, outcome: train.Outcome, tmp_path: Path) -> None:

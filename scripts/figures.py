@@ -1,0 +1,222 @@
+#!/usr/bin/env python
+"""The measurements of docs/performance.md that no `slotwise` command makes by itself, each in one run, in turns.
+
+python scripts/figures.py echo      a tuned MNIST against a handler that only answers, on the same server
+python scripts/figures.py text      translation and captions: one request a batch against the profile's batches
+python scripts/figures.py gateway   what it adds to a ResNet-18 request, and one minute at twice the capacity
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+from comparison.results import machine
+
+from slotwise import archive, load, load_tools, pictures
+from slotwise.bodies import Body, examples, with_records
+from slotwise.console import err, out, say
+from slotwise.deploy import deploy, registration
+from slotwise.errors import SlotwiseError
+from slotwise.gateway import process as gateway_process
+from slotwise.inference import auth_headers
+from slotwise.load import Measured, Plan
+from slotwise.management import ManagementClient
+from slotwise.ports import Ports
+from slotwise.profiles import load_profile
+from slotwise.server import ServerRecord, start, stop
+from slotwise.tune.finals import Finalist, play
+from slotwise.tune.live import LiveBench
+from slotwise.tune.run import baselines
+from slotwise.tune.search import Goal
+from slotwise.tune.space import Setting
+from slotwise.wire import Target
+from slotwise.worker.cores import available_cores
+
+ECHO = '''"""No Slotwise: every request gets an answer as long as the MNIST model's, at once."""
+
+ANSWER = b"x" * 150
+
+
+def handle(data, context):
+    return [ANSWER for _ in data or []]
+'''
+
+
+@contextmanager
+def server(work: Path) -> Iterator[ServerRecord]:
+    """A TorchServe of its own, with the settings of the profile `cpu`; its state is below `work`."""
+    os.environ["SLOTWISE_HOME"] = str(work)
+    record = start(
+        "default", "torchserve", load_profile("cpu", environ={}), model_store=work / "store", ports=Ports.free(), models={}
+    )
+    try:
+        yield record
+    finally:
+        gateway_process.stop()
+        stop(record)
+
+
+def built(model: str, work: Path, weights: str | None = None) -> archive.ArchiveInfo:
+    """The model's archive in the server's store."""
+    say(f"building {model}")
+    (work / "store").mkdir(exist_ok=True)
+    return archive.inspect(archive.build(model, work / "store", weights))
+
+
+def told(rounds: Sequence[Measured]) -> dict[str, Any]:
+    """Medians over the rounds, and every round's answers a second."""
+    keys = ("req_s", "p50_ms", "p99_ms", "mean_batch")
+    middle = {key: round(statistics.median(getattr(m, key) for m in rounds), 1) for key in keys}
+    return {**middle, "rounds": [round(m.req_s, 1) for m in rounds], "lost": sum(m.lost for m in rounds)}
+
+
+def ratio(ours: Sequence[Measured], other: Sequence[Measured], key: str = "req_s") -> float:
+    """The median over the rounds of what both reached in the same round."""
+    pairs = zip(ours, other, strict=True)
+    return round(statistics.median(getattr(a, key) / max(getattr(b, key), 1e-9) for a, b in pairs), 2)
+
+
+def echo(asked: argparse.Namespace, work: Path) -> dict[str, Any]:
+    """MNIST and the handler that only answers, in turns, at 64 and at 8 clients."""
+    folder = work / "echo"
+    folder.mkdir()
+    (folder / "echo.py").write_text(ECHO, "utf-8")
+    (folder / "model.toml").write_text('name = "echo"\nhandler = "echo.py"\n', "utf-8")
+    infos = {"mnist": built("mnist", work), "echo": built(str(folder), work)}
+    bodies = [body for body in examples(str(infos["mnist"].path)) if body.name.endswith(".f32")]
+    size, delay, workers, threads = (int(part) for part in asked.setting.split(","))
+    found: dict[str, Any] = {"setting": str(Setting(size, delay, workers, threads)), "loads": {}}
+    with server(work) as record:
+        benches = {name: LiveBench(record, info, bodies, tool=asked.tool) for name, info in infos.items()}
+        for bench in benches.values():
+            bench.__enter__()
+            bench.hold([Setting(size, delay, workers, threads)])
+        try:
+            for clients in (64, 8):
+                rounds: dict[str, list[Measured]] = {name: [] for name in benches}
+                for turn in range(asked.rounds):
+                    for name, bench in benches.items():
+                        setting = Setting(size, delay, workers, threads)
+                        rounds[name].append(bench.measure(setting, clients, asked.seconds))
+                        say(f"round {turn + 1}: {clients} clients, {name}: {rounds[name][-1].req_s:.0f} a second")
+                found["loads"][str(clients)] = {name: told(loads) for name, loads in rounds.items()}
+                found["loads"][str(clients)]["mnist_vs_echo"] = ratio(rounds["mnist"], rounds["echo"])
+        finally:
+            for bench in benches.values():
+                bench.__exit__()
+    return found
+
+
+def text(asked: argparse.Namespace, work: Path) -> dict[str, Any]:
+    """64 clients: one request a batch against the profile's batches, in turns."""
+    found: dict[str, Any] = {}
+    infos = {model: built(model, work) for model in ("translation", "captions")}
+    with server(work) as record:
+        for model, info in infos.items():
+            bodies = examples(str(info.path))
+            if model == "translation":
+                bodies = [with_records(body, 1) for body in bodies]
+            _, profile = baselines(record, info, available_cores())
+            single = replace(profile, batch_size=1)
+            with LiveBench(record, info, bodies) as bench:
+                say(f"{model}: {asked.rounds} rounds of {asked.seconds:g} s each way")
+                decision = play(bench, [single, profile], Goal(1e9, 64), seconds=asked.seconds, rounds=asked.rounds)
+            by_setting: dict[Setting, Finalist] = {f.setting: f for f in decision.finalists}
+            rounds = by_setting[profile].rounds, by_setting[single].rounds
+            found[model] = {str(f.setting): told(f.rounds) for f in decision.finalists} | {"batched_vs_single": ratio(*rounds)}
+    return found
+
+
+def gateway(asked: argparse.Namespace, work: Path) -> dict[str, Any]:
+    """ResNet-18: 8 clients straight to the server and through the gateway, in turns; then twice what it can do."""
+    info = built("resnet18", work, "none")
+    bodies = [Body(pictures.sample_jpeg(720, 720), "image/jpeg")]
+    with server(work) as record:
+        with ManagementClient(record) as client:
+            deploy(client, info, registration(info, load_profile("cpu", environ={}), {}))
+        front = gateway_process.start_detached("default", ["--port", "0", "--translation-port", "-1"])
+        while not front.status()["ready"]:
+            time.sleep(0.2)
+        direct = Target(f"{record.inference_url}/predictions/{info.name}", auth_headers(record))
+        through = Target(f"{front.url}/predictions/{info.name}", {})
+        rounds: dict[str, list[Measured]] = {"direct": [], "gateway": []}
+        for turn in range(asked.rounds):
+            for name, target in (("direct", direct), ("gateway", through)):
+                rounds[name].append(load_tools.measure(asked.tool, target, bodies, Plan(8, asked.seconds)))
+                say(f"round {turn + 1}: {name}: {rounds[name][-1].req_s:.1f} a second")
+        found: dict[str, Any] = {name: told(loads) for name, loads in rounds.items()}
+        found["gateway_vs_direct"] = {key: ratio(rounds["gateway"], rounds["direct"], key) for key in ("req_s", "p50_ms")}
+        found["overload"] = overload(through, front, bodies, asked.minute)
+    return found
+
+
+def overload(target: Target, front: gateway_process.GatewayRecord, bodies: list[Body], seconds: float) -> dict[str, Any]:
+    """As many clients as the gateway lets in, then arrivals at twice the rate that this gave."""
+    limits = front.status()["models"][0]
+    clients = limits["in_flight_max"] + limits["queue_max"]
+    full = load.measure(target, bodies, Plan(clients, 15, warm_up_s=3))
+    say(f"capacity: {full.req_s:.1f} a second with {clients} clients, p99 {full.p99_ms:.0f} ms; now twice that")
+    memory: list[float] = []
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(1):
+            memory.append(psutil.Process(front.pid).memory_info().rss / 2**20)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    over = load.measure(target, bodies, Plan(1000, seconds, warm_up_s=3, rate=2 * full.req_s, timeout_s=30))
+    ended.set()
+    watcher.join()
+    return {
+        "capacity": {"clients": clients, "req_s": round(full.req_s, 1), "p99_ms": round(full.p99_ms, 1), "errors": full.errors},
+        "offered_req_s": round(2 * full.req_s, 1),
+        "seconds": seconds,
+        "requests": over.requests,
+        "accepted_req_s": round(over.req_s, 1),
+        "p99_ms": round(over.p99_ms, 1),
+        "p99_ratio": round(over.p99_ms / full.p99_ms, 2),
+        "errors": over.errors,
+        "client_limited": over.client_limited,
+        "gateway_memory_mib": {"first": round(memory[2], 1), "last": round(memory[-1], 1), "most": round(max(memory), 1)},
+    }
+
+
+def main() -> int:
+    """Measure one part; 1 where a server cannot be started."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=("echo", "text", "gateway"))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=6.0, help="of one measurement")
+    parser.add_argument("--minute", type=float, default=60.0, help="seconds at twice the capacity")
+    parser.add_argument("--setting", default="32,1,2,1", help="echo: batch size, delay in ms, workers, threads of each")
+    parser.add_argument("--tool", choices=("wrk", "ab"), default="wrk")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="slotwise-figures-") as name:
+        try:
+            found = {"machine": machine(), **globals()[asked.part](asked, Path(name))}
+        except SlotwiseError as error:
+            err().print(f"error: {error}", highlight=False)
+            return 1
+    if asked.json:
+        asked.json.write_text(json.dumps(found, indent=2) + "\n", "utf-8")
+    out().print_json(json.dumps(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
