@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,21 +14,28 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
+PIPE_COLUMNS = 240
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
 def out() -> Console:
     """The console for answers (stdout)."""
-    from rich.console import Console
-
-    return Console()
+    return _console()
 
 
 def err() -> Console:
     """The console for progress and errors (stderr)."""
+    return _console(stderr=True)
+
+
+def _console(stderr: bool = False) -> Console:
+    """A file or a pipe is not 80 columns wide: nothing is wrapped there, no column cut."""
     from rich.console import Console
 
-    return Console(stderr=True)
+    made = Console(stderr=stderr)
+    if not made.is_terminal and "COLUMNS" not in os.environ:
+        made.width = PIPE_COLUMNS
+    return made
 
 
 def emit(data: Any, as_json: bool, render: Callable[[], Any] | None = None) -> None:
@@ -37,7 +45,7 @@ def emit(data: Any, as_json: bool, render: Callable[[], Any] | None = None) -> N
         return
     shown = render()
     if shown is not None:
-        out().print(shown)
+        out().print(shown, soft_wrap=isinstance(shown, str))
 
 
 def table(title: str, columns: list[str], rows: list[list[Any]]) -> Any:
@@ -64,4 +72,4 @@ def progress() -> Progress:
 
 def say(message: str) -> None:
     """One line of progress on stderr."""
-    err().print(message, highlight=False)
+    err().print(message, highlight=False, soft_wrap=True)

@@ -122,11 +122,11 @@ def _show(outcome: Outcome, page: Path, changed: list[str]) -> Any:
         out().print(line, highlight=False)
     out().print(f"report: {page}", highlight=False, soft_wrap=True)
     finalists = outcome.decision.finalists if outcome.decision else ()
-    names = {outcome.default: "no parameters", outcome.profile: "profile", outcome.winner: "winner"}
+    known = {"no parameters": outcome.default, "profile": outcome.profile, "winner": outcome.winner}
     rows = [
         [
             str(f.setting),
-            names.get(f.setting, ""),
+            ", ".join(name for name, setting in known.items() if setting == f.setting),
             f"{f.middle('req_s'):.0f}",
             f"{f.spread('req_s'):.0f}",
             f"{f.middle('p99_ms'):.1f}",
