@@ -64,16 +64,15 @@ def systems(asked: argparse.Namespace, work: Path) -> list[Any]:
     mar = archive.build("resnet18", store, asked.weights)
     model_dir = archive.extract(mar, work / "model", trusted=True)
     labels = json.loads((model_dir / "slotwise.json").read_text("utf-8"))["model"]["labels"]
-    stock.build(store, labels, asked.weights)
-    common = {"batch_size": str(asked.batch_size)}
     places = project.state_dir("compare")
-    environ = stock.environment(places / "stock")
-    made: list[Any] = [ModelServer("stock", "stock", store, {**common, **STOCK_SETTINGS, "initial_workers": "1"}, environ)]
+    stock.build(store, labels, asked.weights, stock.requirements(places / "stock"))
+    common = {"batch_size": str(asked.batch_size)}
+    made: list[Any] = [ModelServer("stock", "stock", store, {**common, **STOCK_SETTINGS, "initial_workers": "1"})]
     threads = max(1, machine()["cores"] // asked.workers)
     for engine, precision in (name.rsplit("-", 1) for name in engines):
         settings = {"engine": engine, "precision": precision}
         ours = {**common, **settings, "initial_workers": str(asked.workers)}
-        made.append(ModelServer(f"slotwise-{engine}-{precision}", "resnet18", store, ours, {}))
+        made.append(ModelServer(f"slotwise-{engine}-{precision}", "resnet18", store, ours))
         loop = {**settings, "threads": threads, "decode_threads": threads, "batch_size": asked.batch_size}
         made.append(Raw(f"raw-{engine}-{precision}", model_dir, loop, asked.workers))
     weights = store / "stock-parts" / "resnet18.pth"

@@ -28,8 +28,11 @@ if any("model_service_worker" in argument for argument in sys.orig_argv):
 """
 
 
-def build(store: Path, labels: list[str], weights: str) -> None:
-    """STORE/stock.mar: eager PyTorch, fp32, as `torch-model-archiver --handler image_classifier` makes it."""
+def build(store: Path, labels: list[str], weights: str, needs: Path) -> None:
+    """STORE/stock.mar: eager PyTorch, fp32, as `torch-model-archiver --handler image_classifier` makes it.
+
+    needs: a folder whose content is carried along, see `requirements`.
+    """
     import torch
 
     from slotwise.networks import network
@@ -41,16 +44,16 @@ def build(store: Path, labels: list[str], weights: str) -> None:
     torch.save(network("resnet18", len(labels), weights).state_dict(), work / "resnet18.pth")
     command = [sys.executable, "-m", "model_archiver.model_packaging", "--model-name", "stock", "--version", "1.0", "--force"]
     command += ["--model-file", "model.py", "--serialized-file", "resnet18.pth", "--handler", "image_classifier"]
-    command += ["--extra-files", "index_to_name.json", "--export-path", str(store.resolve())]
+    command += ["--extra-files", f"index_to_name.json,{needs.resolve()}", "--export-path", str(store.resolve())]
     (work / "tmp").mkdir(exist_ok=True)
     environ = {**os.environ, "TMPDIR": str((work / "tmp").resolve())}
     subprocess.run(command, cwd=work, check=True, capture_output=True, env=environ)
 
 
-def environment(folder: Path) -> dict[str, str]:
-    """What the stock server needs besides torchserve: captum, which its handlers import, and a torchvision that loads.
+def requirements(folder: Path) -> Path:
+    """A folder of what the stock handler needs besides torchserve: captum, which it imports, and a torchvision that loads.
 
-    Both come into `folder` alone; captum without its dependencies, which would change our numpy.
+    captum comes without its dependencies, which would change our numpy; a worker has its archive's folder on its path.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "captum").is_dir():
@@ -58,4 +61,4 @@ def environment(folder: Path) -> dict[str, str]:
         subprocess.run(command, check=True)
     if subprocess.run([sys.executable, "-c", "import torchvision"], capture_output=True).returncode:
         (folder / "sitecustomize.py").write_text(SITECUSTOMIZE, "utf-8")
-    return {"PYTHONPATH": str(folder.resolve())}
+    return folder

@@ -89,29 +89,22 @@ class Http:
 class ModelServer(Http):
     """A TorchServe, ours or stock: started as `slotwise serve` starts it, with its own settings."""
 
-    def __init__(self, name: str, archive: str, store: Path, settings: Mapping[str, str], environ: Mapping[str, str]) -> None:
-        self.name, self.archive, self.store = name, archive, store
-        self.settings, self.environ = dict(settings), environ
+    def __init__(self, name: str, archive: str, store: Path, settings: Mapping[str, str]) -> None:
+        self.name, self.archive, self.store, self.settings = name, archive, store, dict(settings)
         self.record: ServerRecord | None = None
 
     def start(self) -> None:
         """Start the server and wait until its workers are ready."""
         profile = load_profile("cpu", self.settings, environ={})
-        before = dict(os.environ)
-        os.environ.update(self.environ)
-        try:
-            self.record = start(
-                f"compare-{self.name}",
-                "torchserve",
-                profile,
-                model_store=self.store,
-                ports=Ports.free(),
-                overrides=self.settings,
-                models={},
-            )
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
+        self.record = start(
+            f"compare-{self.name}",
+            "torchserve",
+            profile,
+            model_store=self.store,
+            ports=Ports.free(),
+            overrides=self.settings,
+            models={},
+        )
         with ManagementClient(self.record) as management:
             management.register(f"{self.archive}.mar", **profile.registration())
             management.wait_ready(self.archive, profile.initial_workers)
