@@ -20,7 +20,7 @@ demo: ## 32 digits at once, 3 of them bad (after `make serve`)
 
 test: lint ## lint, type-check and run every test, real servers and a real browser included
 	@scripts/test-tools.sh
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 lint:
 	@PYTHON="$(or $(PYTHON),python3)" scripts/setup.sh test

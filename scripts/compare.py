@@ -31,7 +31,7 @@ BEST = "openvino-bf16" if has_bf16() else "openvino-int8"
 ENGINES = ["torch-fp32", "onnxruntime-fp32", "openvino-fp32", *(["openvino-bf16"] if has_bf16() else []), "openvino-int8"]
 CELLS: list[Cell] = [("720", 8), ("720", 32), ("12M", 8)]
 SIZES = {"720": (720, 720), "12M": (4000, 3000)}
-PEERS = {"litserve": ["litserve"], "fastapi": ["fastapi", "uvicorn", "python-multipart"]}
+PEERS = {"litserve": ["litserve", "python-multipart"], "fastapi": ["fastapi", "uvicorn", "python-multipart"]}
 
 
 def arguments() -> argparse.Namespace:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -48,7 +49,7 @@ def base_port() -> int:
     """A port whose neighbours are free as well: inference, management, metrics, the two of gRPC and of the gateway."""
     return next(
         base
-        for base in range(21_000 + os.getpid() % 5000, 31_000, 10)
+        for base in random.sample(range(22_000, 31_000, 20), 400)
         if not any(problem(port) for port in [*vars(Ports.at(base)).values(), base + 3, base + 4])
     )
 
