@@ -25,6 +25,7 @@ from slotwise import archive, pictures, project
 from slotwise.console import err, out, say
 from slotwise.console import table as shown_table
 from slotwise.errors import SlotwiseError
+from slotwise.serving import interruptible
 from slotwise.worker.engines.processor import has_bf16
 
 BEST = "openvino-bf16" if has_bf16() else "openvino-int8"
@@ -148,4 +149,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with interruptible():
+        sys.exit(main())

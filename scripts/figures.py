@@ -37,6 +37,7 @@ from slotwise.management import ManagementClient
 from slotwise.ports import Ports
 from slotwise.profiles import load_profile
 from slotwise.server import ServerRecord, start, stop
+from slotwise.serving import interruptible
 from slotwise.tune.finals import Finalist, play
 from slotwise.tune.live import LiveBench
 from slotwise.tune.run import baselines
@@ -219,4 +220,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with interruptible():
+        sys.exit(main())

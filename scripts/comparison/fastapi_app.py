@@ -29,8 +29,8 @@ app = FastAPI(lifespan=lifespan)
 
 
 @app.post("/predict")
-def predict(content: UploadFile):
-    image = Image.open(content.file).convert("RGB")
+def predict(request: UploadFile):
+    image = Image.open(request.file).convert("RGB")
     with torch.inference_mode():
         probabilities, labels = kept["model"](kept["transform"](image)[None]).softmax(dim=1)[0].topk(5)
     return {"labels": labels.tolist(), "probabilities": probabilities.tolist()}

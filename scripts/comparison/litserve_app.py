@@ -1,6 +1,5 @@
 """ResNet-18 behind LitServe, with the natural code of its documentation."""
 
-import io
 import os
 
 from slotwise.worker.engines.torchvision_compat import ensure_importable
@@ -22,7 +21,7 @@ class ImageClassifier(ls.LitAPI):
         self.transform = models.ResNet18_Weights.DEFAULT.transforms()
 
     def decode_request(self, request: UploadFile):
-        image = Image.open(io.BytesIO(request["content"].file.read())).convert("RGB")
+        image = Image.open(request.file).convert("RGB")
         return self.transform(image)
 
     def batch(self, inputs):

@@ -126,7 +126,7 @@ class Peer(Http):
 
     def wrap(self, body: bytes) -> Body:
         """A form with one file, which is what both of them document."""
-        head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="content"; filename="a.jpg"\r\n'
+        head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="request"; filename="a.jpg"\r\n'
         data = head.encode() + b"Content-Type: image/jpeg\r\n\r\n" + body + f"\r\n--{BOUNDARY}--\r\n".encode()
         return Body(data, f"multipart/form-data; boundary={BOUNDARY}")
 
