@@ -47,6 +47,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, help="of one measurement (default: 8, with --quick 4)")
     parser.add_argument("--batch-size", type=int, default=8, help="of every server that batches")
+    parser.add_argument("--delay", type=int, default=10, help="max_batch_delay of both TorchServes, in ms")
     parser.add_argument("--workers", type=int, default=1, help="of Slotwise; they share the cores")
     parser.add_argument("--tool", choices=("wrk", "ab"), default="wrk" if shutil.which("wrk") else "ab")
     parser.add_argument("--json", type=Path, metavar="FILE")
@@ -67,7 +68,7 @@ def systems(asked: argparse.Namespace, work: Path) -> list[Any]:
     labels = json.loads((model_dir / "slotwise.json").read_text("utf-8"))["model"]["labels"]
     places = project.state_dir("compare")
     stock.build(store, labels, asked.weights, stock.requirements(places / "stock"))
-    common = {"batch_size": str(asked.batch_size)}
+    common = {"batch_size": str(asked.batch_size), "max_batch_delay_ms": str(asked.delay)}
     made: list[Any] = [ModelServer("stock", "stock", store, {**common, **STOCK_SETTINGS, "initial_workers": "1"})]
     threads = max(1, machine()["cores"] // asked.workers)
     for engine, precision in (name.rsplit("-", 1) for name in engines):
@@ -134,8 +135,9 @@ def main() -> int:
     ours = [found for system, found in poison.items() if system.startswith("slotwise-")]
     poison["slotwise"] = {key: sum(found[key] for found in ours) for key in ours[0]}
     table = rows(readings)
-    result = {"machine": {**machine(), "tool": asked.tool, "batch_size": asked.batch_size, "workers": asked.workers}}
-    result |= {"rows": table, "ratios": ratios(table), "poison": poison}
+    how = {"tool": asked.tool, "batch_size": asked.batch_size, "max_batch_delay_ms": asked.delay, "workers": asked.workers}
+    result: dict[str, Any] = {"machine": {**machine(), **how}, "rows": table, "ratios": ratios(table)}
+    result["poison"] = poison
     if asked.json:
         asked.json.write_text(json.dumps(result, indent=2) + "\n", "utf-8")
     if asked.figure:
