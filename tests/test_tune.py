@@ -5,15 +5,18 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slotwise.errors import SlotwiseError
-from slotwise.load import Measured
+from slotwise.load import Measured, Plan
 from slotwise.offline import Line, fit
 from slotwise.tune.finals import Finalist, decide, play
+from slotwise.tune.live import LiveBench
 from slotwise.tune.search import Goal, Search, hopeless
 from slotwise.tune.simulate import Service, simulate
 from slotwise.tune.space import Setting, Space
@@ -196,3 +199,28 @@ def test_a_space_keeps_the_thread_budget_and_never_repeats_itself(cores: int, cl
     assert max(s.threads for s in Space.of_machine(cores, clients, shared_by=2)) <= max(1, cores // 2)
     for neighbour in space.neighbours(settings[-1]):
         assert neighbour in settings
+
+
+@pytest.mark.parametrize(("answers", "asked"), [(80, ["warm-up", "wrk"]), (79, ["warm-up", "wrk", "slotwise"])])
+def test_another_tool_meets_an_empty_queue_and_slow_models_are_measured_by_our_client(
+    answers: int, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[str] = []
+
+    def ours(target: object, bodies: object, plan: Plan) -> Measured:
+        called.append("slotwise" if plan.warm_up_s else "warm-up")
+        return simulate(Service(Line(1, 1), 1), SIMPLE, 8, 50)
+
+    def theirs(tool: str, target: object, bodies: object, plan: Plan) -> Measured:
+        assert plan.warm_up_s == 0
+        called.append(tool)
+        return replace(simulate(Service(Line(1, 1), 1), SIMPLE, 8, 50), requests=answers)
+
+    monkeypatch.setattr("slotwise.load.measure", ours)
+    monkeypatch.setattr("slotwise.load_tools.measure", theirs)
+    monkeypatch.setattr("slotwise.tune.live.auth_headers", lambda record: {})
+    bench = LiveBench.__new__(LiveBench)
+    bench.record, bench.bodies = SimpleNamespace(inference_url="http://127.0.0.1:1"), []  # type: ignore[assignment]
+    bench.serving, bench.tool, bench.patience_s = {SIMPLE: "tune-x"}, "wrk", 30.0
+    bench.measure(SIMPLE, 8, 1.0)
+    assert called == asked
