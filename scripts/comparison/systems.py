@@ -55,12 +55,17 @@ class Http:
         return Body(body, "image/jpeg")
 
     def load(self, tool: str, body: Path, clients: int, seconds: float) -> Reading:
-        """One measurement, when what an earlier one left in the server's queue has been worked off."""
+        """One measurement. Afterwards the server works off what the tool left in its queue, or the next system would pay."""
         sent = self.wrap(body.read_bytes())
         headers = {**self.target.headers, "content-type": sent.content_type}
-        for _ in range(WARM_UP):
-            httpx.post(self.target.url, content=sent.data, headers=headers, timeout=60, trust_env=False)
+
+        def ask(times: int) -> None:
+            for _ in range(times):
+                httpx.post(self.target.url, content=sent.data, headers=headers, timeout=60, trust_env=False)
+
+        ask(WARM_UP)
         measured = load_tools.measure(tool, self.target, [sent], Plan(clients, seconds, warm_up_s=0))
+        ask(1)
         failed = sum(measured.errors.values())
         return Reading(measured.req_s, measured.p50_ms, measured.p99_ms, failed)
 
