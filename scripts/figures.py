@@ -220,5 +220,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    with interruptible():
-        sys.exit(main())
+    try:
+        with interruptible():
+            sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
