@@ -55,6 +55,33 @@ def handle(data, context):
     return [ANSWER for _ in data or []]
 '''
 
+SLOTWISE_ECHO = '''"""The same answer from a handler of Slotwise: slots, errors, headers and metrics, but no input and no model."""
+
+from slotwise.worker import BatchHandler
+
+ANSWER = b"x" * 150
+
+
+class Echo(BatchHandler):
+    def load(self, model_dir, settings):
+        return None
+
+    def decode(self, body, headers):
+        return [0]
+
+    def collate(self, items):
+        return items
+
+    def predict(self, inputs):
+        return inputs
+
+    def respond(self, request, results):
+        return ANSWER, "application/json"
+
+
+handle = Echo.entry_point()
+'''
+
 
 @contextmanager
 def server(work: Path) -> Iterator[ServerRecord]:
@@ -91,12 +118,14 @@ def ratio(ours: Sequence[Measured], other: Sequence[Measured], key: str = "req_s
 
 
 def echo(asked: argparse.Namespace, work: Path) -> dict[str, Any]:
-    """MNIST and the handler that only answers, in turns, at 64 and at 8 clients."""
-    folder = work / "echo"
-    folder.mkdir()
-    (folder / "echo.py").write_text(ECHO, "utf-8")
-    (folder / "model.toml").write_text('name = "echo"\nhandler = "echo.py"\n', "utf-8")
-    infos = {"mnist": built("mnist", work), "echo": built(str(folder), work)}
+    """MNIST and two handlers that only answer, in turns, at 64 and at 8 clients."""
+    infos = {"mnist": built("mnist", work)}
+    for name, code in (("echo", ECHO), ("slotwise_echo", SLOTWISE_ECHO)):
+        folder = work / name
+        folder.mkdir()
+        (folder / f"{name}.py").write_text(code, "utf-8")
+        (folder / "model.toml").write_text(f'name = "{name}"\nhandler = "{name}.py"\n', "utf-8")
+        infos[name] = built(str(folder), work)
     bodies = [body for body in examples(str(infos["mnist"].path)) if body.name.endswith(".f32")]
     size, delay, workers, threads = (int(part) for part in asked.setting.split(","))
     found: dict[str, Any] = {"setting": str(Setting(size, delay, workers, threads)), "loads": {}}
@@ -114,7 +143,8 @@ def echo(asked: argparse.Namespace, work: Path) -> dict[str, Any]:
                         rounds[name].append(bench.measure(setting, clients, asked.seconds))
                         say(f"round {turn + 1}: {clients} clients, {name}: {rounds[name][-1].req_s:.0f} a second")
                 found["loads"][str(clients)] = {name: told(loads) for name, loads in rounds.items()}
-                found["loads"][str(clients)]["mnist_vs_echo"] = ratio(rounds["mnist"], rounds["echo"])
+                for name in ("echo", "slotwise_echo"):
+                    found["loads"][str(clients)][f"mnist_vs_{name}"] = ratio(rounds["mnist"], rounds[name])
         finally:
             for bench in benches.values():
                 bench.__exit__()
