@@ -55,7 +55,7 @@ def handle(data, context):
     return [ANSWER for _ in data or []]
 '''
 
-SLOTWISE_ECHO = '''"""The same answer from a handler of Slotwise: slots, errors, headers and metrics, but no input and no model."""
+SLOTWISE_ECHO = '''"""The same answer from a handler of Slotwise: slots, headers and metrics, but no input and no model."""
 
 from slotwise.worker import BatchHandler
 
