@@ -122,8 +122,9 @@ class _Load:
         async def client() -> None:
             connection = Connection(self.target)
             while self._more():
-                self.counted += self.now() >= self.plan.warm_up_s
-                await self._ask(connection, self.now(), 0.0)
+                started_s = self.now()
+                self.counted += started_s >= self.plan.warm_up_s
+                await self._ask(connection, started_s, 0.0)
             connection.close()
 
         await asyncio.gather(*[client() for _ in range(self.plan.clients)])
@@ -191,9 +192,9 @@ class _Load:
 
 
 def summary(samples: Sequence[Sample], plan: Plan, client_cores: float = 0.0) -> Measured:
-    """The samples in numbers. Closed loop: what finished after the warm-up; open loop: what was due after it."""
-    since_s = plan.warm_up_s
-    counted = [s for s in samples if (s.finished_s if plan.rate is None else s.finished_s - s.latency_s) >= since_s]
+    """The samples in numbers: what finished after the warm-up; with a rate or a number of requests, what was due after it."""
+    since_s, by_due = plan.warm_up_s, plan.rate is not None or plan.requests is not None
+    counted = [s for s in samples if (s.finished_s - s.latency_s + 1e-9 if by_due else s.finished_s) >= since_s]
     good = [s for s in counted if not s.bad and s.status.startswith("2")]
     until_s = since_s + plan.seconds if plan.rate is None and plan.requests is None and plan.seconds else 0.0
     if sum(s.finished_s <= until_s for s in good) < 2 * plan.clients:  # too few to cut: count to the last one

@@ -29,10 +29,16 @@ def answer(body: bytes, headers: object) -> Answer:
     return 200, {"X-Batch-Size": "4", "x-decode-ms": "1.0", "x-inference-ms": "3.0"}, b"{}"
 
 
+def test_as_many_requests_are_counted_as_were_asked_for_whatever_the_warm_up_left() -> None:
+    with standin(answer) as url:
+        got = measure(Target(url, {}), [GOOD], Plan(clients=8, requests=32, warm_up_s=0.1))
+    assert got.requests == 32
+
+
 def test_closed_loop_counts_every_request() -> None:
     with standin(answer) as url:
         got = measure(Target(url, {}), [GOOD], Plan(clients=4, requests=200, warm_up_s=0.0))
-    assert got.requests >= 200
+    assert got.requests == 200
     assert got.errors == {}
     assert got.req_s > 0
     assert got.p50_ms <= got.p90_ms <= got.p95_ms <= got.p99_ms <= got.max_ms
