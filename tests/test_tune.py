@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from slotwise.errors import SlotwiseError
 from slotwise.load import Measured, Plan
+from slotwise.management import Listed
 from slotwise.offline import Line, fit
+from slotwise.tune import guard
 from slotwise.tune.finals import Finalist, decide, play
 from slotwise.tune.live import LiveBench
 from slotwise.tune.search import Goal, Search, hopeless
@@ -224,3 +226,30 @@ def test_another_tool_meets_an_empty_queue_and_slow_models_are_measured_by_our_c
     bench.serving, bench.tool, bench.patience_s = {SIMPLE: "tune-x"}, "wrk", 30.0
     bench.measure(SIMPLE, 8, 1.0)
     assert called == asked
+
+
+def test_the_guard_asks_again_until_the_trial_models_stay_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "PAUSE_S", 0.0)
+
+    class Server:
+        """Refuses the first time; a registration that was under way comes up once more afterwards."""
+
+        record = SimpleNamespace(alive=lambda: True)
+        there, refusals, late = ["digits", "tune-digits-1"], 1, 1
+
+        def list(self) -> list[Listed]:
+            names = [Listed(name, f"{name}.mar") for name in self.there]
+            if "tune-digits-1" not in self.there and self.late:
+                self.late -= 1
+                self.there.append("tune-digits-1")
+            return names
+
+        def unregister(self, model: str) -> None:
+            if self.refusals:
+                self.refusals -= 1
+                raise SlotwiseError("busy")
+            self.there.remove(model)
+
+    server = Server()
+    guard.clear(server, {"tune-digits-1"})  # type: ignore[arg-type]
+    assert server.there == ["digits"]

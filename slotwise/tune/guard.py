@@ -10,13 +10,18 @@ import contextlib
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from slotwise.errors import SlotwiseError
 
 if TYPE_CHECKING:
+    from slotwise.management import ManagementClient
     from slotwise.record import ServerRecord
+
+TIMEOUT_S = 60.0
+PAUSE_S = 0.5
 
 
 class Guard:
@@ -64,11 +69,23 @@ def watch(lines: TextIO, record: ServerRecord) -> None:
             left.pop(model, None)
     for archive in left.values():
         archive.unlink(missing_ok=True)
-    if left and record.alive():
+    if left:
         with ManagementClient(record) as management:
-            for model in left:
-                with contextlib.suppress(SlotwiseError):
-                    management.unregister(model)
+            clear(management, set(left))
+
+
+def clear(management: ManagementClient, models: set[str]) -> None:
+    """Unregister them until they stay away: MMS refuses while it still registers one, and a request may be under way."""
+    stop_at, rounds_without = time.monotonic() + TIMEOUT_S, 0
+    while rounds_without < 2 and time.monotonic() < stop_at and management.record.alive():
+        there = models
+        with contextlib.suppress(SlotwiseError):
+            there = models & {listed.name for listed in management.list()}
+        for model in there:
+            with contextlib.suppress(SlotwiseError):
+                management.unregister(model)
+        rounds_without = 0 if there else rounds_without + 1
+        time.sleep(PAUSE_S)
 
 
 if __name__ == "__main__":
