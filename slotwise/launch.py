@@ -34,7 +34,9 @@ def own_tmp_dir(state: Path) -> Path:
     """A folder of this server's own: both servers keep their pid file, sockets and extracted archives in TMPDIR and TEMP."""
     path = state / "tmp"
     if len(os.fsencode(path)) > SOCKET_PATH_LIMIT:
-        return Path(tempfile.mkdtemp(prefix="slotwise-"))
+        usual = tempfile.gettempdir()  # it may be a long one, too
+        short = len(os.fsencode(usual)) + len("/slotwise-12345678") <= SOCKET_PATH_LIMIT
+        return Path(tempfile.mkdtemp(prefix="slotwise-", dir=usual if short else "/tmp"))
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(mode=0o700)
     return path
