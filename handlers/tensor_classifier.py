@@ -20,6 +20,7 @@ class TensorClassifier(BatchHandler):
     def load(self, model_dir: Path, settings: Settings) -> Any:
         described = settings.model["input"]
         self.shape, self.dtype = tuple(described["shape"]), np.dtype(described.get("dtype", "float32"))
+        self.raw = self.dtype.newbyteorder("<")
         self.bytes = int(np.prod(self.shape)) * self.dtype.itemsize
         self.wanted = f"expected {self.dtype} of shape {'x'.join(map(str, self.shape))}"
         sides = [-1] + [1] * (len(self.shape) - 1)
@@ -28,17 +29,13 @@ class TensorClassifier(BatchHandler):
 
     def decode(self, body: bytes, headers: Headers) -> list[Any]:
         if body.startswith(b"\x93NUMPY"):
-            array = self.from_npy(body)
+            array = self.shaped(self.from_npy(body))
         elif "json" in headers.get("content-type", ""):
-            array = self.from_json(body)
+            array = self.shaped(self.from_json(body))
         elif len(body) == self.bytes:
-            array = np.frombuffer(body, self.dtype.newbyteorder("<")).reshape(self.shape)
+            array = np.frombuffer(body, self.raw).reshape(self.shape)
         else:
             raise BadRequest(f"{self.wanted}: {self.bytes} bytes, little-endian; got {len(body)} bytes")
-        if array.shape != self.shape and [n for n in array.shape if n != 1] != [n for n in self.shape if n != 1]:
-            raise Unprocessable(f"{self.wanted}; got {'x'.join(map(str, array.shape)) or 'one number'}")
-        with np.errstate(over="ignore"):  # 1e300 becomes infinity and is refused as such
-            array = array.reshape(self.shape).astype(self.dtype, copy=False)
         if not np.isfinite(array).all():
             raise Unprocessable(f"{self.wanted}, finite numbers only; got NaN or infinity")
         return [array]
@@ -69,6 +66,12 @@ class TensorClassifier(BatchHandler):
         if array.dtype.kind not in "iuf" or (self.dtype.kind in "iu" and (array != array.astype(self.dtype)).any()):
             raise Unprocessable(f"{self.wanted}; got other values")
         return array
+
+    def shaped(self, array: Any) -> Any:
+        if array.shape != self.shape and [n for n in array.shape if n != 1] != [n for n in self.shape if n != 1]:
+            raise Unprocessable(f"{self.wanted}; got {'x'.join(map(str, array.shape)) or 'one number'}")
+        with np.errstate(over="ignore"):  # 1e300 becomes infinity and is refused as such
+            return array.reshape(self.shape).astype(self.dtype, copy=False)
 
     def encode(self, output: Any, item: Any) -> Any:
         return classified(output, self.model.get("labels", []), self.model.get("top_k", 5))

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from slotwise.worker import digests, mms_frames, reading, report
+from slotwise.worker import buffered_reads, digests, mms_frames, reading, report
 from slotwise.worker.answer import Answer, refusal, sayable, serialise
 from slotwise.worker.batch import Batch, Request
 from slotwise.worker.context import Headers, ServerContext
@@ -110,8 +110,10 @@ class BatchHandler:
     def initialize(self, context: ServerContext) -> None:
         """Verify the archive, load the engine and run it at every size that will be served."""
         digests.verify(context.model_dir)
+        buffered_reads.install(context.server)
         if context.server == "mms":
             mms_frames.install()
+        report.quieten()
         self.settings = Settings.load(context.model_dir, os.environ, context.gpu_id, context.batch_size)
         self.settings.limit_threads()
         self.engine = self.load(context.model_dir, self.settings)
@@ -121,6 +123,7 @@ class BatchHandler:
         self.pool = ThreadPoolExecutor(threads, "decode") if threads > 1 else None
         if (item := self.example()) is not None:
             self.isolation.prepare(item)
+        self.meter = report.Meter()
         report.write(context, self.settings, self.engine, self.response_headers())
 
     def preprocess(self, data: Sequence[Any], context: ServerContext) -> Batch:
@@ -182,7 +185,7 @@ class BatchHandler:
         try:
             batch = self.inference(self.preprocess(data, context), tally)
             answers = self.postprocess(batch)
-            report.measure(context, batch, tally, answers, (time.perf_counter() - started) * 1000)
+            self.meter.measure(context, batch, tally, answers, (time.perf_counter() - started) * 1000)
         except Exception:
             logger.exception("the handler itself failed on a batch of %d", len(data))
             answers = [refusal(ModelFault("the handler failed"), {})] * len(data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -49,14 +50,43 @@ def write(context: ServerContext, settings: Settings, engine: Any, notes: Mappin
         logger.warning("no report could be left in %s", state, exc_info=True)
 
 
-def measure(context: ServerContext, batch: Batch, tally: Tally, answers: Sequence[Answer], total_ms: float) -> None:
-    """One batch in numbers, through the server's own metrics."""
-    context.metric("BatchFill", 100 * batch.n / context.batch_size, "%")
-    context.metric("PaddingShare", 100 * tally.padding / tally.rows if tally.rows else 0.0, "%")
-    context.metric("DecodeTime", batch.decode_ms, "ms")
-    context.metric("InferenceTime", batch.inference_ms, "ms")
-    context.metric("EncodeTime", max(0.0, total_ms - batch.decode_ms - batch.inference_ms), "ms")
-    if tally.cuts:
-        context.metric("Bisections", tally.cuts)
-    for code, slots in Counter(answer.code for answer in answers if answer.code != 200).items():
-        context.metric("SlotErrors", slots, code=code)
+def quieten() -> None:
+    """Keep TorchServe's line for every batch out of the model's log."""
+    logging.getLogger().addFilter(_worth_a_line)
+
+
+def _worth_a_line(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith("Backend received inference at")
+
+
+class Meter:
+    """What batches cost, through the server's own metrics: counts at once, gauges as means over at least PERIOD_S.
+
+    A metric is a line of text that the server reads: five for each batch would cost a small model more than its answers.
+    """
+
+    PERIOD_S = 0.1
+
+    def __init__(self) -> None:
+        self.due = 0.0
+        self.seen: dict[tuple[str, str], list[float]] = {}
+
+    def measure(self, context: ServerContext, batch: Batch, tally: Tally, answers: Sequence[Answer], total_ms: float) -> None:
+        """Count one batch in."""
+        gauges = {
+            ("BatchFill", "%"): 100 * batch.n / context.batch_size,
+            ("PaddingShare", "%"): 100 * tally.padding / tally.rows if tally.rows else 0.0,
+            ("DecodeTime", "ms"): batch.decode_ms,
+            ("InferenceTime", "ms"): batch.inference_ms,
+            ("EncodeTime", "ms"): max(0.0, total_ms - batch.decode_ms - batch.inference_ms),
+        }
+        for gauge, value in gauges.items():
+            self.seen.setdefault(gauge, []).append(value)
+        if (now := time.monotonic()) >= self.due:
+            for (name, unit), values in self.seen.items():
+                context.metric(name, sum(values) / len(values), unit)
+            self.seen, self.due = {}, now + self.PERIOD_S
+        if tally.cuts:
+            context.metric("Bisections", tally.cuts)
+        for code, slots in Counter(answer.code for answer in answers if answer.code != 200).items():
+            context.metric("SlotErrors", slots, code=code)

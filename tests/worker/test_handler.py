@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from slotwise.worker import BatchHandler, Headers, Settings
 from slotwise.worker.context import ServerContext
+from slotwise.worker.report import quieten
 from tests.worker.toy import POISON, RawContext, Toy, ask, shown, started
 
 
@@ -164,6 +166,33 @@ def test_metrics_tell_fill_padding_errors_and_cuts() -> None:
     assert seen["PaddingShare"] > 0
     assert seen["Bisections"] == 1
     assert seen["SlotErrors"] == 1  # the request that was no request; record errors are in place
+
+
+def test_gauges_are_sent_as_means_and_counts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("slotwise.worker.report.time.monotonic", lambda: now[0])
+    handler = started()
+
+    def told(*bodies: bytes) -> dict[str, float]:
+        raw = RawContext([{}] * len(bodies), batch_size=4)
+        handler.handle([{"body": body} for body in bodies], raw)
+        return raw.metrics.seen
+
+    gauges = {"BatchFill", "PaddingShare", "DecodeTime", "InferenceTime", "EncodeTime"}
+    assert set(told(b"[1]")) == gauges, "the first batch has nothing to wait for"
+    assert told(b"[1]", b"[2]", b"[3]", b"[4]") == {}
+    assert told(b"[1]", b"[-1]", b"no", b"[2]") == {"Bisections": 2, "SlotErrors": 1}
+    now[0] += 0.2
+    assert (later := told(b"[1]")).keys() == gauges
+    assert later["BatchFill"] == 75
+
+
+def test_only_torchserves_line_for_every_batch_is_kept_out_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    quieten()
+    with caplog.at_level(logging.INFO):
+        logging.info("Backend received inference at: %d", 1)  # as TorchServe's worker says it
+        logging.info("anything else")
+    assert caplog.messages == ["anything else"]
 
 
 def test_metrics_that_the_server_refuses_cost_no_answer() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from slotwise.worker import BadRequest, BatchHandler, Headers, Settings, SlotError
 from slotwise.worker.context import ServerContext
+from slotwise.worker.report import Meter
 
 POISON = -1.0  # the model raises on it
 NAN = -2.0  # the model answers NaN
@@ -76,6 +77,7 @@ class Toy(BatchHandler):
         from slotwise.worker.padding import Padding
 
         self.settings = self.wanted
+        self.meter = Meter()
         self.engine = self.double
         self.padding = Padding(self.settings.padding, self.max_rows or self.settings.batch_size)
         self.isolation = Isolation(self._attempt, self.padding, self._alive, self._release)

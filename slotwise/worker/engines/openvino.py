@@ -37,7 +37,8 @@ class OpenVinoEngine:
         return self._run(inputs)
 
     def _run(self, inputs: Any) -> Any:
-        self.request.infer([inputs], share_inputs=True)
+        self.request.set_input_tensor(openvino.Tensor(inputs, shared_memory=True))
+        self.request.infer()
         return self.request.get_output_tensor(0).data.astype(np.float32)
 
 
