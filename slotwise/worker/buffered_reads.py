@@ -18,16 +18,17 @@ def install(server: str) -> None:
     package = "ts" if server == "torchserve" else "mms"
     protocol: Any = sys.modules.get(f"{package}.protocol.otf_message_handler")
     plain = getattr(protocol, "_retrieve_buffer", None)
-    if plain is None or hasattr(plain, "readers"):
+    if plain is None or hasattr(plain, "buffered"):
         return
-    readers: dict[Any, Any] = {}  # a connection's; a worker has one
+    known: Any = None  # a worker has one connection
+    read: Any = None
 
     def retrieve(conn: Any, length: int) -> Any:
-        reader = readers.get(conn)
-        if reader is None:
-            reader = readers[conn] = conn.makefile("rb", PIECE_BYTES)
-        data = reader.read(length) if length > 0 else b""
+        nonlocal known, read
+        if conn is not known:
+            known, read = conn, conn.makefile("rb", PIECE_BYTES).read
+        data = read(length) if length > 0 else b""
         return data if len(data) >= length else data + plain(conn, length - len(data))  # the end: the server's own way out
 
-    retrieve.readers = readers  # type: ignore[attr-defined]
+    retrieve.buffered = True  # type: ignore[attr-defined]
     protocol._retrieve_buffer = retrieve

@@ -25,7 +25,7 @@ def classified(row: Any, labels: Sequence[str], top_k: int) -> dict[str, Any]:
     """The best `top_k` of one row of probabilities [classes]. Without labels classes are numbered."""
     if labels and len(labels) != len(row):
         raise ModelFault(f"the model gives {len(row)} scores for {len(labels)} labels")
-    best = np.argsort(-row, kind="stable")[:top_k]
+    best = (-row).argsort(kind="stable")[:top_k]
     named = {labels[i] if labels else str(i): round(p, DIGITS) for i, p in zip(best.tolist(), row[best].tolist(), strict=True)}
     return {"label": next(iter(named)), "probabilities": named}
 
