@@ -15,6 +15,8 @@ import numpy as np
 from slotwise.worker import BadRequest, BatchHandler, Headers, Request, Settings, Unprocessable
 from slotwise.worker.labels import classified, in_words, probabilities
 
+USUAL = {"mean": 0, "std": 1}
+
 
 class TensorClassifier(BatchHandler):
     def load(self, model_dir: Path, settings: Settings) -> Any:
@@ -24,7 +26,8 @@ class TensorClassifier(BatchHandler):
         self.bytes = int(np.prod(self.shape)) * self.dtype.itemsize
         self.wanted = f"expected {self.dtype} of shape {'x'.join(map(str, self.shape))}"
         sides = [-1] + [1] * (len(self.shape) - 1)
-        self.mean, self.std = (np.reshape(np.float32(described.get(key) or 0), sides) for key in ("mean", "std"))
+        self.mean, self.std = (np.reshape(np.float32(described.get(key) or usual), sides) for key, usual in USUAL.items())
+        self.scaled = any(described.get(key) for key in USUAL)
         return super().load(model_dir, settings)
 
     def decode(self, body: bytes, headers: Headers) -> list[Any]:
@@ -41,9 +44,8 @@ class TensorClassifier(BatchHandler):
         return [array]
 
     def collate(self, items: list[Any]) -> Any:
-        rows = np.stack(items)
-        rows = rows - self.mean if self.mean.any() else rows
-        return (rows / self.std if self.std.any() else rows).astype(self.dtype, copy=False)
+        rows = np.concatenate(items).reshape(len(items), *self.shape)
+        return ((rows - self.mean) / self.std).astype(self.dtype, copy=False) if self.scaled else rows
 
     def predict(self, inputs: Any) -> Any:
         outputs = super().predict(inputs)
