@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,12 +79,20 @@ def load_figure(model: str, found: Sequence[Measured]) -> Figure:
     x = [float(m.rate or m.clients) for m in found]
     name = "arrivals a second" if found[0].rate is not None else "clients"
     left.plot(x, [m.req_s for m in found], "o-")
-    left.set(xlabel=name, ylabel="answers a second", title=model, ylim=(0, None))
+    left.set(xlabel=name, ylabel="answers a second", title=model)
     for key in ("p50_ms", "p95_ms", "p99_ms"):
         right.plot(x, [getattr(m, key) for m in found], "o-", label=key.removesuffix("_ms"))
-    right.set(xlabel=name, ylabel="latency, ms", ylim=(0, None))
+    right.set(xlabel=name, ylabel="latency, ms")
     right.legend()
+    from_zero((left, right))
     return figure
+
+
+def from_zero(axes: Iterable[Any]) -> None:
+    """Let the y axes begin at 0 and end a little above the topmost point."""
+    for axis in axes:
+        top = axis.dataLim.y1
+        axis.set_ylim(0, 1.05 * top if 0 < top < math.inf else 1)
 
 
 def panels(count: int, columns: int = 4) -> tuple[Figure, Any]:

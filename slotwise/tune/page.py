@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotwise.load import Measured
-from slotwise.report import line_text, panels
+from slotwise.report import from_zero, line_text, panels
 from slotwise.tune.finals import figure
 from slotwise.tune.run import Outcome
 from slotwise.tune.space import Setting
@@ -124,14 +124,15 @@ def draw(outcome: Outcome) -> Figure:
     drawing, axes = panels(4, columns=2)
     _by_clients(axes[0], outcome)
     axes[1].plot([ms for ms, _ in outcome.by_delay], [m.req_s for _, m in outcome.by_delay], "o-")
-    axes[1].set(xlabel="max_batch_delay, ms", ylabel="answers a second", title="over the delay", ylim=(0, None))
+    axes[1].set(xlabel="max_batch_delay, ms", ylabel="answers a second", title="over the delay")
     _pareto(axes[2], outcome)
     if outcome.service:
         line = outcome.service.line
         axes[3].plot([t.n for t in outcome.timed], [t.batch_ms for t in outcome.timed], "o")
         axes[3].plot([0, 32], [line.at(0), line.at(32)], "-", label=f"{line.a_ms:.3g} n + {line.b_ms:.3g}")
         axes[3].legend()
-    axes[3].set(xlabel="batch size n", ylabel="ms a batch, one thread", title="the handler alone", ylim=(0, None))
+    axes[3].set(xlabel="batch size n", ylabel="ms a batch, one thread", title="the handler alone")
+    from_zero(axes)
     return drawing
 
 
@@ -139,7 +140,7 @@ def _by_clients(axis: Any, outcome: Outcome) -> None:
     for size in sorted({size for size, _ in outcome.by_clients}):
         points = [m for n, m in outcome.by_clients if n == size]
         axis.plot([m.clients for m in points], [m.req_s for m in points], "o-", label=f"batch size {size}")
-    axis.set(xlabel="clients", ylabel="answers a second", title="over the clients", ylim=(0, None))
+    axis.set(xlabel="clients", ylabel="answers a second", title="over the clients")
     if outcome.by_clients:
         axis.legend()
 
@@ -156,5 +157,5 @@ def _pareto(axis: Any, outcome: Outcome) -> None:
     for _, m in (pair for pair in found if pair[0] == outcome.winner):
         axis.plot([m.p99_ms], [m.req_s], "*", markersize=14, label="winner")
     axis.axvline(outcome.order.goal.slo_p99_ms, color="k", linestyle=":", label="target")
-    axis.set(xlabel="p99, ms", ylabel="answers a second", title="throughput and p99", xlim=(0, None), ylim=(0, None))
+    axis.set(xlabel="p99, ms", ylabel="answers a second", title="throughput and p99", xlim=(0, None))
     axis.legend()

@@ -177,7 +177,7 @@ def published() -> Curves:
 
 def draw(study: Study) -> Figure:
     """Two figures a column: the published one, the stand-in, the model."""
-    from slotwise.report import panels
+    from slotwise.report import from_zero, panels
 
     columns: dict[str, tuple[Sequence[int], Sequence[int], Curves]] = {}
     columns["published (ResNet-152, 8 workers)"] = (CLIENTS, DELAYS, published())
@@ -187,11 +187,12 @@ def draw(study: Study) -> Figure:
         left, right = axes[2 * i : 2 * i + 2]
         for size, row in curves.by_clients.items():
             left.plot(clients, row, "o-", label=f"batch size {size}")
-        left.set(xlabel="clients", ylabel="answers a second", title=name, xscale="log", ylim=(0, None))
+        left.set(xlabel="clients", ylabel="answers a second", title=name, xscale="log")
         left.legend()
         right.plot(range(len(delays)), curves.by_delay, "o-")
-        right.set(xlabel="max_batch_delay, ms (10 clients, batch size 8)", ylabel="answers a second", ylim=(0, None))
+        right.set(xlabel="max_batch_delay, ms (10 clients, batch size 8)", ylabel="answers a second")
         right.set_xticks(range(len(delays)), [str(ms) for ms in delays])
+    from_zero(axes)
     return figure
 
 
