@@ -22,25 +22,26 @@ Sent = tuple[dict[bytes, bytes], bytes]  # one request's headers and body
 @pytest.fixture(scope="module", params=PACKAGES)
 def protocol(request: pytest.FixtureRequest) -> Iterator[Any]:
     module: Any = importlib.import_module(f"{PACKAGES[request.param]}.protocol.otf_message_handler")
-    plain = module._retrieve_buffer
+    plain = module._retrieve_buffer, module._retrieve_request
     buffered_reads.install(request.param)
-    buffered_reads.install(request.param)  # twice is once
-    assert module._retrieve_buffer is not plain
+    mine = module._retrieve_request
+    buffered_reads.install(request.param)
+    assert module._retrieve_request is mine is not plain[1], "twice is once"
     yield module
-    module._retrieve_buffer = plain
+    module._retrieve_buffer, module._retrieve_request = plain
 
 
 def text(data: bytes) -> bytes:
     return struct.pack("!i", len(data)) + data
 
 
-def message(requests: list[Sent]) -> bytes:
+def message(requests: list[Sent], kind: bytes = b"application/octet-stream") -> bytes:
     """A batch as the front ends encode it."""
     made = b"I"
     for i, (headers, body) in enumerate(requests):
         made += text(f"{i:036}".encode())
         made += b"".join(text(name) + text(value) for name, value in headers.items()) + struct.pack("!i", -1)
-        made += text(b"body") + text(b"application/octet-stream") + text(body) + struct.pack("!i", -1)
+        made += text(b"body") + text(kind) + text(body) + struct.pack("!i", -1)
     return made + struct.pack("!i", -1)
 
 
@@ -82,6 +83,17 @@ def test_a_server_that_goes_away_ends_the_worker_as_before(protocol: Any, cut: i
         server.close()
         with pytest.raises((SystemExit, ValueError)):
             protocol.retrieve_msg(worker)
+
+
+@pytest.mark.parametrize("kind", [b"application/json", b"text/plain"])
+def test_a_body_stays_bytes_whatever_the_server_was_told(protocol: Any, kind: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("TS", "MMS"):
+        monkeypatch.setenv(f"{package}_DECODE_INPUT_REQUEST", "true")
+    server, worker = socket.socketpair()
+    with server, worker:
+        server.sendall(message([({}, b'{"no": JSON \xff')], kind))
+        _, read = protocol.retrieve_msg(worker)
+    assert read[0]["parameters"] == [{"name": "body", "contentType": kind.decode(), "value": b'{"no": JSON \xff'}]
 
 
 def test_without_the_servers_module_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
