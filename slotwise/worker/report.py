@@ -50,22 +50,38 @@ def write(context: ServerContext, settings: Settings, engine: Any, notes: Mappin
         logger.warning("no report could be left in %s", state, exc_info=True)
 
 
+PERIOD_S = (
+    0.1  # of gauges: a metric is a line of text that the server parses, and a batch of a small model is shorter than that
+)
+
+
+class Quiet:
+    """Takes two lines that TorchServe writes for every batch out of the log: one altogether, a gauge but for ten a second."""
+
+    due = 0.0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line stays."""
+        said, now = str(record.msg), time.monotonic()
+        if not said.startswith("[METRICS]PredictionTime"):
+            return not said.startswith("Backend received inference at")
+        if now < self.due:
+            return False
+        self.due = now + PERIOD_S
+        return True
+
+
+QUIET = Quiet()
+
+
 def quieten() -> None:
-    """Keep TorchServe's line for every batch out of the model's log."""
-    logging.getLogger().addFilter(_worth_a_line)
-
-
-def _worth_a_line(record: logging.LogRecord) -> bool:
-    return not str(record.msg).startswith("Backend received inference at")
+    """Once in a worker."""
+    for name in ("", "ts.metrics.caching_metric"):
+        logging.getLogger(name).addFilter(QUIET.filter)
 
 
 class Meter:
-    """What batches cost, through the server's own metrics: counts at once, gauges as means over at least PERIOD_S.
-
-    A metric is a line of text that the server reads: five for each batch would cost a small model more than its answers.
-    """
-
-    PERIOD_S = 0.1
+    """What batches cost, through the server's own metrics: counts at once, gauges as means over at least PERIOD_S."""
 
     def __init__(self) -> None:
         self.due = 0.0
@@ -85,7 +101,7 @@ class Meter:
         if (now := time.monotonic()) >= self.due:
             for (name, unit), values in self.seen.items():
                 context.metric(name, sum(values) / len(values), unit)
-            self.seen, self.due = {}, now + self.PERIOD_S
+            self.seen, self.due = {}, now + PERIOD_S
         if tally.cuts:
             context.metric("Bisections", tally.cuts)
         for code, slots in Counter(answer.code for answer in answers if answer.code != 200).items():
