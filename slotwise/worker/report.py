@@ -50,9 +50,8 @@ def write(context: ServerContext, settings: Settings, engine: Any, notes: Mappin
         logger.warning("no report could be left in %s", state, exc_info=True)
 
 
-PERIOD_S = (
-    0.1  # of gauges: a metric is a line of text that the server parses, and a batch of a small model is shorter than that
-)
+# Of gauges. A metric is a line of text that the server parses, and a batch of a small model takes less time than its five.
+PERIOD_S = 0.1
 
 
 class Quiet:

@@ -68,7 +68,7 @@ def test_what_the_adapter_asks_is_tested() -> None:
 
 def test_every_metric_is_somebodys() -> None:
     reported = (manifests.ROOT / "slotwise" / "worker" / "report.py").read_text("utf-8")
-    known = _gateway_metrics() | SERVER_METRICS | set(re.findall(r'context\.metric\("(\w+)"', reported))
+    known = _gateway_metrics() | SERVER_METRICS | set(re.findall(r'\("([A-Z]\w+)",', reported))
     rules = [rule for group in RULES for rule in group["rules"]]
     expressions = [*(rule["expr"] for rule in rules), asked("pod", ""), ADAPTER[0]["seriesQuery"]]
     named = {name for expression in expressions for name in _metric_names(expression)}
