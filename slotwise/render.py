@@ -27,7 +27,7 @@ HEADER = """\
 """
 
 
-JVM = "-XX:+UseParallelGC"  # a tenth more small answers a second than with the JVM's own choice
+JVM = "-XX:+UseParallelGC"  # more small answers a second than with the JVM's own choice
 
 
 def render_properties(
