@@ -27,7 +27,7 @@ class TensorClassifier(BatchHandler):
         self.wanted = f"expected {self.dtype} of shape {'x'.join(map(str, self.shape))}"
         sides = [-1] + [1] * (len(self.shape) - 1)
         self.mean, self.std = (np.reshape(np.float32(described.get(key) or usual), sides) for key, usual in USUAL.items())
-        self.scaled = any(described.get(key) for key in USUAL)
+        self.scaled = bool(self.mean.any() or (self.std != 1).any())
         return super().load(model_dir, settings)
 
     def decode(self, body: bytes, headers: Headers) -> list[Any]:

@@ -35,7 +35,7 @@ def own_tmp_dir(state: Path) -> Path:
     path = state / "tmp"
     if len(os.fsencode(path)) > SOCKET_PATH_LIMIT:
         usual = tempfile.gettempdir()  # it may be a long one, too
-        short = len(os.fsencode(usual)) + len("/slotwise-12345678") <= SOCKET_PATH_LIMIT
+        short = len(os.fsencode(usual)) + len("/slotwise-12345678") < SOCKET_PATH_LIMIT
         return Path(tempfile.mkdtemp(prefix="slotwise-", dir=usual if short else "/tmp"))
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(mode=0o700)

@@ -11,7 +11,7 @@ from slotwise.worker.errors import ModelFault, SlotError
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False)  # json.dumps would make a new one for every answer
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True)
 class Answer:
     """One slot's answer, ready to be sent."""
 

@@ -15,7 +15,7 @@ from slotwise.worker.context import Headers
 from slotwise.worker.errors import SlotError
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True)
 class Request:
     """One client's request. index: its slot, 0 <= index < n. deadline_s: Unix time, or None."""
 

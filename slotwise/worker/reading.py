@@ -22,8 +22,6 @@ def request(i: int, row: Mapping[str, Any], context: ServerContext) -> Request:
 
 def body(row: Mapping[str, Any], headers: Headers) -> bytes:
     """The raw body, or the one field of a form that carries it."""
-    if isinstance(raw := row.get("body"), bytes):
-        return raw
     if "body" not in row and headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
         raise UnsupportedMedia("send the body as it is (curl -T FILE), not as an urlencoded form")
     if not row:

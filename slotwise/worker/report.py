@@ -54,36 +54,42 @@ def write(context: ServerContext, settings: Settings, engine: Any, notes: Mappin
 PERIOD_S = 0.1
 
 
-class Quiet:
-    """Takes two lines that TorchServe writes for every batch out of the log: one altogether, a gauge but for ten a second."""
+class Pace:
+    """Says yes at most once in PERIOD_S."""
 
-    due = 0.0
+    def __init__(self) -> None:
+        self.next = 0.0
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the line stays."""
-        said, now = str(record.msg), time.monotonic()
-        if not said.startswith("[METRICS]PredictionTime"):
-            return not said.startswith("Backend received inference at")
-        if now < self.due:
+    def due(self) -> bool:
+        """Whether it is time again."""
+        now = time.monotonic()
+        if now < self.next:
             return False
-        self.due = now + PERIOD_S
+        self.next = now + PERIOD_S
         return True
 
 
-QUIET = Quiet()
+PREDICTION_TIME = Pace()
 
 
 def quieten() -> None:
-    """Once in a worker."""
+    """Once in a worker: of TorchServe's two lines a batch one is left out; the other, a gauge, is let through at a pace."""
     for name in ("", "ts.metrics.caching_metric"):
-        logging.getLogger(name).addFilter(QUIET.filter)
+        logging.getLogger(name).addFilter(_worth_a_line)
+
+
+def _worth_a_line(record: logging.LogRecord) -> bool:
+    said = str(record.msg)
+    if said.startswith("[METRICS]PredictionTime"):
+        return PREDICTION_TIME.due()
+    return not said.startswith("Backend received inference at")
 
 
 class Meter:
-    """What batches cost, through the server's own metrics: counts at once, gauges as means over at least PERIOD_S."""
+    """What batches cost, through the server's own metrics: counts at once, gauges at a pace, as means since the last time."""
 
     def __init__(self) -> None:
-        self.due = 0.0
+        self.pace = Pace()
         self.seen: dict[tuple[str, str], list[float]] = {}
 
     def measure(self, context: ServerContext, batch: Batch, tally: Tally, answers: Sequence[Answer], total_ms: float) -> None:
@@ -97,10 +103,10 @@ class Meter:
         }
         for gauge, value in gauges.items():
             self.seen.setdefault(gauge, []).append(value)
-        if (now := time.monotonic()) >= self.due:
+        if self.pace.due():
             for (name, unit), values in self.seen.items():
                 context.metric(name, sum(values) / len(values), unit)
-            self.seen, self.due = {}, now + PERIOD_S
+            self.seen = {}
         if tally.cuts:
             context.metric("Bisections", tally.cuts)
         for code, slots in Counter(answer.code for answer in answers if answer.code != 200).items():
