@@ -48,6 +48,9 @@ class Context:
     def set_response_status(self, code: int = 200, phrase: str = "", idx: int = 0) -> None:
         self.codes[idx] = code
 
+    def get_response_headers(self, idx: int) -> dict[str, str]:
+        return self.sent[idx]
+
     def set_response_header(self, idx: int, key: str, value: str) -> None:
         self.sent[idx][key.lower()] = value
 

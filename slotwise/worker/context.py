@@ -41,13 +41,17 @@ class ServerContext:
         self.raw = raw
         properties: Mapping[str, Any] = raw.system_properties
         self.server = "torchserve" if "limit_max_image_pixels" in properties else "mms"  # both say server_name "MMS"
-        self.model_dir = Path(properties.get("model_dir") or ".")
         self.batch_size = int(properties.get("batch_size") or 1)
         gpu = properties.get("gpu_id")
         self.gpu_id = int(gpu) if gpu is not None and int(gpu) >= 0 else None
         described: Mapping[str, Any] = (raw.manifest or {}).get("model", {})
         self.model_name = str(raw.model_name or described.get("modelName") or "model")
         self.model_version = str(described.get("modelVersion") or "")
+
+    @property
+    def model_dir(self) -> Path:
+        """Where the server unpacked the archive."""
+        return Path(self.raw.system_properties.get("model_dir") or ".")
 
     def request_id(self, i: int, headers: Headers) -> str:
         """The id of the request in slot i: its x-request-id header (the gateway sets it), else the server's own."""
@@ -61,8 +65,9 @@ class ServerContext:
         """Set the status line and the headers of slot i. Both servers count characters, not bytes: ASCII only."""
         self.raw.set_response_status(code=code, phrase=phrase, idx=i)
         self.raw.set_response_content_type(i, content_type)
+        said = self.raw.get_response_headers(i)
         for name, value in headers.items():
-            self.raw.set_response_header(i, name, value if value.isascii() else value.encode("ascii", "replace").decode())
+            said[name] = value if value.isascii() else value.encode("ascii", "replace").decode()
 
     def metric(self, name: str, value: float, unit: str = "", code: int | None = None) -> None:
         """Report one number through the server's own metrics; a server that will not take it costs nobody an answer.

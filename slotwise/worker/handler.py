@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from slotwise.worker import buffered_reads, digests, mms_frames, reading, report
+from slotwise.worker import digests, exchange, mms_frames, reading, report
 from slotwise.worker.answer import Answer, refusal, sayable, serialise
 from slotwise.worker.batch import Batch, Request
 from slotwise.worker.context import Headers, ServerContext
@@ -110,10 +110,11 @@ class BatchHandler:
     def initialize(self, context: ServerContext) -> None:
         """Verify the archive, load the engine and run it at every size that will be served."""
         digests.verify(context.model_dir)
-        buffered_reads.install(context.server)
+        exchange.install(context.server)
         if context.server == "mms":
             mms_frames.install()
-        report.quieten()
+        else:
+            report.quieten(context)
         self.settings = Settings.load(context.model_dir, os.environ, context.gpu_id, context.batch_size)
         self.settings.limit_threads()
         self.engine = self.load(context.model_dir, self.settings)

@@ -69,20 +69,19 @@ class Pace:
         return True
 
 
-PREDICTION_TIME = Pace()
+def quieten(context: ServerContext) -> None:
+    """Once in a worker of TorchServe: of the two lines that it writes for every batch one is left out, one comes at a pace."""
+    logging.getLogger().addFilter(lambda record: not str(record.msg).startswith("Backend received inference at"))
+    metrics, pace = context.raw.metrics, Pace()
+    plain = getattr(metrics, "add_time", None)
+    if plain is None:
+        return
 
+    def add_time(name: str, *rest: Any, **named: Any) -> None:
+        if name != "PredictionTime" or pace.due():
+            plain(name, *rest, **named)
 
-def quieten() -> None:
-    """Once in a worker: of TorchServe's two lines a batch one is left out; the other, a gauge, is let through at a pace."""
-    for name in ("", "ts.metrics.caching_metric"):
-        logging.getLogger(name).addFilter(_worth_a_line)
-
-
-def _worth_a_line(record: logging.LogRecord) -> bool:
-    said = str(record.msg)
-    if said.startswith("[METRICS]PredictionTime"):
-        return PREDICTION_TIME.due()
-    return not said.startswith("Backend received inference at")
+    metrics.add_time = add_time
 
 
 class Meter:

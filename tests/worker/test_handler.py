@@ -187,18 +187,19 @@ def test_gauges_are_sent_as_means_and_counts_at_once(monkeypatch: pytest.MonkeyP
     assert later["BatchFill"] == 75
 
 
-def test_of_torchserves_lines_for_every_batch_only_a_gauge_now_and_then_is_kept(caplog: pytest.LogCaptureFixture) -> None:
-    quieten()
-    metrics = logging.getLogger("ts.metrics.caching_metric")
+def test_of_what_torchserve_says_of_every_batch_only_a_gauge_now_and_then_is_kept(caplog: pytest.LogCaptureFixture) -> None:
+    raw = RawContext([{}])
+    heard: list[tuple[str, float]] = []
+    raw.metrics.add_time = lambda name, value: heard.append((name, value))  # type: ignore[method-assign]
+    quieten(ServerContext(raw))
     with caplog.at_level(logging.INFO):
         for value in range(3):
             logging.info("Backend received inference at: %d", 1)  # as TorchServe's worker says it
-            metrics.info(f"[METRICS]PredictionTime.Milliseconds:{value}|#ModelName:toy")
-            metrics.info(f"[METRICS]BatchFill.Percent:{value}|#ModelName:toy")
+            raw.metrics.add_time("PredictionTime", value)
+            raw.metrics.add_time("DecodeTime", value)
         logging.info("anything else")
-    kept = [message.split("|")[0] for message in caplog.messages]
-    gauges = [f"[METRICS]BatchFill.Percent:{value}" for value in range(3)]
-    assert kept == ["[METRICS]PredictionTime.Milliseconds:0", *gauges, "anything else"]
+    assert heard == [("PredictionTime", 0), *(("DecodeTime", value) for value in range(3))]
+    assert caplog.messages == ["anything else"]
 
 
 def test_metrics_that_the_server_refuses_cost_no_answer() -> None:

@@ -58,6 +58,9 @@ class RawContext:
     def set_response_content_type(self, idx: int, value: str) -> None:
         self.set_response_header(idx, "content-type", value)
 
+    def get_response_headers(self, idx: int) -> dict[str, str]:
+        return self.sent.setdefault(idx, {})
+
     def set_response_header(self, idx: int, key: str, value: str) -> None:
         self.sent.setdefault(idx, {})[key] = value
 

@@ -1,4 +1,4 @@
-"""Both servers' own protocol code reads the same messages with and without the buffer, however they arrive."""
+"""Both servers' own protocol code reads and writes the same messages with and without Slotwise's, however they arrive."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwise.worker import buffered_reads
+from slotwise.worker import exchange
 
 PACKAGES = {"torchserve": "ts", "mms": "mms"}
 Sent = tuple[dict[bytes, bytes], bytes]  # one request's headers and body
@@ -23,9 +24,9 @@ Sent = tuple[dict[bytes, bytes], bytes]  # one request's headers and body
 def protocol(request: pytest.FixtureRequest) -> Iterator[Any]:
     module: Any = importlib.import_module(f"{PACKAGES[request.param]}.protocol.otf_message_handler")
     plain = module._retrieve_buffer, module._retrieve_request
-    buffered_reads.install(request.param)
+    exchange.install(request.param)
     mine = module._retrieve_request
-    buffered_reads.install(request.param)
+    exchange.install(request.param)
     assert module._retrieve_request is mine is not plain[1], "twice is once"
     yield module
     module._retrieve_buffer, module._retrieve_request = plain
@@ -96,6 +97,52 @@ def test_a_body_stays_bytes_whatever_the_server_was_told(protocol: Any, kind: by
     assert read[0]["parameters"] == [{"name": "body", "contentType": kind.decode(), "value": b'{"no": JSON \xff'}]
 
 
+@pytest.fixture(scope="module", params=PACKAGES)
+def writing(request: pytest.FixtureRequest) -> Iterator[Any]:
+    service: Any = importlib.import_module(f"{PACKAGES[request.param]}.service")
+    plain = service.create_predict_response
+    exchange.install(request.param)
+    mine = service.create_predict_response
+    exchange.install(request.param)
+    assert service.create_predict_response is mine is not plain, "twice is once"
+    context = importlib.import_module(f"{PACKAGES[request.param]}.context")
+    yield SimpleNamespace(plain=plain, mine=mine, context=context)
+    service.create_predict_response = plain
+
+
+names = st.text(st.characters(max_codepoint=127), max_size=20)
+headers = st.dictionaries(names.filter(lambda name: name != "content-type"), st.text(max_size=9))
+answers = st.lists(
+    st.tuples(st.sampled_from([200, 400, 507]), names, names, headers, st.binary(max_size=99)),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(answers)
+def test_what_is_written_is_what_the_server_would_have_written(writing: Any, slots: list[Any]) -> None:
+    context = writing.context.Context("m", ".", {}, len(slots), None, "1")
+    context.request_processor = [writing.context.RequestProcessor({}) for _ in slots]
+    for i, (code, phrase, kind, headers, _) in enumerate(slots):
+        context.set_response_status(code, phrase, i)
+        for name, value in headers.items():
+            context.set_response_header(i, name, value)
+        if kind:
+            context.set_response_content_type(i, kind)
+    bodies, ids = [body for *_, body in slots], {i: f"{i:036}" for i in range(len(slots))}
+    assert writing.mine(bodies, ids, "fine", 200, context=context) == writing.plain(bodies, ids, "fine", 200, context=context)
+
+
+@pytest.mark.parametrize("bodies", [None, [{"no": "bytes"}, "text"]])
+def test_what_no_handler_of_ours_returns_is_left_to_the_server(writing: Any, bodies: Any) -> None:
+    ids, code = {0: "first", 1: "second"}, 200 if bodies else 503
+    context = writing.context.Context("m", ".", {}, 2, None, "1") if bodies else None
+    if context:
+        context.request_processor = [writing.context.RequestProcessor({}) for _ in ids]
+    assert writing.mine(bodies, ids, "said", code, context=context) == writing.plain(bodies, ids, "said", code, context=context)
+
+
 def test_without_the_servers_module_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(buffered_reads.sys.modules, "mms.protocol.otf_message_handler", None)
-    buffered_reads.install("mms")
+    monkeypatch.setitem(exchange.sys.modules, "mms.protocol.otf_message_handler", None)
+    monkeypatch.setitem(exchange.sys.modules, "mms.service", None)
+    exchange.install("mms")
