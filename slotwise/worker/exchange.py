@@ -25,13 +25,14 @@ _unpack = struct.Struct("!i").unpack
 
 
 def install(server: str) -> None:
-    """Once in a worker, between two messages. server: "torchserve" or "mms"; what is not found there stays as it was."""
+    """Once in a worker, between two messages. server: "torchserve" or "mms"; without its modules nothing happens."""
     package = PACKAGES[server]
     protocol: Any = sys.modules.get(f"{package}.protocol.otf_message_handler")
-    if hasattr(protocol, "_retrieve_buffer") and not hasattr(protocol._retrieve_buffer, "slotwise"):
-        _read_from_a_buffer(protocol)
     service: Any = sys.modules.get(f"{package}.service")
-    if hasattr(service, "create_predict_response") and not hasattr(service.create_predict_response, "slotwise"):
+    if not hasattr(protocol, "_retrieve_buffer") or not hasattr(service, "create_predict_response"):
+        return
+    if not hasattr(protocol._retrieve_buffer, "slotwise"):
+        _read_from_a_buffer(protocol)
         _write_at_once(service)
 
 
@@ -76,7 +77,6 @@ def _write_at_once(service: Any) -> None:
             return response(ret, req_id_map, message, context)
         return plain(ret, req_id_map, message, code, context=context)
 
-    create.slotwise = True  # type: ignore[attr-defined]
     service.create_predict_response = create
 
 

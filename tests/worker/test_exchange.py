@@ -17,19 +17,25 @@ from hypothesis import strategies as st
 from slotwise.worker import exchange
 
 PACKAGES = {"torchserve": "ts", "mms": "mms"}
+MODULES = ("protocol.otf_message_handler", "service", "context")
 Sent = tuple[dict[bytes, bytes], bytes]  # one request's headers and body
 
 
 @pytest.fixture(scope="module", params=PACKAGES)
-def protocol(request: pytest.FixtureRequest) -> Iterator[Any]:
-    module: Any = importlib.import_module(f"{PACKAGES[request.param]}.protocol.otf_message_handler")
-    plain = module._retrieve_buffer, module._retrieve_request
+def patched(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A server's modules, patched: its protocol, its context, and how answers are written: plain and ours."""
+    package = PACKAGES[request.param]
+    modules: list[Any] = [importlib.import_module(f"{package}.{name}") for name in MODULES]
+    protocol, service, context = modules
+    reading, writing = (protocol._retrieve_buffer, protocol._retrieve_request), service.create_predict_response
     exchange.install(request.param)
-    mine = module._retrieve_request
+    ours = protocol._retrieve_request, service.create_predict_response
     exchange.install(request.param)
-    assert module._retrieve_request is mine is not plain[1], "twice is once"
-    yield module
-    module._retrieve_buffer, module._retrieve_request = plain
+    assert (protocol._retrieve_request, service.create_predict_response) == ours, "twice is once"
+    assert ours != (reading[1], writing)
+    yield SimpleNamespace(retrieve_msg=protocol.retrieve_msg, plain=writing, ours=ours[1], context=context)
+    protocol._retrieve_buffer, protocol._retrieve_request = reading
+    service.create_predict_response = writing
 
 
 def text(data: bytes) -> bytes:
@@ -54,7 +60,7 @@ batches = st.lists(
 
 
 @given(st.lists(batches, min_size=1, max_size=3), st.integers(1, 300), st.sampled_from([0, 1, 65_536, 200_000]))
-def test_what_is_read_is_what_was_sent(protocol: Any, sent: list[list[Sent]], piece: int, longer: int) -> None:
+def test_what_is_read_is_what_was_sent(patched: Any, sent: list[list[Sent]], piece: int, longer: int) -> None:
     sent = [[(headers, body + b"x" * longer) for headers, body in batch] for batch in sent]
     server, worker = socket.socketpair()
     with server, worker:
@@ -68,7 +74,7 @@ def test_what_is_read_is_what_was_sent(protocol: Any, sent: list[list[Sent]], pi
         sender = threading.Thread(target=deliver)
         sender.start()
         for batch in sent:
-            command, read = protocol.retrieve_msg(worker)
+            command, read = patched.retrieve_msg(worker)
             assert bytes(command) == b"I"
             for (headers, body), request in zip(batch, read, strict=True):
                 assert {bytes(h["name"]): bytes(h["value"]) for h in request["headers"]} == headers
@@ -77,37 +83,24 @@ def test_what_is_read_is_what_was_sent(protocol: Any, sent: list[list[Sent]], pi
 
 
 @pytest.mark.parametrize("cut", [0, 1, 40, -1])
-def test_a_server_that_goes_away_ends_the_worker_as_before(protocol: Any, cut: int) -> None:
+def test_a_server_that_goes_away_ends_the_worker_as_before(patched: Any, cut: int) -> None:
     server, worker = socket.socketpair()
     with worker:
         server.sendall(message([({}, b"body")])[:cut])
         server.close()
         with pytest.raises((SystemExit, ValueError)):
-            protocol.retrieve_msg(worker)
+            patched.retrieve_msg(worker)
 
 
 @pytest.mark.parametrize("kind", [b"application/json", b"text/plain"])
-def test_a_body_stays_bytes_whatever_the_server_was_told(protocol: Any, kind: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_stays_bytes_whatever_the_server_was_told(patched: Any, kind: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     for package in ("TS", "MMS"):
         monkeypatch.setenv(f"{package}_DECODE_INPUT_REQUEST", "true")
     server, worker = socket.socketpair()
     with server, worker:
         server.sendall(message([({}, b'{"no": JSON \xff')], kind))
-        _, read = protocol.retrieve_msg(worker)
+        _, read = patched.retrieve_msg(worker)
     assert read[0]["parameters"] == [{"name": "body", "contentType": kind.decode(), "value": b'{"no": JSON \xff'}]
-
-
-@pytest.fixture(scope="module", params=PACKAGES)
-def writing(request: pytest.FixtureRequest) -> Iterator[Any]:
-    service: Any = importlib.import_module(f"{PACKAGES[request.param]}.service")
-    plain = service.create_predict_response
-    exchange.install(request.param)
-    mine = service.create_predict_response
-    exchange.install(request.param)
-    assert service.create_predict_response is mine is not plain, "twice is once"
-    context = importlib.import_module(f"{PACKAGES[request.param]}.context")
-    yield SimpleNamespace(plain=plain, mine=mine, context=context)
-    service.create_predict_response = plain
 
 
 names = st.text(st.characters(max_codepoint=127), max_size=20)
@@ -120,9 +113,9 @@ answers = st.lists(
 
 
 @given(answers)
-def test_what_is_written_is_what_the_server_would_have_written(writing: Any, slots: list[Any]) -> None:
-    context = writing.context.Context("m", ".", {}, len(slots), None, "1")
-    context.request_processor = [writing.context.RequestProcessor({}) for _ in slots]
+def test_what_is_written_is_what_the_server_would_have_written(patched: Any, slots: list[Any]) -> None:
+    context = patched.context.Context("m", ".", {}, len(slots), None, "1")
+    context.request_processor = [patched.context.RequestProcessor({}) for _ in slots]
     for i, (code, phrase, kind, headers, _) in enumerate(slots):
         context.set_response_status(code, phrase, i)
         for name, value in headers.items():
@@ -130,16 +123,16 @@ def test_what_is_written_is_what_the_server_would_have_written(writing: Any, slo
         if kind:
             context.set_response_content_type(i, kind)
     bodies, ids = [body for *_, body in slots], {i: f"{i:036}" for i in range(len(slots))}
-    assert writing.mine(bodies, ids, "fine", 200, context=context) == writing.plain(bodies, ids, "fine", 200, context=context)
+    assert patched.ours(bodies, ids, "fine", 200, context=context) == patched.plain(bodies, ids, "fine", 200, context=context)
 
 
 @pytest.mark.parametrize("bodies", [None, [{"no": "bytes"}, "text"]])
-def test_what_no_handler_of_ours_returns_is_left_to_the_server(writing: Any, bodies: Any) -> None:
+def test_what_no_handler_of_ours_returns_is_left_to_the_server(patched: Any, bodies: Any) -> None:
     ids, code = {0: "first", 1: "second"}, 200 if bodies else 503
-    context = writing.context.Context("m", ".", {}, 2, None, "1") if bodies else None
+    context = patched.context.Context("m", ".", {}, 2, None, "1") if bodies else None
     if context:
-        context.request_processor = [writing.context.RequestProcessor({}) for _ in ids]
-    assert writing.mine(bodies, ids, "said", code, context=context) == writing.plain(bodies, ids, "said", code, context=context)
+        context.request_processor = [patched.context.RequestProcessor({}) for _ in ids]
+    assert patched.ours(bodies, ids, "said", code, context=context) == patched.plain(bodies, ids, "said", code, context=context)
 
 
 def test_without_the_servers_module_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
