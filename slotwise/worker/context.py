@@ -10,6 +10,8 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 
+PACKAGES = {"torchserve": "ts", "mms": "mms"}  # what each server's Python package is called
+
 
 class Headers(Mapping[str, str]):
     """Request headers, looked up without regard to case; iteration gives lower-case names."""
@@ -90,5 +92,4 @@ class ServerContext:
     def _dimensions(self, code: int | None) -> list[Any] | None:
         if code is None:
             return None
-        package = "ts" if self.server == "torchserve" else "mms"
-        return [importlib.import_module(f"{package}.metrics.dimension").Dimension("Code", str(code))]
+        return [importlib.import_module(f"{PACKAGES[self.server]}.metrics.dimension").Dimension("Code", str(code))]

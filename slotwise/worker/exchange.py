@@ -17,8 +17,9 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from slotwise.worker.context import PACKAGES
+
 PIECE_BYTES = 65_536
-PACKAGES = {"torchserve": "ts", "mms": "mms"}
 
 _int = struct.Struct("!i").pack
 _unpack = struct.Struct("!i").unpack

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotwise.worker import exchange
+from slotwise.worker.context import PACKAGES
 
-PACKAGES = {"torchserve": "ts", "mms": "mms"}
 MODULES = ("protocol.otf_message_handler", "service", "context")
 Sent = tuple[dict[bytes, bytes], bytes]  # one request's headers and body
 
