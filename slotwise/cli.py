@@ -12,7 +12,7 @@ import sys
 import typer
 
 from slotwise import __version__, commands
-from slotwise.errors import SlotwiseError
+from slotwise.errors import EXTRAS, SlotwiseError, missing_package
 
 
 def _version(wanted: bool) -> None:
@@ -36,11 +36,21 @@ def build_app() -> typer.Typer:
     return app
 
 
+def _said(problem: SlotwiseError | ModuleNotFoundError) -> SlotwiseError:
+    """An optional package that is not installed is no trace either; any other missing module is a bug."""
+    if isinstance(problem, SlotwiseError):
+        return problem
+    if (problem.name or "").split(".")[0] not in EXTRAS:
+        raise problem
+    return missing_package(problem.name or "", "this command")
+
+
 def main() -> None:
     """Run the command line; a SlotwiseError becomes one line, a hint and exit code 1."""
     try:
         build_app()()
-    except SlotwiseError as error:
+    except (SlotwiseError, ModuleNotFoundError) as problem:
+        error = _said(problem)
         sys.stderr.write(f"error: {error.message}\n")
         if error.hint:
             sys.stderr.write(f"hint: {error.hint}\n")

@@ -5,6 +5,19 @@ SlotwiseError        what went wrong in one sentence, and a hint what to do; the
 
 from __future__ import annotations
 
+import sys
+
+EXTRAS = {  # which of slotwise's extras brings a Python package
+    **dict.fromkeys(("torch", "torchvision"), "torch"),
+    **dict.fromkeys(("ts", "model_archiver"), "torchserve"),
+    **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "onnx"),
+    **dict.fromkeys(("openvino", "nncf"), "openvino"),
+    **dict.fromkeys(("transformers", "sentencepiece", "ctranslate2"), "text"),
+    **dict.fromkeys(("fastapi", "uvicorn", "aiohttp", "prometheus_client"), "gateway"),
+    **dict.fromkeys(("optuna", "matplotlib", "tomlkit"), "tune"),
+    "sklearn": "digits",
+}
+
 
 class SlotwiseError(Exception):
     """A failure that the person at the keyboard can do something about: `message` says what, `hint` what to do."""
@@ -13,3 +26,18 @@ class SlotwiseError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+
+MMS = "--no-deps multi-model-server==1.1.11"  # its requirements are those of 2021; the server imports nothing of them
+
+
+def pip_install(what: str) -> str:
+    """The command that brings a package, or "slotwise[EXTRA]", into this very environment."""
+    return f"{sys.executable} -m pip install {what}"
+
+
+def missing_package(name: str, wanted_by: str) -> SlotwiseError:
+    """The error to raise where an optional package is not installed."""
+    package = name.split(".")[0]
+    wanted = f'"slotwise[{EXTRAS[package]}]"' if package in EXTRAS else package
+    return SlotwiseError(f"{wanted_by} needs the Python package {package}", pip_install(wanted))

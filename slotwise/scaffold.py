@@ -62,10 +62,7 @@ def new(name: str) -> list[Path]:
         raise SlotwiseError(f"{folder.name!r} cannot be a model's name", "use letters, digits, - _ and .")
     if folder.exists():
         raise SlotwiseError(f"{folder} exists already", "choose another name, or delete it first")
-    try:
-        import torch
-    except ImportError as error:
-        raise SlotwiseError("writing the weights needs torch", 'pip install "slotwise[torch]"') from error
+    import torch
     from PIL import Image
 
     folder.mkdir(parents=True)

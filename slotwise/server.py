@@ -15,14 +15,13 @@ import contextlib
 import importlib.util
 import shutil
 import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotwise import project
-from slotwise.errors import SlotwiseError
+from slotwise.errors import MMS, SlotwiseError, pip_install
 from slotwise.java import java_home
 from slotwise.launch import MODULES, launch, own_tmp_dir, run_start_module, wait_until_up, write_config
 from slotwise.ports import Ports, check_free
@@ -47,10 +46,6 @@ __all__ = [
 ]
 
 STOP_TIMEOUT_S = 20.0
-PACKAGES = {
-    "torchserve": "pip install 'slotwise[torchserve]'",
-    "mms": "pip install --no-deps multi-model-server==1.1.11",
-}
 
 
 def check_can_start(name: str, kind: Kind, ports: Ports) -> None:
@@ -61,7 +56,7 @@ def check_can_start(name: str, kind: Kind, ports: Ports) -> None:
         )
     java_home()
     if importlib.util.find_spec(MODULES[kind].split(".")[0]) is None:
-        raise SlotwiseError(f"{kind} is not installed in {sys.prefix}", PACKAGES[kind])
+        raise SlotwiseError(f"{kind} is not installed", pip_install(MMS if kind == "mms" else '"slotwise[torchserve]"'))
     stale = ServerRecord.load(project.state_root() / name)
     if stale is not None:
         stop(stale)

@@ -23,14 +23,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotwise import console, project
-from slotwise.errors import SlotwiseError
+from slotwise.errors import SlotwiseError, missing_package
 from slotwise.model_spec import ModelSpec
 
 if TYPE_CHECKING:
     from rich.progress import Progress
-
-EXTRAS = {"torch": "torch", "torchvision": "torch", "sklearn": "digits", "onnx": "onnx", "onnxscript": "onnx"}
-EXTRAS |= {"onnxruntime": "onnx", "openvino": "openvino", "nncf": "openvino", "transformers": "text", "ctranslate2": "text"}
 
 
 def made(folder: Path, spec: ModelSpec, weights: str | None, progress: Progress) -> tuple[Path, dict[str, Any]]:
@@ -76,13 +73,6 @@ def check_fit(folder: Path, spec: ModelSpec) -> None:
         ) from error
 
 
-def missing_package(error: ModuleNotFoundError, wanted_by: str) -> SlotwiseError:
-    """The error to raise where an optional package is not installed."""
-    name = (error.name or "").split(".")[0]
-    package = f'"slotwise[{EXTRAS[name]}]"' if name in EXTRAS else name
-    return SlotwiseError(f"{wanted_by} needs the Python package {name}", f"pip install {package}")
-
-
 def _key(folder: Path, spec: ModelSpec, weights: str | None) -> str:
     """A digest of all that make.py's result depends on; what only concerns serving (batch sizes, say) is left out."""
     inputs = spec.model_dump_json(include={"labels", "input", "weights", "options"})
@@ -119,7 +109,7 @@ def _call(script: Path, out: Path, weights: str | None, progress: Progress) -> d
     except SlotwiseError:
         raise
     except ModuleNotFoundError as error:
-        raise missing_package(error, str(script)) from error
+        raise missing_package(error.name or "", str(script)) from error
     except Exception as error:
         at = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(script)]
         where = f" at line {at[-1]}" if at else ""

@@ -17,7 +17,7 @@ from slotwise.check.conversation import Broken, Conversation, Untested
 from slotwise.check.promises import PROMISES
 from slotwise.check.real_worker import SERVERS, RealWorker, WorkerFault, installed
 from slotwise.check.wire import Body
-from slotwise.errors import SlotwiseError
+from slotwise.errors import MMS, SlotwiseError, pip_install
 
 DAMAGE = "It does not start on damaged files."
 SENTENCES = {name: (check.__doc__ or "").strip() for name, check in PROMISES.items()} | {"damage": DAMAGE}
@@ -107,7 +107,7 @@ def check(
     info = archive.inspect(path, need_digests=False)
     kinds = {kind: version for kind in servers if (version := installed(kind))}
     if not kinds:
-        hint = 'pip install "slotwise[torchserve]"; for MMS: pip install --no-deps multi-model-server==1.1.11'
+        hint = pip_install('"slotwise[torchserve]"') + f"; for MMS: {pip_install(MMS)}"
         raise SlotwiseError(f"{' and '.join(servers)}: not installed here", hint)
     with tempfile.TemporaryDirectory(prefix="sw-", ignore_cleanup_errors=True) as name:
         folder = Path(name)

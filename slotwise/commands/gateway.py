@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from slotwise.console import Json, emit, say
-from slotwise.errors import SlotwiseError
 
 
 def register(app: typer.Typer) -> None:
@@ -28,12 +27,10 @@ def gateway(
     as_json: Json = False,
 ) -> None:
     """Serve the page, REST and metrics in front of a model server."""
-    try:
-        import aiohttp  # noqa: F401
-        import fastapi  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise SlotwiseError(f"the gateway needs {error.name}", "pip install 'slotwise[gateway]'") from error
+    import aiohttp  # noqa: F401  (what is missing is said here, not in the log of a detached gateway)
+    import fastapi  # noqa: F401
+    import uvicorn  # noqa: F401
+
     if detach:
         from slotwise.gateway.process import running, start_detached
 

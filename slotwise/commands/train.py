@@ -31,8 +31,6 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Fine-tune a model's network; the best epoch's weights and the preprocessing go into the model's folder."""
-    import importlib.util
-
     from slotwise.errors import SlotwiseError
     from slotwise.model_spec import load_spec
     from slotwise.project import model_folder, own_folder
@@ -41,8 +39,6 @@ def train(
     spec = load_spec(folder)
     if "network" not in spec.options:
         raise SlotwiseError(f"the model {spec.name} is not made for training", 'name a network: [options] network = "resnet18"')
-    if importlib.util.find_spec("torch") is None:
-        raise SlotwiseError("training needs the Python package torch", 'pip install "slotwise[torch]"')
     if device not in ("auto", "cpu", "cuda"):
         raise SlotwiseError(f"there is no device {device!r}", "use auto, cpu or cuda")
     from dataclasses import asdict

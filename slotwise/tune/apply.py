@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotwise import project, render
-from slotwise.errors import SlotwiseError
 from slotwise.profiles import load_profile, section_of
 from slotwise.tune.space import Setting
 
@@ -63,10 +62,8 @@ def _set(table: Any, values: dict[str, Any], path: Path) -> list[str]:
 
 
 def _read(path: Path) -> TOMLDocument:
-    try:
-        import tomlkit
-    except ImportError as error:
-        raise SlotwiseError("--apply needs tomlkit", 'pip install "slotwise[tune]"') from error
+    import tomlkit
+
     return tomlkit.parse(path.read_text("utf-8"))
 
 

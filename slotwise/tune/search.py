@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
+import optuna
+
 from slotwise.errors import SlotwiseError
 from slotwise.load import Measured
 from slotwise.tune.simulate import Service, simulate
@@ -73,8 +75,6 @@ class Search:
         seed: int = 0,
         heard: Callable[[Trial], None] = lambda trial: None,
     ) -> None:
-        import optuna
-
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.bench, self.space, self.goal = bench, space, goal
         self.max_trials, self.seconds, self.heard = max_trials, seconds, heard
@@ -170,8 +170,6 @@ class Search:
             return Trial(setting, "failed", note=error.message)
 
     def _tell(self, trial: Trial) -> None:
-        import optuna
-
         try:
             params = self.space.params(trial.setting)
         except ValueError:
