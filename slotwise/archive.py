@@ -121,6 +121,23 @@ def verify(path: Path) -> None:
     inspect(path)
 
 
+def outdated(info: ArchiveInfo, folder: Path) -> str:
+    """The first file of the model's folder that the archive has otherwise, "" where there is none.
+
+    What make.py writes and an ONNX graph that the build converted are not looked at.
+    """
+    spec = load_spec(folder)
+    options = {key: value for key, value in info.model.get("options", {}).items() if key != "onnx"}
+    if spec.model_dump(mode="json", exclude_none=True) != {**info.model, "options": options}:
+        return "model.toml"
+    own = spec.handler.endswith(".py")
+    files = {info.handler: folder / spec.handler if own else project.handler_file(spec.handler)}
+    if not (folder / "make.py").is_file():
+        files |= {path: folder / path for path in spec.content() if path != spec.weights.onnx}
+    built = {entry.name: entry.sha256 for entry in info.entries}
+    return next((name for name, file in files.items() if file.is_file() and file_sha256(file) != built.get(name)), "")
+
+
 def extract(path: Path, out_dir: Path, *, trusted: bool = False, names: Collection[str] | None = None) -> Path:
     """Unpack into the new folder `out_dir`, as a server does; returns it.
 

@@ -33,13 +33,18 @@ def obtain(
         path = Path(what) if Path(what).exists() else model_store / what
         info = archive.inspect(path, need_digests=False)
         return info if path.resolve().parent == model_store.resolve() else _copy(info, model_store)
-    if "/" not in what and what not in project.models() and (model_store / f"{what}.mar").is_file():
-        return archive.inspect(model_store / f"{what}.mar", need_digests=False)
-    path = model_store / f"{load_spec(project.model_folder(what)).name}.mar"
+    stored = model_store / f"{what}.mar"
+    if "/" not in what and what not in project.models() and not (Path(what) / "model.toml").is_file() and stored.is_file():
+        return archive.inspect(stored, need_digests=False)
+    folder = project.model_folder(what)
+    path = model_store / f"{load_spec(folder).name}.mar"
     if not path.is_file():
         say(f"building {path.name}")
         path = archive.build(what, model_store)
-    return archive.inspect(path)
+    info = archive.inspect(path)
+    if changed := archive.outdated(info, folder):
+        say(f"{path.name} was built before {changed} was changed: `slotwise build {what}` takes the change over")
+    return info
 
 
 def registration(info: ArchiveInfo, profile: Profile, overrides: Mapping[str, str]) -> dict[str, Any]:

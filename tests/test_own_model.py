@@ -9,6 +9,7 @@ import pytest
 
 from slotwise import archive, scaffold
 from slotwise.check.run import check
+from slotwise.deploy import obtain
 from slotwise.errors import SlotwiseError
 from slotwise.worker.engines import load_engine
 from slotwise.worker.settings import Settings
@@ -31,6 +32,26 @@ def network(mine: Path) -> torch.nn.Module:
     net = build_module(mine / "net.py", "Net")
     net.load_state_dict(torch.load(mine / "weights.pt", weights_only=True))
     return net.eval()
+
+
+def test_an_archive_that_is_older_than_its_model_is_served_with_a_word(mine: Path) -> None:
+    heard: list[str] = []
+
+    def obtained() -> list[str]:
+        heard.clear()
+        obtain("mine", mine.parent / "store", say=heard.append)
+        return heard
+
+    assert obtained() == ["building mine.mar"]
+    assert obtained() == []
+    described = (mine / "model.toml").read_text("utf-8")
+    (mine / "model.toml").write_text(f"{described}\n[profiles.cpu]\nbatch_size = 3\n", "utf-8")
+    assert obtained() == ["mine.mar was built before model.toml was changed: `slotwise build mine` takes the change over"]
+    (mine / "model.toml").write_text(described, "utf-8")
+    assert obtained() == []
+    with (mine / "weights.pt").open("ab") as weights:
+        weights.write(b" ")
+    assert "before weights.pt was changed" in obtained()[0]
 
 
 def weights_section(mine: Path, lines: str) -> None:
