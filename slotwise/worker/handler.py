@@ -34,7 +34,7 @@ from slotwise.worker.errors import (
 from slotwise.worker.isolation import EngineDead, Isolation, Tally
 from slotwise.worker.outputs import finite, on_host
 from slotwise.worker.padding import Padding, pad_rows
-from slotwise.worker.settings import Settings
+from slotwise.worker.settings import Settings, pin_gpu
 
 logger = logging.getLogger(__name__)
 
@@ -115,6 +115,8 @@ class BatchHandler:
             mms_frames.install()
         else:
             report.quieten(context)
+        if context.gpu_id is not None:
+            pin_gpu(context.gpu_id)
         self.settings = Settings.load(context.model_dir, os.environ, context.gpu_id, context.batch_size)
         self.settings.limit_threads()
         self.engine = self.load(context.model_dir, self.settings)
@@ -123,7 +125,7 @@ class BatchHandler:
         threads = self.settings.decode_threads
         self.pool = ThreadPoolExecutor(threads, "decode") if threads > 1 else None
         if (item := self.example()) is not None:
-            self.isolation.prepare(item)
+            self.isolation.prepare(item, getattr(self.engine, "warm_up_runs", 1))
         self.meter = report.Meter()
         report.write(context, self.settings, self.engine, self.response_headers())
 

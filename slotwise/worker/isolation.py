@@ -101,14 +101,14 @@ class Isolation:
             logger.warning("out of memory: from now on at most %d rows at once", self.ceiling)
         return answers
 
-    def prepare(self, item: Any) -> None:
-        """Run one good item at every size that will be served, largest first; sizes that do not fit lower the ceiling.
+    def prepare(self, item: Any, runs: int = 1) -> None:
+        """Run one good item so often at every size that will be served, largest first; what does not fit lowers the ceiling.
 
         Raises what a size that fits raises: such an engine cannot serve.
         """
         for size in self.padding.sizes():
             try:
-                answer = self.attempt([item], size)[0]
+                answer = [self.attempt([item], size)[0] for _ in range(runs)][-1]
             except Exception as error:
                 if size == 1 or not is_out_of_memory(error):
                     raise

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -85,3 +85,9 @@ class Settings:
         """Tell every numeric library that is loaded later how many threads it may start."""
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"):
             os.environ[name] = str(self.threads)
+
+
+def pin_gpu(gpu_id: int, environ: MutableMapping[str, str] = os.environ) -> None:
+    """Show this worker only the GPU that the server dealt it, before a library looks: "cuda" is that one everywhere."""
+    visible = [name for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    environ["CUDA_VISIBLE_DEVICES"] = visible[gpu_id] if gpu_id < len(visible) else str(gpu_id)

@@ -116,6 +116,8 @@ def test_warm_up_runs_every_prepared_size_and_a_failing_one_stops_the_start(
     assert handler.handle(None, RawContext(model_dir=tmp_path, batch_size=8)) == []
     assert sizes == [8, 4, 2, 1]
     assert handler.isolation.ceiling == 4
+    handler.isolation.prepare(handler.example(), runs=2)
+    assert sizes[4:] == [8, 4, 4, 2, 2, 1, 1], "for an engine that specialises in its first runs"
 
     class Broken(Small):
         def load(self, model_dir: Any, settings: Settings) -> Any:

@@ -14,6 +14,7 @@ from slotwise.worker import errors as worker_errors
 from slotwise.worker.context import ServerContext
 from slotwise.worker.padding import Padding, ladder, pad_sequences
 from slotwise.worker.reading import body, deadline_s
+from slotwise.worker.settings import pin_gpu
 from tests.worker.toy import RawContext
 
 
@@ -97,6 +98,15 @@ def test_overrides_win_and_threads_stay_within_the_cores(tmp_path: Path) -> None
     assert settings.batch_size == 32
     assert settings.model == {"name": "m"}
     assert Settings.load(tmp_path / "nowhere", {}).engine == "auto"
+
+
+@pytest.mark.parametrize(
+    ("visible", "gpu_id", "wanted"), [("", 1, "1"), ("2,3", 1, "3"), ("GPU-a,GPU-b", 0, "GPU-a"), ("1", 1, "1")]
+)
+def test_a_worker_sees_only_the_gpu_that_it_was_dealt(visible: str, gpu_id: int, wanted: str) -> None:
+    environ = {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
+    pin_gpu(gpu_id, environ)
+    assert environ == {"CUDA_VISIBLE_DEVICES": wanted}
 
 
 def test_workers_share_the_cores() -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,9 +34,6 @@ class Engine(Protocol):
     name: str
     precision: str
     device: str
-
-    def warm_up(self, example: Any, sizes: Iterable[int]) -> None:
-        """Run one item, repeated to each of these batch sizes: what is prepared lazily is prepared afterwards."""
 
     def __call__(self, inputs: Any) -> Any:
         """[b, ...] to [b, ...]: exactly one output a row, in order."""

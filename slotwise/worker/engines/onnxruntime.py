@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,6 @@ class OnnxRuntimeEngine:
         self.session = session
         self.inputs = session.get_inputs()[0].name
         self.row_by_row = session.get_inputs()[0].shape[:1] == [1]
-
-    def warm_up(self, example: Any, sizes: Iterable[int]) -> None:
-        """Plan the memory of each size."""
-        for size in sizes:
-            self(np.stack([np.asarray(example)] * size))
 
     def __call__(self, inputs: Any) -> Any:
         """[b, ...] to [b, ...]."""

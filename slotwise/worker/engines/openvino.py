@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,6 @@ class OpenVinoEngine:
         self.request = compiled.create_infer_request()
         self.row_by_row = compiled.input(0).partial_shape[0].is_static
         self.precision = precision
-
-    def warm_up(self, example: Any, sizes: Iterable[int]) -> None:
-        """Prepare the kernels of each size."""
-        for size in sizes:
-            self(np.stack([np.asarray(example)] * size))
 
     def __call__(self, inputs: Any) -> Any:
         """[b, ...] to [b, ...], a copy: the engine's own memory is written again by the next call."""

@@ -7,11 +7,10 @@ import importlib.util
 import inspect
 import logging
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from slotwise.worker.engines.processor import cpu_precision
@@ -31,12 +30,7 @@ class TorchEngine:
         self.module = module
         self.precision = precision
         self.device = device
-
-    def warm_up(self, example: Any, sizes: Iterable[int]) -> None:
-        """TorchScript specialises in its first two runs of a shape."""
-        for size in sizes:
-            for _ in range(2):
-                self(np.stack([np.asarray(example)] * size))
+        self.warm_up_runs = 2 if isinstance(module, torch.jit.ScriptModule) else 1  # TorchScript specialises in its first two
 
     def __call__(self, inputs: Any) -> Any:
         """An array or tensor [b, ...] to a tensor [b, ...] on the host."""
