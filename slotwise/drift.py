@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from slotwise import archive, deploy
 from slotwise.archive import ArchiveInfo
+from slotwise.errors import SlotwiseError
 from slotwise.management import ManagementClient
 from slotwise.profiles import Profile, load_profile
 
@@ -94,15 +95,20 @@ class Difference:
 
 
 def read(record: ServerRecord) -> State:
-    """The state of a running server. Raises SlotwiseError where it does not answer or an archive is gone."""
+    """The state of a running server. Raises SlotwiseError where it does not answer or an archive is gone or another one."""
     models: list[Registered] = []
     with ManagementClient(record) as client:
         for listed in client.list():
             first = client.describe(listed.name)  # the default version: registered first, it becomes the default again
             others = [live for live in client.describe_all(listed.name) if live.version != first.version]
             for live in (first, *others):
-                path = record.model_store / live.archive.rpartition("/")[2]
-                models.append(Registered(live, archive.inspect(path, need_digests=False)))
+                info = archive.inspect(record.model_store / live.archive.rpartition("/")[2], need_digests=False)
+                if live.version not in ("", info.version):  # MMS may not know it
+                    raise SlotwiseError(
+                        f"{live.name} {live.version} is registered, but {info.path.name} now holds {info.version}",
+                        f"put its archive back, or unregister all versions of {live.name} and register it again",
+                    )
+                models.append(Registered(live, info))
     return State(record, record.effective_profile(), tuple(models))
 
 

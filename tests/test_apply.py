@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +14,7 @@ from slotwise.archive import ArchiveInfo
 from slotwise.drift import Declared, Difference, Registered, State
 from slotwise.errors import SlotwiseError
 from slotwise.live import LiveModel, Worker
+from slotwise.management import Listed
 from slotwise.ports import Ports
 from slotwise.profiles import load_profile
 from slotwise.record import ServerRecord
@@ -108,6 +111,25 @@ def test_plans() -> None:
     (_, after), *_ = apply.new_plan(state(live), declared())
     assert (before["batch_size"], before["initial_workers"], before["max_batch_delay"]) == (4, 3, 2)
     assert (after["batch_size"], after["initial_workers"]) == (32, 1)
+
+
+@pytest.mark.parametrize("versions", [["1.0", "2.0"], ["1.0"], ["2.0"], [""]])
+def test_an_archive_of_another_version_than_the_live_one_is_refused(
+    versions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = tuple(replace(LIVE, version=version) for version in versions)
+    client = SimpleNamespace(
+        list=lambda: [Listed("digits", "digits.mar")], describe=lambda name: live[0], describe_all=lambda name: live
+    )
+    built = replace(state().models[0].info, manifest={"model": {"modelName": "digits", "modelVersion": "2.0"}})
+    monkeypatch.setattr(drift, "ManagementClient", lambda record: nullcontext(client))
+    monkeypatch.setattr("slotwise.archive.inspect", lambda path, need_digests: built)
+    monkeypatch.setattr(ServerRecord, "effective_profile", lambda self: PROFILE)
+    if "1.0" in versions:
+        with pytest.raises(SlotwiseError, match=r"digits 1\.0 is registered, but digits\.mar now holds 2\.0"):
+            drift.read(record())
+    else:
+        assert [model.live.version for model in drift.read(record()).models] == versions
 
 
 class Servers:
