@@ -36,20 +36,22 @@ def build_app() -> typer.Typer:
     return app
 
 
-def _said(problem: SlotwiseError | ModuleNotFoundError) -> SlotwiseError:
-    """An optional package that is not installed is no trace either; any other missing module is a bug."""
+def _said(problem: SlotwiseError | ModuleNotFoundError | OSError) -> SlotwiseError:
+    """A file that cannot be used or an optional package that is missing is no bug of ours; another missing module is one."""
     if isinstance(problem, SlotwiseError):
         return problem
+    if isinstance(problem, OSError):
+        return SlotwiseError(f"{problem.filename}: {problem.strerror}" if problem.filename else str(problem))
     if (problem.name or "").split(".")[0] not in EXTRAS:
         raise problem
     return missing_package(problem.name or "", "this command")
 
 
 def main() -> None:
-    """Run the command line; a SlotwiseError becomes one line, a hint and exit code 1."""
+    """Run the command line; what a person can do something about becomes one line, a hint and exit code 1."""
     try:
         build_app()()
-    except (SlotwiseError, ModuleNotFoundError) as problem:
+    except (SlotwiseError, ModuleNotFoundError, OSError) as problem:
         error = _said(problem)
         sys.stderr.write(f"error: {error.message}\n")
         if error.hint:

@@ -94,10 +94,10 @@ def launch(record: ServerRecord, profile: Profile, home: Path, models: Mapping[s
     arguments += ["--ncs"] if record.kind == "torchserve" else []
     if models and not profile.model_api and record.kind == "torchserve":  # then nothing can be registered later
         arguments += ["--models", *(version["marName"] for model in models.values() for version in model.values())]
-    run_start_module(record, arguments, {"JAVA_HOME": str(home), **profile.environment(record.overrides)})
     try:
+        run_start_module(record, arguments, {"JAVA_HOME": str(home), **profile.environment(record.overrides)})
         pid = int((record.tmp_dir / ".model_server.pid").read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, subprocess.TimeoutExpired):
         raise SlotwiseError(f"{record.kind} did not start: {last_line(record)}", _log_hint(record)) from None
     return ServerRecord(**{**record.__dict__, "pid": pid})
 
