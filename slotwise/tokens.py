@@ -8,6 +8,7 @@ is read again first: somebody else may have renewed it. MMS has no tokens.
 from __future__ import annotations
 
 import json
+import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 TokenKind = Literal["inference", "management"]
 
 MARGIN = timedelta(seconds=5)
+AGAIN_S = 0.1
 REFUSED = ("InvalidKeyException",)
 
 
@@ -58,7 +60,11 @@ def was_refused(response: httpx.Response) -> bool:
 def _keys(record: ServerRecord) -> dict[str, Any]:
     path = record.state_dir / "key_file.json"
     try:
-        keys: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        try:
+            keys: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        except ValueError:  # the server is just writing it
+            time.sleep(AGAIN_S)
+            keys = json.loads(path.read_text("utf-8"))
         return keys
     except (OSError, ValueError) as error:
         raise SlotwiseError(

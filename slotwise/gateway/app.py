@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -23,6 +24,8 @@ from slotwise.gateway.catalog import Card
 from slotwise.gateway.forward import Forward, Send
 from slotwise.gateway.gateway import Gateway
 from slotwise.gateway.upstream import BROKEN
+
+log = logging.getLogger("slotwise.gateway")
 
 STATIC = Path(__file__).parent / "static"
 FRESH_S = 1.0
@@ -51,7 +54,7 @@ class Guarded:
         await self.app(scope, receive, guarded)
 
 
-def build_app(gateway: Gateway) -> FastAPI:
+def build_app(gateway: Gateway) -> Guarded:
     """The application of one gateway; it follows the server for as long as it runs."""
 
     @asynccontextmanager
@@ -76,9 +79,8 @@ def build_app(gateway: Gateway) -> FastAPI:
     _add_pages(app, gateway)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _crash)
-    app.add_middleware(Guarded)
     openapi.describe(app)
-    return app
+    return Guarded(app)  # around all, also around what answers a crash
 
 
 def _add_forwards(app: FastAPI, gateway: Gateway) -> None:
@@ -168,5 +170,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 async def _crash(request: Request, _: Exception) -> Response:
-    """The trace goes to the log (uvicorn writes it); the client gets a sentence."""
-    return await _http_error(request, HTTPException(500, "the gateway failed on this request"))
+    """The client gets a sentence, the log its request id; uvicorn writes the trace below it."""
+    answer = await _http_error(request, HTTPException(500, replies.CRASH))
+    log.error("%s %s", answer.headers["x-request-id"], request.url.path)
+    return answer

@@ -6,6 +6,7 @@ slot wrote (a dead worker), is tried once more within the deadline. A slot's own
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
@@ -13,6 +14,7 @@ from typing import Any
 
 import aiohttp
 
+from slotwise.errors import SlotwiseError
 from slotwise.gateway import replies
 from slotwise.gateway.ask import Ask, Receive, Scope
 from slotwise.gateway.gateway import Gateway
@@ -46,6 +48,9 @@ class Forward:
             body = replies.error_body(status, refused.message, ask.identity)
         except ClientGone:
             status, headers, body = CLIENT_GONE, [], b""
+        except Exception:
+            log.exception("%s %s", ask.identity, ask.target)
+            status, headers, body = 500, [replies.JSON_TYPE], replies.error_body(500, replies.CRASH, ask.identity)
         finally:
             ask.let_go()
         seconds = None if ask.sent_at is None else time.monotonic() - ask.sent_at
@@ -91,6 +96,9 @@ class Forward:
             raise Refused(504, "the model server did not answer before the deadline") from None
         except OSError as error:
             return None, type(error).__name__
+        except SlotwiseError as error:
+            log.warning("%s %s", ask.identity, error)
+            return Answer(503, [], b"the model server's token could not be renewed"), ""
         return answer, ""
 
     async def _send_with_token(self, upstream: Upstream, ask: Ask, fresh: bool) -> Answer:
@@ -99,8 +107,9 @@ class Forward:
         token = upstream.token
         answer = await upstream.send(ask.target, ask.headers, ask.body, ask.left_s, fresh)
         refused = answer.status in (400, 401, 403) and not answer.from_slot and b"oken" in answer.body
-        if refused and upstream.token == token:
-            await upstream.renew_token()
+        if refused:
+            async with asyncio.timeout(ask.left_s):
+                await upstream.renew_token(token)
         if refused and upstream.token != token:  # perhaps by another request that was refused beside this one
             return await upstream.send(ask.target, ask.headers, ask.body, ask.left_s, fresh)
         return answer

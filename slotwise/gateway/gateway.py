@@ -152,7 +152,7 @@ class Gateway:
         new = Upstream(record, self.backend.auth)
         old, first = self.upstream, self.upstream is None
         try:
-            await new.renew_token()
+            await new.renew_token(new.token)
         except SlotwiseError as error:
             log.warning("no token for the server: %s", error)
         await self._read_models(record)

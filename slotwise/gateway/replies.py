@@ -25,6 +25,7 @@ SECURITY: Headers = [
     (b"permissions-policy", b"camera=(self), microphone=(), geolocation=()"),
 ]
 ANSWER: Headers = [(b"cache-control", b"no-store")]
+CRASH = "the gateway failed on this request"
 JSON_TYPE = (b"content-type", b"application/json")
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}").fullmatch

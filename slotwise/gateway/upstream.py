@@ -41,6 +41,7 @@ class Upstream:
         self.record, self._auth = record, auth
         self.in_flight = 0
         self.token: Mapping[str, str] = {}
+        self._renewal: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()
         self._idle.set()
         self._base = record.inference_url.rstrip("/")
@@ -57,8 +58,17 @@ class Upstream:
             trust_env=False,
         )
 
-    async def renew_token(self) -> None:
-        """Read the server's token again: it has expired, or somebody else has renewed it."""
+    async def renew_token(self, refused: Mapping[str, str]) -> None:
+        """Read the server's token again: `refused` has expired, or somebody else has renewed it.
+
+        Once for all who ask meanwhile: each renewal makes the last token worthless. Raises SlotwiseError, for all of them.
+        """
+        if self.token == refused:
+            if self._renewal is None or self._renewal.done():
+                self._renewal = asyncio.create_task(self._renew_token())
+            await asyncio.shield(self._renewal)
+
+    async def _renew_token(self) -> None:
         self.token = await asyncio.to_thread(self._auth, self.record)
 
     async def send(self, target: str, headers: Mapping[str, str], body: bytes, timeout_s: float, fresh: bool) -> Answer:

@@ -51,6 +51,7 @@ class StandIn:
     gate: asyncio.Event | None = None  # while set and not open, every prediction waits
     likely: bool = False  # answer as the models would: labels, captions, translations, a 400 for what is no picture
     port: int = 0
+    renewals: int = 0
 
     async def __aenter__(self) -> StandIn:
         self._server = await asyncio.start_server(self._connection, "127.0.0.1", self.port, backlog=1000)
@@ -71,8 +72,14 @@ class StandIn:
     def record(self, folder: Path) -> ServerRecord:
         """The record that a gateway in front of it reads."""
         ports = Ports(self.port, self.port, self.port)
-        (folder / "key_file.json").write_text(json.dumps({"inference": {"key": self.token}, "management": {"key": "m"}}))
+        self._key_file = folder / "key_file.json"
+        self.write_keys()
         return ServerRecord("default", "torchserve", self.port, ports, "cpu", {}, folder, folder, folder, f"run-{self.name}")
+
+    def write_keys(self, ends: str = "9999-01-01T00:00:00+00:00") -> None:
+        """The file of tokens; the one for inference ends then."""
+        inference = {"key": self.token, "expiration time": ends}
+        self._key_file.write_text(json.dumps({"inference": inference, "management": {"key": "m"}, "API": {"key": "api"}}))
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
@@ -127,6 +134,11 @@ class StandIn:
         if path == "/models":
             return _http(200, {"models": [{"modelName": name, "modelUrl": f"{name}.mar"} for name in self.models]}, {})
         name = path.rsplit("/", 1)[1]
+        if name == "token":
+            self.renewals += 1
+            self.token = f"renewed-{self.renewals}"
+            self.write_keys()
+            return _http(200, {}, {})
         if name == "metrics":
             return _http(200, {}, {})
         workers = [{"id": str(i), "pid": os.getpid(), "status": "READY", "memoryUsage": 1} for i in range(self.models[name])]

@@ -11,10 +11,13 @@ from typing import Any
 import httpx
 import pytest
 
+from slotwise.tokens import auth_headers
+
 from .conftest import MakeFront
 from .standin import StandIn
 
 pytestmark = pytest.mark.anyio
+EXPIRED = "2000-01-01T00:00:00+00:00"
 
 
 def error(answer: httpx.Response) -> dict[str, Any]:
@@ -151,6 +154,49 @@ async def test_a_new_token_is_read_for_every_request_that_was_refused(make_front
     front.server.record(front.record.state_dir)  # a renewed key file
     answers = await asyncio.gather(*(front.predict() for _ in range(8)))
     assert [answer.status_code for answer in answers] == [200] * 8
+
+
+async def test_an_expired_token_is_renewed_once_for_all_that_were_refused(make_front: MakeFront) -> None:
+    front = await make_front(in_flight=32)
+    front.server.token = "nobody has it"
+    front.server.write_keys(EXPIRED)
+    answers = await asyncio.gather(*(front.predict() for _ in range(32)))
+    assert [answer.status_code for answer in answers] == [200] * 32
+    assert front.server.renewals == 1
+
+
+async def test_a_token_that_cannot_be_renewed_is_a_503(make_front: MakeFront) -> None:
+    front = await make_front()
+    front.server.token = "nobody has it"
+    assert front.record is not None
+    (front.record.state_dir / "key_file.json").unlink()
+    answer = await front.predict()
+    assert error(answer)["message"] == "the model server's token could not be renewed"
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    assert 'slotwise_requests_total{model="digits",status="503"} 1.0' in (await front.client.get("/metrics")).text
+
+
+async def test_a_key_file_that_is_just_being_written_is_read_again(
+    make_front: MakeFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    front = await make_front()
+    assert front.record is not None
+    (front.record.state_dir / "key_file.json").write_text("")
+    monkeypatch.setattr("slotwise.tokens.time.sleep", lambda seconds: front.server.write_keys())
+    assert auth_headers(front.record) == {"Authorization": "Bearer token"}
+
+
+async def test_a_crash_is_a_guarded_500_with_the_logs_request_id(
+    make_front: MakeFront, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    front = await make_front()
+    monkeypatch.setattr(front.gateway, "limit", None)
+    monkeypatch.setattr(front.gateway, "described", None)
+    for answer in (await front.predict(), await front.client.get("/models")):
+        assert error(answer)["message"] == "the gateway failed on this request"
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert answer.headers["x-request-id"] in caplog.text
+    assert 'slotwise_requests_total{model="digits",status="500"} 1.0' in (await front.client.get("/metrics")).text
 
 
 async def test_the_clients_request_id_is_kept_where_it_is_harmless(make_front: MakeFront) -> None:
