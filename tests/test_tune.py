@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +17,9 @@ from slotwise.errors import SlotwiseError
 from slotwise.load import Measured, Plan
 from slotwise.management import Listed
 from slotwise.offline import Line, fit
+from slotwise.ports import Ports
+from slotwise.profiles import load_profile
+from slotwise.record import ServerRecord
 from slotwise.tune import guard
 from slotwise.tune.finals import Finalist, decide, play
 from slotwise.tune.live import LiveBench
@@ -253,3 +257,23 @@ def test_the_guard_asks_again_until_the_trial_models_stay_away(monkeypatch: pyte
     server = Server()
     guard.clear(server, {"tune-digits-1"})  # type: ignore[arg-type]
     assert server.there == ["digits"]
+
+
+def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServerRecord:
+    """The record of a server that the gateway swapped in: its files are in default-b, server.json is not."""
+    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path))
+    here, lives = tmp_path / "default", tmp_path / "default-b"
+    here.mkdir()
+    lives.mkdir()
+    record = ServerRecord("default", "mms", 0, Ports(), "cpu", {}, tmp_path, lives, tmp_path, "run")
+    (lives / "profile.json").write_text(load_profile("cpu", environ={}).model_dump_json(), "utf-8")
+    record.save(here)
+    return record
+
+
+def test_the_guard_lives_also_after_a_profile_swap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = tmp_path / "tune-digits-1.mar"
+    archive.touch()
+    with LiveBench(started(tmp_path, monkeypatch), SimpleNamespace(name="digits"), []) as bench:  # type: ignore[arg-type]
+        bench.guard.registers("tune-digits-1", archive)
+    assert not archive.exists()

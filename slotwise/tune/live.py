@@ -6,10 +6,9 @@ import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slotwise import load, load_tools
+from slotwise import load, load_tools, project
 from slotwise.bodies import Body
 from slotwise.errors import SlotwiseError
 from slotwise.inference import auth_headers
@@ -57,7 +56,7 @@ class LiveBench:
         self.timeout_s = record.effective_profile().response_timeout_s
 
     def __enter__(self) -> LiveBench:
-        self.guard = Guard(self.record.state_dir)
+        self.guard = Guard(project.state_root() / self.record.name)  # after a swap another folder than state_dir
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -116,8 +115,3 @@ class LiveBench:
         archive = self.record.model_store / f"{name}.mar"
         archive.unlink(missing_ok=True)
         self.guard.unregistered(name, archive)
-
-
-def leftovers(store: Path) -> list[Path]:
-    """Archives of trials in a model store; there are none while no tuner runs."""
-    return sorted(store.glob("tune-*-*-*.mar"))
