@@ -5,6 +5,7 @@
                -> what is in flight at the old one is answered -> the old one is stopped
 
 Until the record is written nothing has changed: when the new server does not come up, the old one just goes on.
+From then until it is stopped the old one is called NAME-old, so that `slotwise stop` always finds both.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable
 
 from slotwise import project
 from slotwise.errors import SlotwiseError
-from slotwise.gateway.process import GatewayRecord, running
+from slotwise.gateway.process import running
 from slotwise.server import Ports, ServerRecord
 from slotwise.server import running as running_server
 from slotwise.server import stop as stop_server
@@ -32,11 +33,13 @@ def swap(old: ServerRecord, start_ready: StartReady, say: Callable[[str], None] 
 
     start_ready starts a server of that (temporary) name on these ports, registers every model and returns once all are
     READY; when it raises, nothing of it is left running, `old` goes on serving, and the error is raised here.
+    Where the gateway does not follow, or Ctrl-C comes before it has, both go on running, and `say` tells how to end them.
     """
-    spare = _spare_name(old)
-    leftover = running_server(spare)
-    if leftover is not None:
-        stop_server(leftover)  # of a swap that was killed half-way
+    spare, former = _spare_name(old), f"{old.name}-old"
+    for name in (spare, former):
+        leftover = running_server(name)
+        if leftover is not None and leftover.run_id != old.run_id:
+            stop_server(leftover)  # of a swap that ended half-way
     try:
         new = start_ready(spare, Ports.free())
     except BaseException:
@@ -44,12 +47,16 @@ def swap(old: ServerRecord, start_ready: StartReady, say: Callable[[str], None] 
         if failed is not None:
             stop_server(failed)
         raise
+    leaving = dataclasses.replace(old, name=former)
+    leaving.save(project.state_dir(former))
     new = _adopt(new, old.name)
-    gateway = running(old.name)
-    if gateway is not None:
-        _wait_until_moved(gateway, new, say)
+    try:
+        _wait_until_moved(new, say)
+    except BaseException:
+        say(f"both servers run: `slotwise stop {former}` ends the old one, `slotwise stop {new.name}` the new one")
+        raise
     say(f"stopping the old {old.kind} (pid {old.pid})")
-    stop_server(old)
+    stop_server(leaving)
     return new
 
 
@@ -67,14 +74,21 @@ def _adopt(new: ServerRecord, name: str) -> ServerRecord:
     return adopted
 
 
-def _wait_until_moved(gateway: GatewayRecord, new: ServerRecord, say: Callable[[str], None]) -> None:
-    """Wait until the gateway sends every request to `new` and none is in flight at an earlier server."""
+def _wait_until_moved(new: ServerRecord, say: Callable[[str], None]) -> None:
+    """Wait until the gateway, if one runs, sends every request to `new` and none is in flight at an earlier server."""
+    gateway = running(new.name)
+    if gateway is None:
+        return
     say(f"the gateway at {gateway.url} switches over")
-    deadline = time.monotonic() + FOLLOW_TIMEOUT_S
-    while (gateway.status()["server"] or {}).get("pid") != new.pid:
-        if time.monotonic() > deadline:
-            raise SlotwiseError("the gateway did not follow to the new server", "both servers run; `slotwise stop` ends them")
-        time.sleep(POLL_S)
-    deadline = time.monotonic() + DRAIN_TIMEOUT_S
-    while gateway.status()["leaving"] and time.monotonic() < deadline:
-        time.sleep(POLL_S)
+    try:
+        deadline = time.monotonic() + FOLLOW_TIMEOUT_S
+        while (gateway.status()["server"] or {}).get("pid") != new.pid:
+            if time.monotonic() > deadline:
+                raise SlotwiseError("the gateway did not follow to the new server")
+            time.sleep(POLL_S)
+        deadline = time.monotonic() + DRAIN_TIMEOUT_S
+        while gateway.status()["leaving"] and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+    except SlotwiseError:
+        if gateway.alive():  # else nobody is left who could send to the old one
+            raise
