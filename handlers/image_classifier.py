@@ -10,7 +10,7 @@ import numpy as np
 
 from slotwise.worker import BatchHandler, Headers, Request, Settings
 from slotwise.worker.images import Recipe
-from slotwise.worker.labels import classified, in_words, probabilities
+from slotwise.worker.labels import classified, in_words, probabilities, wants_softmax
 
 
 class ImageClassifier(BatchHandler):
@@ -42,7 +42,8 @@ class ImageClassifier(BatchHandler):
         return ((pixels - self.mean) / self.std).transpose(0, 3, 1, 2) if self.floats else pixels
 
     def predict(self, inputs: Any) -> Any:
-        return probabilities(super().predict(inputs))
+        outputs = super().predict(inputs)
+        return probabilities(outputs) if wants_softmax(self.model) else outputs
 
     def encode(self, output: Any, item: Any) -> dict[str, Any]:
         answer = classified(output, self.model.get("labels", []), self.model.get("top_k", 5))

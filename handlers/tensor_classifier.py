@@ -1,6 +1,7 @@
 """A tensor in (raw little-endian by `input.dtype` and `input.shape`, .npy, JSON nested lists), a label and probabilities out.
 
-`input.mean` and `input.std` are applied a channel. [options] softmax = false: the graph ends in a softmax of its own.
+`input.mean` and `input.std` are applied a channel. [options] softmax = false: the model ends in a softmax of its own (a build sees
+that of an ONNX graph by itself).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from slotwise.worker import BadRequest, BatchHandler, Headers, Request, Settings, Unprocessable
-from slotwise.worker.labels import classified, in_words, probabilities
+from slotwise.worker.labels import classified, in_words, probabilities, wants_softmax
 
 USUAL = {"mean": 0, "std": 1}
 
@@ -49,7 +50,7 @@ class TensorClassifier(BatchHandler):
 
     def predict(self, inputs: Any) -> Any:
         outputs = super().predict(inputs)
-        return probabilities(outputs) if self.model.get("options", {}).get("softmax", True) else outputs
+        return probabilities(outputs) if wants_softmax(self.model) else outputs
 
     def from_npy(self, body: bytes) -> Any:
         try:

@@ -3,7 +3,7 @@
 #   all                the model server with every archive of /models, and the gateway; when one ends, both do
 #   server, gateway    one of them; two containers share /state, the network and the process namespace
 #   ready, alive       probes: every model has a READY worker; the model server answers
-#   wait-for-gateway   return once the gateway is gone, at most 45 s later: it finishes what is in flight first
+#   wait-for-gateway   return once the gateway is gone, at most 70 s later: it finishes what is in flight first (--timeout-s 60)
 set -eu
 shopt -s nullglob
 record=$SLOTWISE_HOME/default/gateway.json # there while a gateway runs
@@ -39,6 +39,6 @@ case $word in
     gateway) gateway "$@" ;;
     ready) if [ -e "$record" ]; then [ "$(status 8000 /ready)" = 200 ]; else slotwise ready; fi ;;
     alive) [ -n "$(status 8080 /ping)" ] ;;
-    wait-for-gateway) for _ in {1..90}; do [ -e "$record" ] || exit 0; sleep 0.5; done ;;
+    wait-for-gateway) for _ in {1..140}; do [ -e "$record" ] || exit 0; sleep 0.5; done ;;
     *) exec slotwise "$word" "$@" ;;
 esac

@@ -34,8 +34,8 @@ def fit(spec: ModelSpec, sources: list[Path]) -> tuple[ModelSpec, list[Path], di
 def prepare(spec: ModelSpec, source: Path) -> tuple[Path | None, dict[str, Any]]:
     """A folder that holds the graph to serve instead of `source` (None: nothing had to be changed), and what became of it.
 
-    The facts: "batch" is "dynamic", "made dynamic" or "row by row"; "opset" the version, or `9 -> 17`; "input" its name.
-    Raises SlotwiseError where the graph is not one tensor of spec.input.shape in.
+    The facts: "batch" is "dynamic", "made dynamic" or "row by row"; "opset" the version, or `9 -> 17`; "input" its name;
+    "softmax" is there where the graph ends in one. Raises SlotwiseError where the graph is not one tensor of spec.input.shape in.
     """
     import onnx
 
@@ -50,6 +50,8 @@ def prepare(spec: ModelSpec, source: Path) -> tuple[Path | None, dict[str, Any]]
     first = tensor.type.tensor_type.shape.dim[0]
     opset = next(o.version for o in graph.opset_import if o.domain in ("", "ai.onnx"))
     facts: dict[str, Any] = {"input": tensor.name, "opset": str(opset)}
+    if any(node.op_type == "Softmax" and graph.graph.output[0].name in node.output for node in graph.graph.node):
+        facts["softmax"] = True  # the handlers add none then
     if opset >= OPSET and not first.HasField("dim_value"):
         return None, {**facts, "batch": "dynamic"}
     if first.HasField("dim_value") and first.dim_value != 1:

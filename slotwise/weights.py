@@ -77,7 +77,8 @@ def _key(folder: Path, spec: ModelSpec, weights: str | None) -> str:
     """A digest of all that make.py's result depends on; what only concerns serving (batch sizes, say) is left out."""
     inputs = spec.model_dump_json(include={"labels", "input", "weights", "options"})
     digest = hashlib.sha256(inputs.encode())
-    for file in sorted(path for kind in ("*.py", "*.pt", "*.npz", "training.json") for path in folder.glob(kind)):
+    read = ("*.py", "*.pt", "*.npz", "training.json", "calibration/*")
+    for file in sorted(path for kind in read for path in folder.glob(kind)):
         digest.update(f"\n{file.name}\n".encode() + file.read_bytes())
     digest.update(f"\nweights {weights}\n".encode())
     path = Path(weights or "")

@@ -12,6 +12,7 @@ from slotwise.errors import SlotwiseError
 from slotwise.model_spec import ModelSpec
 from slotwise.onnx_graph import prepare
 from slotwise.project import state_root
+from slotwise.worker.labels import wants_softmax
 from slotwise.worker.settings import Settings
 
 onnx = pytest.importorskip("onnx")
@@ -108,6 +109,20 @@ def test_a_dynamic_graph_of_a_new_opset_is_left_alone(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_said(tmp_path: Path, batch: int, described: dict[str, Any], said: str) -> None:
     with pytest.raises(SlotwiseError, match=said):
         prepare(spec(**described), graph(tmp_path / "old.onnx", [batch, 144], batch=batch))
+
+
+def test_a_softmax_at_the_end_is_seen_and_not_applied_twice(tmp_path: Path) -> None:
+    path = graph(tmp_path / "old.onnx", [-1, 144], "n", opset=17)
+    assert "softmax" not in prepare(spec(), path)[1]
+    model = onnx.load(path)
+    model.graph.node[-1].output[0] = "logits"
+    model.graph.node.append(onnx.helper.make_node("Softmax", ["logits"], ["y"]))
+    onnx.save(model, path)
+    facts = prepare(spec(), path)[1]
+    assert facts["softmax"] is True
+    assert wants_softmax({}) is wants_softmax({"options": {"onnx": {}}}) is True
+    assert wants_softmax({"options": {"onnx": facts}}) is wants_softmax({"options": {"softmax": False}}) is False
+    assert wants_softmax({"options": {"onnx": facts, "softmax": True}}) is True
 
 
 def test_no_graph_at_all(tmp_path: Path) -> None:

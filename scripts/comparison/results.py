@@ -30,7 +30,7 @@ def machine() -> dict[str, Any]:
         "avx512": "avx512f" in flags,
         "vnni": bool(flags & {"avx512_vnni", "avx_vnni"}),
         "bf16": has_bf16(),
-        "system": platform.platform(),
+        "system": platform.system(),
         "python": platform.python_version(),
         "packages": packages,
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,12 @@ def probabilities(logits: Any) -> Any:
     with np.errstate(invalid="ignore"):
         values = np.exp(values - values.max(axis=1, keepdims=True))
         return values / values.sum(axis=1, keepdims=True)
+
+
+def wants_softmax(model: Mapping[str, Any]) -> bool:
+    """Whether a model's outputs are logits: [options] softmax says, else what the build saw of its ONNX graph, else yes."""
+    options = model.get("options", {})
+    return bool(options.get("softmax", not options.get("onnx", {}).get("softmax")))
 
 
 def classified(row: Any, labels: Sequence[str], top_k: int) -> dict[str, Any]:
