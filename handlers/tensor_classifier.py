@@ -1,7 +1,7 @@
 """A tensor in (raw little-endian by `input.dtype` and `input.shape`, .npy, JSON nested lists), a label and probabilities out.
 
-`input.mean` and `input.std` are applied a channel. [options] softmax = false: the model ends in a softmax of its own (a build sees
-that of an ONNX graph by itself).
+`input.mean` and `input.std` are applied a channel. [options] softmax = false: the model ends in a softmax of its own (of an
+ONNX graph the build sees that by itself).
 """
 
 from __future__ import annotations

@@ -35,7 +35,9 @@ def prepare(spec: ModelSpec, source: Path) -> tuple[Path | None, dict[str, Any]]
     """A folder that holds the graph to serve instead of `source` (None: nothing had to be changed), and what became of it.
 
     The facts: "batch" is "dynamic", "made dynamic" or "row by row"; "opset" the version, or `9 -> 17`; "input" its name;
-    "softmax" is there where the graph ends in one. Raises SlotwiseError where the graph is not one tensor of spec.input.shape in.
+    "softmax" is there where the graph ends in one.
+
+    Raises SlotwiseError where the graph is not one tensor of spec.input.shape in.
     """
     import onnx
 
