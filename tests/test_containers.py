@@ -15,6 +15,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from slotwise.gateway.gateway import Options
+from slotwise.gateway.run import Listen
+from slotwise.server import STOP_TIMEOUT_S
+
 ROOT = Path(__file__).resolve().parent.parent
 ENTRY = ROOT / "scripts" / "container-entry.sh"
 DOCKERFILES = ("Dockerfile", "Dockerfile.ei")
@@ -75,6 +79,19 @@ def test_compose_runs_it_locked_down() -> None:
     other = yaml.safe_load((ROOT / "compose.ei.yaml").read_text("utf-8"))["services"]["slotwise"]
     assert other["extends"] == {"file": "compose.yaml", "service": "slotwise"}
     assert other["build"]["dockerfile"] == "Dockerfile.ei"
+
+
+def test_kubernetes_gives_the_longest_request_its_time() -> None:
+    """The gateway's preStop and its drain; then the server ends, which waits for it."""
+    listen, options = Listen(), Options()
+    drain_s = listen.drain_delay_s + options.timeout_s + 1
+    pod = yaml.safe_load((ROOT / "k8s" / "base" / "deployment.yaml").read_text("utf-8"))["spec"]["template"]["spec"]
+    container = next(container for container in pod["containers"] if container["name"] == "gateway")
+    delay_s = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
+    polls = re.search(r"\{1\.\.(\d+)\}.*sleep 0\.5", ENTRY.read_text("utf-8"))
+    assert polls
+    assert int(polls[1]) / 2 > delay_s + drain_s
+    assert pod["terminationGracePeriodSeconds"] >= int(polls[1]) / 2 + STOP_TIMEOUT_S + 5
 
 
 @pytest.fixture

@@ -18,22 +18,26 @@ from slotwise import project
 from slotwise.errors import SlotwiseError
 
 START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 35.0  # it finishes what is in flight first
+STOP_GRACE_S = 5.0
 
 
 @dataclass(frozen=True)
 class GatewayRecord:
-    """A gateway in front of the server `name`. `started` tells its pid from a later process of the same number."""
+    """A gateway in front of the server `name`. `started` tells its pid from a later process of the same number.
+
+    drain_s: how long it may take after SIGTERM, to finish what is in flight.
+    """
 
     name: str
     pid: int
     started: float
     url: str
+    drain_s: float
 
     @classmethod
-    def of_this_process(cls, name: str, url: str) -> GatewayRecord:
+    def of_this_process(cls, name: str, url: str, drain_s: float) -> GatewayRecord:
         """The record of the process that asks."""
-        return cls(name, os.getpid(), psutil.Process().create_time(), url)
+        return cls(name, os.getpid(), psutil.Process().create_time(), url, drain_s)
 
     @property
     def page(self) -> str:
@@ -98,7 +102,7 @@ def stop(name: str = "default") -> bool:
         process = psutil.Process(record.pid)
         process.terminate()
         try:
-            process.wait(STOP_TIMEOUT_S)
+            process.wait(record.drain_s + STOP_GRACE_S)
         except psutil.TimeoutExpired:
             process.kill()
             process.wait(5)

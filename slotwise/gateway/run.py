@@ -1,20 +1,20 @@
 """The gateway's process: two ports, one loop, and an orderly end.
 
 On SIGTERM or Ctrl-C readiness goes off and answers say `connection: close`; after `drain_delay_s`, in which a load
-balancer notices, no connection is accepted any more; what is in flight is finished; then the process ends. A second
-signal ends it at once.
+balancer notices, no connection is accepted any more; what is in flight is finished, which takes as long as a request
+may take; then the process ends. A second signal ends it at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import socket
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING
 
 import uvicorn
 
@@ -24,11 +24,7 @@ from slotwise.gateway.backend import server_backend
 from slotwise.gateway.gateway import Gateway, Options
 from slotwise.gateway.process import GatewayRecord, running
 
-if TYPE_CHECKING:
-    pass
-
 KEEP_ALIVE_S = 75
-DRAIN_S = 30
 
 
 @dataclass(frozen=True)
@@ -77,6 +73,7 @@ def serve(name: str, listen: Listen, options: Options, say: Callable[[str], None
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     gateway = Gateway(server_backend(name), options)
+    finish_s = math.ceil(options.timeout_s) + 1  # with the grace that the server's own 504 has
     config = uvicorn.Config(
         build_app(gateway),
         http="httptools",
@@ -86,10 +83,11 @@ def serve(name: str, listen: Listen, options: Options, say: Callable[[str], None
         log_level="warning",
         server_header=False,
         timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=DRAIN_S,
+        timeout_graceful_shutdown=finish_s,
     )
     shown = "127.0.0.1" if listen.host in ("0.0.0.0", "::") else listen.host
-    record = GatewayRecord.of_this_process(name, f"http://{shown}:{sockets[0].getsockname()[1]}")
+    url = f"http://{shown}:{sockets[0].getsockname()[1]}"
+    record = GatewayRecord.of_this_process(name, url, listen.drain_delay_s + finish_s)
 
     def is_up() -> None:
         record.save()

@@ -14,10 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
+import uvicorn
 
 from slotwise.errors import SlotwiseError
-from slotwise.gateway import process
+from slotwise.gateway import process, run
+from slotwise.gateway.gateway import Options
 from slotwise.gateway.process import GatewayRecord
 
 from .standin import StandIn
@@ -91,6 +94,19 @@ async def test_sigterm_finishes_what_is_in_flight(server: StandIn) -> None:
         await asyncio.sleep(0.02)
     with pytest.raises(httpx.ConnectError):
         await predict(record)
+
+
+async def test_the_end_waits_as_long_as_a_request_may_take(server: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    configs: list[uvicorn.Config] = []
+    monkeypatch.setattr(uvicorn.Server, "run", lambda self, sockets: (configs.append(self.config), sockets[0].close()))
+    run.serve("default", run.Listen(port=0, translation_port=-1), Options(timeout_s=90.5), print)
+    assert configs[0].timeout_graceful_shutdown == 92
+    record = await start(*OPTIONS, "--timeout-s", "90.5")
+    assert record.drain_s == 92.3
+    patience: list[float] = []
+    monkeypatch.setattr(psutil.Process, "wait", lambda self, timeout_s: patience.append(timeout_s))
+    assert process.stop()
+    assert patience[0] > 92.3
 
 
 async def test_in_the_foreground_it_prints_the_page_and_exits_with_0(server: StandIn, tmp_path: Path) -> None:
