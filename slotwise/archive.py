@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import struct
 import time
 import zipfile
+import zlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -146,8 +148,12 @@ def extract(path: Path, out_dir: Path, *, trusted: bool = False, names: Collecti
     if not trusted:
         verify(path)
     with _opened(path) as source:
-        out_dir.mkdir(parents=True)
-        source.extractall(out_dir, names)
+        try:
+            out_dir.mkdir(parents=True)
+            source.extractall(out_dir, names)
+        except OSError as error:
+            hint = "name a new folder where there is room"
+            raise SlotwiseError(f"{path.name} cannot be unpacked to {out_dir}: {error}", hint) from error
     return out_dir
 
 
@@ -169,7 +175,7 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
         with zipfile.ZipFile(path) as source:
             check_entries(path, source)
             yield source
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, OSError, ValueError) as error:
+    except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, OSError, ValueError) as error:
         raise SlotwiseError(f"{path.name} is truncated or damaged: {error}", "get a fresh copy or build it again") from error
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import stat
+import struct
 import zipfile
+import zlib
 from pathlib import Path, PurePosixPath
+from typing import IO
 
 from slotwise.errors import SlotwiseError
 
@@ -12,8 +15,10 @@ MAX_ENTRIES = 10_000
 MAX_UNPACKED_BYTES = 32 << 30
 MAX_RATIO = 200  # unpacked to packed; real weights stay below 10
 SMALL_BYTES = 1 << 20  # a file below this may be as compressible as it likes
-LOCAL_HEADER_BYTES = 30
-DESCRIPTOR_BYTES = 24  # what may follow an entry whose size was not known when it was written
+BLOCK_BYTES = 1 << 14  # it inflates to 16 MiB at most
+HEADER = struct.Struct("<6xHH8xLLHH")  # flags, method, sizes packed and unpacked, lengths of name and extra
+ZIP64_TAG = 1
+DESCRIPTOR_BYTES = 24  # at most
 DESCRIPTOR_FLAG, ENCRYPTED_FLAG = 0x08, 0x01
 STRANGER = "do not serve it; get it again from where it was built"
 
@@ -51,6 +56,10 @@ def _fault(entry: zipfile.ZipInfo) -> str:
         return "is encrypted"
     if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         return "is compressed in a way that the servers do not read"
+    if entry.compress_type == zipfile.ZIP_STORED and (
+        entry.compress_size != entry.file_size or entry.flag_bits & DESCRIPTOR_FLAG
+    ):
+        return "is stored without a size of its own"
     if entry.file_size > SMALL_BYTES and entry.file_size > MAX_RATIO * max(1, entry.compress_size):
         return f"would grow {entry.file_size // max(1, entry.compress_size)} times when unpacked"
     return ""
@@ -59,13 +68,57 @@ def _fault(entry: zipfile.ZipInfo) -> str:
 def _check_layout(path: Path, source: zipfile.ZipFile, entries: list[zipfile.ZipInfo]) -> None:
     """The entries must follow one another from byte 0 to the directory: what lies between or overlaps is not listed."""
     assert source.fp is not None
-    expected, slack = 0, 0
+    end, follows = 0, {b""}
     for entry in sorted(entries, key=lambda e: e.header_offset):
-        if not expected <= entry.header_offset <= expected + slack:
+        if _between(source.fp, end, entry.header_offset) not in follows:
             raise SlotwiseError(f"{path.name}: something unlisted lies before {entry.filename[:100]!r}", STRANGER)
-        source.fp.seek(entry.header_offset + LOCAL_HEADER_BYTES - 4)
-        name_bytes, extra_bytes = (int.from_bytes(source.fp.read(2), "little") for _ in range(2))
-        expected = entry.header_offset + LOCAL_HEADER_BYTES + name_bytes + extra_bytes + entry.compress_size
-        slack = DESCRIPTOR_BYTES if entry.flag_bits & DESCRIPTOR_FLAG else 0
-    if not expected <= source.start_dir <= expected + slack:
+        if not _as_listed(source.fp, entry):
+            raise SlotwiseError(f"{path.name}: {entry.filename[:100]!r} is not as its directory says", STRANGER)
+        end = source.fp.tell() + entry.compress_size
+        if entry.compress_type == zipfile.ZIP_DEFLATED and not _inflates(source.fp, entry):
+            raise SlotwiseError(f"{path.name}: {entry.filename[:100]!r} does not fill its place", STRANGER)
+        follows = _descriptors(entry) if entry.flag_bits & DESCRIPTOR_FLAG else {b""}
+    if _between(source.fp, end, source.start_dir) not in follows:
         raise SlotwiseError(f"{path.name}: something unlisted lies behind its last file", STRANGER)
+
+
+def _between(file: IO[bytes], start: int, end: int) -> bytes | None:
+    if not start <= end <= start + DESCRIPTOR_BYTES:
+        return None
+    file.seek(start)
+    return file.read(end - start)
+
+
+def _as_listed(file: IO[bytes], entry: zipfile.ZipInfo) -> bool:
+    """Whether its own header, which Java believes, says what the directory says; `file` is then where its data begin."""
+    file.seek(entry.header_offset)
+    flags, method, packed, unpacked, name_bytes, extra_bytes = HEADER.unpack(file.read(HEADER.size))
+    file.seek(name_bytes, 1)
+    extra, found = file.read(extra_bytes), [(packed, unpacked)]
+    while len(extra) >= 4:
+        tag, size = struct.unpack("<HH", extra[:4])
+        if tag == ZIP64_TAG:
+            found.append(struct.unpack("<QQ", extra[4:20])[::-1])
+        extra = extra[4 + size :]
+    sizes = {(entry.compress_size, entry.file_size), (0xFFFFFFFF, 0xFFFFFFFF)}
+    sizes |= {(0, 0)} if flags & DESCRIPTOR_FLAG else set()
+    same = method == entry.compress_type and not (flags ^ entry.flag_bits) & (DESCRIPTOR_FLAG | ENCRYPTED_FLAG)
+    return same and sizes.issuperset(found)
+
+
+def _inflates(file: IO[bytes], entry: zipfile.ZipInfo) -> bool:
+    """Whether the deflate stream here ends where the directory says, and gives as many bytes: Java reads on until it ends."""
+    stream, packed, unpacked = zlib.decompressobj(-zlib.MAX_WBITS), entry.compress_size, 0
+    while block := file.read(min(packed, BLOCK_BYTES)):
+        packed -= len(block)
+        unpacked += len(stream.decompress(block))
+        if unpacked > entry.file_size or stream.unused_data:
+            return False
+    return stream.eof and unpacked == entry.file_size
+
+
+def _descriptors(entry: zipfile.ZipInfo) -> set[bytes]:
+    """What may follow an entry whose sizes were not known when its header was written."""
+    sizes = entry.compress_size, entry.file_size
+    plain = {struct.pack("<LLL", entry.CRC, *(size & 0xFFFFFFFF for size in sizes)), struct.pack("<LQQ", entry.CRC, *sizes)}
+    return plain | {b"PK\x07\x08" + one for one in plain}

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import copy
+import errno
+import io
 import json
 import os
 import stat
+import struct
 import subprocess
 import sys
 import tempfile
 import warnings
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slotwise import archive, project
 from slotwise.check.real_worker import RealWorker
 from slotwise.check.wire import Body
 from slotwise.errors import SlotwiseError
+from slotwise.zip_safety import check_entries
 
 DIGESTS = "MAR-INF/DIGESTS.json"
 HANDLER = """
@@ -259,6 +269,106 @@ def test_inspect_refuses_what_the_directory_does_not_list(built: Path) -> None:
         target.filelist.pop()
     with pytest.raises(SlotwiseError, match="something unlisted lies behind"):
         archive.inspect(built)
+
+
+def test_inspect_refuses_a_damaged_deflated_archive(built: Path) -> None:
+    with zipfile.ZipFile(built, "w", zipfile.ZIP_DEFLATED) as target:
+        target.writestr("words", bytes(range(256)) * 9)
+    whole = bytearray(built.read_bytes())
+    whole[30 + len("words")] = 0xFF
+    built.write_bytes(whole)
+    with pytest.raises(SlotwiseError, match="truncated or damaged"):
+        archive.inspect(built)
+
+
+def test_what_cannot_be_written_is_no_damage(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(SlotwiseError, match=r"toy\.mar cannot be unpacked to .*File exists"):
+        archive.extract(built, tmp_path)
+    monkeypatch.setattr(zipfile.ZipFile, "extractall", full)
+    with pytest.raises(SlotwiseError, match="No space left"):
+        archive.extract(built, tmp_path / "out")
+
+
+def zipped(*entries: tuple[zipfile.ZipInfo | str, bytes], method: int = zipfile.ZIP_STORED, stream: bool = False) -> io.BytesIO:
+    """A zip file by Python; stream: written to what cannot seek, so that the sizes follow the data."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(SimpleNamespace(write=file.write, flush=file.flush) if stream else file, "w", method) as target:
+        for name, data in entries:
+            target.writestr(name, data)
+    return file
+
+
+def judged(file: io.BytesIO) -> None:
+    with zipfile.ZipFile(file) as source:
+        assert source.testzip() is None  # Python sees nothing wrong
+        check_entries(Path("toy.mar"), source)
+
+
+HIDDEN = zipped(("serve_toy.py", b"evil")).getvalue()[: 30 + len("serve_toy.py") + len("evil")]
+ABC = zlib.compress(b"abc", wbits=-15)
+SHORT = {"compress_size": 3, "file_size": 3}
+STREAMED: dict[str, Any] = {"compress_type": zipfile.ZIP_DEFLATED, "flag_bits": 8}
+
+
+def descriptor(packed: bytes) -> bytes:
+    return struct.pack("<4sLLL", b"PK\x07\x08", zlib.crc32(b"abc"), len(packed), 3)
+
+
+def carrier(
+    packed: bytes, data: bytes = b"abc", own: dict[str, Any] | None = None, after: bytes = b"", **fields: int
+) -> io.BytesIO:
+    """A zip with one entry made by hand: `fields` and sizes as the directory lists them, `own` as its own header says."""
+    entry = special("carrier", header_offset=0, CRC=zlib.crc32(data), file_size=len(data), compress_size=len(packed), **fields)
+    header = copy.copy(entry)
+    for field, value in (own or {}).items():
+        setattr(header, field, value)
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as target:
+        file.write(header.FileHeader(zip64=False) + packed + after)
+        target.filelist.append(entry)
+        target.start_dir, target._didModify = file.tell(), True  # type: ignore[attr-defined]
+    return file
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        carrier(b"abc" + HIDDEN, own=SHORT),
+        carrier(b"abc" + HIDDEN, b"abc" + HIDDEN, own=SHORT),
+        carrier(b"abc" + HIDDEN, b"abc" + HIDDEN, own={"extra": struct.pack("<HHQQ", 1, 16, 3, 3)}),
+        carrier(ABC, ABC, own={"compress_type": zipfile.ZIP_DEFLATED}),
+        carrier(ABC, compress_type=zipfile.ZIP_DEFLATED, own={"flag_bits": 8}),
+        carrier(ABC + descriptor(ABC) + HIDDEN, after=descriptor(ABC + descriptor(ABC) + HIDDEN), **STREAMED),
+        carrier(ABC, after=bytes(24), **STREAMED),
+        carrier(b"abc", after=descriptor(b"abc"), flag_bits=8),
+        carrier(zlib.compress(b"abc" + bytes(99), wbits=-15), compress_type=zipfile.ZIP_DEFLATED),
+    ],
+    ids=["stored", "sizes", "zip64", "method", "flag", "deflated", "descriptor", "stored stream", "more than listed"],
+)
+def test_inspect_refuses_what_java_would_read_otherwise(file: io.BytesIO) -> None:
+    """Java goes from header to header: what its directory says of an entry must be what the entry's own header says."""
+    with pytest.raises(SlotwiseError, match=r"without a size of its own|not as its directory|fill its place|behind its last"):
+        judged(file)
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcd"), st.binary(max_size=99) | st.just(bytes(range(256)) * 300)),
+    st.sampled_from([(zipfile.ZIP_STORED, False), (zipfile.ZIP_DEFLATED, False), (zipfile.ZIP_DEFLATED, True)]),
+)
+def test_what_honest_tools_write_is_sound(files: dict[str, bytes], how: tuple[int, bool]) -> None:
+    judged(zipped(*files.items(), method=how[0], stream=how[1]))
+
+
+def test_large_entries_and_folders_are_sound() -> None:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as target:
+        target.writestr("words/", b"")
+        with target.open("large", "w", force_zip64=True) as entry:
+            entry.write(b"weights")
+    judged(file)
 
 
 def test_the_command_line_says_it_in_one_line(built: Path, tmp_path: Path) -> None:
