@@ -8,7 +8,9 @@ import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from slotwise.archive import file_sha256
 from slotwise.errors import SlotwiseError
+from slotwise.zip_safety import MAX_UNPACKED_BYTES
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -28,7 +30,7 @@ def fetch(url: str, sha256: str | None, model_store: Path) -> Path:
     if not name.endswith(".mar"):
         raise SlotwiseError(f"{url} does not name a .mar file", "give the URL of an archive")
     target = model_store / name
-    if target.is_file() and _digest(target) == wanted:
+    if target.is_file() and file_sha256(target) == wanted:
         return target
     if target.exists():
         raise SlotwiseError(f"{target} is there already, with another content", "move it away first")
@@ -51,13 +53,10 @@ def _download(url: str, partial: Path) -> str:
         with httpx.stream("GET", url, follow_redirects=True, timeout=60) as response, partial.open("wb") as file:
             response.raise_for_status()
             for block in response.iter_bytes():
+                if file.tell() + len(block) > MAX_UNPACKED_BYTES:
+                    raise SlotwiseError(f"{url} is larger than {MAX_UNPACKED_BYTES >> 30} GiB", "check the address")
                 digest.update(block)
                 file.write(block)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise SlotwiseError(f"{url} cannot be downloaded: {error}", "check the address") from error
     return digest.hexdigest()
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as source:
-        return hashlib.file_digest(source, "sha256").hexdigest()

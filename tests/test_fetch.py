@@ -68,3 +68,10 @@ def test_a_file_of_that_name_is_not_overwritten(site: str, store: Path) -> None:
     with pytest.raises(SlotwiseError, match="with another content"):
         fetch(f"{site}/model.mar", DIGEST, store)
     assert (store / "model.mar").read_bytes() == b"mine"
+
+
+def test_what_does_not_end_is_not_written_to_the_end(site: str, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slotwise.fetch.MAX_UNPACKED_BYTES", len(CONTENT) - 1)
+    with pytest.raises(SlotwiseError, match="is larger than"):
+        fetch(f"{site}/model.mar", DIGEST, store)
+    assert list(store.iterdir()) == []

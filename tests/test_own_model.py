@@ -54,6 +54,27 @@ def test_an_archive_that_is_older_than_its_model_is_served_with_a_word(mine: Pat
     assert "before weights.pt was changed" in obtained()[0]
 
 
+def test_an_archive_does_not_replace_another_of_its_name(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, here = mine.parent / "store", mine.parent / "here"
+    path = archive.build("mine", here)
+    assert obtain(str(path), store).path == obtain(str(path), store).path == store / "mine.mar"
+    first = (store / "mine.mar").read_bytes()
+    (mine / "model.toml").write_text((mine / "model.toml").read_text("utf-8") + "\n[profiles.cpu]\nbatch_size = 3\n", "utf-8")
+    archive.build("mine", here)
+    with pytest.raises(SlotwiseError, match=r"mine\.mar is there already, with another content"):
+        obtain(str(path), store)
+    assert (store / "mine.mar").read_bytes() == first
+
+    def full(source: Path, target: Path) -> None:
+        target.touch()
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("shutil.copyfile", full)
+    with pytest.raises(OSError, match="No space left"):
+        obtain(str(path), mine.parent / "other")
+    assert not list((mine.parent / "other").iterdir())
+
+
 def weights_section(mine: Path, lines: str) -> None:
     """Replace [weights] in the folder's model.toml."""
     text = (mine / "model.toml").read_text()
