@@ -20,14 +20,15 @@ status() { # status PORT PATH: how an HTTP server on loopback answers
 both() {
     server & server=$!
     gateway & gateway=$!
-    trap 'kill -TERM $gateway' TERM INT
+    told=
+    trap 'told=1; kill -TERM $gateway' TERM INT
     wait -n && code=0 || code=$? # a signal, or the end of one of them
     trap '' TERM INT
-    kill -TERM $gateway 2>/dev/null || true
+    [ "$told" ] || kill -TERM $gateway 2>/dev/null || true # once: a second signal would cut off what is in flight
     wait $gateway || true
     kill -TERM $server 2>/dev/null || true
     wait $server || true
-    [ $code -lt 128 ] || code=0
+    [ -z "$told" ] || code=0
     exit $code
 }
 

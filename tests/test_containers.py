@@ -12,6 +12,7 @@ import time
 import tomllib
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 
@@ -24,13 +25,15 @@ ENTRY = ROOT / "scripts" / "container-entry.sh"
 DOCKERFILES = ("Dockerfile", "Dockerfile.ei")
 HADOLINT = shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
 
-# Stands for the command: says what it was asked, and on SIGTERM that it ends, after a moment.
+# Stands for the command: says what it was asked, each SIGTERM that comes, and that it ends, a moment after the first.
 FAKE = """\
 #!/bin/bash
 echo "start $*" >>"$LOG"
 case "$1 $FAIL" in "$FAIL $FAIL") exit 3 ;; esac
-trap 'sleep 0.3; echo "end $1" >>"$LOG"; exit 0' TERM
-sleep 60 & wait
+trap 'echo "signal $1" >>"$LOG"; left=${left:-9}' TERM
+left=
+until [ "$left" = 0 ]; do sleep 0.05 & wait $!; left=${left:+$((left - 1))}; done
+echo "end $1" >>"$LOG"
 """
 
 
@@ -98,6 +101,7 @@ def test_kubernetes_gives_the_longest_request_its_time() -> None:
 def log(tmp_path: Path) -> Path:
     (tmp_path / "slotwise").write_text(FAKE)
     (tmp_path / "slotwise").chmod(0o755)
+    (tmp_path / "bashrc").write_text('kill() { builtin kill "$@" && sleep 0.2; }')  # two signals at once would be one
     (tmp_path / "log").touch()
     return tmp_path / "log"
 
@@ -107,6 +111,7 @@ def entry(log: Path, *words: str, fail: str = "nothing") -> subprocess.Popen[byt
     environment = {
         "PATH": f"{log.parent}{os.pathsep}{os.environ['PATH']}",
         "LOG": str(log),
+        "BASH_ENV": str(log.parent / "bashrc"),
         "FAIL": fail,
         "SLOTWISE_HOME": str(log.parent / "state"),
         "PROFILE": "cpu",
@@ -132,7 +137,14 @@ def test_both_run_and_the_gateway_ends_before_the_server(log: Path) -> None:
     time.sleep(0.3)  # the fakes set their traps
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 0
-    assert log.read_text().splitlines()[2:] == ["end gateway", "end serve"]
+    assert log.read_text().splitlines()[2:] == ["signal gateway", "end gateway", "signal serve", "end serve"]
+
+
+def test_a_server_that_is_killed_is_a_failure(log: Path) -> None:
+    process = entry(log)
+    said(log, 2)
+    psutil.Process(process.pid).children()[0].kill()
+    assert process.wait(20) == 128 + signal.SIGKILL
 
 
 @pytest.mark.parametrize("failing", ["serve", "gateway"])
@@ -155,7 +167,7 @@ def test_a_word_runs_one_thing_that_gets_the_signals_itself(log: Path, words: li
     time.sleep(0.3)
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 0
-    assert said(log, 2)[1] == f"end {asked.split()[1]}"
+    assert said(log, 3)[1:] == [f"signal {asked.split()[1]}", f"end {asked.split()[1]}"]
 
 
 def test_the_server_waits_for_the_gateways_end(log: Path) -> None:
