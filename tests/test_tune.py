@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +13,16 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from slotwise.cli import build_app
 from slotwise.errors import SlotwiseError
 from slotwise.load import Measured, Plan
 from slotwise.management import Listed
 from slotwise.offline import Line, fit
 from slotwise.ports import Ports
 from slotwise.profiles import load_profile
+from slotwise.project import profile_file
 from slotwise.record import ServerRecord
 from slotwise.tune import guard
 from slotwise.tune.finals import Finalist, decide, play
@@ -277,3 +281,24 @@ def test_the_guard_lives_also_after_a_profile_swap(tmp_path: Path, monkeypatch: 
     with LiveBench(started(tmp_path, monkeypatch), SimpleNamespace(name="digits"), []) as bench:  # type: ignore[arg-type]
         bench.guard.registers("tune-digits-1", archive)
     assert not archive.exists()
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_apply_is_refused_before_the_search_where_another_file_of_that_name_was_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same: bool
+) -> None:
+    def searched(*_: object, **__: object) -> None:
+        raise SlotwiseError("searched")
+
+    record = started(tmp_path, monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("slotwise.record.need", lambda name: record)
+    monkeypatch.setattr("slotwise.deploy.obtain", searched)
+    (tmp_path / "profiles").mkdir()
+    text = profile_file("cpu").read_text("utf-8")
+    (tmp_path / "profiles" / "cpu.toml").write_text(
+        text if same else re.sub("batch_size = .*", "batch_size = 77", text), "utf-8"
+    )
+    done = CliRunner().invoke(build_app(), ["tune", "digits", "--apply"])
+    assert ("profiles/cpu.toml says" in str(done.exception)) is not same
+    assert ("searched" in str(done.exception)) is same

@@ -59,6 +59,11 @@ def tune(
         if study:
             _study(model, body, seconds, directory, as_json)
             return
+        if apply:
+            from slotwise.record import need
+            from slotwise.tune.apply import check_own
+
+            check_own(need(name))
         outcome = _tuned(model, body, slo_p99_ms, clients, objective, engines, max_trials, seconds, tool, name)
     page = _written(outcome, directory)
     changed: list[str] = []

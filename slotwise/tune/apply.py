@@ -7,11 +7,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotwise import project, render
+from slotwise.errors import SlotwiseError
 from slotwise.profiles import load_profile, section_of
 from slotwise.tune.space import Setting
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
+
+    from slotwise.record import ServerRecord
+
+
+def check_own(record: ServerRecord) -> None:
+    """Raise SlotwiseError unless the server runs the profile that `apply` would write to: another file may have its name."""
+    own = load_profile(record.profile, record.overrides, {}, cores=0)
+    if own.model_dump() != record.effective_profile().model_dump():
+        raise SlotwiseError(
+            f"--apply: {record.name} was not started with what {project.profile_file(record.profile)} says",
+            f"`slotwise apply {record.profile}` brings it there; or tune without --apply",
+        )
 
 
 def apply(setting: Setting, model: str, profile: str, cores: int) -> list[str]:
