@@ -18,8 +18,10 @@ from slotwise.gateway.replies import Refused
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
+NAME = r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}"  # of a model, and of a version
+
 _KEPT = {b"content-type", b"accept", b"content-encoding"}
-_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}").fullmatch
+_MODEL = re.compile(NAME).fullmatch
 _FORM = re.compile(rb"[A-Za-z0-9%+&=*._\-]+").fullmatch
 
 

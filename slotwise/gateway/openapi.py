@@ -6,6 +6,8 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from slotwise.gateway.ask import NAME
+
 ERROR = {
     "type": "object",
     "required": ["error"],
@@ -55,7 +57,7 @@ RECORDS = {
                     "items": {
                         "type": "object",
                         "required": ["id", "text"],
-                        "properties": {"id": {"type": "string"}, "text": {"type": "string"}},
+                        "properties": {"id": {"type": ["string", "number"]}, "text": {"type": "string"}},
                     },
                 },
             },
@@ -82,7 +84,7 @@ def content(media_type: str, description: str) -> dict[str, Any]:
 
 
 def _in_path(name: str) -> dict[str, Any]:
-    return {"name": name, "in": "path", "required": True, "schema": {"type": "string", "pattern": "^[A-Za-z0-9]+$"}}
+    return {"name": name, "in": "path", "required": True, "schema": {"type": "string", "pattern": f"^{NAME}$"}}
 
 
 def _operation(identity: str, summary: str, body: dict[str, Any], *in_path: str) -> dict[str, Any]:
