@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
+import psutil
 import pytest
 
 from slotwise import archive
@@ -97,6 +101,23 @@ def test_the_command_prints_the_verdicts_and_exits_with_1_where_one_is_broken(tm
     machine = subprocess.run([*command, "--json", str(faulty)], capture_output=True, text=True)
     assert machine.returncode == 1
     assert json.loads(machine.stdout)["passed"] is False
+
+
+def test_an_interrupt_ends_it_at_once_with_its_workers(tmp_path: Path) -> None:
+    path = built(tmp_path / "m", "hangs")
+    command = [sys.executable, "-m", "slotwise.cli", "check", str(path)]
+    process = subprocess.Popen(command, env={**os.environ, "ASKED": str(tmp_path)}, stderr=subprocess.PIPE)
+    while len(asked := list(tmp_path.glob("*.pid"))) < 2:
+        assert process.poll() is None
+        time.sleep(0.05)
+    workers = [psutil.Process(int(file.stem)) for file in asked]
+    process.send_signal(signal.SIGINT)
+    try:
+        process.communicate(timeout=60)  # half of what one batch may take
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert not [worker for worker in workers if worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE]
 
 
 def test_answers_agree_within_the_tolerance_of_an_engine() -> None:

@@ -6,9 +6,10 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 
 from slotwise import archive
 from slotwise.archive import ArchiveInfo
@@ -49,7 +50,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is being checked, and how: `folder` is scratch space."""
+    """What is being checked, and how: `folder` is scratch space; `workers` are all that were started, until it is `stopped`."""
 
     path: Path
     info: ArchiveInfo
@@ -58,6 +59,14 @@ class Subject:
     profile: str | None
     timeout_s: float
     folder: Path
+    workers: list[RealWorker] = field(default_factory=list)
+    stopped: Event = field(default_factory=Event)
+
+    def stop(self) -> None:
+        """End every worker; who waits for one or wants another fails at once."""
+        self.stopped.set()
+        for worker in list(self.workers):
+            worker.close()
 
     def names(self) -> list[str]:
         """Every file in the archive."""
@@ -82,9 +91,12 @@ class Subject:
         environ.pop("SLOTWISE_STATE", None)
         run = Path(tempfile.mkdtemp(prefix="run-", dir=self.folder))
         worker = RealWorker(kind, model_dir, run, self.timeout_s, environ)
+        self.workers.append(worker)
         try:
+            if self.stopped.is_set():
+                raise CancelledError
             worker.load(self.info.name, self.info.handler, self.batch_size)
-        except WorkerFault:
+        except BaseException:
             worker.close()
             raise
         return worker
@@ -120,7 +132,11 @@ def check(
         subject = Subject(path, info, examples, batch_size, profile, timeout_s, folder)
         with ThreadPoolExecutor(len(kinds)) as pool:
             asked = {kind: pool.submit(_ask, subject, kind, progress) for kind in kinds}
-            return Report(str(path), kinds, {kind: future.result() for kind, future in asked.items()})
+            try:
+                return Report(str(path), kinds, {kind: future.result() for kind, future in asked.items()})
+            except BaseException:
+                subject.stop()
+                raise
 
 
 def _ask(subject: Subject, kind: str, progress: Callable[[str, str], None]) -> list[Verdict]:
