@@ -127,7 +127,8 @@ def archive_of(model: str) -> Path:
 
 def environment(profile: str, sets: Sequence[str] = ()) -> dict[str, str]:
     """What a server started with this profile and these `--set KEY=VALUE` tells its workers."""
+    from slotwise.commands.server import pairs
     from slotwise.profiles import load_profile
 
-    overrides = dict(one.split("=", 1) for one in sets if "=" in one)
+    overrides = pairs(sets)
     return load_profile(profile, overrides).environment(overrides)

@@ -77,6 +77,8 @@ def test_without_an_example_there_is_nothing_to_ask(tmp_path: Path) -> None:
     path = built(tmp_path / "m", "correct", examples=False)
     with pytest.raises(SlotwiseError, match="carries no example"):
         check(path)
+    with pytest.raises(SlotwiseError, match="a body cannot be read"):
+        check(path, [tmp_path / "nope.png"])
     assert check(path, [tmp_path / "m" / "a.json"], batch_size=2, servers=["mms"]).passed
 
 

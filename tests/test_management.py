@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
+from slotwise.commands.management import scale
 from slotwise.errors import SlotwiseError
 from slotwise.inference import InferenceClient
+from slotwise.live import live_model
 from slotwise.management import Listed, ManagementClient
 from slotwise.record import Kind, ServerRecord
 from slotwise.server import Ports
@@ -211,3 +216,16 @@ def test_ready_is_true_only_when_every_model_has_a_ready_worker(
 
     with management(torchserve, answer) as client:
         assert client.ready() is expected
+
+
+def test_scale_warns_where_a_container_has_fewer_cores(
+    torchserve: ServerRecord, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    live = replace(live_model(described(), torchserve), device="cpu", threads=1)
+    client = SimpleNamespace(scale=lambda *_: None, wait_ready=lambda *_, **__: live)
+    monkeypatch.setattr("slotwise.management.ManagementClient", lambda record: nullcontext(client))
+    monkeypatch.setattr("slotwise.server.need", lambda name: torchserve)
+    monkeypatch.setattr("slotwise.worker.cores.available_cores", lambda: 1)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(64))
+    scale("m", 2)
+    assert "2 workers x 1 threads fight for 1 cores" in capsys.readouterr().err

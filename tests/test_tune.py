@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import typer
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -19,7 +20,7 @@ from slotwise.cli import build_app
 from slotwise.errors import SlotwiseError
 from slotwise.load import Measured, Plan
 from slotwise.management import Listed
-from slotwise.offline import Line, fit
+from slotwise.offline import Line, environment, fit
 from slotwise.ports import Ports
 from slotwise.profiles import load_profile
 from slotwise.project import profile_file
@@ -261,6 +262,12 @@ def test_the_guard_asks_again_until_the_trial_models_stay_away(monkeypatch: pyte
     server = Server()
     guard.clear(server, {"tune-digits-1"})  # type: ignore[arg-type]
     assert server.there == ["digits"]
+
+
+def test_offline_a_setting_without_a_value_is_wrong_usage() -> None:
+    assert '"threads": 1' in environment("cpu", ["threads=1"])["SLOTWISE_OVERRIDES"]
+    with pytest.raises(typer.BadParameter, match="'threads' is not KEY=VALUE"):
+        environment("cpu", ["threads"])
 
 
 def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServerRecord:

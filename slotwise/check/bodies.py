@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import io
 import json
-import mimetypes
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from slotwise.check.wire import Body
-
-
-def from_files(files: list[Path]) -> list[Body]:
-    """One body a file; the content type follows from the file's name."""
-    return [Body(file.name, file.read_bytes(), _content_type(file)) for file in files]
 
 
 def variants(body: Body) -> Iterator[Body]:
@@ -40,10 +33,6 @@ def bad(example: Body) -> list[Body]:
         Body("a form without a body", b"1", "text/plain", key="somefield"),
         Body("no field at all", b"", key=None),
     ]
-
-
-def _content_type(file: Path) -> str:
-    return mimetypes.guess_type(file.name)[0] or "application/octet-stream"
 
 
 def _pictures(data: bytes) -> Iterator[tuple[str, bytes]]:

@@ -13,7 +13,7 @@ from threading import Event
 
 from slotwise import archive
 from slotwise.archive import ArchiveInfo
-from slotwise.check import bodies as made_up
+from slotwise.bodies import from_files
 from slotwise.check.conversation import Broken, Conversation, Untested
 from slotwise.check.promises import PROMISES
 from slotwise.check.real_worker import SERVERS, RealWorker, WorkerFault, installed
@@ -125,7 +125,8 @@ def check(
         folder = Path(name)
         carried = [entry.name for entry in info.entries if re.fullmatch("examples/[^/]+", entry.name)]
         unpacked = archive.extract(path, folder / "examples", trusted=True, names=carried)
-        examples = made_up.from_files([*(bodies or []), *(unpacked / name for name in carried)])
+        given = from_files([*(bodies or []), *(unpacked / name for name in carried)])
+        examples = [Body(one.name, one.data, one.content_type) for one in given]
         if not examples:
             hint = 'name some in model.toml (examples = ["one.png"]) or give --body FILE'
             raise SlotwiseError(f"{path.name} carries no example to ask with", hint)

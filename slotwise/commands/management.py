@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -70,11 +69,12 @@ def scale(
     """Change a model's number of workers and wait until just these are READY."""
     from slotwise.management import ManagementClient
     from slotwise.server import need
+    from slotwise.worker.cores import available_cores
 
     with ManagementClient(need(name)) as client:
         client.scale(model, workers, version)
         live = client.wait_ready(model, workers, version=version)
-    cores = len(os.sched_getaffinity(0))
+    cores = available_cores()
     if workers > 1 and live.device == "cpu" and (live.threads or 1) * workers > cores:
         say(f"{workers} workers x {live.threads} threads fight for {cores} cores; --set initial_workers={workers} divides them")
     emit(asdict(live), as_json, lambda: _summary(live))

@@ -9,6 +9,8 @@ import typer
 from slotwise.console import Json, emit, progress, say
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from slotwise.archive import ArchiveInfo
     from slotwise.live import LiveModel
     from slotwise.profiles import Profile
@@ -45,13 +47,12 @@ def serve(
     from slotwise import project
     from slotwise.deploy import obtain, preloaded
     from slotwise.ports import Ports
-    from slotwise.profiles import ENVIRONMENT, load_profile
+    from slotwise.profiles import from_environment, load_profile
     from slotwise.server import check_can_start, start
     from slotwise.server import stop as stop_server
     from slotwise.serving import interruptible, until_it_ends
 
-    said = {key: os.environ[variable] for variable, key in ENVIRONMENT.items() if os.environ.get(variable)}
-    overrides = {**said, **pairs(set_ or [])}
+    overrides = {**from_environment(os.environ), **pairs(set_ or [])}
     wanted, ports, store = load_profile(profile, overrides, {}), Ports.at(port), project.model_store()
     check_can_start(name, server, ports)  # before an archive is built, which may take minutes
     archives = [obtain(model, store, say=say) for model in models or []]
@@ -116,7 +117,7 @@ def java_home(as_json: Json = False) -> None:
     emit({"java_home": found}, as_json, lambda: typer.echo(found))
 
 
-def pairs(settings: list[str]) -> dict[str, str]:
+def pairs(settings: Sequence[str]) -> dict[str, str]:
     """`KEY=VALUE` texts as a dict; a usage error otherwise."""
     for setting in settings:
         if "=" not in setting:
