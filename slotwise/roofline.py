@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotwise.errors import SlotwiseError
+from slotwise.worker.cores import available_cores
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -156,7 +157,6 @@ def _torch_module(model_dir: Path, weights: dict[str, str]) -> Any:
 
 def measure_machine(seconds: float = 1.0) -> Machine:
     """Peak by a large float32 matrix product, bandwidth by copying large arrays on all cores: the best of several runs."""
-    import os
     from concurrent.futures import ThreadPoolExecutor
 
     import numpy as np
@@ -165,7 +165,7 @@ def measure_machine(seconds: float = 1.0) -> Machine:
     left = np.random.default_rng(0).random((side, side), np.float32)
     product = np.empty_like(left)
     peak = 2 * side**3 / _best(lambda: np.matmul(left, left, out=product), seconds)
-    cores = len(os.sched_getaffinity(0))
+    cores = available_cores()
     blocks = [(np.ones(1 << 23, np.float32), np.empty(1 << 23, np.float32)) for _ in range(cores)]  # 32 MiB each
     with ThreadPoolExecutor(cores) as pool:
         took = _best(lambda: list(pool.map(lambda pair: np.copyto(pair[1], pair[0]), blocks)), seconds)

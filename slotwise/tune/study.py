@@ -152,14 +152,14 @@ def _curves(
     return Curves(by_clients, tuple(by_delay))
 
 
-def standin(folder: Path) -> Path:
-    """Build the stand-in's archive in `folder`."""
+def standin(folder: Path, line: Line = STANDIN) -> Path:
+    """Build the stand-in's archive in `folder`: a batch of n sleeps line.a_ms * n + line.b_ms."""
     from slotwise import archive
 
     source = folder / "standin"
     source.mkdir()
     (source / "sleeper.py").write_text(STANDIN_HANDLER.lstrip(), "utf-8")
-    options = f"[options]\na_ms = {STANDIN.a_ms}\nb_ms = {STANDIN.b_ms}\n"
+    options = f"[options]\na_ms = {line.a_ms}\nb_ms = {line.b_ms}\n"
     (source / "model.toml").write_text(f'name = "standin"\nhandler = "sleeper.py"\n{options}', "utf-8")
     return archive.build(source, folder)
 
