@@ -105,7 +105,8 @@ def test_the_command_prints_the_verdicts_and_exits_with_1_where_one_is_broken(tm
     assert json.loads(machine.stdout)["passed"] is False
 
 
-def test_an_interrupt_ends_it_at_once_with_its_workers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_it_at_once_with_its_workers(tmp_path: Path, end: signal.Signals) -> None:
     path = built(tmp_path / "m", "hangs")
     command = [sys.executable, "-m", "slotwise.cli", "check", str(path)]
     process = subprocess.Popen(command, env={**os.environ, "ASKED": str(tmp_path)}, stderr=subprocess.PIPE)
@@ -113,7 +114,7 @@ def test_an_interrupt_ends_it_at_once_with_its_workers(tmp_path: Path) -> None:
         assert process.poll() is None
         time.sleep(0.05)
     workers = [psutil.Process(int(file.stem)) for file in asked]
-    process.send_signal(signal.SIGINT)
+    process.send_signal(end)
     try:
         process.communicate(timeout=60)  # half of what one batch may take
     finally:
