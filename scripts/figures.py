@@ -106,7 +106,7 @@ def handle(data, context):
     return [{"label": int(row.argmax()), "scores": row.tolist()} for row in scores.round(6)]
 '''
 
-TUNED = {64: [Setting(16, 1, 2, 1)], 8: [Setting(8, 1, 1, 1), Setting(1, 1, 2, 1)]}  # clients: what tune found, and batch 1
+TUNED = {64: [Setting(16, 1, 2, 1)], 8: [Setting(4, 1, 1, 2), Setting(1, 1, 2, 1)]}  # clients: what tune found, and batch 1
 OTHERS = {"echo": ECHO, "slotwise_echo": SLOTWISE_ECHO, "bare_mnist": BARE_MNIST}
 
 
