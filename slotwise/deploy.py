@@ -103,12 +103,13 @@ def deploy(
 def _copy(info: ArchiveInfo, model_store: Path) -> ArchiveInfo:
     """The same archive inside the model store: the server may load from nowhere else."""
     target = model_store / info.path.name
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    if target.exists() and archive.file_sha256(target) != info.sha256:
+    if not target.exists():
+        partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+        try:
+            shutil.copyfile(info.path, partial)
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
+    elif archive.file_sha256(target) != info.sha256:
         raise SlotwiseError(f"{target} is there already, with another content", "give yours another name, or delete that one")
-    try:
-        shutil.copyfile(info.path, partial)
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
     return archive.inspect(target, need_digests=False)

@@ -71,9 +71,9 @@ def _read_from_a_buffer(protocol: Any) -> None:
 
 def _write_at_once(service: Any) -> None:
     plain = service.create_predict_response
+    alone = os.environ.get("LOCAL_RANK", "0") == "0"  # elsewhere TorchServe's worker keeps silent
 
     def create(ret: Any, req_id_map: Any, message: str, code: int, context: Any = None) -> Any:
-        alone = os.environ.get("LOCAL_RANK", "0") == "0"  # elsewhere TorchServe's worker keeps silent
         if code == 200 and alone and context is not None and all(isinstance(body, bytes) for body in ret):
             return response(ret, req_id_map, message, context)
         return plain(ret, req_id_map, message, code, context=context)

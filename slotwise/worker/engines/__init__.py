@@ -29,7 +29,10 @@ CHECKS = "engines.json"  # the build's verdict on every engine it tried; an engi
 
 
 class Engine(Protocol):
-    """What a handler calls. name: "torch", ...; precision: "fp32", "bf16", "fp16" or "int8"; device: "cpu" or "cuda"."""
+    """What a handler calls. name: "torch", ...; precision: "fp32", "bf16", "fp16" or "int8"; device: "cpu" or "cuda".
+
+    An engine that settles only after several runs of a shape says in `warm_up_runs` after how many.
+    """
 
     name: str
     precision: str
