@@ -10,7 +10,7 @@ import numpy as np
 from slotwise.worker import BatchHandler, Headers, Request, Settings
 from slotwise.worker.engines import git
 from slotwise.worker.engines.pretrained import FOLDER, about, suited
-from slotwise.worker.images import Recipe
+from slotwise.worker.inputs.images import Recipe
 
 
 class Captioner(BatchHandler):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from slotwise.worker import BatchHandler, Headers, Request, Settings
-from slotwise.worker.images import Recipe
+from slotwise.worker.inputs.images import Recipe
 from slotwise.worker.labels import classified, in_words, probabilities, wants_softmax
 
 

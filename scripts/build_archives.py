@@ -11,7 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-from slotwise import archive, project
+from slotwise import project
+from slotwise.archive.build import build
 from slotwise.errors import SlotwiseError
 
 
@@ -37,12 +38,12 @@ def main() -> int:
 def _build(model: str, out: Path | None) -> Path:
     """The archive; untrained, and said so, where its weights are not to be had here and the model has such a form."""
     try:
-        return archive.build(model, out)
+        return build(model, out)
     except SlotwiseError as error:
         if "--weights none" not in error.hint:
             raise
         print(f"{model}: {error.message}: building it untrained", file=sys.stderr, flush=True)
-        return archive.build(model, out, "none")
+        return build(model, out, "none")
 
 
 if __name__ == "__main__":

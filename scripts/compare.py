@@ -21,12 +21,14 @@ from comparison import stock
 from comparison.results import Cell, draw, machine, ratios, rows
 from comparison.systems import STOCK_SETTINGS, Http, ModelServer, Peer, Raw, Reading
 
-from slotwise import archive, pictures, project
+from slotwise import project
+from slotwise.archive.build import build, extract
 from slotwise.console import err, out, say
 from slotwise.console import table as shown_table
 from slotwise.errors import SlotwiseError
-from slotwise.serving import interruptible
+from slotwise.server.serving import interruptible
 from slotwise.worker.engines.processor import has_bf16
+from slotwise.zoo import pictures
 
 BEST = "openvino-bf16" if has_bf16() else "openvino-int8"
 ENGINES = ["torch-fp32", "onnxruntime-fp32", "openvino-fp32", *(["openvino-bf16"] if has_bf16() else []), "openvino-int8"]
@@ -63,8 +65,8 @@ def systems(asked: argparse.Namespace, work: Path) -> list[Any]:
     )
     store.mkdir()
     say("building resnet18")
-    mar = archive.build("resnet18", store, asked.weights)
-    model_dir = archive.extract(mar, work / "model", trusted=True)
+    mar = build("resnet18", store, asked.weights)
+    model_dir = extract(mar, work / "model", trusted=True)
     labels = json.loads((model_dir / "slotwise.json").read_text("utf-8"))["model"]["labels"]
     places = project.state_dir("compare")
     stock.build(store, labels, asked.weights, stock.requirements(places / "stock"))

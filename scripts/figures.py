@@ -26,26 +26,28 @@ from typing import Any
 import psutil
 from comparison.results import machine
 
-from slotwise import archive, load, load_tools, pictures
-from slotwise.bodies import Body, examples, with_records
+from slotwise.archive.build import ArchiveInfo, build, inspect
+from slotwise.bench import load, load_tools
+from slotwise.bench.bodies import Body, examples, with_records
+from slotwise.bench.load import Measured, Plan
+from slotwise.bench.wire import Target
+from slotwise.client.inference import auth_headers
+from slotwise.client.management import ManagementClient
 from slotwise.console import err, out, say
-from slotwise.deploy import deploy, registration
+from slotwise.deploy.deploy import deploy, registration
 from slotwise.errors import SlotwiseError
 from slotwise.gateway import process as gateway_process
-from slotwise.inference import auth_headers
-from slotwise.load import Measured, Plan
-from slotwise.management import ManagementClient
-from slotwise.ports import Ports
-from slotwise.profiles import load_profile
-from slotwise.server import ServerRecord, start, stop
-from slotwise.serving import interruptible
+from slotwise.profiles.ports import Ports
+from slotwise.profiles.profile import load_profile
+from slotwise.server.lifecycle import ServerRecord, start, stop
+from slotwise.server.serving import interruptible
 from slotwise.tune.finals import Finalist, play
 from slotwise.tune.live import LiveBench
 from slotwise.tune.run import baselines
 from slotwise.tune.search import Goal
 from slotwise.tune.space import Setting
-from slotwise.wire import Target
 from slotwise.worker.cores import available_cores
+from slotwise.zoo import pictures
 
 ECHO = '''"""No Slotwise: every request gets an answer as long as the MNIST model's, at once."""
 
@@ -124,11 +126,11 @@ def server(work: Path) -> Iterator[ServerRecord]:
         stop(record)
 
 
-def built(model: str, work: Path, weights: str | None = None) -> archive.ArchiveInfo:
+def built(model: str, work: Path, weights: str | None = None) -> ArchiveInfo:
     """The model's archive in the server's store."""
     say(f"building {model}")
     (work / "store").mkdir(exist_ok=True)
-    return archive.inspect(archive.build(model, work / "store", weights))
+    return inspect(build(model, work / "store", weights))
 
 
 def told(rounds: Sequence[Measured]) -> dict[str, Any]:

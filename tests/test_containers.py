@@ -18,7 +18,7 @@ import yaml
 
 from slotwise.gateway.gateway import Options
 from slotwise.gateway.run import Listen
-from slotwise.server import STOP_TIMEOUT_S
+from slotwise.server.lifecycle import STOP_TIMEOUT_S
 
 ROOT = Path(__file__).resolve().parent.parent
 ENTRY = ROOT / "scripts" / "container-entry.sh"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from slotwise.ports import Ports, problem
+from slotwise.profiles.ports import Ports, problem
 
 ROOT = Path(__file__).resolve().parents[1]
 MARK = "every command here is run by tests/test_docs.py"

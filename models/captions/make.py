@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from drawing import COLOURS, SHAPES, caption, draw, everything
 
-from slotwise.pretrained import ready, save_local, useful_threads
 from slotwise.worker.engines.git import GitEngine, load_words
-from slotwise.worker.images import Recipe
+from slotwise.worker.inputs.images import Recipe
+from slotwise.zoo.pretrained import ready, save_local, useful_threads
 
 if TYPE_CHECKING:
     from rich.progress import Progress

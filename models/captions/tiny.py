@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from drawing import COLOURS, SHAPES, caption, draw, everything
 
-from slotwise.pretrained import save
 from slotwise.worker.padding import pad_sequences
+from slotwise.zoo.pretrained import save
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import load_spec
-from slotwise.vision import Pixels, classes_right, export
-from slotwise.worker.images import Recipe
+from slotwise.worker.inputs.images import Recipe
+from slotwise.zoo.vision import Pixels, classes_right, export
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -28,7 +28,7 @@ def make(out: Path, weights: str | None, progress: Progress) -> dict[str, Any]:
     import torch
     from classic import Classic
 
-    from slotwise.vision import classes_right, export
+    from slotwise.zoo.vision import classes_right, export
 
     started, digits = time.monotonic(), digits_make()
     pixels, labels = tensors(digits)
@@ -51,7 +51,7 @@ def from_file(source: Path, spec: ModelSpec, out: Path) -> dict[str, Any]:
     """Take an ONNX file as it is; every engine must say what ONNX Runtime says of each row alone."""
     import onnxruntime
 
-    from slotwise.agreement import check
+    from slotwise.zoo.agreement import check
 
     if not source.is_file():
         raise SlotwiseError(f"there is no file {source}", "--weights takes an ONNX file here")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotwise import imagenet
+from slotwise.zoo import imagenet
 
 if TYPE_CHECKING:
     from rich.progress import Progress

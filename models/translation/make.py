@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from corpus import LANGUAGES, SENTENCES
 
-from slotwise.pretrained import ready, save_local, useful_threads
 from slotwise.worker.engines.ctranslate2 import CTranslate2Engine
 from slotwise.worker.engines.m2m100 import M2M100Engine
-from slotwise.worker.text import Vocabulary
+from slotwise.worker.inputs.text import Vocabulary
+from slotwise.zoo.pretrained import ready, save_local, useful_threads
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from corpus import LANGUAGES, SENTENCES
 
-from slotwise.pretrained import save
+from slotwise.worker.inputs.text import BOS, EOS, PAD, UNK, Vocabulary
 from slotwise.worker.padding import pad_sequences
-from slotwise.worker.text import BOS, EOS, PAD, UNK, Vocabulary
+from slotwise.zoo.pretrained import save
 
 if TYPE_CHECKING:
     from rich.progress import Progress

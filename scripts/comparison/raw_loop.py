@@ -22,7 +22,7 @@ def main() -> None:
 
     from slotwise.worker import Settings
     from slotwise.worker.engines import load_engine
-    from slotwise.worker.images import Recipe
+    from slotwise.worker.inputs.images import Recipe
 
     batch_size = given.pop("batch_size")
     model = json.loads((model_dir / "slotwise.json").read_text("utf-8"))["model"]

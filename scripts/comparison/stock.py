@@ -35,7 +35,7 @@ def build(store: Path, labels: list[str], weights: str, needs: Path) -> None:
     """
     import torch
 
-    from slotwise.networks import network
+    from slotwise.zoo.networks import network
 
     work = store / "stock-parts"
     work.mkdir(parents=True, exist_ok=True)

@@ -18,15 +18,15 @@ from typing import Any
 
 import httpx
 
-from slotwise import load_tools
-from slotwise.bodies import Body
-from slotwise.load import Plan
-from slotwise.management import ManagementClient
-from slotwise.ports import Ports
-from slotwise.profiles import load_profile
-from slotwise.server import ServerRecord, start, stop
-from slotwise.tokens import auth_headers
-from slotwise.wire import Target
+from slotwise.bench import load_tools
+from slotwise.bench.bodies import Body
+from slotwise.bench.load import Plan
+from slotwise.bench.wire import Target
+from slotwise.client.management import ManagementClient
+from slotwise.client.tokens import auth_headers
+from slotwise.profiles.ports import Ports
+from slotwise.profiles.profile import load_profile
+from slotwise.server.lifecycle import ServerRecord, start, stop
 
 HERE = Path(__file__).parent
 BOUNDARY = "slotwise-comparison"

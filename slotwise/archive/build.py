@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotwise import project
+from slotwise.archive.packaging import DIGESTS, MANIFEST, pack
+from slotwise.archive.zip_safety import check_entries
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import load_spec
-from slotwise.packaging import DIGESTS, MANIFEST, pack
-from slotwise.zip_safety import check_entries
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -74,8 +74,9 @@ def build(
 
     weights: passed to the model's make.py. A second build of the same inputs trains nothing and gives the same bytes.
     """
-    from slotwise import console, onnx_graph
-    from slotwise.weights import check_fit, made
+    from slotwise import console
+    from slotwise.archive import onnx_graph
+    from slotwise.archive.weights import check_fit, made
 
     folder = project.model_folder(str(folder_or_name))
     spec = load_spec(folder)

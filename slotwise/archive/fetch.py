@@ -8,9 +8,9 @@ import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from slotwise.archive import file_sha256
+from slotwise.archive.build import file_sha256
+from slotwise.archive.zip_safety import MAX_UNPACKED_BYTES
 from slotwise.errors import SlotwiseError
-from slotwise.zip_safety import MAX_UNPACKED_BYTES
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 

@@ -89,7 +89,7 @@ def _profiles(spec: ModelSpec) -> dict[str, dict[str, Any]]:
         raise SlotwiseError(f"model {spec.name}: [profiles.{unknown[0]}] is not a profile", f"profiles: {', '.join(known)}")
     settings: dict[str, dict[str, Any]] = {}
     for name in known:
-        from slotwise.profiles import load_profile
+        from slotwise.profiles.profile import load_profile
 
         try:
             settings[name] = load_profile(name, environ={}, cores=0).for_model(spec.profiles.get(name, {})).worker()

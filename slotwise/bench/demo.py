@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from slotwise.bodies import Body, examples, spoiled
+from slotwise.bench.bodies import Body, examples, spoiled
+from slotwise.bench.wire import Connection, Reply, Target, run
 from slotwise.errors import SlotwiseError
-from slotwise.wire import Connection, Reply, Target, run
 
 if TYPE_CHECKING:
-    from slotwise.record import ServerRecord
+    from slotwise.server.record import ServerRecord
 
 REQUESTS = 32
 BAD_AT = (5, 14, 23)
@@ -65,7 +65,7 @@ class Told:
 
 def play(record: ServerRecord, model: str = "digits") -> Told:
     """Send the requests together and judge every answer."""
-    from slotwise.inference import auth_headers
+    from slotwise.client.inference import auth_headers
 
     target = Target(f"{record.inference_url}/predictions/{model}", auth_headers(record))
     sent = bodies(examples("digits"))

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from slotwise.bodies import Body, deck
-from slotwise.wire import Connection, Target, run
+from slotwise.bench.bodies import Body, deck
+from slotwise.bench.wire import Connection, Target, run
 
 BUSY = 0.9  # share of one core from which on the client is the limit
 LATE_MS = 10.0  # an open-loop client that sends its requests later than this (median) is the limit

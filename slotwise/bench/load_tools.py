@@ -10,10 +10,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from slotwise.bodies import Body
+from slotwise.bench.bodies import Body
+from slotwise.bench.load import Measured, Plan
+from slotwise.bench.wire import Target
 from slotwise.errors import SlotwiseError
-from slotwise.load import Measured, Plan
-from slotwise.wire import Target
 
 PACKAGES = {"wrk": "wrk", "ab": "apache2-utils"}
 PERCENTS = (50, 90, 95, 99)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
-from slotwise.archive import extract
-from slotwise.bodies import Body
+from slotwise.archive.build import extract
+from slotwise.bench.bodies import Body
 from slotwise.errors import SlotwiseError
 
 
@@ -128,7 +128,7 @@ def archive_of(model: str) -> Path:
 def environment(profile: str, sets: Sequence[str] = ()) -> dict[str, str]:
     """What a server started with this profile and these `--set KEY=VALUE` tells its workers."""
     from slotwise.commands.server import pairs
-    from slotwise.profiles import load_profile
+    from slotwise.profiles.profile import load_profile
 
     overrides = pairs(sets)
     return load_profile(profile, overrides).environment(overrides)

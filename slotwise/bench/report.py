@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slotwise.bench.load import BUSY, Measured, rounded
+from slotwise.bench.offline import Line, Timed
 from slotwise.console import table
-from slotwise.load import BUSY, Measured, rounded
-from slotwise.offline import Line, Timed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

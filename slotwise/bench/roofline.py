@@ -185,7 +185,7 @@ def _best(action: Any, seconds: float) -> float:
 
 def draw(name: str, work: Work, machine: Machine, sizes: Sequence[int]) -> Figure:
     """Left: the roof, and every batch size below it. Right: intensity over the batch size, and the ridge."""
-    from slotwise.report import panels
+    from slotwise.bench.report import panels
 
     figure, (left, right) = panels(2)
     marks = [work.intensity(n) for n in sizes]

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
-from slotwise import archive
-from slotwise.archive import ArchiveInfo
-from slotwise.bodies import from_files
+from slotwise.archive.build import ArchiveInfo, extract, inspect
+from slotwise.bench.bodies import from_files
 from slotwise.check.conversation import Broken, Conversation, Untested
 from slotwise.check.promises import PROMISES
 from slotwise.check.real_worker import SERVERS, RealWorker, WorkerFault, installed
@@ -81,7 +80,7 @@ class Subject:
         model_dir = self.folder / (f"{kind}-damaged" if damaged else kind)
         if not model_dir.exists():
             data = self.data_files() if damaged else []
-            archive.extract(self.path, model_dir, trusted=True, names=[n for n in self.names() if n not in data])
+            extract(self.path, model_dir, trusted=True, names=[n for n in self.names() if n not in data])
             for name in data:
                 (model_dir / name).parent.mkdir(parents=True, exist_ok=True)
                 (model_dir / name).write_bytes(b"damaged")
@@ -116,7 +115,7 @@ def check(
 
     Raises SlotwiseError for an archive that is not sound, has no example, or cannot be checked for want of a server.
     """
-    info = archive.inspect(path, need_digests=False)
+    info = inspect(path, need_digests=False)
     kinds = {kind: version for kind in servers if (version := installed(kind))}
     if not kinds:
         hint = pip_install('"slotwise[torchserve]"') + f"; for MMS: {pip_install(MMS)}"
@@ -124,7 +123,7 @@ def check(
     with tempfile.TemporaryDirectory(prefix="sw-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         carried = [entry.name for entry in info.entries if re.fullmatch("examples/[^/]+", entry.name)]
-        unpacked = archive.extract(path, folder / "examples", trusted=True, names=carried)
+        unpacked = extract(path, folder / "examples", trusted=True, names=carried)
         given = from_files([*(bodies or []), *(unpacked / name for name in carried)])
         examples = [Body(one.name, one.data, one.content_type) for one in given]
         if not examples:

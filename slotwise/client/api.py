@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from slotwise.client.tokens import TokenKind, auth_headers, was_refused
 from slotwise.errors import SlotwiseError
-from slotwise.tokens import TokenKind, auth_headers, was_refused
 
 if TYPE_CHECKING:
-    from slotwise.server import ServerRecord
+    from slotwise.server.lifecycle import ServerRecord
 
 TIMEOUT_S = 130.0
 

@@ -8,11 +8,11 @@ from urllib.parse import quote
 
 import httpx
 
-from slotwise.api import TIMEOUT_S, Api
-from slotwise.tokens import auth_headers
+from slotwise.client.api import TIMEOUT_S, Api
+from slotwise.client.tokens import auth_headers
 
 if TYPE_CHECKING:
-    from slotwise.server import ServerRecord
+    from slotwise.server.lifecycle import ServerRecord
 
 __all__ = ["InferenceClient", "auth_headers"]
 

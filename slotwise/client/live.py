@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from slotwise import mms
-from slotwise.processes import memory_bytes
+from slotwise.server import mms
+from slotwise.server.processes import memory_bytes
 
 if TYPE_CHECKING:
-    from slotwise.server import ServerRecord
+    from slotwise.server.lifecycle import ServerRecord
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,13 @@ from urllib.parse import quote
 
 import httpx
 
-from slotwise.api import TIMEOUT_S, Api
+from slotwise.client.api import TIMEOUT_S, Api
+from slotwise.client.live import LiveModel, Worker, live_model
 from slotwise.errors import SlotwiseError
-from slotwise.failures import WorkerLog
-from slotwise.live import LiveModel, Worker, live_model
+from slotwise.server.failures import WorkerLog
 
 if TYPE_CHECKING:
-    from slotwise.server import ServerRecord
+    from slotwise.server.lifecycle import ServerRecord
 
 __all__ = ["Listed", "LiveModel", "ManagementClient", "Worker"]
 

@@ -17,7 +17,7 @@ import httpx
 from slotwise.errors import SlotwiseError
 
 if TYPE_CHECKING:
-    from slotwise.server import ServerRecord
+    from slotwise.server.lifecycle import ServerRecord
 
 TokenKind = Literal["inference", "management"]
 

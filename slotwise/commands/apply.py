@@ -10,7 +10,7 @@ import typer
 from slotwise.console import Json, emit, say
 
 if TYPE_CHECKING:
-    from slotwise.drift import Declared, Difference, State
+    from slotwise.deploy.drift import Declared, Difference, State
 
 ProfileName = Annotated[str, typer.Argument(help="A profile's name, or a .toml file.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE: override a key of the profile; repeatable.")]
@@ -35,9 +35,9 @@ def apply(
     as_json: Json = False,
 ) -> None:
     """Bring a running server to a profile: scale its workers, or restart it with its models; go back where that fails."""
-    from slotwise.apply import carry_out
-    from slotwise.drift import differences
-    from slotwise.serving import interruptible
+    from slotwise.deploy.apply import carry_out
+    from slotwise.deploy.drift import differences
+    from slotwise.server.serving import interruptible
 
     state, declared = _compare(name, profile, set_, server)
     found = differences(state, declared)
@@ -57,7 +57,7 @@ def apply(
 
 def drift(profile: ProfileName, set_: Set = None, server: Server = None, name: Name = "default", as_json: Json = False) -> None:
     """Show where a running server differs from a profile; exit with 1 if it does."""
-    from slotwise.drift import differences
+    from slotwise.deploy.drift import differences
 
     state, declared = _compare(name, profile, set_, server)
     found = differences(state, declared)
@@ -73,9 +73,9 @@ def _compare(
     import os
 
     from slotwise.commands.server import pairs
-    from slotwise.drift import Declared, read
-    from slotwise.profiles import from_environment
-    from slotwise.server import need
+    from slotwise.deploy.drift import Declared, read
+    from slotwise.profiles.profile import from_environment
+    from slotwise.server.lifecycle import need
 
     record = need(name)
     overrides = {**from_environment(os.environ), **pairs(set_ or [])}
@@ -114,7 +114,7 @@ def _say(state: State, told: str) -> None:
 
 
 def _notes(state: State) -> list[str]:
-    from slotwise.drift import notes
+    from slotwise.deploy.drift import notes
     from slotwise.worker.cores import available_cores
 
     return notes(state, available_cores())

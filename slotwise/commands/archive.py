@@ -31,19 +31,19 @@ def build(
     as_json: Json = False,
 ) -> None:
     """Build a model's archive, MODEL.mar, and beside it what was measured, MODEL.report.json."""
-    from slotwise import archive
+    from slotwise.archive import build as building
 
-    path = archive.build(model, out_dir, weights)
-    emit({"archive": str(path), "sha256": archive.file_sha256(path)}, as_json, lambda: typer.echo(f"built {path}"))
+    path = building.build(model, out_dir, weights)
+    emit({"archive": str(path), "sha256": building.file_sha256(path)}, as_json, lambda: typer.echo(f"built {path}"))
 
 
 def inspect(path: Archive, as_json: Json = False) -> None:
     """Show what is in an archive; fail if it is not exactly what was built."""
     from dataclasses import asdict
 
-    from slotwise import archive
+    from slotwise.archive import build as building
 
-    info = archive.inspect(path)
+    info = building.inspect(path)
     listing = {entry.name: {"size_bytes": entry.size_bytes, "sha256": entry.sha256} for entry in info.entries}
     data = {**asdict(info), "name": info.name, "version": info.version, "handler": info.handler, "entries": listing}
 
@@ -78,7 +78,7 @@ def check(
 
     from slotwise.check.real_worker import SERVERS
     from slotwise.check.run import SENTENCES, check
-    from slotwise.serving import interruptible
+    from slotwise.server.serving import interruptible
 
     if server not in (None, *SERVERS):
         raise typer.BadParameter(f"{server!r} is not one of {', '.join(SERVERS)}", param_hint="--server")
@@ -113,7 +113,7 @@ def new(
     as_json: Json = False,
 ) -> None:
     """Write a model's folder to start from: it builds and serves as it is."""
-    from slotwise import scaffold
+    from slotwise.archive import scaffold
 
     files = scaffold.new(name)
 

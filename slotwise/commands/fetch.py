@@ -21,7 +21,7 @@ def fetch(
     as_json: Json = False,
 ) -> None:
     """Put the archives of a list into a folder: copied, downloaded by URL and SHA-256, or built from weights by id."""
-    from slotwise.model_list import fill
+    from slotwise.deploy.model_list import fill
 
     found = fill(models, out, say)
     rows = [[info.name, info.version, info.path.name] for info in found]

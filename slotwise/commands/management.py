@@ -10,7 +10,7 @@ import typer
 from slotwise.console import Json, emit, say, table
 
 if TYPE_CHECKING:
-    from slotwise.live import LiveModel
+    from slotwise.client.live import LiveModel
 
 Name = Annotated[str, typer.Option(help="The server's name.")]
 Model = Annotated[str, typer.Argument(help="A registered model's name.")]
@@ -35,9 +35,9 @@ def register_model(
     as_json: Json = False,
 ) -> None:
     """Register a model with the server's profile (or these settings) and wait until its workers are READY."""
-    from slotwise.deploy import deploy, obtain, registration
-    from slotwise.management import ManagementClient
-    from slotwise.server import need
+    from slotwise.client.management import ManagementClient
+    from slotwise.deploy.deploy import deploy, obtain, registration
+    from slotwise.server.lifecycle import need
 
     record = need(name)
     info = obtain(model, record.model_store, sha256=sha256, say=say)
@@ -51,8 +51,8 @@ def register_model(
 
 def unregister(model: Model, version: Version = None, name: Name = "default", as_json: Json = False) -> None:
     """Take a model away from a server, with what waits in its queue."""
-    from slotwise.management import ManagementClient
-    from slotwise.server import need
+    from slotwise.client.management import ManagementClient
+    from slotwise.server.lifecycle import need
 
     with ManagementClient(need(name)) as client:
         client.unregister(model, version)
@@ -67,8 +67,8 @@ def scale(
     as_json: Json = False,
 ) -> None:
     """Change a model's number of workers and wait until just these are READY."""
-    from slotwise.management import ManagementClient
-    from slotwise.server import need
+    from slotwise.client.management import ManagementClient
+    from slotwise.server.lifecycle import need
     from slotwise.worker.cores import available_cores
 
     with ManagementClient(need(name)) as client:
@@ -82,8 +82,8 @@ def scale(
 
 def list_models(name: Name = "default", as_json: Json = False) -> None:
     """List a server's models with their versions, batch settings and workers."""
-    from slotwise.management import ManagementClient
-    from slotwise.server import need
+    from slotwise.client.management import ManagementClient
+    from slotwise.server.lifecycle import need
 
     with ManagementClient(need(name)) as client:
         live = [version for model in client.list() for version in client.describe_all(model.name)]
@@ -97,8 +97,8 @@ def list_models(name: Name = "default", as_json: Json = False) -> None:
 
 def describe(model: Model, version: Version = None, name: Name = "default", as_json: Json = False) -> None:
     """Show a model's settings, its workers, and what each of them got: engine, precision, device, threads."""
-    from slotwise.management import ManagementClient
-    from slotwise.server import need
+    from slotwise.client.management import ManagementClient
+    from slotwise.server.lifecycle import need
 
     with ManagementClient(need(name)) as client:
         live = client.describe(model, version)
@@ -117,8 +117,8 @@ def describe(model: Model, version: Version = None, name: Name = "default", as_j
 
 def ready(name: Name = "default", as_json: Json = False) -> None:
     """Exit with 0 only when every model has a READY worker, else with 1."""
-    from slotwise.management import ManagementClient
-    from slotwise.server import need
+    from slotwise.client.management import ManagementClient
+    from slotwise.server.lifecycle import need
 
     with ManagementClient(need(name)) as client:
         workers = {model.name: client.describe(model.name).ready_workers for model in client.list()}

@@ -11,9 +11,9 @@ from slotwise.console import Json, emit, out, progress, say
 from slotwise.errors import SlotwiseError
 
 if TYPE_CHECKING:
-    from slotwise.bodies import Body
-    from slotwise.load import Measured, Plan
-    from slotwise.wire import Target
+    from slotwise.bench.bodies import Body
+    from slotwise.bench.load import Measured, Plan
+    from slotwise.bench.wire import Target
 
 Counts = Annotated[str, typer.Option(help="Numbers of clients, separated by commas.")]
 
@@ -60,7 +60,7 @@ def bench(
     as_json: Json = False,
 ) -> None:
     """Measure throughput, latency and errors of a model under load."""
-    from slotwise.bodies import examples, from_files, with_records
+    from slotwise.bench.bodies import examples, from_files, with_records
 
     bodies = from_files(body) if body else examples(model)
     if records is not None:
@@ -68,7 +68,7 @@ def bench(
     if offline:
         _offline(model, bodies, counts(batch_sizes, "--batch-sizes"), profile, set_ or [], min(seconds, 2.0), csv, as_json)
         return
-    from slotwise.load import Plan
+    from slotwise.bench.load import Plan
 
     clients = [1000] if rate else counts(concurrency, "--concurrency")
     plans = [Plan(n, seconds, requests, warm_up, rate, poison, timeout) for n in clients]
@@ -77,9 +77,9 @@ def bench(
 
 
 def _target(model: str, url: str | None, name: str) -> Target:
-    from slotwise.inference import auth_headers
-    from slotwise.record import need
-    from slotwise.wire import Target
+    from slotwise.bench.wire import Target
+    from slotwise.client.inference import auth_headers
+    from slotwise.server.record import need
 
     if url:
         return Target(url, {})
@@ -88,7 +88,7 @@ def _target(model: str, url: str | None, name: str) -> Target:
 
 
 def _measure(tool: str, target: Target, bodies: list[Body], plan: Plan) -> Measured:
-    from slotwise import load, load_tools
+    from slotwise.bench import load, load_tools
 
     what = f"{plan.rate:g} a second" if plan.rate else f"{plan.clients} clients"
     with progress() as shown:
@@ -102,7 +102,7 @@ def _measure(tool: str, target: Target, bodies: list[Body], plan: Plan) -> Measu
 
 
 def _finish(model: str, found: list[Measured], csv: Path | None, figure: Path | None, as_json: bool) -> None:
-    from slotwise import report
+    from slotwise.bench import report
 
     rows = report.as_json(found)
     emit({"model": model, "loads": rows}, as_json, lambda: report.load_table(model, found))
@@ -130,7 +130,7 @@ def _offline(
 ) -> None:
     from dataclasses import asdict
 
-    from slotwise import offline, report
+    from slotwise.bench import offline, report
 
     found: list[offline.Timed] = []
     with progress() as shown:
@@ -158,8 +158,8 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Send 32 digits at once, 3 of them spoiled, and show that each sender got its own answer."""
-    from slotwise.demo import play, render
-    from slotwise.record import need
+    from slotwise.bench.demo import play, render
+    from slotwise.server.record import need
 
     told = play(need(name), model)
     emit(told.as_json(), as_json, lambda: render(told))

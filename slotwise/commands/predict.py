@@ -30,9 +30,9 @@ def predict(
     """Send files to a model, all at once, and print each one's answer or error; exit with 1 if one failed."""
     from concurrent.futures import ThreadPoolExecutor
 
+    from slotwise.client.inference import InferenceClient
     from slotwise.errors import SlotwiseError
-    from slotwise.inference import InferenceClient
-    from slotwise.server import need
+    from slotwise.server.lifecycle import need
 
     try:
         bodies = [file.read_bytes() for file in files]

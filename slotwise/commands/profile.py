@@ -10,7 +10,7 @@ import typer
 from slotwise.console import Json, emit, table
 
 if TYPE_CHECKING:
-    from slotwise.profiles import Profile
+    from slotwise.profiles.profile import Profile
 
 Form = Literal["toml", "torchserve", "mms"]
 Set = Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE: override a key of the profile; repeatable.")]
@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
 
 def list_profiles(as_json: Json = False) -> None:
     """List the profiles: this folder's own and those that come along."""
-    from slotwise.profiles import load_profile
+    from slotwise.profiles.profile import load_profile
     from slotwise.project import profiles
 
     found = [load_profile(name, environ={}, cores=0) for name in profiles()]
@@ -51,8 +51,8 @@ def show(
 ) -> None:
     """Show every key of a profile, with what the environment and --set change."""
     from slotwise.commands.server import pairs
-    from slotwise.profiles import load_profile
-    from slotwise.render import entries, render_properties
+    from slotwise.profiles.profile import load_profile
+    from slotwise.profiles.render import entries, render_properties
 
     profile = load_profile(name, pairs(set_ or []))
     if form != "toml":
@@ -67,7 +67,7 @@ def render(
     as_json: Json = False,
 ) -> None:
     """Write profiles/NAME.properties, their log settings, and config.properties (= cpu) for a bare `torchserve`."""
-    from slotwise import render as rendering
+    from slotwise.profiles import render as rendering
 
     if check:
         rendering.check(Path.cwd())
@@ -80,7 +80,7 @@ def render(
 def _toml(profile: Profile) -> str:
     import json
 
-    from slotwise.profiles import SECTIONS
+    from slotwise.profiles.profile import SECTIONS
 
     lines = [f"# {profile.name}: {profile.description}"]
     for section in SECTIONS:

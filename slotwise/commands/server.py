@@ -11,10 +11,10 @@ from slotwise.console import Json, emit, progress, say
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from slotwise.archive import ArchiveInfo
-    from slotwise.live import LiveModel
-    from slotwise.profiles import Profile
-    from slotwise.server import ServerRecord
+    from slotwise.archive.build import ArchiveInfo
+    from slotwise.client.live import LiveModel
+    from slotwise.profiles.profile import Profile
+    from slotwise.server.lifecycle import ServerRecord
 
 Name = Annotated[str, typer.Option(help="The server's name.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE: override a key of the profile; repeatable.")]
@@ -45,12 +45,12 @@ def serve(
     import os
 
     from slotwise import project
-    from slotwise.deploy import obtain, preloaded
-    from slotwise.ports import Ports
-    from slotwise.profiles import from_environment, load_profile
-    from slotwise.server import check_can_start, start
-    from slotwise.server import stop as stop_server
-    from slotwise.serving import interruptible, until_it_ends
+    from slotwise.deploy.deploy import obtain, preloaded
+    from slotwise.profiles.ports import Ports
+    from slotwise.profiles.profile import from_environment, load_profile
+    from slotwise.server.lifecycle import check_can_start, start
+    from slotwise.server.lifecycle import stop as stop_server
+    from slotwise.server.serving import interruptible, until_it_ends
 
     overrides = {**from_environment(os.environ), **pairs(set_ or [])}
     wanted, ports, store = load_profile(profile, overrides, {}), Ports.at(port), project.model_store()
@@ -78,8 +78,8 @@ def stop(name: Annotated[str, typer.Argument(help="The server's name.")] = "defa
     """Stop a server and everything it started, and the gateway in front of it."""
     from slotwise import project
     from slotwise.gateway.process import stop as stop_gateway
-    from slotwise.server import ServerRecord
-    from slotwise.server import stop as stop_server
+    from slotwise.server.lifecycle import ServerRecord
+    from slotwise.server.lifecycle import stop as stop_server
 
     if stop_gateway(name):  # first: it answers what is in flight
         say("gateway stopped")
@@ -96,9 +96,9 @@ def token(
     as_json: Json = False,
 ) -> None:
     """Print a server's valid token, renewed where it has expired."""
+    from slotwise.client.tokens import token as valid_token
     from slotwise.errors import SlotwiseError
-    from slotwise.server import need
-    from slotwise.tokens import token as valid_token
+    from slotwise.server.lifecycle import need
 
     record = need(name)
     valid = valid_token(record, kind)
@@ -111,7 +111,7 @@ def token(
 
 def java_home(as_json: Json = False) -> None:
     """Print the JAVA_HOME that the servers are started with."""
-    from slotwise.java import java_home as home
+    from slotwise.server.java import java_home as home
 
     found = str(home())
     emit({"java_home": found}, as_json, lambda: typer.echo(found))
@@ -126,8 +126,8 @@ def pairs(settings: Sequence[str]) -> dict[str, str]:
 
 
 def _deploy(record: ServerRecord, info: ArchiveInfo, profile: Profile) -> LiveModel:
-    from slotwise.deploy import deploy, registration
-    from slotwise.management import ManagementClient
+    from slotwise.client.management import ManagementClient
+    from slotwise.deploy.deploy import deploy, registration
 
     loaded = not profile.model_api and record.kind == "torchserve"
     say(f"loading {info.name} {info.version}" if loaded else f"registering {info.name} {info.version}")

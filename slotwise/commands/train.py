@@ -10,7 +10,7 @@ import typer
 from slotwise.console import Json, emit, out, progress, say, table
 
 if TYPE_CHECKING:
-    from slotwise.train import Outcome
+    from slotwise.zoo.train import Outcome
 
 
 def register(app: typer.Typer) -> None:
@@ -43,7 +43,7 @@ def train(
         raise SlotwiseError(f"there is no device {device!r}", "use auto, cpu or cuda")
     from dataclasses import asdict
 
-    from slotwise import train as training
+    from slotwise.zoo import train as training
 
     plan = training.Plan(weights, epochs, batch_size, learning_rate, patience, device, seed)
     with progress() as shown:

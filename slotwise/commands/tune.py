@@ -53,14 +53,14 @@ def tune(
 
     What is registered there is not touched. Exit code 2: no setting meets the target; the closest is named.
     """
-    from slotwise.serving import interruptible
+    from slotwise.server.serving import interruptible
 
     with interruptible():
         if study:
             _study(model, body, seconds, directory, as_json)
             return
         if apply:
-            from slotwise.record import need
+            from slotwise.server.record import need
             from slotwise.tune.apply import check_own
 
             check_own(need(name))
@@ -88,9 +88,9 @@ def _tuned(
     tool: str,
     name: str,
 ) -> Outcome:
-    from slotwise.bodies import examples, from_files
-    from slotwise.deploy import obtain
-    from slotwise.record import need
+    from slotwise.bench.bodies import examples, from_files
+    from slotwise.deploy.deploy import obtain
+    from slotwise.server.record import need
     from slotwise.tune.run import Order
     from slotwise.tune.run import tune as search
     from slotwise.tune.search import Goal
@@ -162,14 +162,15 @@ def roofline(
     import tempfile
     from dataclasses import asdict
 
-    from slotwise import archive, offline
-    from slotwise import roofline as roof
+    from slotwise.archive.build import extract, inspect
+    from slotwise.bench import offline
+    from slotwise.bench import roofline as roof
 
     sizes = counts(batch_sizes, "--batch-sizes")
     path = offline.archive_of(model)
-    info = archive.inspect(path)
+    info = inspect(path)
     with tempfile.TemporaryDirectory(prefix="slotwise-roofline-") as folder:
-        work = roof.work_of(archive.extract(path, Path(folder) / "model", trusted=True), info.model)
+        work = roof.work_of(extract(path, Path(folder) / "model", trusted=True), info.model)
     if not peak_tflops or not bandwidth_gbs:
         say("measuring this machine (--peak-tflops and --bandwidth-gbs say it instead)")
         measured = roof.measure_machine()

@@ -11,15 +11,17 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from slotwise import deploy, project, server
-from slotwise.drift import Declared, Difference, State
+from slotwise import project
+from slotwise.client.management import ManagementClient
+from slotwise.deploy import deploy
+from slotwise.deploy.drift import Declared, Difference, State
 from slotwise.errors import SlotwiseError
-from slotwise.management import ManagementClient
+from slotwise.server import lifecycle
 
 if TYPE_CHECKING:
-    from slotwise.archive import ArchiveInfo
-    from slotwise.ports import Ports
-    from slotwise.record import ServerRecord
+    from slotwise.archive.build import ArchiveInfo
+    from slotwise.profiles.ports import Ports
+    from slotwise.server.record import ServerRecord
 
 Say = Callable[[str], None]
 Plan = Sequence[tuple["ArchiveInfo", Mapping[str, Any]]]
@@ -69,7 +71,7 @@ def restart(state: State, start_new: Callable[[str, Ports], ServerRecord], say: 
     """Stop the old server, start the new one on its ports; where that fails, start the old one again as it was."""
     old = state.record
     say(f"stopping {old.kind} with the profile {state.told.name}")
-    server.stop(old)
+    lifecycle.stop(old)
     try:
         return start_new(old.name, old.ports)
     except BaseException as failed:
@@ -96,7 +98,7 @@ def start_ready(name: str, declared: Declared, ports: Ports, state: State, plan:
     profile, api = declared.profile, declared.profile.model_api or declared.kind == "mms"
     models = None if api else deploy.preloaded([info for info, _ in plan], profile, declared.overrides)
     say(f"starting {declared.kind} with the profile {profile.name}")
-    record = server.start(
+    record = lifecycle.start(
         name,
         declared.kind,
         profile,
@@ -111,7 +113,7 @@ def start_ready(name: str, declared: Declared, ports: Ports, state: State, plan:
                 say(f"registering {info.name} {info.version}")
                 deploy.deploy(client, info, settings, preloaded=not api)
     except BaseException:
-        server.stop(record)
+        lifecycle.stop(record)
         raise
     return record
 

@@ -9,15 +9,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotwise import archive, project
-from slotwise.archive import ArchiveInfo
+from slotwise import project
+from slotwise.archive.build import ArchiveInfo, build, file_sha256, inspect, outdated
+from slotwise.archive.fetch import fetch, is_url
 from slotwise.errors import SlotwiseError
-from slotwise.fetch import fetch, is_url
 from slotwise.model_spec import load_spec
 
 if TYPE_CHECKING:
-    from slotwise.management import LiveModel, ManagementClient
-    from slotwise.profiles import Profile
+    from slotwise.client.management import LiveModel, ManagementClient
+    from slotwise.profiles.profile import Profile
 
 
 def obtain(
@@ -29,21 +29,21 @@ def obtain(
     """
     model_store.mkdir(parents=True, exist_ok=True)
     if is_url(what):
-        return archive.inspect(fetch(what, sha256, model_store), need_digests=False)
+        return inspect(fetch(what, sha256, model_store), need_digests=False)
     if what.endswith(".mar"):
         path = Path(what) if Path(what).exists() else model_store / what
-        info = archive.inspect(path, need_digests=False)
+        info = inspect(path, need_digests=False)
         return info if path.resolve().parent == model_store.resolve() else _copy(info, model_store)
     stored = model_store / f"{what}.mar"
     if "/" not in what and what not in project.models() and not (Path(what) / "model.toml").is_file() and stored.is_file():
-        return archive.inspect(stored, need_digests=False)
+        return inspect(stored, need_digests=False)
     folder = project.model_folder(what)
     path = model_store / f"{load_spec(folder).name}.mar"
     if not path.is_file():
         say(f"building {path.name}")
-        path = archive.build(what, model_store)
-    info = archive.inspect(path)
-    if changed := archive.outdated(info, folder):
+        path = build(what, model_store)
+    info = inspect(path)
+    if changed := outdated(info, folder):
         say(f"{path.name} was built before {changed} was changed: `slotwise build {what}` takes the change over")
     return info
 
@@ -110,6 +110,6 @@ def _copy(info: ArchiveInfo, model_store: Path) -> ArchiveInfo:
             partial.replace(target)
         finally:
             partial.unlink(missing_ok=True)
-    elif archive.file_sha256(target) != info.sha256:
+    elif file_sha256(target) != info.sha256:
         raise SlotwiseError(f"{target} is there already, with another content", "give yours another name, or delete that one")
-    return archive.inspect(target, need_digests=False)
+    return inspect(target, need_digests=False)

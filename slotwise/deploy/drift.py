@@ -14,15 +14,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from slotwise import archive, deploy
-from slotwise.archive import ArchiveInfo
+from slotwise.archive.build import ArchiveInfo, inspect
+from slotwise.client.management import ManagementClient
+from slotwise.deploy import deploy
 from slotwise.errors import SlotwiseError
-from slotwise.management import ManagementClient
-from slotwise.profiles import Profile, load_profile
+from slotwise.profiles.profile import Profile, load_profile
 
 if TYPE_CHECKING:
-    from slotwise.live import LiveModel
-    from slotwise.record import Kind, ServerRecord
+    from slotwise.client.live import LiveModel
+    from slotwise.server.record import Kind, ServerRecord
 
 Needs = Literal["scale", "restart"]
 
@@ -102,7 +102,7 @@ def read(record: ServerRecord) -> State:
             first = client.describe(listed.name)  # the default version: registered first, it becomes the default again
             others = [live for live in client.describe_all(listed.name) if live.version != first.version]
             for live in (first, *others):
-                info = archive.inspect(record.model_store / live.archive.rpartition("/")[2], need_digests=False)
+                info = inspect(record.model_store / live.archive.rpartition("/")[2], need_digests=False)
                 if live.version not in ("", info.version):  # MMS may not know it
                     raise SlotwiseError(
                         f"{live.name} {live.version} is registered, but {info.path.name} now holds {info.version}",

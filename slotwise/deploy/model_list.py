@@ -17,9 +17,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from slotwise import archive
-from slotwise.archive import ArchiveInfo
-from slotwise.deploy import obtain
+from slotwise.archive.build import ArchiveInfo, build, inspect
+from slotwise.deploy.deploy import obtain
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import parse, read_toml
 
@@ -71,5 +70,5 @@ def _put(entry: Entry, store: Path, say: Callable[[str], None]) -> ArchiveInfo:
     say(entry.file or entry.url or f"{entry.model} {entry.weights or ''}")
     if entry.model:
         target = store / f"{entry.model}.mar"
-        return archive.inspect(target if target.is_file() else archive.build(entry.model, store, weights=entry.weights))
+        return inspect(target if target.is_file() else build(entry.model, store, weights=entry.weights))
     return obtain(entry.file or entry.url, store, sha256=entry.sha256 or None, say=say)

@@ -10,8 +10,8 @@ from slotwise import project
 from slotwise.errors import SlotwiseError
 
 if TYPE_CHECKING:
-    from slotwise.live import LiveModel
-    from slotwise.server import ServerRecord
+    from slotwise.client.live import LiveModel
+    from slotwise.server.lifecycle import ServerRecord
 
 MAX_BODY_BYTES = 32 * 2**20
 MANAGEMENT_S = 3.0  # a server that describes its models no faster is as good as down
@@ -32,9 +32,9 @@ class Backend:
 
 def server_backend(name: str) -> Backend:
     """The server called `name`, as `slotwise serve` started it."""
-    from slotwise.inference import auth_headers
-    from slotwise.management import ManagementClient
-    from slotwise.server import ServerRecord
+    from slotwise.client.inference import auth_headers
+    from slotwise.client.management import ManagementClient
+    from slotwise.server.lifecycle import ServerRecord
 
     clients: dict[str, ManagementClient] = {}
 

@@ -10,8 +10,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from slotwise import bodies, project
-from slotwise.bodies import Body
+from slotwise import project
+from slotwise.bench import bodies
+from slotwise.bench.bodies import Body
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import load_spec
 

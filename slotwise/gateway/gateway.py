@@ -22,8 +22,8 @@ from slotwise.gateway.metrics import Metrics
 from slotwise.gateway.upstream import Upstream
 
 if TYPE_CHECKING:
-    from slotwise.live import LiveModel
-    from slotwise.server import ServerRecord
+    from slotwise.client.live import LiveModel
+    from slotwise.server.lifecycle import ServerRecord
 
 log = logging.getLogger("slotwise.gateway")
 

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from slotwise import project
 from slotwise.errors import SlotwiseError
 from slotwise.gateway.process import running
-from slotwise.server import Ports, ServerRecord
-from slotwise.server import running as running_server
-from slotwise.server import stop as stop_server
+from slotwise.server.lifecycle import Ports, ServerRecord
+from slotwise.server.lifecycle import running as running_server
+from slotwise.server.lifecycle import stop as stop_server
 
 FOLLOW_TIMEOUT_S = 30.0
 DRAIN_TIMEOUT_S = 120.0

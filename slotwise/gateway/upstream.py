@@ -13,7 +13,7 @@ from yarl import URL
 from slotwise.gateway.replies import Headers
 
 if TYPE_CHECKING:
-    from slotwise.server import ServerRecord
+    from slotwise.server.lifecycle import ServerRecord
 
 CONNECT_S = 5.0
 GRACE_S = 0.5  # past the deadline the server itself answers 504, with its slot; it gets this long to do so

@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 from slotwise import project
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import read_toml
-from slotwise.render import render_properties
+from slotwise.profiles.render import render_properties
 from slotwise.worker.cores import available_cores
 
 __all__ = ["ENVIRONMENT", "SECTIONS", "Profile", "from_environment", "load_profile", "render_properties"]

@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotwise import kubernetes, project
+from slotwise import project
 from slotwise.errors import SlotwiseError
-from slotwise.ports import Ports
+from slotwise.profiles import kubernetes
+from slotwise.profiles.ports import Ports
 
 if TYPE_CHECKING:
-    from slotwise.profiles import Profile
+    from slotwise.profiles.profile import Profile
 
 DEFAULT = "cpu"  # the profile that the project's config.properties shows
 HEADER = """\
@@ -94,8 +95,8 @@ def entry(profile: Profile, folder: Path) -> Entries:
 
 def committed_files() -> dict[str, str]:
     """What `slotwise profile render` writes, by path below the project's folder: every profile, and config.properties."""
-    from slotwise.profiles import load_profile
-    from slotwise.server_logs import log4j2
+    from slotwise.profiles.profile import load_profile
+    from slotwise.profiles.server_logs import log4j2
 
     usual = log4j2("torchserve", load_profile(DEFAULT, environ={}, cores=0))
     files = {}

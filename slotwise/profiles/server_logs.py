@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from slotwise.profiles import Profile
+    from slotwise.profiles.profile import Profile
 
 OWN = {"torchserve": ("ts", "org.pytorch.serve", "TS_METRICS"), "mms": ("mms", "com.amazonaws.ml.mms", "MMS_METRICS")}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from slotwise.server import ServerRecord
+    from slotwise.server.lifecycle import ServerRecord
 
 TRIES = 2  # the servers start a dying worker again and again, each time after a longer pause
 DIED = "Backend worker process died"

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotwise.errors import SlotwiseError
-from slotwise.processes import MARK
-from slotwise.record import ServerRecord
+from slotwise.server.processes import MARK
+from slotwise.server.record import ServerRecord
 
 if TYPE_CHECKING:
-    from slotwise.profiles import Profile
+    from slotwise.profiles.profile import Profile
 
 START_TIMEOUT_S = 60.0
 MODULE_TIMEOUT_S = 30.0
@@ -44,8 +44,8 @@ def own_tmp_dir(state: Path) -> Path:
 
 def write_config(record: ServerRecord, profile: Profile, models: Mapping[str, Any]) -> None:
     """Write what the server reads into its folder, and take away what the last one of that name left there."""
-    from slotwise.profiles import render_properties
-    from slotwise.server_logs import log4j2
+    from slotwise.profiles.profile import render_properties
+    from slotwise.profiles.server_logs import log4j2
 
     for stale in ("key_file.json", "server.log"):
         (record.state_dir / stale).unlink(missing_ok=True)

@@ -22,15 +22,15 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise import project
 from slotwise.errors import MMS, SlotwiseError, pip_install
-from slotwise.java import java_home
-from slotwise.launch import MODULES, launch, own_tmp_dir, run_start_module, wait_until_up, write_config
-from slotwise.ports import Ports, check_free
-from slotwise.processes import end
-from slotwise.record import Kind, ServerRecord, all_running, need, running
-from slotwise.render import registrable
+from slotwise.profiles.ports import Ports, check_free
+from slotwise.profiles.render import registrable
+from slotwise.server.java import java_home
+from slotwise.server.launch import MODULES, launch, own_tmp_dir, run_start_module, wait_until_up, write_config
+from slotwise.server.processes import end
+from slotwise.server.record import Kind, ServerRecord, all_running, need, running
 
 if TYPE_CHECKING:
-    from slotwise.profiles import Profile
+    from slotwise.profiles.profile import Profile
 
 __all__ = [
     "Kind",

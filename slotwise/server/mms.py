@@ -11,10 +11,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slotwise.processes import processes_of
+from slotwise.server.processes import processes_of
 
 if TYPE_CHECKING:
-    from slotwise.server import ServerRecord
+    from slotwise.server.lifecycle import ServerRecord
 
 
 def loaded_workers(record: ServerRecord) -> dict[str, int]:

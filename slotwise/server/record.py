@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from slotwise import project
 from slotwise.errors import SlotwiseError
-from slotwise.ports import Ports
-from slotwise.processes import carries
+from slotwise.profiles.ports import Ports
+from slotwise.server.processes import carries
 
 if TYPE_CHECKING:
-    from slotwise.profiles import Profile
+    from slotwise.profiles.profile import Profile
 
 Kind = Literal["torchserve", "mms"]
 
@@ -59,7 +59,7 @@ class ServerRecord:
 
     def effective_profile(self) -> Profile:
         """The profile that it was started with, overrides included, whatever has happened to the file since."""
-        from slotwise.profiles import Profile
+        from slotwise.profiles.profile import Profile
 
         try:
             return Profile.model_validate_json((self.state_dir / "profile.json").read_text("utf-8"))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from slotwise.errors import SlotwiseError
 
 if TYPE_CHECKING:
-    from slotwise.server import ServerRecord
+    from slotwise.server.lifecycle import ServerRecord
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -36,7 +36,7 @@ def interruptible() -> Iterator[None]:
 
 def until_it_ends(record: ServerRecord) -> None:
     """Return at the first signal. Raises SlotwiseError where the server ends by itself."""
-    from slotwise.server import running
+    from slotwise.server.lifecycle import running
 
     try:
         while record.alive():

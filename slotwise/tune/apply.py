@@ -6,15 +6,16 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotwise import project, render
+from slotwise import project
 from slotwise.errors import SlotwiseError
-from slotwise.profiles import load_profile, section_of
+from slotwise.profiles import render
+from slotwise.profiles.profile import load_profile, section_of
 from slotwise.tune.space import Setting
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
 
-    from slotwise.record import ServerRecord
+    from slotwise.server.record import ServerRecord
 
 
 def check_own(record: ServerRecord) -> None:

@@ -10,8 +10,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from slotwise.bench.load import Measured
 from slotwise.errors import SlotwiseError
-from slotwise.load import Measured
 from slotwise.tune.search import Bench, Goal
 from slotwise.tune.space import Setting
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, TextIO
 from slotwise.errors import SlotwiseError
 
 if TYPE_CHECKING:
-    from slotwise.management import ManagementClient
-    from slotwise.record import ServerRecord
+    from slotwise.client.management import ManagementClient
+    from slotwise.server.record import ServerRecord
 
 TIMEOUT_S = 60.0
 PAUSE_S = 0.5
@@ -58,7 +58,7 @@ class Guard:
 
 def watch(lines: TextIO, record: ServerRecord) -> None:
     """Keep account until `lines` ends, then clear what is left."""
-    from slotwise.management import ManagementClient
+    from slotwise.client.management import ManagementClient
 
     left: dict[str, Path] = {}
     for line in lines:
@@ -89,7 +89,7 @@ def clear(management: ManagementClient, models: set[str]) -> None:
 
 
 if __name__ == "__main__":
-    from slotwise.record import ServerRecord as Record
+    from slotwise.server.record import ServerRecord as Record
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

@@ -8,20 +8,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from slotwise import load, load_tools, project
-from slotwise.bodies import Body
+from slotwise import project
+from slotwise.bench import load, load_tools
+from slotwise.bench.bodies import Body
+from slotwise.bench.load import Measured, Plan
+from slotwise.bench.wire import Target
+from slotwise.client.inference import auth_headers
+from slotwise.client.management import ManagementClient
 from slotwise.errors import SlotwiseError
-from slotwise.inference import auth_headers
-from slotwise.load import Measured, Plan
-from slotwise.management import ManagementClient
 from slotwise.tune.guard import Guard
 from slotwise.tune.space import Setting
 from slotwise.tune.variant import write_variant
-from slotwise.wire import Target
 
 if TYPE_CHECKING:
-    from slotwise.archive import ArchiveInfo
-    from slotwise.record import ServerRecord
+    from slotwise.archive.build import ArchiveInfo
+    from slotwise.server.record import ServerRecord
 
 WARM_UP_S = 1.0  # the first time; the JVM compiles what a new model needs
 AGAIN_S = 0.3

@@ -9,8 +9,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotwise.load import Measured
-from slotwise.report import from_zero, line_text, panels
+from slotwise.bench.load import Measured
+from slotwise.bench.report import from_zero, line_text, panels
 from slotwise.tune.finals import figure
 from slotwise.tune.run import Outcome
 from slotwise.tune.space import Setting

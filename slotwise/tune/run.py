@@ -10,11 +10,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotwise import __version__, offline
-from slotwise.bodies import Body
+from slotwise import __version__
+from slotwise.bench import offline
+from slotwise.bench.bodies import Body
+from slotwise.bench.load import Measured, rounded
+from slotwise.bench.offline import Line, Timed
 from slotwise.errors import SlotwiseError
-from slotwise.load import Measured, rounded
-from slotwise.offline import Line, Timed
 from slotwise.tune.finals import ROUNDS, Decision, figure, play
 from slotwise.tune.search import Goal, Search, Trial
 from slotwise.tune.simulate import Service
@@ -22,8 +23,8 @@ from slotwise.tune.space import Setting, Space
 from slotwise.worker.cores import available_cores
 
 if TYPE_CHECKING:
-    from slotwise.archive import ArchiveInfo
-    from slotwise.record import ServerRecord
+    from slotwise.archive.build import ArchiveInfo
+    from slotwise.server.record import ServerRecord
     from slotwise.tune.live import LiveBench
 
 FINALISTS = 3
@@ -173,7 +174,7 @@ def sweep(bench: LiveBench, outcome: Outcome, winner: Setting, say: Callable[[st
 
 def baselines(record: ServerRecord, info: ArchiveInfo, cores: int) -> tuple[Setting, Setting]:
     """What the server registers without parameters, and what the profile says."""
-    from slotwise.deploy import registration
+    from slotwise.deploy.deploy import registration
 
     profile = record.effective_profile()
     said = registration(info, profile, record.overrides)

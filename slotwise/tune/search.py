@@ -8,8 +8,8 @@ from typing import Literal, Protocol
 
 import optuna
 
+from slotwise.bench.load import Measured
 from slotwise.errors import SlotwiseError
-from slotwise.load import Measured
 from slotwise.tune.simulate import Service, simulate
 from slotwise.tune.space import Setting, Space
 

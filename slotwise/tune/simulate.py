@@ -12,8 +12,8 @@ import random
 from collections import deque
 from dataclasses import dataclass
 
-from slotwise.load import Measured, Plan, Sample, summary
-from slotwise.offline import Line
+from slotwise.bench.load import Measured, Plan, Sample, summary
+from slotwise.bench.offline import Line
 from slotwise.tune.space import Setting
 
 WARM_UP_BATCHES = 2  # a worker's first ones, when all clients arrive at once, are not typical

@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotwise.bodies import Body, examples, from_files
-from slotwise.offline import Line
+from slotwise.bench.bodies import Body, examples, from_files
+from slotwise.bench.offline import Line
 from slotwise.tune.space import Setting
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from slotwise.archive import ArchiveInfo
-    from slotwise.record import ServerRecord
+    from slotwise.archive.build import ArchiveInfo
+    from slotwise.server.record import ServerRecord
 
 CLIENTS = (10, 50, 100, 500, 1000)
 SIZES = (1, 8, 16)
@@ -102,20 +102,21 @@ def run(
     """Measure on a server of the study's own (its queue holds 1000), which is stopped afterwards. real: the model, too."""
     import tempfile
 
-    from slotwise import archive, project
-    from slotwise.deploy import obtain
-    from slotwise.ports import Ports
-    from slotwise.profiles import load_profile
-    from slotwise.server import start, stop
+    from slotwise import project
+    from slotwise.archive.build import inspect
+    from slotwise.deploy.deploy import obtain
+    from slotwise.profiles.ports import Ports
+    from slotwise.profiles.profile import load_profile
+    from slotwise.server.lifecycle import start, stop
     from slotwise.tune.run import machine
 
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slotwise-study-")))
-        entered = {"a stand-in that sleeps": (archive.inspect(standin(folder)), [Body(b"x")])}
+        entered = {"a stand-in that sleeps": (inspect(standin(folder)), [Body(b"x")])}
         if real:
             info = obtain(model, project.model_store(), say=say)
             entered[info.name] = (
-                archive.inspect(_copied(info, folder)),
+                inspect(_copied(info, folder)),
                 from_files(body) if body else examples(str(info.path)),
             )
         overrides = {"job_queue_size": str(QUEUE)}
@@ -154,14 +155,14 @@ def _curves(
 
 def standin(folder: Path, line: Line = STANDIN) -> Path:
     """Build the stand-in's archive in `folder`: a batch of n sleeps line.a_ms * n + line.b_ms."""
-    from slotwise import archive
+    from slotwise.archive.build import build
 
     source = folder / "standin"
     source.mkdir()
     (source / "sleeper.py").write_text(STANDIN_HANDLER.lstrip(), "utf-8")
     options = f"[options]\na_ms = {line.a_ms}\nb_ms = {line.b_ms}\n"
     (source / "model.toml").write_text(f'name = "standin"\nhandler = "sleeper.py"\n{options}', "utf-8")
-    return archive.build(source, folder)
+    return build(source, folder)
 
 
 def _copied(info: ArchiveInfo, folder: Path) -> Path:
@@ -177,7 +178,7 @@ def published() -> Curves:
 
 def draw(study: Study) -> Figure:
     """Two figures a column: the published one, the stand-in, the model."""
-    from slotwise.report import from_zero, panels
+    from slotwise.bench.report import from_zero, panels
 
     columns: dict[str, tuple[Sequence[int], Sequence[int], Curves]] = {}
     columns["published (ResNet-152, 8 workers)"] = (CLIENTS, DELAYS, published())

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from slotwise.packaging import DIGESTS
+from slotwise.archive.packaging import DIGESTS
 
 SETTINGS = "slotwise.json"
 

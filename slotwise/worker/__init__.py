@@ -1,7 +1,6 @@
 """Everything that runs inside the server's worker; copied into every archive, imports nothing else of slotwise."""
 
 from slotwise.worker.batch import Batch, Request
-from slotwise.worker.context import Headers
 from slotwise.worker.errors import (
     BadRequest,
     DeadlineExceeded,
@@ -14,6 +13,7 @@ from slotwise.worker.errors import (
     UnsupportedMedia,
 )
 from slotwise.worker.handler import BatchHandler
+from slotwise.worker.hosts.context import Headers
 from slotwise.worker.settings import Settings
 
 __all__ = [

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from slotwise.worker.context import Headers
 from slotwise.worker.errors import SlotError
+from slotwise.worker.hosts.context import Headers
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from slotwise.worker import digests, exchange, mms_frames, reading, report
+from slotwise.worker import digests
 from slotwise.worker.answer import Answer, refusal, sayable, serialise
 from slotwise.worker.batch import Batch, Request
-from slotwise.worker.context import Headers, ServerContext
 from slotwise.worker.errors import (
     BadRequest,
     DeadlineExceeded,
@@ -31,6 +30,8 @@ from slotwise.worker.errors import (
     SlotError,
     Unavailable,
 )
+from slotwise.worker.hosts import exchange, mms_frames, reading, report
+from slotwise.worker.hosts.context import Headers, ServerContext
 from slotwise.worker.isolation import EngineDead, Isolation, Tally
 from slotwise.worker.outputs import finite, on_host
 from slotwise.worker.padding import Padding, pad_rows

@@ -12,7 +12,7 @@ from PIL import Image
 
 from slotwise.errors import SlotwiseError
 from slotwise.worker.errors import SlotError
-from slotwise.worker.images import Recipe, decode_rgb
+from slotwise.worker.inputs.images import Recipe, decode_rgb
 
 
 @dataclass(frozen=True)

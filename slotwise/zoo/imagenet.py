@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from slotwise import pictures
 from slotwise.model_spec import load_spec
-from slotwise.networks import network, settle
-from slotwise.vision import Pixels, export
-from slotwise.worker.images import Recipe
+from slotwise.worker.inputs.images import Recipe
+from slotwise.zoo import pictures
+from slotwise.zoo.networks import network, settle
+from slotwise.zoo.vision import Pixels, export
 
 if TYPE_CHECKING:
     from rich.progress import Progress

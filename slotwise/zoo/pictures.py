@@ -10,7 +10,7 @@ import numpy as np
 
 from slotwise.errors import SlotwiseError
 from slotwise.worker.errors import SlotError
-from slotwise.worker.images import Recipe
+from slotwise.worker.inputs.images import Recipe
 
 
 def from_folder(folder: Path, recipe: Recipe, most: int) -> np.ndarray[Any, Any]:

@@ -21,12 +21,12 @@ import torch
 from torch import Tensor, nn
 
 from slotwise.errors import SlotwiseError
-from slotwise.image_folder import Pictures, vary
 from slotwise.model_spec import ModelSpec
-from slotwise.networks import network
-from slotwise.trained import COUNT, FACTS, KEPT, WEIGHTS, preprocessing
-from slotwise.vision import Pixels
-from slotwise.worker.images import Recipe
+from slotwise.worker.inputs.images import Recipe
+from slotwise.zoo.image_folder import Pictures, vary
+from slotwise.zoo.networks import network
+from slotwise.zoo.trained import COUNT, FACTS, KEPT, WEIGHTS, preprocessing
+from slotwise.zoo.vision import Pixels
 
 if TYPE_CHECKING:
     from rich.progress import Progress

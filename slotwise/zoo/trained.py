@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from PIL import Image
 
-from slotwise import pictures
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import ModelSpec, load_spec
-from slotwise.networks import network, settle
-from slotwise.vision import Pixels, export
-from slotwise.worker.images import Recipe
+from slotwise.worker.inputs.images import Recipe
+from slotwise.zoo import pictures
+from slotwise.zoo.networks import network, settle
+from slotwise.zoo.vision import Pixels, export
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from slotwise import agreement
 from slotwise.model_spec import ModelSpec
+from slotwise.zoo import agreement
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -24,11 +24,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwise import archive, project
+from slotwise import project
+from slotwise.archive.build import build, extract, file_sha256, inspect
+from slotwise.archive.zip_safety import check_entries
 from slotwise.check.real_worker import RealWorker
 from slotwise.check.wire import Body
 from slotwise.errors import SlotwiseError
-from slotwise.zip_safety import check_entries
 
 DIGESTS = "MAR-INF/DIGESTS.json"
 HANDLER = """
@@ -65,7 +66,7 @@ def folder(place: Path, **extra: str) -> Path:
 @pytest.fixture
 def built(tmp_path: Path) -> Path:
     """A small archive."""
-    return archive.build(folder(tmp_path / "toy"), tmp_path / "store")
+    return build(folder(tmp_path / "toy"), tmp_path / "store")
 
 
 def names(path: Path) -> list[str]:
@@ -79,7 +80,7 @@ def test_an_archive_carries_handler_files_worker_settings_and_digests(built: Pat
     assert {"serve_toy.py", "data.txt", "words/list.txt", "examples/one.txt", "slotwise.json"} <= set(found)
     assert {"slotwise/__init__.py", "slotwise/worker/handler.py", "slotwise/worker/engines/__init__.py"} <= set(found)
     assert not [name for name in found if "__pycache__" in name or name.startswith("slotwise/c")]
-    info = archive.inspect(built)
+    info = inspect(built)
     assert (info.name, info.version, info.handler) == ("toy", "1.0", "serve_toy.py")
     assert {"modelName", "modelVersion", "handler"} <= info.manifest["model"].keys()
     assert {"runtime", "archiverVersion", "createdOn"} <= info.manifest.keys()
@@ -96,16 +97,16 @@ def test_two_builds_of_the_same_inputs_are_identical(built: Path, tmp_path: Path
         os.utime(file, (1, 1))
     (elsewhere / "data.txt").chmod(0o600)
     monkeypatch.setenv("TZ", "Asia/Tokyo")
-    assert archive.build(elsewhere, tmp_path / "second").read_bytes() == first
+    assert build(elsewhere, tmp_path / "second").read_bytes() == first
     report = json.loads((tmp_path / "second" / "toy.report.json").read_text())
-    assert report["sha256"] == archive.file_sha256(built)
+    assert report["sha256"] == file_sha256(built)
 
 
 def test_building_leaves_other_peoples_temporary_files_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     mine = folder(tmp_path / "toy")  # torch-model-archiver deletes $TMPDIR/MODEL_NAME before it starts
-    archive.build(mine, tmp_path / "store")
+    build(mine, tmp_path / "store")
     assert (mine / "data.txt").read_text() == "data"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["store", "toy"]
 
@@ -117,17 +118,17 @@ def test_make_runs_once_for_the_same_inputs(tmp_path: Path) -> None:
     def made() -> int:
         return len((place / "made.log").read_text().splitlines())
 
-    path = archive.build(place, tmp_path / "store")
+    path = build(place, tmp_path / "store")
     assert json.loads((tmp_path / "store" / "toy.report.json").read_text())["measured"] == {"accuracy": 0.98}
     first = path.read_bytes()
-    assert archive.build(place, tmp_path / "store").read_bytes() == first
+    assert build(place, tmp_path / "store").read_bytes() == first
     (place / "model.toml").write_text(spec + "[profiles.cpu]\nbatch_size = 4\n")  # serving differently is not training anew
-    archive.build(place, tmp_path / "store")
+    build(place, tmp_path / "store")
     assert made() == 1
-    archive.build(place, tmp_path / "store", weights="none")
+    build(place, tmp_path / "store", weights="none")
     assert made() == 2
     (place / "helper.py").write_text("SIZE = 4\n")
-    archive.build(place, tmp_path / "store")
+    build(place, tmp_path / "store")
     assert made() == 3
     assert "helper" not in sys.modules
 
@@ -149,7 +150,7 @@ def test_what_cannot_be_built_is_one_line(tmp_path: Path, files: dict[str, str],
     for name, text in {"model.toml": 'name = "toy"\nhandler = "serve_toy.py"\n', "serve_toy.py": HANDLER, **files}.items():
         (tmp_path / "toy" / name).write_text(text)
     with pytest.raises(SlotwiseError, match=message) as raised:
-        archive.build(tmp_path / "toy", tmp_path / "store")
+        build(tmp_path / "toy", tmp_path / "store")
     assert "\n" not in raised.value.message
     assert raised.value.hint
     assert not list((tmp_path / "store").glob("*.mar*")) if (tmp_path / "store").exists() else True
@@ -157,7 +158,7 @@ def test_what_cannot_be_built_is_one_line(tmp_path: Path, files: dict[str, str],
 
 @pytest.mark.parametrize("kind", ["torchserve", "mms"])
 def test_the_archives_own_worker_code_wins_over_an_installed_slotwise(built: Path, tmp_path: Path, kind: str) -> None:
-    model_dir = archive.extract(built, tmp_path / "model")
+    model_dir = extract(built, tmp_path / "model")
     environ = {**os.environ, "PYTHONPATH": f"{model_dir}{os.pathsep}{tmp_path}"}  # as both servers set it
     with RealWorker(kind, model_dir, tmp_path / "run", 30.0, environ) as worker:
         worker.load("toy", "serve_toy.py", 2)
@@ -221,10 +222,10 @@ FAULTS: dict[str, tuple[Callable[[dict[str, bytes]], object], str]] = {
 def test_inspect_refuses(built: Path, fault: str) -> None:
     change, message = FAULTS[fault]
     with pytest.raises(SlotwiseError, match=message):
-        archive.inspect(rewritten(built, change))  # type: ignore[arg-type]
+        inspect(rewritten(built, change))  # type: ignore[arg-type]
     if fault not in ("empty manifest", "no manifest"):
         with pytest.raises(SlotwiseError):
-            archive.extract(built, built.parent / "out")
+            extract(built, built.parent / "out")
     assert not (built.parent / "out").exists()
     assert not (built.parent / "evil.py").exists()
 
@@ -234,11 +235,11 @@ def test_inspect_refuses_an_archive_cut_short_or_flipped_anywhere(built: Path) -
     for cut in [0, 1, 30, *range(100, len(whole), len(whole) // 9), len(whole) - 1]:
         built.write_bytes(whole[:cut])
         with pytest.raises(SlotwiseError, match="truncated or damaged"):
-            archive.inspect(built)
+            inspect(built)
     for at in range(0, len(whole), len(whole) // 60):
         built.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
         try:
-            archive.inspect(built)
+            inspect(built)
         except SlotwiseError:
             continue
         with zipfile.ZipFile(built) as source:  # a bit that means nothing (a date, say) may differ; no file's byte may
@@ -259,16 +260,16 @@ def test_inspect_refuses_what_the_directory_does_not_list(built: Path) -> None:
             target.writestr(name, data)
         target.filelist.pop(0)
     with pytest.raises(SlotwiseError, match="something unlisted lies before"):
-        archive.inspect(built)
+        inspect(built)
     built.write_bytes(b"#!/bin/sh\n" + whole)
     with pytest.raises(SlotwiseError, match="something unlisted lies before"):
-        archive.inspect(built)
+        inspect(built)
     with zipfile.ZipFile(built, "w") as target:
         for name, data in [*files.items(), ("evil.py", b"hidden")]:
             target.writestr(name, data)
         target.filelist.pop()
     with pytest.raises(SlotwiseError, match="something unlisted lies behind"):
-        archive.inspect(built)
+        inspect(built)
 
 
 def test_inspect_refuses_a_damaged_deflated_archive(built: Path) -> None:
@@ -278,7 +279,7 @@ def test_inspect_refuses_a_damaged_deflated_archive(built: Path) -> None:
     whole[30 + len("words")] = 0xFF
     built.write_bytes(whole)
     with pytest.raises(SlotwiseError, match="truncated or damaged"):
-        archive.inspect(built)
+        inspect(built)
 
 
 def test_what_cannot_be_written_is_no_damage(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,10 +287,10 @@ def test_what_cannot_be_written_is_no_damage(built: Path, tmp_path: Path, monkey
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(SlotwiseError, match=r"toy\.mar cannot be unpacked to .*File exists"):
-        archive.extract(built, tmp_path)
+        extract(built, tmp_path)
     monkeypatch.setattr(zipfile.ZipFile, "extractall", full)
     with pytest.raises(SlotwiseError, match="No space left"):
-        archive.extract(built, tmp_path / "out")
+        extract(built, tmp_path / "out")
 
 
 def zipped(*entries: tuple[zipfile.ZipInfo | str, bytes], method: int = zipfile.ZIP_STORED, stream: bool = False) -> io.BytesIO:
@@ -385,7 +386,7 @@ def test_the_command_line_says_it_in_one_line(built: Path, tmp_path: Path) -> No
 
 
 def test_the_script_builds_what_it_is_given_and_says_what_it_could_not(tmp_path: Path) -> None:
-    script = [sys.executable, str(Path(__file__).parents[1] / "scripts" / "build_archives.py"), "--out", "store"]
+    script = [sys.executable, str(Path(__file__).parents[2] / "scripts" / "build_archives.py"), "--out", "store"]
     command = [*script, str(folder(tmp_path / "toy")), "no_such_model"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 1

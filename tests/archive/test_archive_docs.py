@@ -13,7 +13,7 @@ import pytest
 from slotwise.check.run import SENTENCES
 from slotwise.model_spec import Input, ModelSpec, Weights
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def commands(page: str) -> str:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from slotwise.archive.onnx_graph import prepare
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import ModelSpec
-from slotwise.onnx_graph import prepare
 from slotwise.project import state_root
 from slotwise.worker.labels import wants_softmax
 from slotwise.worker.settings import Settings

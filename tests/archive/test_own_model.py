@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slotwise import archive, scaffold
+from slotwise.archive import scaffold
+from slotwise.archive.build import build, extract
 from slotwise.check.run import check
-from slotwise.deploy import obtain
+from slotwise.deploy.deploy import obtain
 from slotwise.errors import SlotwiseError
 from slotwise.worker.engines import load_engine
 from slotwise.worker.settings import Settings
@@ -56,11 +57,11 @@ def test_an_archive_that_is_older_than_its_model_is_served_with_a_word(mine: Pat
 
 def test_an_archive_does_not_replace_another_of_its_name(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, here = mine.parent / "store", mine.parent / "here"
-    path = archive.build("mine", here)
+    path = build("mine", here)
     assert obtain(str(path), store).path == obtain(str(path), store).path == store / "mine.mar"
     first = (store / "mine.mar").read_bytes()
     (mine / "model.toml").write_text((mine / "model.toml").read_text("utf-8") + "\n[profiles.cpu]\nbatch_size = 3\n", "utf-8")
-    archive.build("mine", here)
+    build("mine", here)
     with pytest.raises(SlotwiseError, match=r"mine\.mar is there already, with another content"):
         obtain(str(path), store)
     assert (store / "mine.mar").read_bytes() == first
@@ -103,7 +104,7 @@ def write_weights(form: str, mine: Path) -> None:
 @pytest.mark.parametrize("form", ["state_dict", "legacy .pt", "torchscript", "export", "onnx"])
 def test_every_form_of_weights_gives_the_networks_own_outputs(mine: Path, tmp_path: Path, form: str) -> None:
     write_weights(form, mine)
-    model_dir = archive.extract(archive.build(mine), tmp_path / "extracted")
+    model_dir = extract(build(mine), tmp_path / "extracted")
     engine = load_engine(model_dir, Settings.load(model_dir, {}).but(batch_size=4))
     inputs = np.random.default_rng(0).standard_normal((4, 3, 32, 32)).astype(np.float32)
     expected = network(mine)(torch.from_numpy(inputs)).detach().numpy()
@@ -111,20 +112,20 @@ def test_every_form_of_weights_gives_the_networks_own_outputs(mine: Path, tmp_pa
 
 
 def test_a_new_model_keeps_every_promise_on_both_servers(mine: Path) -> None:
-    report = check(archive.build("mine"), batch_size=4)
+    report = check(build("mine"), batch_size=4)
     assert all(verdict.holds for verdicts in report.verdicts.values() for verdict in verdicts), report
 
 
 def test_a_pickle_is_refused_at_build_and_nothing_in_it_runs(mine: Path) -> None:
     torch.save(network(mine), mine / "weights.pt")  # the module itself, not its tensors
     with pytest.raises(SlotwiseError, match=r"weights\.pt is not a state_dict"):
-        archive.build("mine")
+        build("mine")
 
 
 def test_tensors_that_do_not_fit_are_named_at_build(mine: Path) -> None:
     torch.save({"head.weight": torch.zeros(3, 3)}, mine / "weights.pt")
     with pytest.raises(SlotwiseError, match=r"does not fit net\.py: .*Missing key.* \"head.bias\""):
-        archive.build("mine")
+        build("mine")
 
 
 def test_new_refuses_an_existing_folder_and_an_odd_name(mine: Path) -> None:

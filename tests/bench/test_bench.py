@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from slotwise.cli import build_app
 from slotwise.errors import SlotwiseError
 from slotwise.tune import study
+from tests.bench.test_load import answer
 from tests.standin import standin
-from tests.test_load import answer
 
 RUN = CliRunner()
 
@@ -101,7 +101,7 @@ def test_an_example_that_the_model_refuses_is_named(tmp_path: Path) -> None:
         "import Batch", "import BadRequest, Batch"
     )
     (folder / "picky.py").write_text(lines)
-    from slotwise.archive import build
+    from slotwise.archive.build import build
 
     archive = build(folder, tmp_path)
     (tmp_path / "x").write_bytes(b"x")

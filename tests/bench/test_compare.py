@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from slotwise import archive
+from slotwise.archive.build import build, extract
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def test_the_figure_is_drawn(comparison: Any, tmp_path: Path) -> None:
 
 
 def test_the_raw_loop_counts_pictures(comparison: Any, tmp_path: Path) -> None:
-    model_dir = archive.extract(archive.build("digits", tmp_path), tmp_path / "model", trusted=True)
+    model_dir = extract(build("digits", tmp_path), tmp_path / "model", trusted=True)
     settings = {"engine": "onnxruntime", "precision": "fp32", "threads": 1, "decode_threads": 2, "batch_size": 4}
     raw = comparison.systems.Raw("raw-onnxruntime-fp32", model_dir, settings, 1)
     try:

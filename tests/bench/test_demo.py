@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from slotwise.bodies import examples
-from slotwise.demo import BAD_AT, bodies, judged, named_batches, play, render
+from slotwise.bench.bodies import examples
+from slotwise.bench.demo import BAD_AT, bodies, judged, named_batches, play, render
+from slotwise.bench.wire import Reply
 from slotwise.errors import SlotwiseError
-from slotwise.wire import Reply
 from tests.standin import Answer, standin
 
 DIGITS = examples("digits")
@@ -33,7 +33,7 @@ def answer(body: bytes, headers: Mapping[str, str]) -> Answer:
 
 
 def record(url: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr("slotwise.inference.auth_headers", lambda record: {})
+    monkeypatch.setattr("slotwise.client.inference.auth_headers", lambda record: {})
     return cast(Any, SimpleNamespace(inference_url=url.removesuffix("/predictions/m")))
 
 

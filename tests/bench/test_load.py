@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwise import load_tools
-from slotwise.bodies import Body, deck, spoiled, with_records
+from slotwise.bench import load_tools
+from slotwise.bench.bodies import Body, deck, spoiled, with_records
+from slotwise.bench.load import Plan, Sample, measure, percentile, summary
+from slotwise.bench.wire import Connection, Target, run
 from slotwise.errors import SlotwiseError
-from slotwise.load import Plan, Sample, measure, percentile, summary
-from slotwise.wire import Connection, Target, run
 from tests.standin import Answer, standin
 
 GOOD = Body(b"good", "text/plain", name="good.txt")

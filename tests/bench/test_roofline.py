@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slotwise.bench.roofline import Machine, Work, work_of
 from slotwise.errors import SlotwiseError
-from slotwise.roofline import Machine, Work, work_of
 
 # Published: a card of 21.75 TFLOP/s and 608.3 GB/s, and a CNN on 28x28 float32 pictures with ten classes.
 CARD = Machine(21.75e12, 608.3e9)

@@ -14,12 +14,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from slotwise import archive
+from slotwise.archive.build import build
 from slotwise.check.agree import agree
 from slotwise.check.run import Report, check
 from slotwise.errors import SlotwiseError
 
-HANDLERS = Path(__file__).parent / "fixtures" / "handlers"
+HANDLERS = Path(__file__).parents[1] / "fixtures" / "handlers"
 EXAMPLES = {"a.json": [1, 2, 3], "b.json": [4, 5, 6.5], "c.json": [7, 1, 2]}
 
 
@@ -33,7 +33,7 @@ def built(folder: Path, handler: str, *, examples: bool = True) -> Path:
     named = list(EXAMPLES) if examples else []
     spec = f'name = "{handler}"\nhandler = "{handler}.py"\nfiles = ["weights.json"]\nexamples = {json.dumps(named)}\n'
     (folder / "model.toml").write_text(spec)
-    return archive.build(folder, folder / "store")
+    return build(folder, folder / "store")
 
 
 def broken(report: Report) -> dict[str, dict[str, str]]:

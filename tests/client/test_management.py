@@ -14,14 +14,14 @@ from typing import Any
 import httpx
 import pytest
 
+from slotwise.client.inference import InferenceClient
+from slotwise.client.live import live_model
+from slotwise.client.management import Listed, ManagementClient
+from slotwise.client.tokens import token
 from slotwise.commands.management import scale
 from slotwise.errors import SlotwiseError
-from slotwise.inference import InferenceClient
-from slotwise.live import live_model
-from slotwise.management import Listed, ManagementClient
-from slotwise.record import Kind, ServerRecord
-from slotwise.server import Ports
-from slotwise.tokens import token
+from slotwise.server.lifecycle import Ports
+from slotwise.server.record import Kind, ServerRecord
 
 Answer = Callable[[httpx.Request], httpx.Response]
 REFUSED = {"code": 400, "type": "InvalidKeyException", "message": "Token Authentication failed."}
@@ -223,8 +223,8 @@ def test_scale_warns_where_a_container_has_fewer_cores(
 ) -> None:
     live = replace(live_model(described(), torchserve), device="cpu", threads=1)
     client = SimpleNamespace(scale=lambda *_: None, wait_ready=lambda *_, **__: live)
-    monkeypatch.setattr("slotwise.management.ManagementClient", lambda record: nullcontext(client))
-    monkeypatch.setattr("slotwise.server.need", lambda name: torchserve)
+    monkeypatch.setattr("slotwise.client.management.ManagementClient", lambda record: nullcontext(client))
+    monkeypatch.setattr("slotwise.server.lifecycle.need", lambda name: torchserve)
     monkeypatch.setattr("slotwise.worker.cores.available_cores", lambda: 1)
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(64))
     scale("m", 2)

@@ -9,15 +9,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from slotwise import apply, drift
-from slotwise.archive import ArchiveInfo
-from slotwise.drift import Declared, Difference, Registered, State
+from slotwise.archive.build import ArchiveInfo
+from slotwise.client.live import LiveModel, Worker
+from slotwise.client.management import Listed
+from slotwise.deploy import apply, drift
+from slotwise.deploy.drift import Declared, Difference, Registered, State
 from slotwise.errors import SlotwiseError
-from slotwise.live import LiveModel, Worker
-from slotwise.management import Listed
-from slotwise.ports import Ports
-from slotwise.profiles import load_profile
-from slotwise.record import ServerRecord
+from slotwise.profiles.ports import Ports
+from slotwise.profiles.profile import load_profile
+from slotwise.server.record import ServerRecord
 
 PROFILE = load_profile("cpu", environ={}, cores=0)
 WISHES = {"cpu": {"batch_size": 32}, "ei": {"engine": "auto"}}
@@ -123,7 +123,7 @@ def test_an_archive_of_another_version_than_the_live_one_is_refused(
     )
     built = replace(state().models[0].info, manifest={"model": {"modelName": "digits", "modelVersion": "2.0"}})
     monkeypatch.setattr(drift, "ManagementClient", lambda record: nullcontext(client))
-    monkeypatch.setattr("slotwise.archive.inspect", lambda path, need_digests: built)
+    monkeypatch.setattr("slotwise.archive.build.inspect", lambda path, need_digests: built)
     monkeypatch.setattr(ServerRecord, "effective_profile", lambda self: PROFILE)
     if "1.0" in versions:
         with pytest.raises(SlotwiseError, match=r"digits 1\.0 is registered, but digits\.mar now holds 2\.0"):
@@ -133,7 +133,7 @@ def test_an_archive_of_another_version_than_the_live_one_is_refused(
 
 
 class Servers:
-    """Stands for slotwise.server: writes down what is started and stopped; `broken` profiles do not come up."""
+    """Stands for slotwise.server.lifecycle: writes down what is started and stopped; `broken` profiles do not come up."""
 
     def __init__(self, *broken: str) -> None:
         self.said: list[str] = []
@@ -152,7 +152,7 @@ class Servers:
 @pytest.fixture
 def servers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Servers:
     made = Servers(*getattr(request, "param", ()))
-    monkeypatch.setattr(apply.server, "stop", made.stop)
+    monkeypatch.setattr(apply.lifecycle, "stop", made.stop)
     monkeypatch.setattr(apply, "start_ready", made.start_ready)
     return made
 

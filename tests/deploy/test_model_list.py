@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from slotwise import archive
+from slotwise.archive.build import build
 from slotwise.cli import build_app
+from slotwise.deploy.model_list import fill
 from slotwise.errors import SlotwiseError
-from slotwise.model_list import fill
 
 HANDLER = "def handle(data, context):\n    return data and [b'ok'] * len(data)\n"
 MAKE = "def make(out, weights, progress):\n    (out / 'net.bin').write_text(str(weights))\n    return {}\n"
@@ -36,7 +36,7 @@ def built(tmp_path: Path) -> Path:
     (folder / "model.toml").write_text('name = "toy"\nhandler = "serve_toy.py"\nfiles = ["net.bin"]\n')
     (folder / "serve_toy.py").write_text(HANDLER)
     (folder / "make.py").write_text(MAKE)
-    return archive.build(folder, tmp_path / "built")
+    return build(folder, tmp_path / "built")
 
 
 @pytest.fixture

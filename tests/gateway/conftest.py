@@ -11,12 +11,12 @@ from typing import Any
 import httpx
 import pytest
 
+from slotwise.client.management import ManagementClient
+from slotwise.client.tokens import auth_headers
 from slotwise.gateway.app import build_app
 from slotwise.gateway.backend import Backend
 from slotwise.gateway.gateway import Gateway, Options
-from slotwise.management import ManagementClient
-from slotwise.server import ServerRecord
-from slotwise.tokens import auth_headers
+from slotwise.server.lifecycle import ServerRecord
 
 from .standin import StandIn
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from slotwise.server import Ports, ServerRecord
+from slotwise.server.lifecycle import Ports, ServerRecord
 
 SLOT = {"x-batch-size": "4", "x-batch-slot": "1", "x-decode-ms": "1.50", "x-inference-ms": "2.50"}
 DEAD = {"code": 507, "type": "InternalServerException", "message": "Worker died."}

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from slotwise.tokens import auth_headers
+from slotwise.client.tokens import auth_headers
 
 from .conftest import MakeFront
 from .standin import StandIn
@@ -182,7 +182,7 @@ async def test_a_key_file_that_is_just_being_written_is_read_again(
     front = await make_front()
     assert front.record is not None
     (front.record.state_dir / "key_file.json").write_text("")
-    monkeypatch.setattr("slotwise.tokens.time.sleep", lambda seconds: front.server.write_keys())
+    monkeypatch.setattr("slotwise.client.tokens.time.sleep", lambda seconds: front.server.write_keys())
     assert auth_headers(front.record) == {"Authorization": "Bearer token"}
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import psutil
 import pytest
 
-from slotwise import project, server
+from slotwise import project
 from slotwise.commands.server import stop
 from slotwise.errors import SlotwiseError
 from slotwise.gateway import swap
-from slotwise.server import Ports, ServerRecord, all_running, running
+from slotwise.server.lifecycle import Ports, ServerRecord, all_running, running
 
 Status = Callable[[], dict[str, Any]]
 Start = Callable[[str, Ports], ServerRecord]
@@ -38,7 +38,7 @@ class Gateway:
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Starts a process that stands for a server."""
     monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path))
-    monkeypatch.setattr(server, "run_start_module", lambda record, options: psutil.Process(record.pid).kill())
+    monkeypatch.setattr(lifecycle, "run_start_module", lambda record, options: psutil.Process(record.pid).kill())
     started: list[subprocess.Popen[bytes]] = []
 
     def start(name: str, ports: Ports) -> ServerRecord:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from slotwise import __version__, kubernetes
+from slotwise import __version__
+from slotwise.profiles import kubernetes
 from tests.k8s import manifests
 from tests.k8s.manifests import Document, containers, of_kind, pods
 from tests.k8s.quantities import parse

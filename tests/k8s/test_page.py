@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from slotwise import archive
+from slotwise.archive.build import build
 from tests.k8s.manifests import ROOT
 
 PAGE = (ROOT / "docs" / "kubernetes.md").read_text("utf-8")
@@ -26,7 +26,7 @@ def environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     (folder / "model.toml").write_text('name = "toy"\nhandler = "serve_toy.py"\n')
     (folder / "serve_toy.py").write_text("def handle(data, context):\n    return data and [b'ok'] * len(data)\n")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "TMPDIR": str(folder), "ARCHIVE": str(archive.build(folder, folder / "built"))}
+    return {**os.environ, "PATH": path, "TMPDIR": str(folder), "ARCHIVE": str(build(folder, folder / "built"))}
 
 
 @pytest.mark.parametrize("number", range(len(COMMANDS)), ids=[command[:40] for command in COMMANDS])

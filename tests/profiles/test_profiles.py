@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from slotwise import project, render
+from slotwise import project
 from slotwise.errors import SlotwiseError
-from slotwise.ports import Ports
-from slotwise.profiles import ENVIRONMENT, SECTIONS, Profile, from_environment, load_profile
-from slotwise.render import render_properties
+from slotwise.profiles import render
+from slotwise.profiles.ports import Ports
+from slotwise.profiles.profile import ENVIRONMENT, SECTIONS, Profile, from_environment, load_profile
+from slotwise.profiles.render import render_properties
 from slotwise.worker.settings import Settings
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 GIVEN = ("cpu", "cuda", "ei")
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx
 
+from slotwise.client.inference import InferenceClient
 from slotwise.errors import SlotwiseError
-from slotwise.inference import InferenceClient
 
 GAP_S = 0.01  # enough for requests to arrive in the order in which they were sent, nearly always
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from slotwise import archive
-from slotwise.inference import InferenceClient, auth_headers
-from slotwise.management import LiveModel, ManagementClient
-from slotwise.ports import Ports
-from slotwise.profiles import load_profile
-from slotwise.server import Kind, ServerRecord, start, stop
+from slotwise.archive.build import build
+from slotwise.client.inference import InferenceClient, auth_headers
+from slotwise.client.management import LiveModel, ManagementClient
+from slotwise.profiles.ports import Ports
+from slotwise.profiles.profile import load_profile
+from slotwise.server.lifecycle import Kind, ServerRecord, start, stop
 
 HERE = Path(__file__).parent
 BATCH_SIZE = 8
@@ -59,14 +59,14 @@ def build_handler(name: str, store: Path, work: Path, *, handler: str = "faults"
     folder.mkdir(parents=True)
     shutil.copy(HERE / "handlers" / f"{handler}.py", folder)
     (folder / "model.toml").write_text(f'name = "{name}"\nversion = "{version}"\nhandler = "{handler}.py"\n')
-    return archive.build(folder, store)
+    return build(folder, store)
 
 
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model store: digits, and a model that breaks on request under three names (MMS mixes up equal archives)."""
     store, work = tmp_path_factory.mktemp("store"), tmp_path_factory.mktemp("models")
-    archive.build("digits", store)
+    build("digits", store)
     for name in ("faults", "quick", "other"):
         build_handler(name, store, work)
     build_handler("broken", store, work, handler="broken")

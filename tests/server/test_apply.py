@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from slotwise import apply, deploy, drift
-from slotwise.archive import inspect
-from slotwise.drift import Declared, State
+from slotwise.archive.build import inspect
+from slotwise.client.inference import InferenceClient
+from slotwise.client.management import ManagementClient
+from slotwise.deploy import apply, deploy, drift
+from slotwise.deploy.drift import Declared, State
 from slotwise.errors import SlotwiseError
-from slotwise.inference import InferenceClient
-from slotwise.management import ManagementClient
-from slotwise.ports import Ports
-from slotwise.profiles import load_profile
-from slotwise.record import Kind
-from slotwise.server import need, start, stop
+from slotwise.profiles.ports import Ports
+from slotwise.profiles.profile import load_profile
+from slotwise.server.lifecycle import need, start, stop
+from slotwise.server.record import Kind
 
 pytestmark = pytest.mark.server
 

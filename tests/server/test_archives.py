@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slotwise import archive
+from slotwise.archive.build import __file__, build
 from slotwise.errors import SlotwiseError
 from tests.server.conftest import Live
 
@@ -22,11 +22,11 @@ def handle(data, context):
 def test_the_archives_own_worker_code_wins_over_the_installed_one(live: Live, store: Path, tmp_path: Path) -> None:
     (tmp_path / "where.py").write_text(WHERE)
     (tmp_path / "model.toml").write_text('name = "where"\nhandler = "where.py"\n')
-    archive.build(tmp_path, store)
+    build(tmp_path, store)
     with live.registered("where"):
         said = live.inference.predict("where", b"?").json()
     assert Path(said["code"]).is_relative_to(said["model_dir"]), said
-    assert not Path(said["code"]).is_relative_to(Path(archive.__file__).parent)
+    assert not Path(said["code"]).is_relative_to(Path(__file__).parent)
 
 
 def test_a_worker_refuses_an_archive_that_was_changed_after_it_was_built(live: Live, store: Path) -> None:

@@ -13,16 +13,16 @@ from pathlib import Path
 import httpx
 import pytest
 
-from slotwise import archive
-from slotwise.deploy import deploy, registration
+from slotwise.archive.build import build, inspect
+from slotwise.client.management import ManagementClient
+from slotwise.deploy.deploy import deploy, registration
 from slotwise.errors import SlotwiseError
 from slotwise.gateway import process
 from slotwise.gateway.process import GatewayRecord
 from slotwise.gateway.swap import swap
-from slotwise.management import ManagementClient
-from slotwise.ports import Ports
-from slotwise.profiles import load_profile
-from slotwise.server import Kind, ServerRecord, running, start, stop
+from slotwise.profiles.ports import Ports
+from slotwise.profiles.profile import load_profile
+from slotwise.server.lifecycle import Kind, ServerRecord, running, start, stop
 
 from .digits_load import Steady, digits
 
@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder of run-time state with a model store that holds the digits."""
     home = tmp_path_factory.mktemp("gateway")
-    archive.build("digits", home / "store")
+    build("digits", home / "store")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLOTWISE_HOME", str(home))
         yield home
@@ -44,7 +44,7 @@ def start_ready(home: Path, kind: Kind, profile: str, name: str = "default", por
     wanted = load_profile(profile)
     record = start(name, kind, wanted, model_store=home / "store", ports=ports or Ports.free())
     with ManagementClient(record) as client:
-        info = archive.inspect(home / "store" / "digits.mar")
+        info = inspect(home / "store" / "digits.mar")
         deploy(client, info, registration(info, wanted, {}))
     return record
 

@@ -11,8 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
-from slotwise.inference import auth_headers
-from slotwise.processes import processes_of
+from slotwise.client.inference import auth_headers
+from slotwise.server.processes import processes_of
 from tests.server.conftest import Live
 
 pytestmark = [pytest.mark.server, pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from slotwise import archive
+from slotwise.archive.build import build
 from tests.server import hosts
 from tests.server.hosts import FRONT, Host
 
@@ -70,7 +70,7 @@ def until(holds: Callable[[], bool], patience_s: float, what: str) -> None:
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return archive.build("digits", tmp_path_factory.mktemp("store"))
+    return build("digits", tmp_path_factory.mktemp("store"))
 
 
 @pytest.fixture

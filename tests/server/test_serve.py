@@ -17,8 +17,8 @@ from typing import Any
 import psutil
 import pytest
 
-from slotwise.ports import Ports
-from slotwise.processes import MARK, carries
+from slotwise.profiles.ports import Ports
+from slotwise.server.processes import MARK, carries
 
 pytestmark = pytest.mark.server
 

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from slotwise import java
 from slotwise.errors import SlotwiseError
-from slotwise.failures import WorkerLog
-from slotwise.launch import own_tmp_dir
-from slotwise.ports import Ports, check_free
-from slotwise.processes import MARK, carries, end, processes_of
-from slotwise.profiles import load_profile
-from slotwise.record import ServerRecord, running
-from slotwise.server import stop
-from slotwise.server_logs import log4j2
+from slotwise.profiles.ports import Ports, check_free
+from slotwise.profiles.profile import load_profile
+from slotwise.profiles.server_logs import log4j2
+from slotwise.server import java
+from slotwise.server.failures import WorkerLog
+from slotwise.server.launch import own_tmp_dir
+from slotwise.server.lifecycle import stop
+from slotwise.server.processes import MARK, carries, end, processes_of
+from slotwise.server.record import ServerRecord, running
 
 
 def test_java_home_prefers_what_was_asked_for_then_the_installed_one_then_the_path(

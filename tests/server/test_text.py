@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from slotwise import archive, project
+from slotwise import project
+from slotwise.archive.build import build, extract
 from tests.server.bursts import Answer, answer, burst
 from tests.server.conftest import Live, started
 from tests.worker.drawings import caption, everything, picture
@@ -28,15 +29,15 @@ TOGETHER_S = 0.002
 def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model store with captions, translation, and translation with four beams: the same weights in another archive."""
     store, work = tmp_path_factory.mktemp("texts"), tmp_path_factory.mktemp("beams") / "translation-beams"
-    archive.build("captions", store)
-    archive.extract(archive.build("translation", store), work)
+    build("captions", store)
+    extract(build("translation", store), work)
     described = (project.model_folder("translation") / "model.toml").read_text("utf-8")
     described = described.replace('name = "translation"', 'name = "translation-beams"').replace("beams = 1 ", "beams = 4 ")
     for carried in ("slotwise", "MAR-INF"):
         shutil.rmtree(work / carried)
     shutil.copytree(work / "examples", work, dirs_exist_ok=True)
     (work / "model.toml").write_text(described, "utf-8")
-    archive.build(work, store)
+    build(work, store)
     return store
 
 

@@ -16,15 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from slotwise.bench.load import Measured, Plan
+from slotwise.bench.offline import Line, environment, fit
 from slotwise.cli import build_app
+from slotwise.client.management import Listed
 from slotwise.errors import SlotwiseError
-from slotwise.load import Measured, Plan
-from slotwise.management import Listed
-from slotwise.offline import Line, environment, fit
-from slotwise.ports import Ports
-from slotwise.profiles import load_profile
+from slotwise.profiles.ports import Ports
+from slotwise.profiles.profile import load_profile
 from slotwise.project import profile_file
-from slotwise.record import ServerRecord
+from slotwise.server.record import ServerRecord
 from slotwise.tune import guard
 from slotwise.tune.finals import Finalist, decide, play
 from slotwise.tune.live import LiveBench
@@ -227,8 +227,8 @@ def test_another_tool_meets_an_empty_queue_and_slow_models_are_measured_by_our_c
         called.append(tool)
         return replace(simulate(Service(Line(1, 1), 1), SIMPLE, 8, 50), requests=answers)
 
-    monkeypatch.setattr("slotwise.load.measure", ours)
-    monkeypatch.setattr("slotwise.load_tools.measure", theirs)
+    monkeypatch.setattr("slotwise.bench.load.measure", ours)
+    monkeypatch.setattr("slotwise.bench.load_tools.measure", theirs)
     monkeypatch.setattr("slotwise.tune.live.auth_headers", lambda record: {})
     bench = LiveBench.__new__(LiveBench)
     bench.record, bench.bodies = SimpleNamespace(inference_url="http://127.0.0.1:1"), []  # type: ignore[assignment]
@@ -299,8 +299,8 @@ def test_apply_is_refused_before_the_search_where_another_file_of_that_name_was_
 
     record = started(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("slotwise.record.need", lambda name: record)
-    monkeypatch.setattr("slotwise.deploy.obtain", searched)
+    monkeypatch.setattr("slotwise.server.record.need", lambda name: record)
+    monkeypatch.setattr("slotwise.deploy.deploy.obtain", searched)
     (tmp_path / "profiles").mkdir()
     text = profile_file("cpu").read_text("utf-8")
     (tmp_path / "profiles" / "cpu.toml").write_text(

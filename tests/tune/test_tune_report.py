@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from slotwise import archive, project
-from slotwise.load import Measured
-from slotwise.offline import Line, Timed
-from slotwise.profiles import load_profile
+from slotwise import project
+from slotwise.archive.build import inspect
+from slotwise.bench.load import Measured
+from slotwise.bench.offline import Line, Timed
+from slotwise.profiles.profile import load_profile
 from slotwise.tune import page, study
 from slotwise.tune.apply import apply
 from slotwise.tune.finals import play
@@ -22,11 +23,11 @@ from slotwise.tune.search import Goal, Search
 from slotwise.tune.simulate import Service, simulate
 from slotwise.tune.space import Setting, Space
 from slotwise.tune.variant import write_variant
-from tests.test_tune import DEFAULT, PROFILE, Simulated
+from tests.tune.test_tune import DEFAULT, PROFILE, Simulated
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("tomlkit")
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def outcome(slo_p99_ms: float) -> Outcome:
@@ -119,10 +120,10 @@ def test_a_variant_is_a_sound_archive_with_other_settings(tmp_path: Path) -> Non
     one, two = tmp_path / "one.mar", tmp_path / "two.mar"
     for target in (one, two):
         write_variant(original, target, "cpu", {"threads": 2, "engine": "torch"})
-        info = archive.inspect(target)
+        info = inspect(target)
         assert info.model["profiles"]["cpu"] == {"threads": 2, "engine": "torch"}
     assert one.read_bytes() != two.read_bytes()
-    assert "profiles" not in archive.inspect(original).model or archive.inspect(original).model["profiles"] == {}
+    assert "profiles" not in inspect(original).model or inspect(original).model["profiles"] == {}
     with zipfile.ZipFile(original) as before, zipfile.ZipFile(one) as after:
         assert sorted(before.namelist()) == sorted(after.namelist())
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from slotwise import archive
+from slotwise.archive.build import extract, inspect
 from tests.worker.toy import RawContext
 
 
@@ -25,8 +25,8 @@ class Served:
     @classmethod
     def of(cls, path: Path, overrides: Mapping[str, Any], batch_size: int = 8, profile: str = "cpu") -> Served:
         """Unpack the archive and start its handler with a profile's settings, some overridden."""
-        folder = archive.extract(path, Path(tempfile.mkdtemp(prefix="slotwise-test-")) / "model")
-        info = archive.inspect(path)
+        folder = extract(path, Path(tempfile.mkdtemp(prefix="slotwise-test-")) / "model")
+        info = inspect(path)
         spec = importlib.util.spec_from_file_location(f"served_{info.name}", folder / info.handler)
         assert spec is not None
         assert spec.loader is not None

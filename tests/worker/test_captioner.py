@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from slotwise import archive
+from slotwise.archive.build import build
 from tests.worker.drawings import caption, draw, everything, picture
 from tests.worker.serving import Served
 
@@ -20,7 +20,7 @@ from tests.worker.serving import Served
 @pytest.fixture(scope="module")
 def captions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The built archive."""
-    return archive.build("captions", tmp_path_factory.mktemp("store"))
+    return build("captions", tmp_path_factory.mktemp("store"))
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,7 @@ def test_weights_of_a_folder_are_served_like_the_trained_ones(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path / "home"))
-    made = Served.of(archive.build("captions", tmp_path / "store", weights=str(served.model_dir / "model")), {})
+    made = Served.of(build("captions", tmp_path / "store", weights=str(served.model_dir / "model")), {})
     (answer,) = made.ask([picture([("red", "circle")], seed=5)])
     assert answer.value == {"caption": "a red circle"}
     assert "x-model-note" not in answer.headers

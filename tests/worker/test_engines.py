@@ -12,11 +12,11 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
-from slotwise import agreement, vision  # noqa: E402
 from slotwise.errors import SlotwiseError  # noqa: E402
 from slotwise.model_spec import ModelSpec  # noqa: E402
 from slotwise.worker import Settings, engines  # noqa: E402
 from slotwise.worker.engines import load_engine, processor  # noqa: E402
+from slotwise.zoo import agreement, vision  # noqa: E402
 
 FORMS = {"torchscript": "model.pt", "export": "model.pt2", "onnx": "model.onnx", "openvino_int8": "int8.xml"}
 NET = """

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwise.worker import exchange
-from slotwise.worker.context import PACKAGES
+from slotwise.worker.hosts import exchange
+from slotwise.worker.hosts.context import PACKAGES
 
 MODULES = ("protocol.otf_message_handler", "service", "context")
 Sent = tuple[dict[bytes, bytes], bytes]  # one request's headers and body

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from slotwise.worker import BatchHandler, Headers, Settings
-from slotwise.worker.context import ServerContext
-from slotwise.worker.report import quieten
+from slotwise.worker.hosts.context import ServerContext
+from slotwise.worker.hosts.report import quieten
 from tests.worker.toy import POISON, RawContext, Toy, ask, shown, started
 
 
@@ -172,7 +172,7 @@ def test_metrics_tell_fill_padding_errors_and_cuts() -> None:
 
 def test_gauges_are_sent_as_means_and_counts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("slotwise.worker.report.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("slotwise.worker.hosts.report.time.monotonic", lambda: now[0])
     handler = started()
 
     def told(*bodies: bytes) -> dict[str, float]:

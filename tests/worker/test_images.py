@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from slotwise.worker import BadRequest, Settings, TooLarge, UnsupportedMedia, images
-from slotwise.worker.images import Recipe, decode_rgb
+from slotwise.worker import BadRequest, Settings, TooLarge, UnsupportedMedia
+from slotwise.worker.inputs import images
+from slotwise.worker.inputs.images import Recipe, decode_rgb
 from tests.worker.toy import RawContext, ask
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (30, 40, 210)}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwise.worker.mms_frames import BLANKS, PIECE_BYTES, Frame, pieces
+from slotwise.worker.hosts.mms_frames import BLANKS, PIECE_BYTES, Frame, pieces
 
 READS = [*range(16, 512, 16), *(512 << i for i in range(8))]  # netty's AdaptiveRecvByteBufAllocator
 SMALLEST, LARGEST = READS.index(64), READS.index(65_536)

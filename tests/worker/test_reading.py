@@ -11,9 +11,9 @@ import pytest
 
 from slotwise.worker import BadRequest, Headers, Settings, SlotError, UnsupportedMedia
 from slotwise.worker import errors as worker_errors
-from slotwise.worker.context import ServerContext
+from slotwise.worker.hosts.context import ServerContext
+from slotwise.worker.hosts.reading import body, deadline_s
 from slotwise.worker.padding import Padding, ladder, pad_sequences
-from slotwise.worker.reading import body, deadline_s
 from slotwise.worker.settings import pin_gpu
 from tests.worker.toy import RawContext
 

@@ -13,14 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwise import archive
+from slotwise.archive.build import build
 from slotwise.errors import SlotwiseError
-from slotwise.worker import BadRequest, SlotError, TooLarge, Unprocessable, records
+from slotwise.worker import BadRequest, SlotError, TooLarge, Unprocessable
 from slotwise.worker.engines.ctranslate2 import CTranslate2Engine
 from slotwise.worker.engines.m2m100 import M2M100Engine
 from slotwise.worker.engines.pretrained import about
+from slotwise.worker.inputs import records
+from slotwise.worker.inputs.text import EOS, UNK, Vocabulary, pack
 from slotwise.worker.padding import pad_sequences
-from slotwise.worker.text import EOS, UNK, Vocabulary, pack
 from tests.worker.serving import Served
 from tests.worker.texts import LANGUAGES, SENTENCES, directions, odd_texts, payload
 
@@ -30,7 +31,7 @@ LIFE = "人生はチョコレートの箱のようなものだ。"
 @pytest.fixture(scope="module")
 def translation(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The built archive."""
-    return archive.build("translation", tmp_path_factory.mktemp("store"))
+    return build("translation", tmp_path_factory.mktemp("store"))
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +56,7 @@ def ask(served: Served, *bodies: bytes) -> list[Any]:
 
 
 def test_ids_are_the_tokenizers_and_special_tokens_stay_text(served: Served, vocabulary: Vocabulary) -> None:
-    from slotwise.pretrained import ready
+    from slotwise.zoo.pretrained import ready
 
     ready()
     from transformers import M2M100Tokenizer
@@ -284,7 +285,7 @@ def test_weights_of_a_folder_are_served_like_the_trained_ones(
     shutil.copytree(served.model_dir / "model", tmp_path / "weights")
     published = {"decoder_start_token_id": 2, "early_stopping": True, "max_length": 200, "num_beams": 5}  # as in m2m100_418M
     (tmp_path / "weights" / "generation_config.json").write_text(json.dumps(published))
-    own = archive.build("translation", tmp_path / "store", weights=str(tmp_path / "weights"))
+    own = build("translation", tmp_path / "store", weights=str(tmp_path / "weights"))
     made = Served.of(own, {})
     body = payload([{"id": "1", "text": LIFE}], source="ja", target="en")
     (answer,) = ask(made, body)
@@ -299,4 +300,4 @@ def test_weights_that_are_not_there(weights: str, said: str, tmp_path: Path, mon
     monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path / "home"))
     (tmp_path / "empty").mkdir()
     with pytest.raises(SlotwiseError, match=said):
-        archive.build("translation", tmp_path, weights=str(tmp_path / "empty") if weights == "." else weights)
+        build("translation", tmp_path, weights=str(tmp_path / "empty") if weights == "." else weights)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from slotwise.worker import BadRequest, BatchHandler, Headers, Settings, SlotError
-from slotwise.worker.context import ServerContext
-from slotwise.worker.report import Meter
+from slotwise.worker.hosts.context import ServerContext
+from slotwise.worker.hosts.report import Meter
 
 POISON = -1.0  # the model raises on it
 NAN = -2.0  # the model answers NaN

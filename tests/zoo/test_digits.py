@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw, ImageOps
 
-from slotwise import archive
+from slotwise.archive.build import build
 from tests.worker.serving import Served
 
-MODEL = Path(__file__).parents[1] / "models" / "digits"
+MODEL = Path(__file__).parents[2] / "models" / "digits"
 ENGINES = ["torch", "onnxruntime", "openvino"]
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The archive; trained once, then from the cache."""
-    return archive.build("digits", tmp_path_factory.mktemp("store"))
+    return build("digits", tmp_path_factory.mktemp("store"))
 
 
 @pytest.fixture(scope="module")

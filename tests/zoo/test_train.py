@@ -11,12 +11,14 @@ import pytest
 import torch
 from PIL import Image, ImageDraw
 
-from slotwise import archive, console, train, trained
+from slotwise import console
+from slotwise.archive.build import build
 from slotwise.check.run import check
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import ModelSpec, load_spec
-from slotwise.networks import network
-from slotwise.worker.images import Recipe
+from slotwise.worker.inputs.images import Recipe
+from slotwise.zoo import train, trained
+from slotwise.zoo.networks import network
 from tests.worker.serving import Served
 
 PLAN = train.Plan(weights="none", epochs=10, batch_size=6, learning_rate=0.01, patience=10, device="cpu")
@@ -51,7 +53,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """models/ants_bees with smaller pictures, as a user's own folder."""
     folder = tmp_path_factory.mktemp("own") / "ants_bees"
     folder.mkdir()
-    given = Path(__file__).parents[1] / "models" / "ants_bees"
+    given = Path(__file__).parents[2] / "models" / "ants_bees"
     text = (given / "model.toml").read_text("utf-8")
     text = text.replace("[3, 224, 224]", "[3, 48, 48]").replace("resize = 256", "resize = 56")
     (folder / "model.toml").write_text(text.replace('openvino_int8 = "int8.xml"\n', ""), "utf-8")
@@ -71,7 +73,7 @@ def built(model: Path, outcome: train.Outcome, tmp_path_factory: pytest.TempPath
     """The archive of the trained model."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLOTWISE_HOME", str(tmp_path_factory.mktemp("home")))
-        yield archive.build(model, tmp_path_factory.mktemp("store"))
+        yield build(model, tmp_path_factory.mktemp("store"))
 
 
 def test_training_learns_counts_and_reports(outcome: train.Outcome, model: Path) -> None:
@@ -164,7 +166,7 @@ def test_weights_that_are_none_are_one_clear_error(tmp_path: Path) -> None:
 
 
 def test_an_untrained_model_must_be_asked_for(tmp_path: Path) -> None:
-    folder = Path(__file__).parents[1] / "models" / "ants_bees"
+    folder = Path(__file__).parents[2] / "models" / "ants_bees"
     spec: ModelSpec = load_spec(folder)
     assert list(spec.labels) == ["ant", "bee"]
     (tmp_path / "model.toml").write_text((folder / "model.toml").read_text("utf-8"), "utf-8")

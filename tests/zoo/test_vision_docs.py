@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from slotwise import model_spec
-from slotwise.worker import engines, images
-from tests.test_train import draw
+from slotwise.worker import engines
+from slotwise.worker.inputs import images
+from tests.zoo.test_train import draw
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "vision.md").read_text("utf-8")
 COMMANDS = re.findall(r"^    (slotwise [^#\n]*)", PAGE, re.MULTILINE)
 

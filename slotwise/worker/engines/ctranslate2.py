@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from slotwise.worker.text import EOS
+from slotwise.worker.inputs.text import EOS
 
 
 class CTranslate2Engine:

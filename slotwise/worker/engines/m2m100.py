@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from slotwise.worker.engines.pretrained import load_pretrained, release
+from slotwise.worker.inputs.text import EOS, PAD
 from slotwise.worker.padding import pad_sequences
-from slotwise.worker.text import EOS, PAD
 
 
 class M2M100Engine:

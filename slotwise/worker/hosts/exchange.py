@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from slotwise.worker.context import PACKAGES
+from slotwise.worker.hosts.context import PACKAGES
 
 PIECE_BYTES = 65_536
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from slotwise.worker.batch import Request
-from slotwise.worker.context import Headers, ServerContext
 from slotwise.worker.errors import BadRequest, UnsupportedMedia
+from slotwise.worker.hosts.context import Headers, ServerContext
 
 FIELDS = ("body", "data", "file", "image")  # the name a raw body gets, then those that forms usually use
 

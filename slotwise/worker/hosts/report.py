@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotwise.worker.batch import Batch
-from slotwise.worker.context import ServerContext
+from slotwise.worker.hosts.context import ServerContext
 from slotwise.worker.isolation import Tally
 from slotwise.worker.settings import Settings
 

@@ -23,7 +23,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from slotwise.worker.errors import BadRequest, SlotError, TooLarge, UnsupportedMedia
-from slotwise.worker.ink import fit_ink
+from slotwise.worker.inputs.ink import fit_ink
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 

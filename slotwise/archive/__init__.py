@@ -1,0 +1,1 @@
+"""From a model to one .mar, and back: built, verified, unpacked, fetched."""

@@ -1,0 +1,1 @@
+"""The management and inference APIs of a running server."""

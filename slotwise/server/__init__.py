@@ -1,0 +1,1 @@
+"""A real server started, watched and stopped; what differs between servers."""

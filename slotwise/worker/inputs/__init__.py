@@ -1,0 +1,1 @@
+"""What requests carry: pictures, ink, text, records."""

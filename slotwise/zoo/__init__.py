@@ -1,0 +1,1 @@
+"""What models/*/make.py share: networks, training, calibration, how far engines agree."""
