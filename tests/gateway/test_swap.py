@@ -16,6 +16,7 @@ from slotwise import project
 from slotwise.commands.server import stop
 from slotwise.errors import SlotwiseError
 from slotwise.gateway import swap
+from slotwise.server import lifecycle
 from slotwise.server.lifecycle import Ports, ServerRecord, all_running, running
 
 Status = Callable[[], dict[str, Any]]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slotwise.archive.build import __file__, build
+from slotwise.archive.build import build
 from slotwise.errors import SlotwiseError
 from tests.server.conftest import Live
 
