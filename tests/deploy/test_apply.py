@@ -123,7 +123,7 @@ def test_an_archive_of_another_version_than_the_live_one_is_refused(
     )
     built = replace(state().models[0].info, manifest={"model": {"modelName": "digits", "modelVersion": "2.0"}})
     monkeypatch.setattr(drift, "ManagementClient", lambda record: nullcontext(client))
-    monkeypatch.setattr("slotwise.archive.build.inspect", lambda path, need_digests: built)
+    monkeypatch.setattr("slotwise.deploy.drift.inspect", lambda path, need_digests: built)
     monkeypatch.setattr(ServerRecord, "effective_profile", lambda self: PROFILE)
     if "1.0" in versions:
         with pytest.raises(SlotwiseError, match=r"digits 1\.0 is registered, but digits\.mar now holds 2\.0"):
