@@ -28,6 +28,7 @@ CREATED_ON = "01/01/1980 00:00:00"  # the archiver would stamp the time; zip's o
 EPOCH = (1980, 1, 1, 0, 0, 0)
 DIGESTS = "MAR-INF/DIGESTS.json"
 MANIFEST = "MAR-INF/MANIFEST.json"
+WORKER = 2  # what the worker code offers: 1 the two servers, 2 a pipeline that any host can call
 RESERVED = ("MAR-INF", "slotwise", "slotwise.json", "examples")
 
 
@@ -79,7 +80,7 @@ def _find(path: str, sources: list[Path]) -> Path:
 def _settings(spec: ModelSpec) -> dict[str, Any]:
     """What the worker reads: the description, and for every profile the worker-side keys as this model wants them."""
     model = spec.model_dump(mode="json", exclude_none=True)
-    return {"format": 1, "slotwise": __version__, "model": model, "profiles": _profiles(spec)}
+    return {"format": 1, "worker": WORKER, "slotwise": __version__, "model": model, "profiles": _profiles(spec)}
 
 
 def _profiles(spec: ModelSpec) -> dict[str, dict[str, Any]]:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
-from slotwise.archive.build import extract
+from slotwise.archive.local import LocalModel
 from slotwise.bench.bodies import Body
 from slotwise.errors import SlotwiseError
+
+LEAST_REPEATS = 5
 
 
 @dataclass(frozen=True)
@@ -72,39 +69,25 @@ def measure(
 
     environ: what `environment` gives, as a server would set it.
     """
-    with tempfile.TemporaryDirectory(prefix="slotwise-offline-") as name:
-        folder = Path(name)
-        model_dir = extract(archive, folder / "model")
-        sent = []
-        for i, body in enumerate(bodies):
-            (folder / f"body-{i}").write_bytes(body.data)
-            sent.append({"path": str(folder / f"body-{i}"), "content_type": body.content_type})
-        job = {"model_dir": str(model_dir), "bodies": sent, "batch_sizes": list(batch_sizes), "seconds": seconds}
-        (folder / "job.json").write_text(json.dumps(job), "utf-8")
-        command = [sys.executable, "-P", str(Path(__file__).with_name("offline_worker.py")), str(folder / "job.json")]
-        with (folder / "log").open("w+") as log, _process(command, {**os.environ, **(environ or {})}, log.fileno()) as worker:
-            assert worker.stdout is not None
-            found = []
-            for line in worker.stdout:
-                found.append(_medians(**json.loads(line)))
-                done(found[-1])
-            if worker.wait():
-                log.seek(0)
-                said = [line.strip() for line in log.read().splitlines() if line.strip()]
-                raise SlotwiseError(f"{archive.name}: {said[-1] if said else 'the handler ended'}", "see `slotwise check`")
+    found = []
+    sent = [(body.data, {"content-type": body.content_type}) for body in bodies]
+    with LocalModel(archive, batch_size=batch_sizes[0], environ=environ) as model:
+        for turn, n in enumerate(batch_sizes):
+            if turn:
+                model.start(n)
+            for least_s in (0.0, 0.0, seconds):  # the first two warm up
+                answers, times = model.timed(sent, n, least_s)
+            while len(times) < LEAST_REPEATS and all(answer.status == 200 for answer in answers):
+                answers, more = model.timed(sent, n)
+                times += more
+            refused = next((answer for answer in answers if answer.status != 200), None)
+            if refused:
+                said = refused.body[:200].decode("utf-8", "replace")
+                message = f"{archive.name}: the model answers an example with {refused.status}: {said}"
+                raise SlotwiseError(message, "see `slotwise check`")
+            found.append(_medians(n, times))
+            done(found[-1])
     return found
-
-
-class _process(subprocess.Popen[str]):
-    """A child that does not outlive the `with` block."""
-
-    def __init__(self, command: list[str], environ: Mapping[str, str], log: int) -> None:
-        super().__init__(command, env=environ, stdout=subprocess.PIPE, stderr=log, text=True)
-
-    def __exit__(self, *exc: object) -> None:
-        if self.poll() is None:
-            self.kill()
-        super().__exit__(*exc)  # type: ignore[arg-type]
 
 
 def _medians(n: int, times: list[dict[str, float]]) -> Timed:

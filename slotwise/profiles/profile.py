@@ -61,6 +61,9 @@ class Profile(BaseModel):
     )
     threads: int = _key("worker", 0, "engine threads of one worker; 0: its share of the cores", ge=0, le=1024)
     decode_threads: int = _key("worker", 0, "threads that decode a batch's requests; 0: as many as threads", ge=0, le=1024)
+    decode_budget_ms: int = _key(
+        "worker", 1000, "how long a batch may decode, by what its bodies are estimated to cost; more is 413", ge=1, le=600_000
+    )
     padding: Literal["none", "static", "bucketed"] = _key(
         "worker", "none", "batch sizes the engine sees; static: the full one, bucketed: the next of b, b/2, ... 1, none: any"
     )

@@ -1,10 +1,13 @@
 """Everything that runs inside the server's worker; copied into every archive, imports nothing else of slotwise."""
 
-from slotwise.worker.batch import Batch, Request
+from slotwise.worker.answer import Answer
+from slotwise.worker.batch import Batch
+from slotwise.worker.budget import Cost
 from slotwise.worker.errors import (
     BadRequest,
     DeadlineExceeded,
     ModelFault,
+    NotOffered,
     OutOfMemory,
     SlotError,
     TooLarge,
@@ -13,17 +16,22 @@ from slotwise.worker.errors import (
     UnsupportedMedia,
 )
 from slotwise.worker.handler import BatchHandler
-from slotwise.worker.hosts.context import Headers
+from slotwise.worker.pipeline import Pipeline
+from slotwise.worker.request import Headers, Request
 from slotwise.worker.settings import Settings
 
 __all__ = [
+    "Answer",
     "BadRequest",
     "Batch",
     "BatchHandler",
+    "Cost",
     "DeadlineExceeded",
     "Headers",
     "ModelFault",
+    "NotOffered",
     "OutOfMemory",
+    "Pipeline",
     "Request",
     "Settings",
     "SlotError",

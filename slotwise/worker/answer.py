@@ -1,41 +1,127 @@
-"""One slot's answer as bytes: whatever cannot be said fails here, alone."""
+"""One slot's answer, ready to be sent: what cannot be said fails here, alone."""
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
-from slotwise.worker.errors import ModelFault, SlotError
+from slotwise.worker.errors import ModelFault, SlotError, known_status, text
+
+JSON_TYPE = "application/json"
+PHRASES = {status.value: status.phrase for status in HTTPStatus}
+NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # what HTTP calls a token
+FRAMING = {"content-length", "content-type", "transfer-encoding", "connection"}  # the server's, and `respond`'s
 
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False)  # json.dumps would make a new one for every answer
 
 
+class CheckedHeaders(dict[str, str]):
+    """Headers that have been checked: ASCII, no line break."""
+
+    def with_slot(self, i: int) -> CheckedHeaders:
+        """The same headers, and the slot's number."""
+        copy = CheckedHeaders(self)
+        copy["x-batch-slot"] = str(i)
+        return copy
+
+
+def checked(raw: Any) -> CheckedHeaders:
+    """Any mapping of headers as text; None is none.
+
+    A number becomes text, a character beyond ASCII becomes "?", and what frames a message is left out: it is the server's.
+    Raises ModelFault where it is no mapping, or a name or value holds a line break.
+    """
+    if raw is None:
+        return CheckedHeaders()
+    if not isinstance(raw, Mapping):
+        raise ModelFault("the handler's response headers are not a mapping")
+    headers = CheckedHeaders()
+    for name, value in raw.items():
+        said = text(name)
+        if NAME.fullmatch(said) is None:
+            raise ModelFault("the name of a response header holds a character that it may not hold")
+        if said.lower() not in FRAMING:
+            headers[said] = header_text(value)
+    return headers
+
+
+def header_text(value: Any) -> str:
+    """One header's value as ASCII. Raises ModelFault where it holds a line break or another control character."""
+    said = text(value).encode("ascii", "replace").decode()
+    if not said.isprintable():
+        raise ModelFault("a response header holds a line break")
+    return said
+
+
 @dataclass(frozen=True)
 class Answer:
-    """One slot's answer, ready to be sent."""
+    """One slot's answer. It checks itself: nothing that is in it can break the answer of another slot.
 
-    code: int
-    phrase: str
+    status: an unknown one becomes its class's (400, 500). content_type: None is JSON. Raises ModelFault where the content
+    type or a header holds a line break, or the body is not bytes.
+    """
+
+    status: int
     content_type: str
     body: bytes
-    headers: dict[str, str]
+    headers: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        if type(self.headers) is not CheckedHeaders:
+            object.__setattr__(self, "headers", checked(self.headers))
+        if self.status not in PHRASES:
+            object.__setattr__(self, "status", known_status(self.status))
+        if self.content_type is not JSON_TYPE:
+            kind = JSON_TYPE if self.content_type is None else header_text(self.content_type)
+            object.__setattr__(self, "content_type", kind)
+        if type(self.body) is not bytes:
+            raise ModelFault("the answer's body is not bytes")
+
+    @property
+    def phrase(self) -> str:
+        """The status line's reason, for example "Bad Request"."""
+        return PHRASES[self.status]
 
 
-def refusal(error: SlotError, headers: dict[str, str]) -> Answer:
-    """The answer that an error becomes."""
-    return Answer(error.code, error.phrase, "application/json", serialise(error.body()), headers)
+def refusal(error: SlotError, headers: CheckedHeaders) -> Answer:
+    """The answer that an error becomes. It cannot fail, whatever an author's error is."""
+    error = sound(error)
+    return Answer(known_status(error.code), JSON_TYPE, serialise(error.body()), headers)
+
+
+def sound(error: SlotError) -> SlotError:
+    """The error itself where it can be sent, else a plain one of the same status and message."""
+    try:
+        right = isinstance(error.message, str) and known_status(error.code) == error.code
+        if right and (type(error).body is SlotError.body or serialise(error.body())):
+            return error
+    except Exception:
+        right = False
+    plain = SlotError(_attribute(error, "message"))
+    plain.code = known_status(_attribute(error, "code"))
+    return plain
+
+
+def _attribute(error: SlotError, name: str) -> Any:
+    try:
+        return getattr(error, name)
+    except Exception:
+        return "the handler failed"
 
 
 def serialise(body: Any) -> bytes:
     """Bytes as they are, a string or JSON as UTF-8; a lone surrogate becomes its \\uXXXX escape.
 
-    Raises ValueError on NaN and infinity, TypeError on what JSON cannot say.
+    Raises ValueError on NaN, infinity and what refers to itself, TypeError on what JSON cannot say.
     """
     if isinstance(body, bytes):
-        return body
-    text = body if isinstance(body, str) else _JSON.encode(body)
-    return text.encode("utf-8", "backslashreplace")
+        return bytes(body)
+    said = body if isinstance(body, str) else _JSON.encode(body)
+    return said.encode("utf-8", "backslashreplace")
 
 
 def sayable(result: Any) -> Any:

@@ -7,44 +7,41 @@ them. An error stands where the answer would have stood: `errors[i]` for a whole
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from slotwise.worker.answer import Answer
 from slotwise.worker.errors import SlotError
-from slotwise.worker.hosts.context import Headers
-
-
-@dataclass(frozen=True)
-class Request:
-    """One client's request. index: its slot, 0 <= index < n. deadline_s: Unix time, or None."""
-
-    index: int
-    id: str
-    body: bytes
-    headers: Headers
-    deadline_s: float | None = None
+from slotwise.worker.isolation import Tally
+from slotwise.worker.request import Request
 
 
 @dataclass
 class Batch:
     """The one mutable carrier between the stages; it lives for one call and nothing of it is kept."""
 
-    n: int
-    requests: list[Request | None] = field(init=False)  # [n] None where the request could not even be read
+    requests: Sequence[Request]  # [n]
     errors: list[SlotError | None] = field(init=False)  # [n]
     results: list[list[Any]] = field(init=False)  # [n][records] a result, or the record's SlotError
     items: list[Any] = field(default_factory=list)  # [m]
     owners: list[int] = field(default_factory=list)  # [m]
     places: list[int] = field(default_factory=list)  # [m]
     outputs: list[Any] = field(default_factory=list)  # [m] what the model gave, or the row's SlotError
+    answers: list[Answer] = field(default_factory=list)  # [n]
+    tally: Tally = field(default_factory=Tally)
     decode_ms: float = 0.0
     inference_ms: float = 0.0
+    total_ms: float = 0.0
 
     def __post_init__(self) -> None:
-        self.requests = [None] * self.n
-        self.errors = [None] * self.n
-        self.results = [[] for _ in range(self.n)]
+        self.errors = [request.refused for request in self.requests]
+        self.results = [[] for _ in self.requests]
+
+    @property
+    def n(self) -> int:
+        """How many requests have to be answered."""
+        return len(self.requests)
 
     @property
     def m(self) -> int:
@@ -70,3 +67,8 @@ class Batch:
             raise ValueError(f"{len(results)} results for {self.m} rows")
         for owner, place, result in zip(self.owners, self.places, results, strict=True):
             self.results[owner][place] = result
+
+    def ids(self, rows: Iterable[int] | None = None) -> list[str]:
+        """The ids of all requests, or of those that own these rows, for the log."""
+        slots = range(self.n) if rows is None else dict.fromkeys(self.owners[row] for row in rows)
+        return [self.requests[i].id for i in slots]

@@ -6,6 +6,7 @@ SlotError                 the root: a status code and one sentence for the clien
 ├── UnsupportedMedia      415  the body is of a kind that this model does not take
 ├── Unprocessable         422  well-formed, but it means nothing to this model
 ├── ModelFault            500  the model failed on this row, or its output cannot be sent
+├── NotOffered            501  the model predicts; it does not do what this route asks for
 ├── Unavailable           503  nobody's fault: undecided in time, or the engine is dead
 ├── DeadlineExceeded      504  the client's deadline passed before the row was run
 └── OutOfMemory           507  the row alone does not fit into memory
@@ -14,6 +15,27 @@ SlotError                 the root: a status code and one sentence for the clien
 from __future__ import annotations
 
 from http import HTTPStatus
+from typing import Any
+
+UNSAYABLE = "an error whose message cannot be shown"
+
+
+def text(value: Any) -> str:
+    """Anything as text; what cannot be turned into text says so instead."""
+    try:
+        return value if type(value) is str else str(value)
+    except Exception:
+        return UNSAYABLE
+
+
+def known_status(code: Any) -> int:
+    """An error's status: one that HTTP knows stays, another 4xx becomes 400, everything else 500."""
+    if not isinstance(code, int) or not 400 <= code <= 599:
+        return 500
+    try:
+        return HTTPStatus(code).value
+    except ValueError:
+        return 400 if code < 500 else 500
 
 
 class SlotError(Exception):
@@ -21,18 +43,13 @@ class SlotError(Exception):
 
     code = 500
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.message = message
+    def __init__(self, message: Any) -> None:
+        self.message = text(message)
+        super().__init__(self.message)
 
-    @property
-    def phrase(self) -> str:
-        """The status line's reason, for example "Bad Request"."""
-        return HTTPStatus(self.code).phrase
-
-    def body(self) -> dict[str, dict[str, int | str]]:
+    def body(self) -> dict[str, Any]:
         """The error as the client sees it, for a whole request or in one record's place."""
-        return {"error": {"code": self.code, "message": self.message}}
+        return {"error": {"code": known_status(self.code), "message": text(self.message)}}
 
 
 class BadRequest(SlotError):
@@ -63,6 +80,12 @@ class ModelFault(SlotError):
     """The model failed on this row, or its output cannot be sent."""
 
     code = 500
+
+
+class NotOffered(SlotError):
+    """The model predicts; it does not do what this route asks for."""
+
+    code = 501
 
 
 class Unavailable(SlotError):

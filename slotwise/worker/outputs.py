@@ -1,18 +1,50 @@
-"""What a model gives back: brought to the host, and looked at for numbers that mean nothing."""
+"""What a model gives back: brought to the host, cut into rows, and looked at for numbers that mean nothing.
+
+An array [b, ...] or a list of b things is one output a row. A dict of arrays, or a tuple of arrays, is a model with several
+outputs, each with b rows: a row's output is then a dict, or a tuple, of rows.
+"""
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
 
+from slotwise.worker.errors import ModelFault
+
+logger = logging.getLogger(__name__)
+
 
 def on_host(outputs: Any) -> Any:
-    """Tensors as numpy arrays (half precision as float32), everything else as it is."""
+    """Tensors as numpy arrays (half precision as float32), also within a dict or tuple; everything else as it is."""
     if hasattr(outputs, "detach"):
         outputs = outputs.detach().cpu()
         return outputs.float().numpy() if outputs.is_floating_point() else outputs.numpy()
+    if type(outputs) is dict:
+        return {name: on_host(value) for name, value in outputs.items()}
+    if type(outputs) is tuple:
+        return tuple(on_host(value) for value in outputs)
     return outputs
+
+
+def rows_of(outputs: Any, size: int, m: int) -> list[Any]:
+    """The first m of `size` rows, a ModelFault in the place of each that is not finite.
+
+    Where there are not exactly `size` rows nobody can tell whose they are: a ModelFault for each.
+    """
+    count = _count(outputs)
+    if count != size:
+        logger.error("predict gave %s outputs for %d rows: nobody can tell whose they are", count, size)
+        return [ModelFault("the model gave a wrong number of outputs")] * m
+    if isinstance(outputs, np.ndarray):
+        rows = list(outputs[:m])
+        return rows if finite(outputs[:m]) else [_judged(row) for row in rows]
+    if isinstance(outputs, dict):
+        return [_judged({name: value[i] for name, value in outputs.items()}) for i in range(m)]
+    if _several(outputs):
+        return [_judged(tuple(value[i] for value in outputs)) for i in range(m)]
+    return [_judged(row) for row in outputs[:m]]
 
 
 def finite(output: Any) -> bool:
@@ -25,3 +57,26 @@ def finite(output: Any) -> bool:
         return all(map(finite, output))
     array = np.asarray(output)
     return array.dtype.kind not in "fc" or bool(np.isfinite(array).all())
+
+
+def _several(outputs: Any) -> bool:
+    """Whether this is a tuple of arrays: the outputs of a model that has several, not the rows of one that has one."""
+    return isinstance(outputs, tuple) and bool(outputs) and all(isinstance(value, np.ndarray) for value in outputs)
+
+
+def _count(outputs: Any) -> int | None:
+    """How many rows there are; None where nobody can say, or several outputs have different numbers of them."""
+    parts = list(outputs.values()) if isinstance(outputs, dict) else list(outputs) if _several(outputs) else [outputs]
+    try:
+        counts = {len(part) for part in parts}
+    except TypeError:
+        return None
+    return counts.pop() if len(counts) == 1 else None
+
+
+def _judged(row: Any) -> Any:
+    try:
+        return row if finite(row) else ModelFault("the model's output is not finite")
+    except Exception:  # a list that holds itself, an object that cannot be looked at
+        logger.warning("a row's output cannot be looked at", exc_info=True)
+        return ModelFault("the model's output cannot be looked at")

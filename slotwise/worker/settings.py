@@ -27,7 +27,8 @@ class Settings:
 
     threads: engine threads of this worker (0 in a profile: its share of the cores); all workers together never have more
     than there are cores. decode_threads: likewise, for decoding. padding: "none", "static" or "bucketed". memory_fraction:
-    the share of a GPU's memory this worker may take. max_response_bytes: what the server lets through. model: the model's
+    the share of a GPU's memory this worker may take. decode_budget_ms: how long a batch may decode, by what its bodies are
+    estimated to cost. max_response_bytes: what the server lets through. model: the model's
     description (model.toml).
     """
 
@@ -41,6 +42,7 @@ class Settings:
     padding: str = "none"
     batch_size: int = 1
     response_timeout_s: float = 120.0
+    decode_budget_ms: float = 1000.0
     max_response_bytes: int = 6_553_500  # both servers' own default
     memory_fraction: float = 1.0
     model: Mapping[str, Any] = field(default_factory=dict)

@@ -13,14 +13,15 @@ from types import SimpleNamespace
 from typing import Any
 
 from slotwise.archive.build import extract, inspect
-from tests.worker.toy import RawContext
+from slotwise.worker import Headers, Request
+from slotwise.worker.hosts.local import Local
 
 
 class Served:
     """A handler that has been initialised, and what it needs to be asked."""
 
-    def __init__(self, handle: Any, model_dir: Path, batch_size: int) -> None:
-        self.handle, self.model_dir, self.batch_size = handle, model_dir, batch_size
+    def __init__(self, local: Local, model_dir: Path) -> None:
+        self.local, self.handler, self.model_dir = local, local.handler, model_dir
 
     @classmethod
     def of(cls, path: Path, overrides: Mapping[str, Any], batch_size: int = 8, profile: str = "cpu") -> Served:
@@ -36,26 +37,18 @@ class Served:
         before = dict(os.environ)
         os.environ |= {"SLOTWISE_PROFILE": profile, "SLOTWISE_OVERRIDES": json.dumps(dict(overrides))}
         try:
-            module.handle(None, RawContext([], folder, batch_size))
+            local = Local(module.handle.__self__.handler, folder, batch_size)
         finally:
             os.environ.clear()
             os.environ.update(before)
-        return cls(module.handle, folder, batch_size)
-
-    @property
-    def handler(self) -> Any:
-        """The handler itself."""
-        return self.handle.__self__
+        return cls(local, folder)
 
     def ask(self, bodies: Sequence[bytes], headers: Sequence[dict[str, str]] | None = None) -> list[Any]:
         """Send one batch; each answer with .code, .body, .headers and .value (None where it is not JSON)."""
-        raw = RawContext(headers or [{}] * len(bodies), self.model_dir, self.batch_size)
-        sent = self.handle([{"body": body} for body in bodies], raw)
-        assert len(sent) == len(bodies)
-        return [
-            SimpleNamespace(code=raw.status[i][0], body=body, headers=raw.sent[i], value=_json(body))
-            for i, body in enumerate(sent)
-        ]
+        sent = zip(bodies, headers or [{}] * len(bodies), strict=True)
+        answers = self.local.answer([Request(body, Headers(one), f"id-{i}") for i, (body, one) in enumerate(sent)])
+        assert len(answers) == len(bodies)
+        return [SimpleNamespace(code=a.status, body=a.body, headers=a.headers, value=_json(a.body)) for a in answers]
 
 
 def _json(body: bytes) -> Any:

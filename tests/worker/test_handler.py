@@ -4,27 +4,37 @@ from __future__ import annotations
 
 import logging
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from slotwise.worker import BatchHandler, Headers, Settings
-from slotwise.worker.hosts.context import ServerContext
-from slotwise.worker.hosts.report import quieten
-from tests.worker.toy import POISON, RawContext, Toy, ask, shown, started
+from tests.worker.toy import POISON, Toy, ask, begin, shown, started
 
 
-def test_a_dead_engine_answers_503_and_retires_the_worker() -> None:
+def test_a_dead_engine_answers_503_and_says_that_the_worker_should_end() -> None:
     handler = started()
     handler.broken = True
     answers = ask(handler, [[1], b"no", [2]])
     assert [answer.code for answer in answers] == [200, 400, 200]  # the toy shows record errors in place
     assert [shown(answer)[1] for answer in (answers[0], answers[2])] == [[503], [503]]
-    assert handler.retired == 1
+    assert handler.pipeline.dead
     handler.calls.clear()
     assert shown(ask(handler, [[3]])[0])[1] == [503], "until it is gone, it answers at once"
     assert handler.calls == []
+
+
+def test_what_was_decided_before_the_engine_died_is_answered() -> None:
+    class Dying(Toy):
+        max_rows = 1
+
+        def predict(self, inputs: Any) -> Any:
+            self.broken = self.broken or bool(inputs[0] == 2)
+            return super().predict(inputs)
+
+    assert [shown(answer)[1] for answer in ask(started(Dying()), [[1], [2], [3]])] == [[3.0], [503], [503]]
 
 
 def test_an_answer_that_the_server_would_not_let_through_costs_its_sender_only() -> None:
@@ -33,35 +43,17 @@ def test_an_answer_that_the_server_would_not_let_through_costs_its_sender_only()
     assert [answer.code for answer in answers] == [200, 500, 200]
 
 
-def test_a_row_that_fails_does_not_retire_the_worker() -> None:
+def test_a_row_that_fails_does_not_end_the_worker() -> None:
     handler = started()
     ask(handler, [[POISON]])
-    assert handler.retired == 0
-
-
-def test_retiring_ends_the_process_after_the_answers_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    timers: list[Any] = []
-
-    class Timer:
-        def __init__(self, delay_s: float, call: Any, args: list[int]) -> None:
-            timers.append((delay_s, call.__name__, args))
-
-        def start(self) -> None:
-            timers.append("started")
-
-    monkeypatch.setattr("slotwise.worker.handler.threading.Timer", Timer)
-    handler = started()
-    BatchHandler._retire(handler)
-    BatchHandler._retire(handler)
-    assert timers == [(0.5, "_exit", [1]), "started"]
+    assert not handler.pipeline.dead
 
 
 def test_a_deadline_that_passed_costs_its_sender_only() -> None:
     handler = started()
     past, future = str((time.time() - 1) * 1000), str((time.time() + 60) * 1000)
-    sent = {0: {"X-Deadline-Ms": past}, 1: {"x-deadline-ms": future}, 2: {"x-deadline-ms": "soon"}, 3: {"x-deadline-ms": "inf"}}
-    answers = ask(handler, [[1], [2], [3], [4]], sent)
-    assert [answer.code for answer in answers] == [504, 200, 400, 400]
+    answers = ask(handler, [[1], [2]], {0: {"X-Deadline-Ms": past}, 1: {"x-deadline-ms": future}})
+    assert [answer.code for answer in answers] == [504, 200]
     assert len(handler.calls) == 1
 
 
@@ -92,10 +84,7 @@ def test_after_half_of_the_response_timeout_the_undecided_get_503() -> None:
     assert values[-1] == [503]
 
 
-def test_warm_up_runs_every_prepared_size_and_a_failing_one_stops_the_start(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("slotwise.worker.digests.verify", lambda model_dir: None)  # a folder that nobody packed
+def test_warm_up_runs_every_prepared_size_and_a_failing_one_stops_the_start() -> None:
     sizes: list[int] = []
 
     class Small(BatchHandler):
@@ -111,12 +100,10 @@ def test_warm_up_runs_every_prepared_size_and_a_failing_one_stops_the_start(
         def example(self) -> Any:
             return np.zeros(2)
 
-    (tmp_path / "slotwise.json").write_text('{"model": {}, "profiles": {"cpu": {"padding": "static"}}}')
-    handler = Small()
-    assert handler.handle(None, RawContext(model_dir=tmp_path, batch_size=8)) == []
+    handler = begin(Small(), Settings(batch_size=8, padding="static"))
     assert sizes == [8, 4, 2, 1]
-    assert handler.isolation.ceiling == 4
-    handler.isolation.prepare(handler.example(), runs=2)
+    assert handler.pipeline.isolation.ceiling == 4
+    handler.pipeline.isolation.prepare(handler.example(), runs=2)
     assert sizes[4:] == [8, 4, 4, 2, 2, 1, 1], "for an engine that specialises in its first runs"
 
     class Broken(Small):
@@ -124,99 +111,110 @@ def test_warm_up_runs_every_prepared_size_and_a_failing_one_stops_the_start(
             return lambda inputs: np.full(len(inputs), np.nan)
 
     with pytest.raises(ValueError, match="warm-up"):
-        Broken().handle(None, RawContext(model_dir=tmp_path, batch_size=8))
+        begin(Broken(), Settings(batch_size=8))
 
 
-def test_the_ten_line_handler_of_the_docs_works_with_the_defaults(tmp_path: Any) -> None:
-    class Doubler(BatchHandler):
-        def load(self, model_dir: Any, settings: Settings) -> Any:
-            return lambda inputs: 2 * inputs
-
-        def decode(self, body: bytes, headers: Headers) -> list[Any]:
-            return [np.float32(body.decode())]
-
-    handle = Doubler.entry_point()
-    handle(None, RawContext(model_dir=tmp_path))
-    raw = RawContext([{}, {}])
-    assert handle([{"body": b"1.5"}, {"data": b"x"}], raw) == [
-        b"3.0",
-        b'{"error": {"code": 400, "message": "the body could not be decoded"}}',
-    ]
-    assert raw.status == {0: (200, "OK"), 1: (400, "Bad Request")}
-    assert raw.sent[0]["content-type"] == "application/json"
-
-
-def test_decoding_in_a_pool_keeps_the_order(tmp_path: Any) -> None:
+def test_decoding_in_threads_keeps_the_order() -> None:
     class Sleepy(Toy):
-        def initialize(self, context: ServerContext) -> None:
-            from concurrent.futures import ThreadPoolExecutor
-
-            super().initialize(context)
-            self.pool = ThreadPoolExecutor(4)
-
         def decode(self, body: bytes, headers: Headers) -> list[Any]:
             time.sleep(0.02 / (1 + len(body)))
             return super().decode(body, headers)
 
     sent = [[1] * n for n in (5, 1, 4, 2, 3)]
-    assert [len(answer.value) for answer in ask(started(Sleepy()), sent)] == [5, 1, 4, 2, 3]
-
-
-def test_metrics_tell_fill_padding_errors_and_cuts() -> None:
-    seen = ask(started(padding="static"), [[1], [POISON], b"no"])[0].metrics
-    assert seen["BatchFill"] == 100.0
-    assert seen["PaddingShare"] > 0
-    assert seen["Bisections"] == 1
-    assert seen["SlotErrors"] == 1  # the request that was no request; record errors are in place
-
-
-def test_gauges_are_sent_as_means_and_counts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr("slotwise.worker.hosts.report.time.monotonic", lambda: now[0])
-    handler = started()
-
-    def told(*bodies: bytes) -> dict[str, float]:
-        raw = RawContext([{}] * len(bodies), batch_size=4)
-        handler.handle([{"body": body} for body in bodies], raw)
-        return raw.metrics.seen
-
-    gauges = {"BatchFill", "PaddingShare", "DecodeTime", "InferenceTime", "EncodeTime"}
-    assert set(told(b"[1]")) == gauges, "the first batch has nothing to wait for"
-    assert told(b"[1]", b"[2]", b"[3]", b"[4]") == {}
-    assert told(b"[1]", b"[-1]", b"no", b"[2]") == {"Bisections": 2, "SlotErrors": 1}
-    now[0] += 0.2
-    assert (later := told(b"[1]")).keys() == gauges
-    assert later["BatchFill"] == 75
-
-
-def test_of_what_torchserve_says_of_every_batch_only_a_gauge_now_and_then_is_kept(caplog: pytest.LogCaptureFixture) -> None:
-    raw = RawContext([{}])
-    heard: list[tuple[str, float]] = []
-    raw.metrics.add_time = lambda name, value: heard.append((name, value))  # type: ignore[method-assign]
-    quieten(ServerContext(raw))
-    with caplog.at_level(logging.INFO):
-        for value in range(3):
-            logging.info("Backend received inference at: %d", 1)  # as TorchServe's worker says it
-            raw.metrics.add_time("PredictionTime", value)
-            raw.metrics.add_time("DecodeTime", value)
-        logging.info("anything else")
-    assert heard == [("PredictionTime", 0), *(("DecodeTime", value) for value in range(3))]
-    assert caplog.messages == ["anything else"]
-
-
-def test_metrics_that_the_server_refuses_cost_no_answer() -> None:
-    class Refusing(RawContext):
-        @property
-        def metrics(self) -> Any:
-            raise_ = type("M", (), {"add_time": lambda *a, **k: 1 / 0})
-            return raise_()
-
-        @metrics.setter
-        def metrics(self, value: Any) -> None: ...
-
-    raw = Refusing([{}])
-    assert started().handle([{"body": b"[1]"}], raw) == [b"[3.0]"]
+    handler = started(Sleepy(Settings(batch_size=8, decode_threads=4)))
+    assert [len(answer.value) for answer in ask(handler, sent)] == [5, 1, 4, 2, 3]
 
 
 def test_an_empty_batch_is_answered_with_nothing() -> None:
-    assert started().handle([], RawContext()) == []
+    assert started().pipeline.answer([]) == []
+
+
+class Doubler(BatchHandler):
+    """As in docs/own-model.md: the least that a handler needs."""
+
+    def load(self, model_dir: Path, settings: Settings) -> Any:
+        return lambda inputs: 2 * inputs
+
+    def decode(self, body: bytes, headers: Headers) -> list[Any]:
+        return [np.float32(body.decode())]
+
+
+def test_read_sees_what_decode_does_not() -> None:
+    class Named(Doubler):
+        def read(self, request: Any) -> list[Any]:
+            return [np.float32(value) for value in request.fields["x"]]
+
+    from tests.worker.toy import request
+
+    handler = begin(Named(), Settings())
+    batch = handler.pipeline.run([request(0, b"", fields={"x": [b"1", b"2"]}), request(1, b"7")])
+    assert [answer.body[:4] for answer in batch.answers] == [b"[2.0", b'{"er']
+
+
+def test_several_parts_of_one_name_are_an_item_each_with_errors_in_place() -> None:
+    from slotwise.worker import BadRequest
+    from tests.worker.toy import request
+
+    class Strict(Doubler):
+        def decode(self, body: bytes, headers: Headers) -> list[Any]:
+            if body == b"no":
+                raise BadRequest("no number")
+            return super().decode(body, headers)
+
+    handler = begin(Strict(), Settings())
+    batch = handler.pipeline.run([request(0, b"1", more=[b"no", b"3"]), request(1, b"5")])
+    assert batch.answers[0].body == b'[2.0, {"error": {"code": 400, "message": "no number"}}, 6.0]'
+    assert batch.answers[1].body == b"10.0"
+
+
+@pytest.mark.parametrize("kind", ["dict", "tuple"])
+def test_a_model_may_have_several_outputs(kind: str) -> None:
+    class Two(Doubler):
+        def predict(self, inputs: Any) -> Any:
+            both = {"double": 2 * inputs, "square": np.stack([inputs, inputs**2], axis=1)}
+            return both if kind == "dict" else tuple(both.values())
+
+    answers = ask(begin(Two(), Settings(batch_size=4)), [b"1", b"nan", b"3", b"no"])
+    assert [answer.code for answer in answers] == [200, 500, 200, 400]
+    wanted = {"double": 6.0, "square": [3.0, 9.0]}
+    assert answers[2].value == (wanted if kind == "dict" else list(wanted.values()))
+
+
+@pytest.mark.parametrize("outputs", [{"a": np.zeros(2), "b": np.zeros(3)}, (np.zeros(2), np.zeros(1)), {}, (), 3, None])
+def test_outputs_whose_rows_nobody_can_count_are_an_error_for_all(outputs: Any) -> None:
+    class Odd(Doubler):
+        def predict(self, inputs: Any) -> Any:
+            return outputs
+
+    assert [answer.code for answer in ask(begin(Odd(), Settings(batch_size=4)), [b"1", b"2", b"x"])] == [500, 500, 400]
+
+
+def test_every_warning_names_the_request_that_it_is_about(caplog: pytest.LogCaptureFixture) -> None:
+    class Mute(Toy):
+        def respond(self, request: Any, results: list[Any]) -> tuple[Any, str]:
+            if results == [7.0]:
+                raise RuntimeError("mute")
+            return super().respond(request, results)
+
+        def encode(self, output: Any, item: Any) -> Any:
+            return 1 / 0 if item[0] == 5 else super().encode(output, item)
+
+    with caplog.at_level(logging.INFO, logger="slotwise"):
+        ask(started(Mute()), [[1], b"no", [POISON], [5], [3], [4]])
+    said = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert said
+    about = {identity for record in said for identity in ("id-1", "id-2", "id-3", "id-4") if identity in record.getMessage()}
+    assert about == {"id-1", "id-2", "id-3", "id-4"}
+    assert all("id-" in record.getMessage() for record in said)
+    assert any(record.levelno == logging.INFO and "id-1: 400" in record.getMessage() for record in caplog.records)
+
+
+def test_an_authors_own_metrics_have_names_that_prometheus_accepts() -> None:
+    handler = started()
+    handler.metrics.count("cache hits/é")
+    handler.metrics.time("2nd-stage", 3)
+    handler.metrics.count("never", float("nan"))
+    handler.metrics.count("never", "text")  # type: ignore[arg-type]
+    taken = handler.metrics.take()
+    assert [(m.name, m.value, m.unit) for m in taken] == [("cache_hits__", 1.0, ""), ("_2nd_stage", 3.0, "ms")]
+    assert handler.metrics.take() == []

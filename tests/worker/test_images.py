@@ -16,7 +16,7 @@ from PIL import Image
 from slotwise.worker import BadRequest, Settings, TooLarge, UnsupportedMedia
 from slotwise.worker.inputs import images
 from slotwise.worker.inputs.images import Recipe, decode_rgb
-from tests.worker.toy import RawContext, ask
+from tests.worker.toy import ask, begin
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (30, 40, 210)}
 MODEL = {
@@ -43,16 +43,9 @@ def handler() -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
 
-    class Colours(module.ImageClassifier):  # type: ignore[name-defined, misc]
-        def initialize(self, context: Any) -> None:
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(Settings, "load", classmethod(lambda *_: Settings(batch_size=8, decode_threads=2, model=MODEL)))
-                patch.setattr("slotwise.worker.engines.load_engine", lambda *_: brightest)
-                super().initialize(context)
-
-    made = Colours()
-    made.handle(None, RawContext())
-    return made
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("slotwise.worker.engines.load_engine", lambda *_: brightest)
+        return begin(module.ImageClassifier(), Settings(batch_size=8, decode_threads=2, model=MODEL))
 
 
 def encoded(picture: Image.Image, kind: str = "PNG", **options: Any) -> bytes:

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from slotwise.worker import BadRequest, Headers, Settings, SlotError, UnsupportedMedia
+from slotwise.worker import BadRequest, Headers, NotOffered, Request, Settings, SlotError, UnsupportedMedia
 from slotwise.worker import errors as worker_errors
+from slotwise.worker.hosts import reading
 from slotwise.worker.hosts.context import ServerContext
-from slotwise.worker.hosts.reading import body, deadline_s
+from slotwise.worker.hosts.reading import Repeated, bodies, deadline_s
 from slotwise.worker.padding import Padding, ladder, pad_sequences
 from slotwise.worker.settings import pin_gpu
 from tests.worker.toy import RawContext
@@ -32,7 +33,7 @@ from tests.worker.toy import RawContext
     ],
 )
 def test_the_body_is_found(row: dict[str, Any], wanted: bytes) -> None:
-    assert body(row, Headers()) == wanted
+    assert bodies(row, Headers()) == [wanted]
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,7 @@ def test_the_body_is_found(row: dict[str, Any], wanted: bytes) -> None:
 )
 def test_a_body_that_cannot_be_told_is_an_error(row: dict[str, Any], headers: dict[str, str], kind: type[SlotError]) -> None:
     with pytest.raises(kind):
-        body(row, Headers(headers))
+        bodies(row, Headers(headers))
 
 
 def test_headers_do_not_care_for_case_and_skip_the_parts_of_a_form() -> None:
@@ -54,6 +55,42 @@ def test_headers_do_not_care_for_case_and_skip_the_parts_of_a_form() -> None:
     assert "aCCept" in headers
     assert dict(headers) == {"accept": "text/plain"}
     assert deadline_s(Headers({"X-DEADLINE-MS": "1500"})) == 1.5
+
+
+def read(row: dict[str, Any], headers: dict[str, Any] | None = None) -> Request:
+    return reading.request(0, row, ServerContext(RawContext([headers or {}])))
+
+
+def test_a_request_has_its_fields_and_its_query() -> None:
+    plain = read({"body": b"x", "top": b"3"})
+    assert (plain.body, plain.query, plain.fields, plain.id) == (b"x", {"top": "3"}, {}, "id-0")
+    form = read({"data": b"x", "note": "é"}, {"x-request-id": "mine"})
+    assert (form.body, form.fields, form.id) == (b"x", {"data": [b"x"], "note": ["é".encode()]}, "mine")
+    several = read({"left": b"1", "right": b"2"})
+    assert several.fields == {"left": [b"1"], "right": [b"2"]}
+    assert isinstance(several.unclear, BadRequest)
+
+
+def test_every_part_of_one_name_is_a_body_of_its_own() -> None:
+    assert read({"data": Repeated([b"1", b"2"])}).bodies == [b"1", b"2"]
+    assert read({"body": Repeated([b"from the address", b"x"])}).bodies == [b"x"], "a parameter is no part"
+
+
+def test_what_is_no_prediction_is_refused() -> None:
+    assert isinstance(read({"body": b"x"}, {"explain": "True"}).refused, NotOffered)
+    assert isinstance(read({"body": b"x"}, {"x-deadline-ms": "soon"}).refused, BadRequest)
+
+
+def test_the_parts_that_a_server_would_drop_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = pytest.importorskip("ts.service")
+    monkeypatch.setattr(service.Service, "retrieve_data_for_inference", service.Service.retrieve_data_for_inference)
+    reading.keep_repeated_parts("ts")
+    parameters = [{"name": name, "contentType": "", "value": value} for name, value in (("a", b"1"), ("b", b"2"), ("a", b"3"))]
+    sent = [{"requestId": b"r", "parameters": parameters}, {"requestId": b"s", "parameters": parameters[:2]}]
+    headers, rows, ids = service.Service.retrieve_data_for_inference(sent)
+    assert rows == [{"a": [b"1", b"3"], "b": b"2"}, {"a": b"1", "b": b"2"}]
+    assert isinstance(rows[0]["a"], Repeated)
+    assert (len(headers), ids) == (2, {0: "r", 1: "s"})
 
 
 def test_the_two_servers_are_told_apart() -> None:
@@ -67,11 +104,11 @@ def test_the_two_servers_are_told_apart() -> None:
 
 def test_every_error_has_a_status_that_http_knows() -> None:
     kinds = [kind for kind in vars(worker_errors).values() if isinstance(kind, type) and issubclass(kind, SlotError)]
-    assert sorted(kind.code for kind in kinds) == [400, 413, 415, 422, 500, 500, 503, 504, 507]
+    assert sorted(kind.code for kind in kinds) == [400, 413, 415, 422, 500, 500, 501, 503, 504, 507]
     for kind in kinds:
         assert kind.__name__ in (worker_errors.__doc__ or "")
         assert kind("why").body() == {"error": {"code": kind.code, "message": "why"}}
-        assert kind("why").phrase.isascii()
+        assert kind(KeyError("why")).message == "'why'", "an exception as a message is its text"
 
 
 def carried(folder: Path, **profiles: dict[str, Any]) -> Path:

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from slotwise.project import handler_file
-from slotwise.worker import digests, engines
+from slotwise.worker import Settings, engines
 from slotwise.worker.labels import classified, probabilities
-from tests.worker.toy import RawContext, ask
+from tests.worker.toy import ask, begin
 
 SHAPE = (1, 2, 3)
 Started = Callable[..., Any]
@@ -33,16 +33,13 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Started:
             "options": options or {},
         }
         (tmp_path / "slotwise.json").write_text(json.dumps({"model": model, "profiles": {}}))
-        monkeypatch.setattr(digests, "verify", lambda model_dir: None)
         monkeypatch.setattr(engines, "load_engine", lambda model_dir, settings: lambda x: x.reshape(len(x), -1))
         spec = importlib.util.spec_from_file_location("tensor_classifier", handler_file("tensor_classifier"))
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        handler = module.TensorClassifier()
-        handler.handle(None, RawContext(model_dir=tmp_path))
-        return handler
+        return begin(module.TensorClassifier(), Settings.load(tmp_path, {}), tmp_path)
 
     return start
 
@@ -72,9 +69,7 @@ def test_axes_of_one_and_byte_order_do_not_matter(started: Started, array: Any) 
 
 
 def test_the_bare_label_for_who_accepts_only_text(started: Started) -> None:
-    handler = started()
-    sent = handler.handle([{"body": TENSOR.tobytes()}], RawContext([{"Accept": "text/plain"}]))
-    assert sent == [b"b"]
+    assert ask(started(), [TENSOR.tobytes()], {0: {"Accept": "text/plain"}})[0].body == b"b"
 
 
 @pytest.mark.parametrize(

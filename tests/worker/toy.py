@@ -1,4 +1,4 @@
-"""A model made of numpy alone, a handler on it, and a server's context made by hand."""
+"""A model made of numpy alone, a handler on it, its pipeline, and a server's context made by hand."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from slotwise.worker import BadRequest, BatchHandler, Headers, Settings, SlotError
-from slotwise.worker.hosts.context import ServerContext
-from slotwise.worker.hosts.report import Meter
+from slotwise.worker import BadRequest, BatchHandler, Headers, Pipeline, Request, Settings, SlotError
+from slotwise.worker.isolation import Isolation
 
 POISON = -1.0  # the model raises on it
 NAN = -2.0  # the model answers NaN
@@ -73,18 +72,14 @@ class Toy(BatchHandler):
         self.calls: list[np.ndarray[Any, Any]] = []
         self.capacity = 10**9
         self.broken = False
-        self.retired = 0
+        self.pipeline: Pipeline
 
-    def initialize(self, context: ServerContext) -> None:
-        from slotwise.worker.isolation import Isolation
-        from slotwise.worker.padding import Padding
+    def load(self, model_dir: Path, settings: Settings) -> Any:
+        return self.double
 
-        self.settings = self.wanted
-        self.meter = Meter()
-        self.engine = self.double
-        self.padding = Padding(self.settings.padding, self.max_rows or self.settings.batch_size)
-        self.isolation = Isolation(self._attempt, self.padding, self._alive, self._release)
-        self.pool = None
+    @property
+    def isolation(self) -> Isolation:
+        return self.pipeline.isolation
 
     def example(self) -> Any:
         return np.zeros(1)
@@ -113,31 +108,47 @@ class Toy(BatchHandler):
     def respond(self, request: Any, results: list[Any]) -> tuple[Any, str]:
         return [r.body() if isinstance(r, SlotError) else r for r in results], "application/json"
 
-    def _retire(self) -> None:
-        self.dead = True
-        self.retired += 1
+
+def begin(handler: Any, settings: Settings, model_dir: Path = Path(".")) -> Any:
+    """The handler with its pipeline, ready to be asked."""
+    handler.pipeline = Pipeline.start(handler, model_dir, settings)
+    return handler
 
 
 def started(handler: Toy | None = None, **settings: Any) -> Toy:
     """A toy that is ready to serve."""
     handler = handler or Toy(Settings(**{"batch_size": 8, **settings}))
-    handler.handle(None, RawContext())
+    begin(handler, handler.wanted)
     handler.calls.clear()
     return handler
 
 
-def ask(handler: BatchHandler, bodies: Iterable[Any], headers: dict[int, dict[str, str]] | None = None) -> list[Any]:
+def request(i: int, body: Any, headers: dict[str, str] | None = None, **more: Any) -> Request:
+    """One request as a host makes it. A body that is not bytes is sent as JSON."""
+    known = Headers(headers)
+    until = float(known["x-deadline-ms"]) / 1000 if "x-deadline-ms" in known else None
+    return Request(body if isinstance(body, bytes) else json.dumps(body).encode(), known, f"id-{i}", until, **more)
+
+
+def ask(handler: Any, bodies: Iterable[Any], headers: dict[int, dict[str, str]] | None = None) -> list[Any]:
     """Send one batch; each answer with .code, .value (parsed), .headers. A body that is not bytes is sent as JSON."""
-    rows = [{"body": b if isinstance(b, bytes) else json.dumps(b).encode()} for b in bodies]
-    raw = RawContext([(headers or {}).get(i, {}) for i in range(len(rows))], batch_size=max(1, len(rows)))
-    sent = handler.handle(rows, raw)
-    assert isinstance(sent, list)
-    assert len(sent) == len(rows)
-    assert all(isinstance(body, bytes) for body in sent)
+    requests = [request(i, body, (headers or {}).get(i)) for i, body in enumerate(bodies)]
+    batch = handler.pipeline.run(requests)
+    assert len(batch.answers) == len(requests)
+    assert all(type(answer.body) is bytes for answer in batch.answers)
     return [
-        SimpleNamespace(code=raw.status[i][0], value=json.loads(body), headers=raw.sent[i], body=body, metrics=raw.metrics.seen)
-        for i, body in enumerate(sent)
+        SimpleNamespace(
+            code=answer.status, value=_json(answer.body), headers=answer.headers, body=answer.body, answer=answer, batch=batch
+        )
+        for answer in batch.answers
     ]
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError:
+        return None
 
 
 def expected(body: Any) -> tuple[int, Any]:

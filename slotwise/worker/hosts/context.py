@@ -1,39 +1,19 @@
-"""All that differs between TorchServe's and MMS's context, and between both and what a handler wants to know."""
+"""Adapt both servers' contexts to what a host needs."""
 
 from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from slotwise.worker.answer import Answer
+from slotwise.worker.request import Headers
 
 logger = logging.getLogger(__name__)
 
 PACKAGES = {"torchserve": "ts", "mms": "mms"}  # what each server's Python package is called
-
-
-class Headers(Mapping[str, str]):
-    """Request headers, looked up without regard to case; iteration gives lower-case names."""
-
-    def __init__(self, raw: Mapping[str, Any] | None = None) -> None:
-        self._values = {str(k).lower(): v for k, v in (raw or {}).items() if isinstance(v, str)}
-
-    def __getitem__(self, name: str) -> str:
-        return self._values[name.lower()]
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """The value, or `default`; Mapping's own goes through an exception, four times a request."""
-        return self._values.get(name.lower(), default)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and name.lower() in self._values
 
 
 class ServerContext:
@@ -63,13 +43,11 @@ class ServerContext:
         """The headers of the request in slot i."""
         return Headers(self.raw.get_all_request_header(i))
 
-    def answer(self, i: int, code: int, phrase: str, content_type: str, headers: Mapping[str, str]) -> None:
-        """Set the status line and the headers of slot i. Both servers count characters, not bytes: ASCII only."""
-        self.raw.set_response_status(code=code, phrase=phrase, idx=i)
-        self.raw.set_response_content_type(i, content_type)
-        said = self.raw.get_response_headers(i)
-        for name, value in headers.items():
-            said[name] = value if value.isascii() else value.encode("ascii", "replace").decode()
+    def answer(self, i: int, answer: Answer) -> None:
+        """Set the status line and the headers of slot i. Both servers count characters, not bytes: an Answer is ASCII only."""
+        self.raw.set_response_status(code=answer.status, phrase=answer.phrase, idx=i)
+        self.raw.set_response_content_type(i, answer.content_type)
+        self.raw.get_response_headers(i).update(answer.headers)
 
     def metric(self, name: str, value: float, unit: str = "", code: int | None = None) -> None:
         """Report one number through the server's own metrics; a server that will not take it costs nobody an answer.

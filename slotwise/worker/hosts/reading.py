@@ -1,27 +1,71 @@
-"""One row of the server's batch to one request: where its body is and until when an answer is of use."""
+"""Turn one row of a server's batch into a request: where its body is and until when an answer is of use."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from slotwise.worker.batch import Request
-from slotwise.worker.errors import BadRequest, UnsupportedMedia
-from slotwise.worker.hosts.context import Headers, ServerContext
+from slotwise.worker.errors import BadRequest, NotOffered, SlotError, UnsupportedMedia
+from slotwise.worker.hosts.context import ServerContext
+from slotwise.worker.request import Headers, Request
 
 FIELDS = ("body", "data", "file", "image")  # the name a raw body gets, then those that forms usually use
 
 
+class Repeated(list[Any]):
+    """The values of several parts of one name."""
+
+
+def keep_repeated_parts(package: str) -> None:
+    """Once in a worker: let rows hold every part of a form. The servers' own code keeps the last of each name, and says nothing."""
+    service: Any = getattr(sys.modules.get(f"{package}.service"), "Service", None)
+    plain = getattr(service, "retrieve_data_for_inference", None)
+    if plain is None or hasattr(plain, "slotwise"):
+        return
+
+    def retrieve(batch: Any) -> Any:
+        headers, rows, ids = plain(batch)
+        for row, request in zip(rows, batch, strict=True):
+            parts = request["parameters"]
+            if len(parts) > len(row):
+                for name, count in Counter(part["name"] for part in parts).items():
+                    if count > 1:
+                        row[name] = Repeated(part["value"] for part in parts if part["name"] == name)
+        return headers, rows, ids
+
+    retrieve.slotwise = True  # type: ignore[attr-defined]
+    service.retrieve_data_for_inference = staticmethod(retrieve)
+
+
 def request(i: int, row: Mapping[str, Any], context: ServerContext) -> Request:
-    """The request in slot i. Raises BadRequest or UnsupportedMedia where no body can be told."""
+    """The request in slot i. It is one whatever is wrong with it: `refused` and `unclear` say what."""
     headers = context.headers(i)
-    return Request(i, context.request_id(i, headers), body(row, headers), headers, deadline_s(headers))
+    identity = context.request_id(i, headers)
+    try:
+        until = deadline_s(headers)
+        if "explain" in headers:  # POST /explanations/MODEL
+            raise NotOffered("this model predicts; it does not explain")
+    except SlotError as error:
+        return Request(b"", headers, identity, refused=error)
+    if len(row) == 1 and type(row.get("body")) is bytes:  # nearly every request
+        return Request(row["body"], headers, identity, until)
+    values = {name: parts(value) for name, value in row.items()}
+    if "body" in row and "multipart" not in headers.get("content-type", ""):  # the other names stand in the address
+        query = {name: value[-1].decode("utf-8", "replace") for name, value in values.items() if name != "body"}
+        return Request(values["body"][-1], headers, identity, until, query=query)
+    try:
+        first, *more = bodies(row, headers)
+    except SlotError as error:
+        return Request(b"", headers, identity, until, fields=values, unclear=error)
+    return Request(first, headers, identity, until, more, values)
 
 
-def body(row: Mapping[str, Any], headers: Headers) -> bytes:
-    """The raw body, or the one field of a form that carries it."""
+def bodies(row: Mapping[str, Any], headers: Headers) -> list[bytes]:
+    """The raw body, or the parts of the one field of a form that carries it. Raises BadRequest or UnsupportedMedia."""
     if "body" not in row and headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
         raise UnsupportedMedia("send the body as it is (curl -T FILE), not as an urlencoded form")
     if not row:
@@ -31,7 +75,16 @@ def body(row: Mapping[str, Any], headers: Headers) -> bytes:
         if len(row) > 1:
             raise BadRequest(f"the form has {len(row)} fields: name the one that carries the body 'data'")
         name = next(iter(row))
-    value = row[name]
+    return parts(row[name])
+
+
+def parts(value: Any) -> list[bytes]:
+    """The values of one field as bytes, as the client sent them where the server has not parsed them."""
+    values: Sequence[Any] = value if isinstance(value, Repeated) else [value]
+    return [_bytes(one) for one in values]
+
+
+def _bytes(value: Any) -> bytes:
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else json.dumps(value).encode()

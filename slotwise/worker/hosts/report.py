@@ -7,17 +7,14 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from slotwise.worker.batch import Batch
 from slotwise.worker.hosts.context import ServerContext
-from slotwise.worker.isolation import Tally
+from slotwise.worker.metrics import Metrics
 from slotwise.worker.settings import Settings
-
-if TYPE_CHECKING:
-    from slotwise.worker.answer import Answer
 
 logger = logging.getLogger(__name__)
 
@@ -69,21 +66,6 @@ class Pace:
         return True
 
 
-def quieten(context: ServerContext) -> None:
-    """Once in a worker of TorchServe: of the two lines that it writes for every batch one is left out, one comes at a pace."""
-    logging.getLogger().addFilter(lambda record: not str(record.msg).startswith("Backend received inference at"))
-    metrics, pace = context.raw.metrics, Pace()
-    plain = getattr(metrics, "add_time", None)
-    if plain is None:
-        return
-
-    def add_time(name: str, *rest: Any, **named: Any) -> None:
-        if name != "PredictionTime" or pace.due():
-            plain(name, *rest, **named)
-
-    metrics.add_time = add_time
-
-
 class Meter:
     """What batches cost, through the server's own metrics: counts at once, gauges at a pace, as means since the last time."""
 
@@ -91,14 +73,15 @@ class Meter:
         self.pace = Pace()
         self.seen: dict[tuple[str, str], list[float]] = {}
 
-    def measure(self, context: ServerContext, batch: Batch, tally: Tally, answers: Sequence[Answer], total_ms: float) -> None:
-        """Count one batch in."""
+    def measure(self, context: ServerContext, batch: Batch, own: Metrics) -> None:
+        """Count one batch in, and what the handler's author measured in it."""
+        tally = batch.tally
         gauges = {
             ("BatchFill", "%"): 100 * batch.n / context.batch_size,
             ("PaddingShare", "%"): 100 * tally.padding / tally.rows if tally.rows else 0.0,
             ("DecodeTime", "ms"): batch.decode_ms,
             ("InferenceTime", "ms"): batch.inference_ms,
-            ("EncodeTime", "ms"): max(0.0, total_ms - batch.decode_ms - batch.inference_ms),
+            ("EncodeTime", "ms"): max(0.0, batch.total_ms - batch.decode_ms - batch.inference_ms),
         }
         for gauge, value in gauges.items():
             self.seen.setdefault(gauge, []).append(value)
@@ -108,5 +91,7 @@ class Meter:
             self.seen = {}
         if tally.cuts:
             context.metric("Bisections", tally.cuts)
-        for code, slots in Counter(answer.code for answer in answers if answer.code != 200).items():
+        for code, slots in Counter(answer.status for answer in batch.answers if answer.status != 200).items():
             context.metric("SlotErrors", slots, code=code)
+        for measured in own.take():
+            context.metric(measured.name, measured.value, measured.unit)

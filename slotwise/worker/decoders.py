@@ -1,0 +1,103 @@
+"""Threads that decode a batch's requests, so that a slow one does not hold up the others.
+
+No decoder can be stopped. One that takes longer than its share is left to itself: fresh threads go on with what waits behind
+it, and its own request is answered without it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import Any
+
+MAX_STUCK = 32  # threads that were left behind and still run; with more the worker is not fit to serve
+
+
+class Work:
+    """One batch's requests, taken one by one by whichever thread is free."""
+
+    def __init__(self, call: Callable[[Any], Any], requests: Sequence[Any]) -> None:
+        self.call, self.requests = call, requests
+        self.waiting = deque(range(len(requests)))
+        self.results: list[Any] = [None] * len(requests)
+        self.left = len(requests)
+        self.lock = threading.Lock()
+        self.done = threading.Lock()  # released once by the thread that finishes the last request
+        self.done.acquire()
+
+    def take(self) -> None:
+        """Work until nothing waits."""
+        while True:
+            try:
+                i = self.waiting.popleft()
+            except IndexError:
+                return
+            self.results[i] = self.call(self.requests[i])
+            with self.lock:
+                self.left -= 1
+                if not self.left:
+                    self.done.release()
+
+
+class Decoders:
+    """`threads` threads; started with the first batch that needs them."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = max(1, threads)
+        self.queue: SimpleQueue[Work | None] | None = None
+        self.running: list[threading.Thread] = []
+        self.behind: list[threading.Thread] = []
+
+    def run(self, call: Callable[[Any], Any], requests: Sequence[Any], share_s: float, until: float) -> list[Any]:
+        """`call(request)` of every request, None where it was not ready at `until` (time.monotonic()).
+
+        The first requests are started first. `call` raises nothing.
+        """
+        if len(requests) <= 1:  # it holds up nobody
+            return [call(request) for request in requests]
+        work = Work(call, requests)
+        self._start(work)
+        while not work.done.acquire(timeout=max(0.0, min(share_s, until - time.monotonic()))):
+            if time.monotonic() >= until:
+                work.waiting.clear()
+                self._leave_behind()
+                break
+            if work.waiting:
+                self._leave_behind()
+                self._start(work)
+        return list(work.results)
+
+    def stuck(self) -> int:
+        """How many threads were left behind and still run."""
+        self.behind = [thread for thread in self.behind if thread.is_alive()]
+        return len(self.behind)
+
+    def close(self) -> None:
+        """Let the threads end."""
+        if self.queue is not None:
+            for _ in self.running:
+                self.queue.put(None)
+        self.queue, self.running = None, []
+
+    def _start(self, work: Work) -> None:
+        queue = self.queue
+        if queue is None:
+            queue = self.queue = SimpleQueue()
+            names = [f"decode-{i}" for i in range(self.threads)]
+            self.running = [threading.Thread(target=_serve, args=(queue,), name=name, daemon=True) for name in names]
+            for thread in self.running:
+                thread.start()
+        for _ in range(min(self.threads, len(work.waiting))):
+            queue.put(work)
+
+    def _leave_behind(self) -> None:
+        self.behind += self.running
+        self.close()
+
+
+def _serve(queue: SimpleQueue[Work | None]) -> None:
+    while (work := queue.get()) is not None:
+        work.take()

@@ -1,0 +1,136 @@
+"""Call an author's hooks for one request, one row or one slot: what they do wrong becomes that one's SlotError.
+
+Only a KeyboardInterrupt goes on: it is the operator's. An author's `sys.exit()` is a failure like any other.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from slotwise.worker.answer import Answer, CheckedHeaders, checked, sayable, serialise, sound
+from slotwise.worker.budget import Cost, total
+from slotwise.worker.errors import BadRequest, DeadlineExceeded, ModelFault, OutOfMemory, SlotError
+from slotwise.worker.outputs import on_host, rows_of
+from slotwise.worker.padding import pad_rows
+from slotwise.worker.request import Request
+
+if TYPE_CHECKING:
+    from slotwise.worker.handler import BatchHandler
+
+logger = logging.getLogger(__name__)
+
+
+class Hooks:
+    """One handler's hooks, each of which gives a value or a SlotError."""
+
+    def __init__(self, handler: BatchHandler, max_response_bytes: int) -> None:
+        self.handler = handler
+        self.max_response_bytes = max_response_bytes
+        self.estimates = "cost" in _overridden(handler)
+
+    def cost(self, request: Request) -> Cost | SlotError | None:
+        """What decoding the request will cost; None where nobody can say, and decoding will find out."""
+        if not self.estimates or request.unclear:
+            return None
+        try:
+            return total([self.handler.cost(body, request.headers) for body in request.bodies])
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            return sound(error) if isinstance(error, SlotError) else None
+
+    def decode(self, request: Request) -> list[Any] | SlotError:
+        """The request's items, or the error that it is answered with."""
+        try:
+            if request.deadline_s is not None and time.time() > request.deadline_s:
+                return DeadlineExceeded("the deadline had passed when the request was read")
+            items = self.handler.read(request)
+            if isinstance(items, list):
+                return [sound(item) if isinstance(item, SlotError) else item for item in items]
+            logger.error("request %s: decode gave %s, not a list", request.id, type(items).__name__)
+            return ModelFault("the handler's decode did not return a list")
+        except BaseException as error:  # in a thread of its own: no interrupt arrives here
+            if isinstance(error, SlotError):
+                return sound(error)
+            if isinstance(error, MemoryError):
+                return OutOfMemory("the body does not fit into memory once decoded")
+            logger.warning("request %s could not be decoded", request.id, exc_info=True)
+            return BadRequest("the body could not be decoded")
+
+    def attempt(self, items: list[Any], size: int) -> list[Any]:
+        """Run the model once on `items` padded to `size` rows: one output or SlotError an item; may raise anything."""
+        inputs = self.handler.collate(pad_rows(items, size, items[-1]))
+        return rows_of(on_host(self.handler.predict(inputs)), size, len(items))  # b = size
+
+    def encode(self, output: Any, item: Any, request: Request) -> Any:
+        """One row's result."""
+        try:
+            result = self.handler.encode(output, item)
+            return sound(result) if isinstance(result, SlotError) else result
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            if isinstance(error, SlotError):
+                return sound(error)
+            logger.warning("request %s: an output could not be encoded", request.id, exc_info=True)
+            return ModelFault("the model's output could not be encoded")
+
+    def headers(self) -> CheckedHeaders | SlotError:
+        """The headers of every answer."""
+        try:
+            return checked(self.handler.response_headers())
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            logger.exception("response_headers() failed")
+            return error if type(error) is ModelFault else ModelFault("the handler's response headers failed")
+
+    def answer(self, request: Request, results: list[Any], headers: CheckedHeaders) -> Answer | SlotError:
+        """One slot's answer; a result that JSON cannot say fails in its own place."""
+        try:
+            try:
+                return self._said(request, results, headers)
+            except (ValueError, TypeError, RecursionError):
+                return self._said(request, [sayable(result) for result in results], headers)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            if isinstance(error, SlotError):
+                return error
+            logger.warning("request %s: the answer could not be encoded", request.id, exc_info=True)
+            return ModelFault("the answer could not be encoded")
+
+    def _said(self, request: Request, results: Sequence[Any], headers: CheckedHeaders) -> Answer:
+        body, content_type = self.handler.respond(request, list(results))
+        said = serialise(body)
+        if len(said) > self.max_response_bytes:  # the server would end the worker, and with it the whole batch
+            raise ModelFault(f"the answer has {len(said)} bytes, {self.max_response_bytes} may leave the server")
+        return Answer(200, content_type, said, headers)
+
+    def alive(self, size: int) -> bool:
+        """Whether the warm-up input still runs."""
+        try:
+            item = self.handler.example()
+            if item is not None:
+                self.attempt([item], size)
+            return True
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            logger.exception("the warm-up input fails")
+            return False
+
+    def release(self) -> None:
+        """Let the engine free what a failed call holds."""
+        free = getattr(self.handler.engine, "release", None)
+        if callable(free):
+            free()
+
+
+def _overridden(handler: BatchHandler) -> set[str]:
+    """The names that an author's classes define, down to BatchHandler."""
+    kinds = type(handler).__mro__
+    return {name for kind in kinds[: [k.__name__ for k in kinds].index("BatchHandler")] for name in vars(kind)}

@@ -1,0 +1,57 @@
+"""One client's request, whichever server it came through."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from slotwise.worker.errors import SlotError
+
+
+class Headers(Mapping[str, str]):
+    """Request headers, looked up without regard to case; iteration gives lower-case names."""
+
+    def __init__(self, raw: Mapping[str, Any] | None = None) -> None:
+        self._values = {str(k).lower(): v for k, v in (raw or {}).items() if isinstance(v, str)}
+
+    def __getitem__(self, name: str) -> str:
+        return self._values[name.lower()]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value, or `default`; Mapping's own goes through an exception, four times a request."""
+        return self._values.get(name.lower(), default)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name.lower() in self._values
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a handler may know of one request.
+
+    deadline_s: Unix time, or None. more: further bodies, where a form has several parts of the body's name. fields: every
+    field of a form, by name. query: the address's parameters. refused: why the host refuses it. unclear: why no body can be
+    told among the fields; only a handler whose `read` looks at the fields can answer it.
+    """
+
+    body: bytes
+    headers: Headers = field(default_factory=Headers)
+    id: str = ""
+    deadline_s: float | None = None
+    more: Sequence[bytes] = ()
+    fields: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
+    query: Mapping[str, str] = field(default_factory=dict)
+    refused: SlotError | None = None
+    unclear: SlotError | None = None
+
+    @property
+    def bodies(self) -> list[bytes]:
+        """Every body of the request; nearly always one."""
+        return [self.body, *self.more]
