@@ -9,6 +9,7 @@ plain data crosses: headers as JSON, bodies as bytes.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -18,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 from slotwise.archive.build import extract
 from slotwise.archive.packaging import WORKER
@@ -85,11 +86,8 @@ class LocalModel:
         message = {"requests": entries, "n": len(pairs) if n is None else n, "seconds": seconds}
         reply, bodies = self._ask(message, [body for body, _ in pairs])
         keys = ("status", "content_type", "headers")
-        made = [
-            LocalAnswer(**{key: one[key] for key in keys}, body=body)
-            for one, body in zip(reply["answers"], bodies, strict=True)
-        ]
-        return made, reply["times"]
+        answers = zip(reply["answers"], bodies, strict=True)
+        return [LocalAnswer(**{key: one[key] for key in keys}, body=body) for one, body in answers], reply["times"]
 
     def close(self) -> None:
         """End the child and remove what was unpacked."""
@@ -98,7 +96,8 @@ class LocalModel:
         self.child.wait()
         for pipe in (self.child.stdin, self.child.stdout, self.log):
             if pipe is not None:
-                _close(pipe)
+                with contextlib.suppress(OSError):  # what could not be sent any more
+                    pipe.close()
         self.folder.cleanup()
 
     def __enter__(self) -> LocalModel:
@@ -115,7 +114,7 @@ class LocalModel:
             raise SlotwiseError(f"{self.archive.name} carries no worker that answers without a server", hint)
 
     def _ask(self, message: dict[str, Any], bodies: Sequence[bytes]) -> tuple[dict[str, Any], list[bytes]]:
-        """Send one message and wait for its answer. Raises SlotwiseError with what the handler said last where there is none."""
+        """Send one message and wait for its answer. Raises SlotwiseError where there is none."""
         assert self.child.stdin is not None
         assert self.child.stdout is not None
         try:
@@ -143,10 +142,3 @@ def load(archive: str | Path, *, batch_size: int = 8, profile: str | None = None
     Raises SlotwiseError for an archive that is not sound, is of an older release, or does not start.
     """
     return LocalModel(Path(archive), batch_size=batch_size, environ={"SLOTWISE_PROFILE": profile} if profile else None)
-
-
-def _close(pipe: IO[Any]) -> None:
-    try:
-        pipe.close()
-    except OSError:  # what could not be sent any more
-        pass

@@ -6,13 +6,11 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Any
 
-from slotwise.worker.errors import ModelFault, SlotError, known_status, text
+from slotwise.worker.errors import PHRASES, ModelFault, SlotError, known_status, text
 
 JSON_TYPE = "application/json"
-PHRASES = {status.value: status.phrase for status in HTTPStatus}
 NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # what HTTP calls a token
 FRAMING = {"content-length", "content-type", "transfer-encoding", "connection"}  # the server's, and `respond`'s
 

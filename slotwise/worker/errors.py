@@ -17,6 +17,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Any
 
+PHRASES = {status.value: status.phrase for status in HTTPStatus}
 UNSAYABLE = "an error whose message cannot be shown"
 
 
@@ -32,10 +33,7 @@ def known_status(code: Any) -> int:
     """An error's status: one that HTTP knows stays, another 4xx becomes 400, everything else 500."""
     if not isinstance(code, int) or not 400 <= code <= 599:
         return 500
-    try:
-        return HTTPStatus(code).value
-    except ValueError:
-        return 400 if code < 500 else 500
+    return int(code) if code in PHRASES else code // 100 * 100
 
 
 class SlotError(Exception):

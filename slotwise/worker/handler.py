@@ -43,7 +43,7 @@ class BatchHandler:
         return np.zeros(shape, np.float32) if shape else None
 
     def cost(self, body: bytes, headers: Headers) -> Cost | None:
-        """What decoding this body will take, told from its first bytes: nothing is decoded that is over its share. None: no idea."""
+        """What decoding this body will take, told before it is decoded; over its share it never is. None: no idea."""
         return None
 
     def read(self, request: Request) -> list[Any]:

@@ -1,8 +1,8 @@
 """Find the rows that make a batch fail, and answer all the others.
 
 A failing group is cut in halves until the guilty rows stand alone: about 2k*log2(n/k) calls for k guilty ones among n.
-Out of memory is nobody's guilt: the group is run in smaller pieces, and the size that worked is kept as a ceiling. After a quiet
-while one step more is tried.
+Out of memory is nobody's guilt: the group is run in smaller pieces, and the size that worked is kept as a ceiling. After
+a quiet while one step more is tried.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """n requests in, n answers out, whatever some of the requests or the handler's author do.
 
-    n requests --decode--> m items --groups, collate, pad--> [b, ...] --predict--> b outputs --encode--> results --respond--> n answers
+    n requests --decode--> m items --groups, collate, pad--> [b, ...] --predict--> b outputs
+        --encode--> results --respond--> n answers
 
 A pipeline knows no server. A host turns what its server gives into requests, and answers into what its server wants.
 """
@@ -23,7 +24,7 @@ from slotwise.worker.isolation import EngineDead, Isolation
 from slotwise.worker.padding import Padding
 from slotwise.worker.request import Request
 from slotwise.worker.settings import Settings
-from slotwise.worker.turns import divide, helpings
+from slotwise.worker.turns import divide, helpings, in_turn
 
 if TYPE_CHECKING:
     from slotwise.worker.handler import BatchHandler
@@ -119,14 +120,13 @@ class Pipeline:
     def encode(self, batch: Batch, budget: Budget) -> None:
         """Encode every row for itself, in turn, and hand the results back to their owners."""
         results = list(batch.outputs)
-        for rows in helpings(batch.owners, self.padding.max_rows):
-            for row in rows:
-                if isinstance(results[row], SlotError):
-                    continue
-                if budget.over(budget.encode_until):
-                    results[row] = Unavailable("there was no time to encode this row")
-                else:
-                    results[row] = self.hooks.encode(results[row], batch.items[row], batch.requests[batch.owners[row]])
+        for row in in_turn(batch.owners):
+            if isinstance(results[row], SlotError):
+                continue
+            if budget.over(budget.encode_until):
+                results[row] = Unavailable("there was no time to encode this row")
+            else:
+                results[row] = self.hooks.encode(results[row], batch.items[row], batch.requests[batch.owners[row]])
         batch.scatter(results)
 
     def respond(self, batch: Batch, budget: Budget) -> None:
@@ -136,15 +136,17 @@ class Pipeline:
         headers = self.hooks.headers()
         fault = headers if isinstance(headers, SlotError) else None
         shared = CheckedHeaders(ours if isinstance(headers, SlotError) else headers | ours)
-        for i, request in enumerate(batch.requests):
-            own, error = shared.with_slot(i), batch.errors[i] or fault
+        answers: dict[int, Answer] = {}
+        for i in sorted(range(batch.n), key=lambda i: len(batch.results[i])):  # who has little to say waits for nobody
+            request, own, error = batch.requests[i], shared.with_slot(i), batch.errors[i] or fault
             if error is None and budget.over(budget.encode_until):
                 error = Unavailable("there was no time to encode this answer")
             answer = error or self.hooks.answer(request, batch.results[i], own)
             if isinstance(answer, SlotError):
                 answer = refusal(answer, own)
                 logger.info("request %s: %d %.200a", request.id, answer.status, answer.body)
-            batch.answers.append(answer)
+            answers[i] = answer
+        batch.answers = [answers[i] for i in range(batch.n)]
 
     def _estimate(self, batch: Batch, budget: Budget) -> dict[int, Cost | None]:
         """What every request will cost to decode. What is over its share is refused: nothing of it is decoded."""

@@ -15,6 +15,8 @@ Groups = Callable[[Sequence[Any]], list[list[int]]]
 
 def in_turn(owners: Sequence[int]) -> list[int]:
     """Every row once: the first row of every owner, then the second of every owner that has one, and so on."""
+    if len(set(owners)) == len(owners):
+        return list(range(len(owners)))
     seen: Counter[int] = Counter()
     turns = []
     for owner in owners:
@@ -29,8 +31,7 @@ def helpings(owners: Sequence[int], step: int) -> Iterator[list[int]]:
     What an author's `groups` puts together comes out of one helping, so it cannot put one owner before all others. Helpings
     grow, because large ones can be grouped better. step: the most rows that run at once.
     """
-    count = len(set(owners))
-    order = list(range(len(owners))) if count == len(owners) else in_turn(owners)
+    count, order = len(set(owners)), in_turn(owners)
     size = max(count, 2 * step) if count > 1 else len(order)
     while order:
         yield order[:size]

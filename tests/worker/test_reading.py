@@ -78,6 +78,7 @@ def test_every_part_of_one_name_is_a_body_of_its_own() -> None:
 
 def test_what_is_no_prediction_is_refused() -> None:
     assert isinstance(read({"body": b"x"}, {"explain": "True"}).refused, NotOffered)
+    assert read({"body": b"x"}, {"explain": "False"}).refused is None
     assert isinstance(read({"body": b"x"}, {"x-deadline-ms": "soon"}).refused, BadRequest)
 
 

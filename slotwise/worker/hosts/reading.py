@@ -21,7 +21,7 @@ class Repeated(list[Any]):
 
 
 def keep_repeated_parts(package: str) -> None:
-    """Once in a worker: let rows hold every part of a form. The servers' own code keeps the last of each name, and says nothing."""
+    """Once in a worker: let rows hold every part of a form. The servers' own code keeps the last of each name."""
     service: Any = getattr(sys.modules.get(f"{package}.service"), "Service", None)
     plain = getattr(service, "retrieve_data_for_inference", None)
     if plain is None or hasattr(plain, "slotwise"):
@@ -47,7 +47,7 @@ def request(i: int, row: Mapping[str, Any], context: ServerContext) -> Request:
     identity = context.request_id(i, headers)
     try:
         until = deadline_s(headers)
-        if "explain" in headers:  # POST /explanations/MODEL
+        if headers.get("explain", "").lower() == "true":  # POST /explanations/MODEL; else TorchServe says "False"
             raise NotOffered("this model predicts; it does not explain")
     except SlotError as error:
         return Request(b"", headers, identity, refused=error)
