@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from slotwise.worker.answer import Answer, CheckedHeaders, checked, sayable, serialise, sound
 from slotwise.worker.budget import Cost, total
 from slotwise.worker.errors import BadRequest, DeadlineExceeded, ModelFault, OutOfMemory, SlotError
-from slotwise.worker.outputs import on_host, rows_of
+from slotwise.worker.outputs import WrongCount, on_host, rows_of
 from slotwise.worker.padding import pad_rows
 from slotwise.worker.request import Request
 
@@ -119,6 +119,8 @@ class Hooks:
             return True
         except KeyboardInterrupt:
             raise
+        except WrongCount:  # it runs
+            return True
         except BaseException:
             logger.exception("the warm-up input fails")
             return False

@@ -16,6 +16,17 @@ from slotwise.worker.errors import ModelFault
 logger = logging.getLogger(__name__)
 
 
+class WrongCount(ModelFault):
+    """The model gave more or fewer outputs than rows: nobody can tell whose they are."""
+
+    def __init__(self, count: int | None, size: int) -> None:
+        super().__init__("the model gave a wrong number of outputs")
+        self.seen = f"{'uncountable' if count is None else count} outputs for {size} rows"
+
+    def __str__(self) -> str:
+        return self.seen
+
+
 def on_host(outputs: Any) -> Any:
     """Tensors as numpy arrays (half precision as float32), also within a dict or tuple; everything else as it is."""
     if hasattr(outputs, "detach"):
@@ -31,12 +42,11 @@ def on_host(outputs: Any) -> Any:
 def rows_of(outputs: Any, size: int, m: int) -> list[Any]:
     """The first m of `size` rows, a ModelFault in the place of each that is not finite.
 
-    Where there are not exactly `size` rows nobody can tell whose they are: a ModelFault for each.
+    Raises WrongCount where there are not exactly `size` rows.
     """
     count = _count(outputs)
     if count != size:
-        logger.error("predict gave %s outputs for %d rows: nobody can tell whose they are", count, size)
-        return [ModelFault("the model gave a wrong number of outputs")] * m
+        raise WrongCount(count, size)
     if isinstance(outputs, np.ndarray):
         rows = list(outputs[:m])
         return rows if finite(outputs[:m]) else [_judged(row) for row in rows]
@@ -66,6 +76,8 @@ def _several(outputs: Any) -> bool:
 
 def _count(outputs: Any) -> int | None:
     """How many rows there are; None where nobody can say, or several outputs have different numbers of them."""
+    if isinstance(outputs, str | bytes):
+        return None
     parts = list(outputs.values()) if isinstance(outputs, dict) else list(outputs) if _several(outputs) else [outputs]
     try:
         counts = {len(part) for part in parts}
