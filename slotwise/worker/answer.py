@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from slotwise.worker.errors import PHRASES, ModelFault, SlotError, known_status, text
@@ -49,7 +50,12 @@ def checked(raw: Any) -> CheckedHeaders:
 
 def header_text(value: Any) -> str:
     """One header's value as ASCII. Raises ModelFault where it holds a line break or another control character."""
-    said = text(value).encode("ascii", "replace").decode()
+    return _line(text(value))
+
+
+@lru_cache(256)
+def _line(said: str) -> str:
+    said = said.encode("ascii", "replace").decode()
     if not said.isprintable():
         raise ModelFault("a response header holds a line break")
     return said
@@ -73,7 +79,7 @@ class Answer:
             object.__setattr__(self, "headers", checked(self.headers))
         if self.status not in PHRASES:
             object.__setattr__(self, "status", known_status(self.status))
-        if self.content_type is not JSON_TYPE:
+        if self.content_type != JSON_TYPE:
             kind = JSON_TYPE if self.content_type is None else header_text(self.content_type)
             object.__setattr__(self, "content_type", kind)
         if type(self.body) is not bytes:

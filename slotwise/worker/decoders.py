@@ -2,6 +2,9 @@
 
 No decoder can be stopped. One that takes longer than its share is left to itself: fresh threads go on with what waits behind
 it, and its own request is answered without it.
+
+A change of threads takes longer than a small body's decoding. So a handler that has always been quick decodes without them, as
+long as no body is larger than those it was quick with.
 """
 
 from __future__ import annotations
@@ -13,6 +16,11 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any
 
+from slotwise.worker.request import Request
+
+QUICK_S = 0.001  # a request, on average
+TRUSTED_AFTER = 256  # requests in a row that were quick
+DOUBTED_FOR = 10_000  # requests, after a trusted handler was slow once
 MAX_STUCK = 32  # threads that were left behind and still run; with more the worker is not fit to serve
 
 
@@ -50,14 +58,27 @@ class Decoders:
         self.queue: SimpleQueue[Work | None] | None = None
         self.running: list[threading.Thread] = []
         self.behind: list[threading.Thread] = []
+        self.quick = 0  # requests in a row
+        self.largest = 0  # bytes of a body that was quick
 
-    def run(self, call: Callable[[Any], Any], requests: Sequence[Any], share_s: float, until: float) -> list[Any]:
+    def run(self, call: Callable[[Any], Any], requests: Sequence[Request], share_s: float, until: float) -> list[Any]:
         """`call(request)` of every request, None where it was not ready at `until` (time.monotonic()).
 
         The first requests are started first. `call` raises nothing.
         """
-        if len(requests) <= 1:  # it holds up nobody
-            return [call(request) for request in requests]
+        started, largest = time.monotonic(), max((len(request.body) for request in requests), default=0)
+        trusted = self.quick >= TRUSTED_AFTER and largest <= self.largest
+        if trusted or len(requests) <= 1:  # one alone holds up nobody
+            results = [call(request) for request in requests]
+        else:
+            results = self._side_by_side(call, requests, share_s, until)
+        if time.monotonic() - started <= QUICK_S * len(requests):
+            self.quick, self.largest = self.quick + len(requests), max(self.largest, largest)
+        else:
+            self.quick, self.largest = -DOUBTED_FOR if trusted else 0, 0
+        return results
+
+    def _side_by_side(self, call: Callable[[Any], Any], requests: Sequence[Request], share_s: float, until: float) -> list[Any]:
         work = Work(call, requests)
         self._start(work)
         while not work.done.acquire(timeout=max(0.0, min(share_s, until - time.monotonic()))):

@@ -33,7 +33,7 @@ class Hooks:
 
     def cost(self, request: Request) -> Cost | SlotError | None:
         """What decoding the request will cost; None where nobody can say, and decoding will find out."""
-        if not self.estimates or request.unclear:
+        if request.unclear:
             return None
         try:
             return total([self.handler.cost(body, request.headers) for body in request.bodies])

@@ -77,12 +77,12 @@ class Pipeline:
 
     def decode(self, batch: Batch, budget: Budget) -> None:
         """Decode every request for itself; what cannot be decoded becomes that slot's error."""
-        costs = self._estimate(batch, budget)
+        costs = self._estimate(batch, budget) if self.hooks.estimates else {}
         slots = [i for i, error in enumerate(batch.errors) if error is None]
-        slots.sort(key=lambda i: _expected(costs[i], batch.requests[i]))  # who is quick waits for nobody
-        heavy = [i for i in slots if budget.heavy(costs[i])]
+        slots.sort(key=lambda i: _expected(costs.get(i), batch.requests[i]))  # who is quick waits for nobody
+        heavy = [i for i in slots if budget.heavy(costs.get(i))]
         decoded: dict[int, Any] = {}
-        for side_by_side in ([i for i in slots if i not in heavy], *([i] for i in heavy)):
+        for side_by_side in ([i for i in slots if i not in heavy] if heavy else slots, *([i] for i in heavy)):
             requests = [batch.requests[i] for i in side_by_side]
             items = self.decoders.run(self.hooks.decode, requests, budget.decode_share_s, budget.decode_until)
             decoded |= zip(side_by_side, items, strict=True)
