@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from slotwise.worker import ModelFault, OutOfMemory, Unavailable
-from slotwise.worker.isolation import EngineDead, Isolation, Tally, is_out_of_memory
+from slotwise.worker.isolation import QUIET_S, EngineDead, Isolation, Tally, is_out_of_memory
 from slotwise.worker.padding import KINDS, Padding
 
 
@@ -63,3 +63,36 @@ def test_out_of_memory_is_known_by_type_name_or_message() -> None:
     assert is_out_of_memory(OutOfMemoryError("x"))
     assert is_out_of_memory(RuntimeError("CUDA out of memory. Tried to allocate"))
     assert not is_out_of_memory(RuntimeError("shape mismatch"))
+
+
+def test_after_a_quiet_while_one_step_more_is_tried_and_given_up_at_once_if_it_fails() -> None:
+    now, capacity, sizes = [0.0], [2], list[int]()
+
+    def device(items: list[Any], size: int) -> list[Any]:
+        sizes.append(size)
+        if size > capacity[0]:
+            raise MemoryError
+        return list(items)
+
+    isolation = Isolation(device, Padding("static", 8), clock=lambda: now[0])
+    isolation.run(list(range(8)))
+    assert isolation.ceiling == 2
+
+    def ran() -> list[int]:
+        sizes.clear()
+        assert isolation.run(list(range(8))) == list(range(8))
+        return list(sizes)
+
+    assert set(ran()) == {2}, "not at once"
+    now[0] += QUIET_S
+    assert ran()[0] == 4
+    assert isolation.ceiling == 2
+    assert set(ran()) == {2}, "back at once"
+    now[0] += QUIET_S
+    assert set(ran()) == {2}, "a trial that failed doubles the wait"
+    capacity[0] = 8
+    now[0] += QUIET_S
+    assert (set(ran()), isolation.ceiling) == ({4}, 4)
+    assert set(ran()) == {4}
+    now[0] += 2 * QUIET_S
+    assert (set(ran()), isolation.ceiling) == ({8}, 8)
