@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from slotwise.worker import BatchHandler, Cost, Headers, Request, Settings
+from slotwise.worker import BatchHandler, Headers, Request, Settings
 from slotwise.worker.engines import git
 from slotwise.worker.engines.pretrained import FOLDER, about, suited
 from slotwise.worker.inputs.images import Recipe
@@ -26,9 +26,6 @@ class Captioner(BatchHandler):
 
     def example(self) -> Any:
         return np.zeros((self.recipe.height, self.recipe.width, 3), np.uint8)
-
-    def cost(self, body: bytes, headers: Headers) -> Cost | None:
-        return self.recipe.cost(body)
 
     def decode(self, body: bytes, headers: Headers) -> list[Any]:
         return [self.recipe(body)]  # [h, w, 3]

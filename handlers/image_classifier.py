@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from slotwise.worker import BatchHandler, Cost, Headers, Request, Settings
+from slotwise.worker import BatchHandler, Headers, Request, Settings
 from slotwise.worker.inputs.images import Recipe
 from slotwise.worker.labels import classified, in_words, probabilities, wants_softmax
 
@@ -33,9 +33,6 @@ class ImageClassifier(BatchHandler):
 
     def example(self) -> Any:
         return np.zeros((self.recipe.height, self.recipe.width, self.recipe.channels), np.uint8)
-
-    def cost(self, body: bytes, headers: Headers) -> Cost | None:
-        return self.recipe.cost(body)
 
     def decode(self, body: bytes, headers: Headers) -> list[Any]:
         return [self.recipe(body)]

@@ -30,11 +30,13 @@ class Cost:
 
 
 def total(costs: Sequence[Any]) -> Cost | None:
-    """The cost of bodies that are decoded one after the other; None where an estimate is missing or makes no sense."""
-    for cost in costs:
-        if not isinstance(cost, Cost) or not (math.isfinite(cost.decode_ms) and math.isfinite(cost.memory_bytes)):
-            return None
-    return Cost(sum(cost.decode_ms for cost in costs), max(cost.memory_bytes for cost in costs)) if costs else None
+    """The cost of bodies that are decoded one after the other. What is no estimate, or makes no sense, is left out."""
+    known = [cost for cost in costs if isinstance(cost, Cost) and _sensible(cost.decode_ms) and _sensible(cost.memory_bytes)]
+    return Cost(sum(cost.decode_ms for cost in known), max(cost.memory_bytes for cost in known)) if known else None
+
+
+def _sensible(number: Any) -> bool:
+    return isinstance(number, int | float) and math.isfinite(number) and number >= 0
 
 
 class Budget:

@@ -32,11 +32,19 @@ class Hooks:
         self.estimates = "cost" in _overridden(handler)
 
     def cost(self, request: Request) -> Cost | SlotError | None:
-        """What decoding the request will cost; None where nobody can say, and decoding will find out."""
-        if request.unclear:
-            return None
+        """What decoding the request, with all parts of its form, will cost; None where nobody can say.
+
+        A body that cannot be estimated is let in: decoding will find out what it is.
+        """
+        parts = [part for parts in request.fields.values() for part in parts] or [request.body]
+        costs = [self._cost(part, request) for part in parts]
+        if len(costs) == 1 and isinstance(costs[0], SlotError):
+            return costs[0]
+        return total(costs)
+
+    def _cost(self, body: bytes, request: Request) -> Any:
         try:
-            return total([self.handler.cost(body, request.headers) for body in request.bodies])
+            return self.handler.cost(body, request.headers)
         except KeyboardInterrupt:
             raise
         except BaseException as error:

@@ -356,3 +356,28 @@ def test_a_host_may_refuse_a_request_before_it_is_decoded() -> None:
     handler = started()
     answers = handler.pipeline.answer([request(0, [1]), request(1, [2], refused=BadRequest("no")), request(2, [3])])
     assert [answer.status for answer in answers] == [200, 400, 200]
+
+
+def test_every_part_of_a_form_costs() -> None:
+    class Dear(Toy):
+        def cost(self, body: bytes, headers: Headers) -> Cost | None:
+            return Cost(600, 1000) if body.startswith(b"[") else None
+
+        def read(self, request: Any) -> list[Any]:
+            return [np.array([1.0])]
+
+    pipeline = started(Dear(Settings(batch_size=8, decode_budget_ms=1000, decode_threads=2))).pipeline
+    note = {"note": [b"a text"], "left": [b"[1]"]}
+    two = {"left": [b"[1]"], "right": [b"[2]"]}
+    unclear = BadRequest("which?")
+    sent = [request(0, b"", fields=note, unclear=unclear), request(1, b"", fields=two, unclear=unclear)]
+    assert [answer.status for answer in pipeline.answer(sent)] == [200, 413]
+
+
+@pytest.mark.parametrize("cost", [Cost(float("nan"), 1), Cost(-1, 1), Cost("1", 1), 7, (1, 2)])  # type: ignore[arg-type]
+def test_an_estimate_that_makes_no_sense_is_none(cost: Any) -> None:
+    class Odd(Toy):
+        def cost(self, body: bytes, headers: Headers) -> Any:
+            return cost
+
+    assert [answer.code for answer in ask(started(Odd()), [[1], [2]])] == [200, 200]
