@@ -34,6 +34,17 @@ def test_the_commands_of_the_page_run(page: str, tmp_path: Path) -> None:
     environ = {**os.environ, "PATH": path, "SLOTWISE_HOME": str(DOCS.parent / ".slotwise")}  # trained once for all tests
     done = subprocess.run(["bash", "-ec", script], cwd=tmp_path, env=environ, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+    if page == "own-model":
+        _run_the_notebook(tmp_path, environ)
+
+
+def _run_the_notebook(folder: Path, environ: dict[str, str]) -> None:
+    """The page's lines for a notebook print what stands beside them."""
+    section = (DOCS / "own-model.md").read_text("utf-8").split("## In a notebook")[1]
+    code = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0]
+    printed = re.findall(r"^print.*?# (.*)$", code, re.MULTILINE)
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, env=environ, capture_output=True, text=True)
+    assert done.stdout.splitlines() == printed, done.stderr
 
 
 def test_every_promise_is_on_the_page() -> None:
