@@ -16,6 +16,9 @@ from pathlib import Path
 from slotwise.archive.build import extract
 from slotwise.bench.bodies import Body
 from slotwise.errors import SlotwiseError
+from slotwise.model_spec import load_spec
+from slotwise.profiles.profile import load_profile
+from slotwise.project import model_folder, model_store
 
 
 @dataclass(frozen=True)
@@ -116,19 +119,12 @@ def archive_of(model: str) -> Path:
     """The archive to time: a .mar file, or the built archive of a model given by its name."""
     if model.endswith(".mar"):
         return Path(model)
-    from slotwise.model_spec import load_spec
-    from slotwise.project import model_folder, model_store
-
     built = model_store() / f"{load_spec(model_folder(model)).name}.mar"
     if not built.is_file():
         raise SlotwiseError(f"{model} is not built", f"`slotwise build {model}` makes {built.name}")
     return built
 
 
-def environment(profile: str, sets: Sequence[str] = ()) -> dict[str, str]:
-    """What a server started with this profile and these `--set KEY=VALUE` tells its workers."""
-    from slotwise.commands.server import pairs
-    from slotwise.profiles.profile import load_profile
-
-    overrides = pairs(sets)
+def environment(profile: str, overrides: Mapping[str, str]) -> dict[str, str]:
+    """What a server started with this profile and these overrides (`--set`) tells its workers."""
     return load_profile(profile, overrides).environment(overrides)
