@@ -133,8 +133,9 @@ def gateway(asked: Namespace, work: Path) -> dict[str, Any]:
         cell = ("720", 8)
         readings = in_turn([cell], list(targets), measure, asked.rounds, say=say)
         waits = {name: [r.p50_ms or 0.0 for r in rounds] for name, rounds in readings[cell].items()}
+        waited = ratio(waits["gateway"], waits["direct"])
         return {
             "rows": rows(readings, detail=True),
-            "p50_ratio": ratio(waits["gateway"], waits["direct"])._asdict(),
+            "p50_ratio": waited and waited._asdict(),
             "overload": overload(targets["gateway"], front, bodies, asked.minute),
         }

@@ -95,7 +95,9 @@ def by_cell(table: Iterable[Row]) -> dict[Cell, dict[str, Row]]:
     return cells
 
 
-def ratio(ours: Sequence[float], other: Sequence[float]) -> Ratio:
-    """What the first reached for each of the second, round by round."""
-    each = [a / max(b, 1e-3) for a, b in zip(ours, other, strict=True)]
+def ratio(ours: Sequence[float], other: Sequence[float]) -> Ratio | None:
+    """What the first reached for each of the second, round by round; None where the second answered nothing in a round."""
+    if not all(other):
+        return None
+    each = [a / b for a, b in zip(ours, other, strict=True)]
     return Ratio(round(statistics.median(each), 2), round(min(each), 2), round(max(each), 2))

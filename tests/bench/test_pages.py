@@ -124,6 +124,7 @@ def test_every_round_measures_every_system_and_turns() -> None:
 
 def test_a_ratio_is_of_the_same_round_and_has_its_spread() -> None:
     assert ratio([10, 30, 90], [10, 10, 10]) == (3.0, 1.0, 9.0)
+    assert ratio([10, 30, 90], [10, 0, 10]) is None
 
 
 def test_what_is_measured_now_says_where_and_with_what() -> None:
