@@ -14,7 +14,7 @@ from pages.tables import TABLES
 from pages.values import value
 
 MEND = "python scripts/figures.py render"
-BLOCK = re.compile(r"(<!-- figures: ([\w.-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- figures: ([\w.+-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 INLINE = re.compile(r"(<!-- figure: ([\w.-]+) -->)([^<]*)(<!-- end -->)")
 
 Figures = dict[str, Any]
@@ -34,8 +34,8 @@ def written(text: str, figures: Figures, root: Path) -> str:
     """The page with everything between its markers written anew. Raises KeyError for a marker that nobody knows."""
 
     def block(found: re.Match[str]) -> str:
-        name = found[2].partition(".")[0]
-        note = stale.line(name, figures[name], root) if name in stale.CODE else ""
+        names = found[2].partition(".")[0].split("+")
+        note = "".join(stale.line(name, figures[name], root) for name in names if name in stale.CODE)
         return f"{found[1]}\n{TABLES[found[2]](figures)}\n\n{note}{found[4]}"
 
     def inline(found: re.Match[str]) -> str:

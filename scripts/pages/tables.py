@@ -1,4 +1,4 @@
-"""The tables: each a function of all figures that returns Markdown. A name begins with the JSON that it is made of."""
+"""The tables: each a function of all figures that returns Markdown. A name begins with what it is made of."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "study.by_clients": study_by_clients,
     "study.by_delay": study_by_delay,
     "offline-digits.batches": offline,
-    "offline-digits.replicas": replicas,
+    "offline-digits+offline-resnet18.replicas": replicas,
     "all.sources": sources,
     **{f"{name}.final": final(name) for name in ("tune-mnist-64", "tune-mnist-8", "tune-resnet18", "tune-standin")},
 }
