@@ -26,7 +26,7 @@ from slotwise.archive.build import build, extract
 from slotwise.console import err, out, say
 from slotwise.console import table as shown_table
 from slotwise.errors import SlotwiseError
-from slotwise.server.serving import interruptible
+from slotwise.interrupts import interruptible
 from slotwise.worker.engines.processor import has_bf16
 from slotwise.zoo import pictures
 

@@ -37,10 +37,10 @@ from slotwise.console import err, out, say
 from slotwise.deploy.deploy import deploy, registration
 from slotwise.errors import SlotwiseError
 from slotwise.gateway import process as gateway_process
+from slotwise.interrupts import interruptible
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import load_profile
 from slotwise.server.lifecycle import ServerRecord, start, stop
-from slotwise.server.serving import interruptible
 from slotwise.tune.finals import Finalist, play
 from slotwise.tune.live import LiveBench
 from slotwise.tune.run import baselines
