@@ -74,6 +74,12 @@ class _Server(uvicorn.Server):
             self.was_up = True
             self.is_up()
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End the application, too, where a second signal hurries it: uvicorn would leave it to fail with the loop."""
+        await super().shutdown(sockets)
+        if self.force_exit:
+            await self.lifespan.shutdown()
+
 
 def serve(name: str, listen: Listen, options: Options, say: Callable[[str], None]) -> None:
     """Run until a signal. Raises SlotwiseError where a gateway of that name runs or a port is taken."""
