@@ -16,7 +16,7 @@ import pytest
 from slotwise.archive.build import inspect
 from slotwise.tune import study
 from slotwise.zoo.trained import FACTS, KEPT, WEIGHTS
-from tests.server.conftest import Live, started
+from tests.server.conftest import Live, build_handler, started
 from tests.server.foreground import START, struck
 from tests.server.test_tune import state
 from tests.zoo.test_train import draw
@@ -39,11 +39,17 @@ def rounds(count: int, *, quick: int) -> Any:
     return pytest.mark.parametrize("n", [pytest.param(n, marks=[pytest.mark.slow] if n >= quick else []) for n in range(count)])
 
 
+@pytest.fixture(scope="module")
+def faults(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny archive."""
+    return build_handler("faults", tmp_path_factory.mktemp("store"), tmp_path_factory.mktemp("models"))
+
+
 @pytest.mark.server
 @rounds(8, quick=3)
-def test_serve(n: int, tmp_path: Path, store: Path) -> None:
+def test_serve(n: int, tmp_path: Path, faults: Path) -> None:
     (tmp_path / "model_store").mkdir()
-    shutil.copy(store / "faults.mar", tmp_path / "model_store")
+    shutil.copy(faults, tmp_path / "model_store")
     lines = ("Ctrl-C stops it", "registering", "starting", "try: curl", "READY", START)
     kind = "mms" if n % 3 == 2 else "torchserve"
     ended = struck("serve", ["faults.mar", "--port", "0", "--server", kind], lines, n, tmp_path)
