@@ -50,16 +50,17 @@ def struck(command: str, arguments: Sequence[str], lines: Sequence[str], n: int,
     line, number = lines[n % len(lines)], chance.choice(SIGNALS)
     delay_s = chance.uniform(0, 0.003) if chance.random() < 0.75 else chance.uniform(0, 1.5)
     own = {ROUND: uuid.uuid4().hex, "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "slotwise.cli", command, *arguments],
-        cwd=folder,
-        env={**ENVIRON, **own, **environ},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    seen = _until(process, line)
+    output = folder / "output.txt"  # no pipe: what was started and left over would keep it open
+    with output.open("wb") as target:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "slotwise.cli", command, *arguments],
+            cwd=folder,
+            env={**ENVIRON, **own, **environ},
+            stdout=target,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    _until(process, line, output)
     time.sleep(delay_s)
     group = number == signal.SIGINT and chance.random() < 0.5
     _send(process, number, group)
@@ -67,11 +68,11 @@ def struck(command: str, arguments: Sequence[str], lines: Sequence[str], n: int,
         time.sleep(chance.uniform(0, 0.4))
         _send(process, chance.choice(SIGNALS), group)
     try:
-        rest, _ = process.communicate(timeout=PATIENCE_S)
+        process.wait(PATIENCE_S)
     finally:
         left = _end(own[ROUND])
     when = f"{number.name}{' to the group' if group else ''} {delay_s * 1000:.1f} ms after {line or 'the start'!r}"
-    ended = Ended(process.returncode, [*seen, *rest.splitlines()], when, left)
+    ended = Ended(process.returncode, output.read_text("utf-8").splitlines(), when, left)
     told = (when, ended.code, ended.lines)
     assert not ended.shows("Traceback"), told
     assert not ended.shows("Exception ignored"), told
@@ -79,19 +80,14 @@ def struck(command: str, arguments: Sequence[str], lines: Sequence[str], n: int,
     return ended
 
 
-def _until(process: subprocess.Popen[str], line: str) -> list[str]:
-    """Read until the line is there, or the command has ended; START: until it handles SIGTERM, which Python alone does not."""
-    assert process.stdout is not None
-    if line == START:
-        while process.poll() is None and not _handles(process.pid, signal.SIGTERM):
-            time.sleep(0.001)
-        return []
-    seen: list[str] = []
-    for printed in process.stdout:
-        seen.append(printed.rstrip("\n"))
-        if line in printed:
-            break
-    return seen
+def _until(process: subprocess.Popen[bytes], line: str, output: Path) -> None:
+    """Wait until the line is there, or the command has ended; START: until it handles SIGTERM, which Python alone does not."""
+
+    def there() -> bool:
+        return _handles(process.pid, signal.SIGTERM) if line == START else line in output.read_text("utf-8")
+
+    while process.poll() is None and not there():
+        time.sleep(0.001)
 
 
 def _handles(pid: int, number: signal.Signals) -> bool:
@@ -102,7 +98,7 @@ def _handles(pid: int, number: signal.Signals) -> bool:
     return False
 
 
-def _send(process: subprocess.Popen[str], number: signal.Signals, group: bool) -> None:
+def _send(process: subprocess.Popen[bytes], number: signal.Signals, group: bool) -> None:
     with contextlib.suppress(ProcessLookupError):
         if group:
             os.killpg(process.pid, number)
