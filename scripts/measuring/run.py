@@ -12,7 +12,7 @@ from typing import Any
 from measuring.about import about
 from slotwise.console import err
 from slotwise.errors import SlotwiseError
-from slotwise.server.serving import interruptible
+from slotwise.interrupts import interruptible
 
 
 def measured(part: Callable[[Path], dict[str, Any]], target: Path | None) -> dict[str, Any] | None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from slotwise.archive.build import extract
 from slotwise.bench.bodies import Body
 from slotwise.errors import SlotwiseError
+from slotwise.interrupts import held, let_through
 from slotwise.model_spec import load_spec
 from slotwise.profiles.profile import load_profile
 from slotwise.project import model_folder, model_store
@@ -75,7 +76,7 @@ def measure(
 
     environ: what `environment` gives, as a server would set it.
     """
-    with tempfile.TemporaryDirectory(prefix="slotwise-offline-") as name:
+    with held(), tempfile.TemporaryDirectory(prefix="slotwise-offline-") as name, let_through():
         folder = Path(name)
         model_dir = extract(archive, folder / "model")
         sent = []
@@ -85,7 +86,8 @@ def measure(
         job = {"model_dir": str(model_dir), "bodies": sent, "batch_sizes": list(batch_sizes), "seconds": seconds}
         (folder / "job.json").write_text(json.dumps(job), "utf-8")
         command = [sys.executable, "-P", str(Path(__file__).with_name("offline_worker.py")), str(folder / "job.json")]
-        with (folder / "log").open("w+") as log, _process(command, {**os.environ, **(environ or {})}, log.fileno()) as worker:
+        environ = {**os.environ, **(environ or {})}
+        with (folder / "log").open("w+") as log, held(), _process(command, environ, log.fileno()) as worker, let_through():
             assert worker.stdout is not None
             found = []
             for line in worker.stdout:
