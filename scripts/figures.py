@@ -4,6 +4,7 @@
 python scripts/figures.py echo      a tuned MNIST against handlers that only answer, and against the shortest one
 python scripts/figures.py text      translation and captions: one request a batch against the profile's batches
 python scripts/figures.py gateway   what it adds to a ResNet-18 request, and one minute at twice the capacity
+python scripts/figures.py hedging   a stand-in that never answers one request in 50, behind the gateway
 python scripts/figures.py keep NAME FILE...    what a slotwise command measured here just now, as docs/figures/NAME.json
 python scripts/figures.py render [--check]     the pages, from docs/figures
 """
@@ -18,7 +19,7 @@ from pathlib import Path
 from measuring.about import ROOT
 from measuring.run import exit_with, measured
 
-PARTS = ("echo", "text", "gateway")
+PARTS = ("echo", "text", "gateway", "hedging")
 
 
 def arguments() -> argparse.Namespace:

@@ -12,10 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from measuring.hanging import MODEL, standin
 from measuring.overload import overload
 from measuring.rounds import Cell, Reading, Readings, in_turn, ratio, rows
 from slotwise.archive.build import ArchiveInfo, build, inspect
-from slotwise.bench import load_tools
+from slotwise.bench import load, load_tools
 from slotwise.bench.bodies import Body, examples, with_records
 from slotwise.bench.load import Plan
 from slotwise.bench.wire import Target
@@ -139,3 +140,30 @@ def gateway(asked: Namespace, work: Path) -> dict[str, Any]:
             "p50_ratio": waited and waited._asdict(),
             "overload": overload(targets["gateway"], front, bodies, asked.minute),
         }
+
+
+def hedging(asked: Namespace, work: Path) -> dict[str, Any]:
+    """A stand-in server behind the gateway: all requests answered, and one in 50 never."""
+    os.environ["SLOTWISE_HOME"] = str(work)
+    every = {"all answer": 0, "one in 50 hangs": 50}
+    sent: dict[str, list[float]] = {system: [] for system in every}
+    with standin(work) as server:
+        front = gateway_process.start_detached("default", ["--port", "0", "--translation-port", "-1"])
+        target = Target(f"{front.url}/predictions/{MODEL}", {})
+
+        def measure(cell: Cell, system: str) -> Reading:
+            server.every, before = every[system], server.seen
+            measured = load.measure(target, [Body(b"x")], Plan(cell[1], None, requests=int(200 * asked.seconds), warm_up_s=0))
+            sent[system].append(round((server.seen - before) / measured.requests, 4))
+            return Reading.of(measured)
+
+        try:
+            while not front.status()["ready"]:
+                time.sleep(0.1)
+            readings = in_turn([("20 to 100 ms", 16)], list(every), measure, asked.rounds, say=say, warm_ups=1)
+        finally:
+            gateway_process.stop()
+    (by_system,) = readings.values()
+    slowest = {system: [r.p99_ms or 0.0 for r in rounds] for system, rounds in by_system.items()}
+    slower = ratio(slowest["one in 50 hangs"], slowest["all answer"])
+    return {"rows": rows(readings, detail=True), "p99_ratio": slower and slower._asdict(), "copies_per_request": sent}
