@@ -39,6 +39,8 @@ def codec(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     """A codec that is not installed yet: its server's modules, how it is installed, what its loss costs."""
     monkeypatch.delenv(SWITCH, raising=False)
     monkeypatch.delenv("LOCAL_RANK", raising=False)
+    for package in ("TS", "MMS"):
+        monkeypatch.setenv(f"{package}_DECODE_INPUT_REQUEST", "false")
     codec_check.decline.cache_clear()
     server = request.param.rpartition(" ")[2] if "exchange" in request.param else "mms"
     modules = server_modules(server)
@@ -92,6 +94,18 @@ def test_any_other_version_is_declined(
 def test_the_environment_switches_it_off(codec: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv(SWITCH, "0")
     assert f"{SWITCH}=0" in declined(codec, caplog)
+
+
+@pytest.mark.parametrize("value", ["true", None])
+def test_it_says_that_bodies_are_parsed_where_the_servers_configuration_does_not_forbid_it(
+    codec: Any, value: str | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("TS_DECODE_INPUT_REQUEST", "MMS_DECODE_INPUT_REQUEST"):
+        monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name)
+    monkeypatch.setenv(SWITCH, "0")
+    if not codec.frames:
+        codec.cost = "unless decode_input_request=false"
+    declined(codec, caplog)
 
 
 def test_a_worker_of_torchserve_that_never_answers_keeps_the_servers_code(

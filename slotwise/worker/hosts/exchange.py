@@ -15,6 +15,7 @@ handler of TorchServe streams (`send_intermediate_predict_response`, `context.st
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +27,10 @@ from slotwise.worker.hosts.codec_check import ServerCode
 
 BUFFER_BYTES = 65_536
 COST = "Only speed is lost: the server's own code reads and writes the messages."
+PARSED = (
+    "The server's own code reads and writes the messages: slower, and it parses JSON and text before the handler sees them (on "
+    "MMS a body that is no JSON then ends the worker) unless decode_input_request=false stands in the server's configuration."
+)
 STREAMED = "ts_stream_next"  # the header by which TorchServe tells its front end whether more of an answer follows
 
 _int = struct.Struct("!i").pack
@@ -44,7 +49,8 @@ def install(server: str) -> bool:
     if hasattr(code.protocol._retrieve_buffer, "slotwise"):
         return True
     if why := (codec_check.objection(code) or difference(code)):
-        codec_check.decline("The fast message codec", why, COST)
+        parses = os.environ.get(f"{code.package.__name__.upper()}_DECODE_INPUT_REQUEST") in (None, "true")
+        codec_check.decline("The fast message codec", why, PARSED if parses else COST)
         return False
     protocol, service = code.protocol, code.service
     protocol._retrieve_buffer, protocol._retrieve_request = reader(protocol._retrieve_buffer)
