@@ -94,24 +94,27 @@ def reader(plain: Callable[[Any, int], Any]) -> tuple[Callable[[Any, int], Any],
         data = read(length) if length > 0 else b""
         return data if len(data) >= length else data + plain(conn, length - len(data))
 
-    def field() -> Any:  # None: the end of a list
+    def field() -> bytes | None:  # None: the end of a list
+        length = _unpack(read(4))[0]
+        if length > 0:
+            return read(length)  # type: ignore[no-any-return]
+        return None if length == -1 else b""
+
+    def word() -> str | None:
         length = _unpack(read(4))[0]
         if length <= 0:
-            return None if length == -1 else b""
+            return None if length == -1 else ""
         data = read(length)
-        if len(data) < length:
-            raise struct.error("the connection ended within a field")
-        return data
+        if len(data) < length:  # half a character is no reason to fail in another way than the server's own code
+            raise struct.error("the connection ended within a word")
+        return data.decode()  # type: ignore[no-any-return]
 
     def request(conn: Any) -> Any:
         try:
             if (identity := field()) is None:
                 return None
             headers = [{"name": name, "value": field() or b""} for name in iter(field, None)]
-            parameters = [
-                {"name": name.decode(), "contentType": (field() or b"").decode(), "value": field() or b""}
-                for name in iter(field, None)
-            ]
+            parameters = [{"name": name, "contentType": word() or "", "value": field() or b""} for name in iter(word, None)]
             return {"requestId": identity, "headers": headers, "parameters": parameters}
         except struct.error:  # the server went away: the worker's own way out
             return plain(conn, 1)
