@@ -58,6 +58,9 @@ def over() -> None:
     """The work is done: no signal changes the exit code while Python takes itself down."""
     for number in (*SIGNALS, signal.SIGALRM):
         signal.signal(number, signal.SIG_IGN)
+    # Python remembers a KeyboardInterrupt that went through an eval(), as typer calls it, and would end by SIGINT instead of
+    # with our exit code; the next text that it runs makes it forget.
+    exec("")
 
 
 def wanted() -> bool:

@@ -109,7 +109,7 @@ def start(
 def stop(record: ServerRecord) -> None:
     """End the server and every process it started; also where it crashed and left some behind."""
     if record.alive():
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        with contextlib.suppress(subprocess.TimeoutExpired, OSError):  # its folder may be gone: then it is ended without it
             run_start_module(record, ["--stop"])
         end(record.run_id, STOP_TIMEOUT_S)
     end(record.run_id, 0)
