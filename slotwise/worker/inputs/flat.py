@@ -14,7 +14,7 @@ from PIL import Image
 
 from slotwise.worker.errors import UnsupportedMedia
 
-STRIP_PIXELS = 1 << 20
+STRIP_PIXELS = 1 << 18
 LAYERED = ("RGBA", "LA", "PA", "RGBa", "La")
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
