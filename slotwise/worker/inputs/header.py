@@ -24,6 +24,7 @@ class Header:
 
     bits: stored a pixel. coding: how pixels are stored where a format knows several ways. scans: how often a decoder passes
     over the picture. area: pixels that are decoded; more than width * height where a TIFF's tiles reach beyond its edges.
+    turned: a TIFF that pillow turns upright.
     """
 
     format: str
@@ -33,6 +34,7 @@ class Header:
     coding: str = ""
     scans: int = 1
     area: int = 0
+    turned: bool = False
 
     @property
     def pixels(self) -> int:
@@ -137,7 +139,7 @@ def _behind_blocks(body: bytes, at: int) -> int:
 
 def _tiff(body: bytes) -> Header | None:
     tiff = read_tiff(body)
-    return Header("TIFF", tiff.width, tiff.height, tiff.bits, tiff.coding, area=tiff.area) if tiff else None
+    return Header("TIFF", tiff.width, tiff.height, tiff.bits, tiff.coding, area=tiff.area, turned=tiff.turned) if tiff else None
 
 
 def _bmp(body: bytes) -> Header:

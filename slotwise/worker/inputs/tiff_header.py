@@ -32,6 +32,7 @@ class TiffHeader:
     bits: int
     coding: str
     area: int
+    turned: bool
 
 
 def read_tiff(body: bytes) -> TiffHeader | None:
@@ -44,9 +45,10 @@ def read_tiff(body: bytes) -> TiffHeader | None:
     tiles = -(-width // tile_width) * -(-height // tile_height) if tile_width and tile_height else 0
     bits = tags.get(BITS, 1) * tags.get(SAMPLES, 1)
     coding = CODINGS.get(tags.get(COMPRESSION, 1), "fax")
-    if tags.get(ORIENTATION, 1) in (5, 6, 7, 8):
+    orientation = tags.get(ORIENTATION, 1)
+    if orientation in (5, 6, 7, 8):
         width, height = height, width
-    return TiffHeader(width, height, bits, coding, tiles * tile_width * tile_height)
+    return TiffHeader(width, height, bits, coding, tiles * tile_width * tile_height, orientation in range(2, 9))
 
 
 def _tags(body: bytes) -> dict[int, int]:
