@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import io
+import json
 import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from slotwise.worker import BadRequest, Settings, TooLarge, UnsupportedMedia
+from slotwise.worker import BadRequest, Headers, Settings, TooLarge, UnsupportedMedia
 from slotwise.worker.inputs import flat, images
 from slotwise.worker.inputs.images import Recipe, decode_rgb
 from tests.worker.toy import RawContext, ask
@@ -172,6 +176,44 @@ def test_all_of_them_at_once(handler: Any) -> None:
     answers = dict(zip(bodies, ask(handler, bodies.values()), strict=True))
     assert {name: answers[name].value.get("label") for name in FINE} == {name: colour for name, (_, colour) in FINE.items()}
     assert {name: answers[name].code for name in BAD} == {name: code for name, (_, code) in BAD.items()}
+
+
+def base64_of(body: bytes) -> str:
+    return base64.b64encode(body).decode()
+
+
+def test_several_pictures_in_one_json_body_are_answered_in_order_with_errors_in_place(handler: Any) -> None:
+    red, blue = (base64_of(encoded(plain(colour))) for colour in ("red", "blue"))
+    instances = [{"b64": red}, {"data": base64_of(b"no picture")}, blue, {"b64": base64_of(png_header(60_000, 60_000))}, 5]
+    many, one, neighbour = ask(
+        handler,
+        [json.dumps({"instances": instances}).encode(), json.dumps({"data": blue}).encode(), encoded(plain("green"))],
+    )
+    assert many.code == one.code == neighbour.code == 200
+    assert [answer.get("label") or answer["error"]["code"] for answer in many.value] == ["red", 400, "blue", 413, 400]
+    assert (one.value["label"], neighbour.value["label"]) == ("blue", "green")
+
+
+def test_a_gzipped_body_is_a_picture(handler: Any) -> None:
+    bodies = [gzip.compress(encoded(plain("red"))), encoded(plain("blue")), encoded(plain("blue"))]
+    headers = {0: {"Content-Encoding": "gzip"}, 1: {"Content-Encoding": "gzip"}}
+    red, damaged, blue = ask(handler, bodies, headers)
+    assert (red.value["label"], damaged.code, blue.value["label"]) == ("red", 400, "blue")
+
+
+def test_every_file_of_a_form_is_an_item(handler: Any) -> None:
+    files = {"file": [encoded(plain("red")), b"no picture", encoded(plain("blue"))]}
+    items = handler.read(SimpleNamespace(body=b"", headers=Headers(), fields=files))
+    assert [item.shape if isinstance(item, np.ndarray) else item.code for item in items] == [(32, 32, 3), 400, (32, 32, 3)]
+
+
+def test_a_body_costs_what_all_its_pictures_cost(handler: Any) -> None:
+    picture = encoded(noisy((1600, 1200)), "JPEG")
+    one = handler.cost(picture, Headers())
+    two = handler.cost(json.dumps([base64_of(picture)] * 2).encode(), Headers())
+    assert two.decode_ms == pytest.approx(2 * one.decode_ms)
+    assert two.memory_bytes == one.memory_bytes
+    assert handler.cost(b"{", Headers()) is None
 
 
 def test_grey_of_8_16_and_32_bits_is_the_same_grey() -> None:

@@ -25,10 +25,10 @@ NANOSECONDS: dict[tuple[str, str], tuple[float, float, float]] = {
     ("TIFF", "packbits"): (6, 0, 0),
     ("TIFF", "lzw"): (5, 1.5, 2),
     ("TIFF", "deflate"): (5, 2, 5),
-    ("TIFF", "zstd"): (6, 1, 1),
+    ("TIFF", "zstd"): (5, 0.5, 1),
     ("TIFF", "jpeg"): (6, 0.5, 10),
     ("TIFF", "fax"): (15, 0, 5),
-    ("TIFF", "lzma"): (5, 10, 60),
+    ("TIFF", "lzma"): (5, 6, 30),
     ("TIFF", "webp"): (14, 0, 70),
 }
 UNKNOWN = (15.0, 10.0, 60.0)
@@ -36,11 +36,11 @@ LAYERS_NS = 12  # a pixel, to lay it on white
 DEEP_NS = 4  # a pixel, from 16 bits to 8
 TURN_NS = 6  # a pixel, at most, to turn a TIFF upright; of a JPEG that is small beside the rest
 
-JPEG_SAMPLE_NS = 0.4  # a sample of the whole picture: what remains of a baseline decoder at 1/8 of the size
+JPEG_SAMPLE_NS = 0.6  # a sample of the whole picture: what remains of a baseline decoder at 1/8 of the size
 JPEG_BUFFERED_NS = 2.0  # the same where the picture has several scans, whose coefficients are all kept
 JPEG_SCAN_NS = 0.15  # a sample and scan, even where the scan is empty
 JPEG_BYTE_NS = 10.0
-JPEG_PIXEL_NS = 7.0  # a pixel that comes out
+JPEG_PIXEL_NS = 9.0  # a pixel that comes out
 ARITHMETIC = 5  # how much dearer than Huffman's codes
 
 ALL_OF_IT = 1 << 30
@@ -81,7 +81,7 @@ def _plain_ms(header: Header, body_bytes: int) -> float:
 
 
 def _memory_bytes(header: Header, pixels: float, mode: str) -> int:
-    """The peak: what pillow decodes to (bytes a pixel: 4 for colours, 1 for grey, 2 for 16 bits), and what is there beside it."""
+    """The peak: what pillow decodes to (4 bytes a pixel for colours, 1 for grey, 2 for 16 bits), and what is beside it."""
     grey = header.bits <= 8 or _deep(header)
     decoded = pixels * (2 if _deep(header) else 1 if grey else 4)
     becomes = pixels * (4 if mode == "RGB" else 1)
