@@ -64,10 +64,10 @@ def gif_that_fills(width: int, height: int) -> bytes:
 
 
 def many_scans(count: int) -> bytes:
-    """Not progressive, but with this many scans all the same."""
+    """Not progressive, but a scan a component, and that again and again."""
     body = encoded(noisy((64, 64)), "JPEG")
-    at = body.index(b"\xff\xda")
-    return body[:-2] + body[at:-2] * (count - 1) + b"\xff\xd9"
+    first_component = b"\xff\xda\x00\x08\x01\x01\x00\x00\x3f\x00"
+    return body[: body.index(b"\xff\xda")] + first_component * count + b"\xff\xd9"
 
 
 OVER: dict[str, bytes] = {
@@ -99,6 +99,20 @@ def test_the_header_says_what_pillow_says() -> None:
         assert header is not None, name
         assert (header.width, header.height) == picture.size, name
         assert header.format == (picture.format or "").replace("MPO", "JPEG"), name
+
+
+def test_what_stands_between_the_segments_of_a_jpeg_is_skipped() -> None:
+    body = encoded(noisy((50, 40)), "JPEG", restart_marker_blocks=4)
+    frame, scan = body.index(b"\xff\xc0"), body.index(b"\xff\xda")
+    odd = body[:frame] + b"\xff\xff\xff" + body[frame:scan] + b"\xff\xff" + body[scan:]
+    assert (decode_rgb(odd) == decode_rgb(body)).all()
+    assert cost(odd).decode_ms == pytest.approx(cost(body).decode_ms, rel=0.01)
+
+
+def test_a_gif_of_a_million_blocks_is_not_read_to_its_end() -> None:
+    body = encoded(plain(), "GIF")
+    at = body.index(b",", 13)
+    assert cost(body[:at] + b"!\xfe" + b"\x01x" * 100_000 + b"\0" + body[at:]) == REFUSED
 
 
 def test_a_header_that_contradicts_itself_is_damage() -> None:

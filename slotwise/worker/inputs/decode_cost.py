@@ -16,8 +16,8 @@ OPEN_MS = 0.1  # to open any file, and to resize a small picture
 NANOSECONDS: dict[tuple[str, str], tuple[float, float, float]] = {
     ("PNG", ""): (5, 1.5, 9),
     ("PNG", "interlaced"): (8, 1.5, 9),
-    ("WEBP", "lossy"): (14, 0, 70),
-    ("WEBP", "lossless"): (14, 0, 20),
+    ("WEBP", "lossy"): (16, 0, 70),
+    ("WEBP", "lossless"): (16, 0, 20),
     ("GIF", ""): (11, 0, 5),
     ("BMP", ""): (6, 0, 0),
     ("BMP", "rle"): (6, 0, 800),  # pillow does this in Python, run by run
@@ -38,7 +38,7 @@ TURN_NS = 6  # a pixel, at most, to turn a TIFF upright; of a JPEG that is small
 
 JPEG_SAMPLE_NS = 0.6  # a sample of the whole picture: what remains of a baseline decoder at 1/8 of the size
 JPEG_BUFFERED_NS = 2.0  # the same where the picture has several scans, whose coefficients are all kept
-JPEG_SCAN_NS = 0.15  # a sample and scan, even where the scan is empty
+JPEG_SCAN_NS = 0.1  # a sample and scan, even where the scan is empty
 JPEG_BYTE_NS = 10.0
 JPEG_PIXEL_NS = 9.0  # a pixel that comes out
 ARITHMETIC = 5  # how much dearer than Huffman's codes

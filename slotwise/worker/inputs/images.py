@@ -153,7 +153,7 @@ def _open(body: bytes, mode: str, size_hint: int | None, max_pixels: int, max_by
     if header is not None:
         _within_limits(header, max_pixels)
     try:
-        picture = Image.open(_Source(body, header), formats=FORMATS)
+        picture = Image.open(_Source(body, header), formats=(header.format,) if header else FORMATS)
         if header is None or sorted(picture.size) != sorted((header.width, header.height)):
             raise BadRequest("the picture is damaged: its header contradicts itself")
         if size_hint and isinstance(picture, JpegImageFile):
