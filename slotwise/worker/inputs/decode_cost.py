@@ -1,6 +1,6 @@
 """What decoding a picture will take: milliseconds and bytes, estimated from its header.
 
-The constants were measured with scripts/decode_cost.py: processor time on one core of a 2.x GHz server, pillow 13, pictures of
+The constants were measured with scripts/decode_cost.py: processor time on a busy server with two cores, pillow 13, pictures of
 2 to 50 megapixels, photos and single colours. They are meant to be right within a factor of two, and rather too high.
 """
 
