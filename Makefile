@@ -1,10 +1,11 @@
 # make serve   a real digit answered by a real TorchServe, and the page   make test   everything checked
 .DEFAULT_GOAL := help
-.PHONY: help serve stop demo test lint format clean
+.PHONY: help serve stop demo test test-full lint format constraints clean
 BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest -q -n 2 --dist worksteal --durations=20
 
 help: ## say what there is
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/make \1\t\2/' | expand -t 14
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 18
 
 serve: ## install, train, build, start TorchServe and the gateway, answer one digit
 	@PYTHON="$(or $(PYTHON),python3)" scripts/setup.sh serve
@@ -18,19 +19,27 @@ stop: ## stop what `make serve` started
 demo: ## 32 digits at once, 3 of them bad (after `make serve`)
 	@$(BIN)/slotwise demo
 
-test: lint ## lint, type-check and run every test, real servers and a real browser included
+test: lint ## lint, type-check and run the tests, real servers and a real browser included
 	@scripts/test-tools.sh
-	@$(BIN)/python -m pytest -q -n 2 --dist worksteal
+	@$(PYTEST) -m "not slow"
 
-lint:
+test-full: lint ## the tests that are slow besides: run both before a change lands
+	@scripts/test-tools.sh
+	@$(PYTEST) -m slow
+
+lint: ## ruff, mypy, and which room may import which
 	@PYTHON="$(or $(PYTHON),python3)" scripts/setup.sh test
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache > .slotwise/lint-imports.log || { cat .slotwise/lint-imports.log; exit 1; }
 
 format: ## let ruff put the code in order
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+constraints: ## write constraints.txt anew: the newest versions that fit together
+	@PYTHON="$(or $(PYTHON),python3)" scripts/setup.sh constraints
 
 clean: ## forget what was trained and built (not the environment)
 	@rm -rf .slotwise/cache model_store/*.mar model_store/*.report.json

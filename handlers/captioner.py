@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from slotwise.worker import BatchHandler, Headers, Request, Settings
+from slotwise.worker.budget import Cost
 from slotwise.worker.engines import git
 from slotwise.worker.engines.pretrained import FOLDER, about, suited
+from slotwise.worker.inputs.bodies import cost_of, each, items_of
 from slotwise.worker.inputs.images import Recipe
 
 
@@ -27,15 +29,21 @@ class Captioner(BatchHandler):
     def example(self) -> Any:
         return np.zeros((self.recipe.height, self.recipe.width, 3), np.uint8)
 
+    def cost(self, body: bytes, headers: Headers) -> Cost | None:
+        return cost_of(body, headers, self.recipe.cost)
+
+    def read(self, request: Request) -> list[Any]:
+        return each(items_of(request.body, request.headers, getattr(request, "fields", None)), self.recipe)
+
     def decode(self, body: bytes, headers: Headers) -> list[Any]:
-        return [self.recipe(body)]  # [h, w, 3]
+        return each(items_of(body, headers), self.recipe)  # [h, w, 3] an item
 
     def encode(self, output: list[int], item: Any) -> dict[str, str]:
         return {"caption": self.words.decode(output, skip_special_tokens=True)}
 
     def respond(self, request: Request, results: list[Any]) -> tuple[Any, str]:
         body, content_type = super().respond(request, results)
-        if request.headers.get("accept", "").startswith("text/plain"):
+        if request.headers.get("accept", "").startswith("text/plain") and isinstance(body, dict):
             return body["caption"], "text/plain; charset=utf-8"
         return body, content_type
 

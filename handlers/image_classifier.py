@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from slotwise.worker import BatchHandler, Headers, Request, Settings
+from slotwise.worker.budget import Cost
+from slotwise.worker.inputs.bodies import cost_of, each, items_of
 from slotwise.worker.inputs.images import Recipe
 from slotwise.worker.labels import classified, in_words, probabilities, wants_softmax
 
@@ -34,8 +36,14 @@ class ImageClassifier(BatchHandler):
     def example(self) -> Any:
         return np.zeros((self.recipe.height, self.recipe.width, self.recipe.channels), np.uint8)
 
+    def cost(self, body: bytes, headers: Headers) -> Cost | None:
+        return cost_of(body, headers, self.recipe.cost)
+
+    def read(self, request: Request) -> list[Any]:
+        return each(items_of(request.body, request.headers, getattr(request, "fields", None)), self.recipe)
+
     def decode(self, body: bytes, headers: Headers) -> list[Any]:
-        return [self.recipe(body)]
+        return each(items_of(body, headers), self.recipe)  # [h, w, c] an item
 
     def collate(self, items: list[Any]) -> Any:
         pixels = np.stack(items)  # [b, h, w, c]

@@ -12,21 +12,21 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import sys
-import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from comparison import stock
-from comparison.results import Cell, draw, machine, ratios, rows
-from comparison.systems import STOCK_SETTINGS, Http, ModelServer, Peer, Raw, Reading
+from comparison.results import draw, ratios
+from comparison.systems import STOCK_SETTINGS, Http, ModelServer, Peer, Raw
+from measuring.rounds import Cell, Reading, Readings, in_turn, rows
+from measuring.run import exit_with, measured
 
 from slotwise import project
 from slotwise.archive.build import build, extract
-from slotwise.console import err, out, say
+from slotwise.console import out, say
 from slotwise.console import table as shown_table
-from slotwise.errors import SlotwiseError
-from slotwise.server.serving import interruptible
+from slotwise.worker.cores import available_cores
 from slotwise.worker.engines.processor import has_bf16
 from slotwise.zoo import pictures
 
@@ -72,7 +72,7 @@ def systems(asked: argparse.Namespace, work: Path) -> list[Any]:
     stock.build(store, labels, asked.weights, stock.requirements(places / "stock"))
     common = {"batch_size": str(asked.batch_size), "max_batch_delay_ms": str(asked.delay)}
     made: list[Any] = [ModelServer("stock", "stock", store, {**common, **STOCK_SETTINGS, "initial_workers": "1"})]
-    threads = max(1, machine()["cores"] // asked.workers)
+    threads = max(1, available_cores() // asked.workers)
     for engine, precision in (name.rsplit("-", 1) for name in engines):
         settings = {"engine": engine, "precision": precision}
         ours = {**common, **settings, "initial_workers": str(asked.workers)}
@@ -83,22 +83,20 @@ def systems(asked: argparse.Namespace, work: Path) -> list[Any]:
     return made + [Peer(name, packages, places, weights, asked.batch_size) for name, packages in PEERS.items() if asked.peers]
 
 
-def measure(running: list[Any], asked: argparse.Namespace, work: Path) -> dict[Cell, dict[str, list[Reading]]]:
-    """Every round measures every system in every cell, in an order that turns by one each round."""
+def measure(running: list[Any], asked: argparse.Namespace, work: Path) -> Readings:
+    """Every system in every cell, in turn; a large picture is sent for twice as long."""
     seconds = asked.seconds or (4 if asked.quick else 8)
     bodies = {name: work / f"{name}.jpg" for name in SIZES}
     for name, (width, height) in SIZES.items():
         bodies[name].write_bytes(pictures.sample_jpeg(width, height))
-    readings: dict[Cell, dict[str, list[Reading]]] = {cell: {system.name: [] for system in running} for cell in CELLS}
-    for turn in range(asked.rounds):
-        for workload, clients in CELLS:
-            for system in running[turn % len(running) :] + running[: turn % len(running)]:
-                long = seconds * 2 if workload == "12M" and isinstance(system, Http) else seconds
-                reading = system.load(asked.tool, bodies[workload], clients, long)
-                readings[workload, clients][system.name].append(reading)
-                failed = f", {reading.failed} FAILED" if reading.failed else ""
-                say(f"round {turn + 1}: {workload}, {clients} clients, {system.name}: {reading.rps:.1f} a second{failed}")
-    return readings
+    by_name = {system.name: system for system in running}
+
+    def one(cell: Cell, name: str) -> Reading:
+        system, (workload, clients) = by_name[name], cell
+        long = seconds * 2 if workload == "12M" and isinstance(system, Http) else seconds
+        return system.load(asked.tool, bodies[workload], clients, long)
+
+    return in_turn(CELLS, list(by_name), one, asked.rounds, say=say)
 
 
 def show(result: dict[str, Any]) -> None:
@@ -115,46 +113,35 @@ def show(result: dict[str, Any]) -> None:
         out().print(f"poison, {system}: {found['innocent_lost']} of {found['innocent']} innocent lost", highlight=False)
 
 
-def main() -> int:
-    """Compare; 1 where a system cannot be started."""
-    asked, started = arguments(), []
-    with tempfile.TemporaryDirectory(prefix="slotwise-compare-") as name:
-        work = Path(name)
-        try:
-            for system in systems(asked, work):
-                say(f"starting {system.name}")
-                started.append(system)
-                system.start()
-            readings = measure(started, asked, work)
-            good = (work / "720.jpg").read_bytes()
-            poison = {system.name: system.poison(good) for system in started if isinstance(system, Http)}
-        except (SlotwiseError, RuntimeError) as error:
-            err().print(f"error: {error}", highlight=False)
-            return 1
-        finally:
-            for system in started:
-                system.stop()
+def compare(asked: argparse.Namespace, work: Path) -> dict[str, Any]:
+    """Start every system, measure all of them in turn, poison the servers; RuntimeError where one cannot be started."""
+    with ExitStack() as stack:
+        running = systems(asked, work)
+        for system in running:
+            say(f"starting {system.name}")
+            stack.callback(system.stop)
+            system.start()
+        table = rows(measure(running, asked, work))
+        good = (work / "720.jpg").read_bytes()
+        poison = {system.name: system.poison(good) for system in running if isinstance(system, Http)}
     ours = [found for system, found in poison.items() if system.startswith("slotwise-")]
     poison["slotwise"] = {key: sum(found[key] for found in ours) for key in ours[0]}
-    table = rows(readings)
     how = {"tool": asked.tool, "batch_size": asked.batch_size, "max_batch_delay_ms": asked.delay, "workers": asked.workers}
-    result: dict[str, Any] = {"machine": {**machine(), **how}, "rows": table, "ratios": ratios(table)}
-    result["poison"] = poison
-    if asked.json:
-        asked.json.write_text(json.dumps(result, indent=2) + "\n", "utf-8")
+    return {"machine": how, "rows": table, "ratios": ratios(table), "poison": poison}
+
+
+def main() -> int:
+    """Compare; 1 where a system cannot be started."""
+    asked = arguments()
+    result = measured(lambda work: compare(asked, work), asked.json)
+    if result is None:
+        return 1
     if asked.figure:
-        draw(
-            table,
-            asked.figure,
-            f"ResNet-18 on {result['machine']['cores']} cores ({result['machine']['cpu']}), {asked.rounds} rounds",
-        )
+        where = f"{result['machine']['cores']} cores ({result['machine']['cpu']})"
+        draw(result["rows"], asked.figure, f"ResNet-18 on {where}, {asked.rounds} rounds")
     show(result)
     return 0
 
 
 if __name__ == "__main__":
-    try:
-        with interruptible():
-            sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    exit_with(main)

@@ -1,16 +1,24 @@
 #!/bin/sh
 # Make .venv and install one set of packages into it: setup.sh serve | test
+# Every version is the one in constraints.txt; setup.sh constraints writes that file anew, from an environment of its own.
 # Quick when nothing changed. pip's own settings hold (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS, ...).
 set -eu
 cd "$(dirname "$0")/.."
 set_name=$1
 python=${PYTHON:-python3}
 log=.slotwise/setup.log
-stamp=.venv/.slotwise-$set_name
+venv=.venv
+pinned="--constraint constraints.txt"
+if [ "$set_name" = constraints ]; then
+    venv=.slotwise/constraints-venv
+    pinned=
+    rm -rf "$venv"
+fi
+stamp=$venv/.slotwise-$set_name
 
 fail() { printf 'error: %s\nhint: %s\n' "$1" "$2" >&2; exit 1; }
 
-wanted=$(cat pyproject.toml scripts/setup.sh | cksum)
+wanted=$(cat pyproject.toml constraints.txt scripts/setup.sh | cksum)
 [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ] && exit 0
 
 command -v "$python" >/dev/null || fail "there is no $python" "install Python 3.11 or newer (apt-get install python3), or set PYTHON"
@@ -21,13 +29,13 @@ command -v "$python" >/dev/null || fail "there is no $python" "install Python 3.
 
 case $set_name in
     serve) extras=torchserve,onnx,gateway,digits ;;
-    test) extras=torchserve,onnx,openvino,text,gateway,tune,digits,test,dev ;;
-    *) fail "there is no set $set_name" "sets: serve, test" ;;
+    test | constraints) extras=torchserve,onnx,openvino,text,gateway,tune,digits,test,dev ;;
+    *) fail "there is no set $set_name" "sets: serve, test, constraints" ;;
 esac
 
 mkdir -p .slotwise
-[ -x .venv/bin/python ] || "$python" -m venv .venv
-pip=".venv/bin/python -m pip install --disable-pip-version-check --quiet"
+[ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
+pip="$venv/bin/python -m pip install --disable-pip-version-check --quiet $pinned"
 
 step() { # step TEXT COMMAND...: one line a step, the output goes to the log
     text=$1; shift
@@ -49,20 +57,28 @@ step() { # step TEXT COMMAND...: one line a step, the output goes to the log
 }
 
 : >"$log"
-echo "Installing what '$set_name' needs into .venv"
+echo "Installing what '$set_name' needs into $venv"
 case $set_name in
     serve) echo "(downloads about 0.5 GB with a CPU build of torch, 3 GB with torch's default Linux build; see README)" ;;
-    test) echo "(downloads about 1 GB with a CPU build of torch, 3.5 GB with torch's default Linux build; see README)" ;;
+    *) echo "(downloads about 1 GB with a CPU build of torch, 3.5 GB with torch's default Linux build; see README)" ;;
 esac
 # torch comes first and exactly, so that nothing that is installed later pulls another build of it
 step "torch 2.13.0" $pip torch==2.13.0
-if [ "$set_name" = test ]; then
+if [ "$set_name" != serve ]; then
     step "torchvision 0.28.0" $pip torchvision==0.28.0 torch==2.13.0
 fi
 step "slotwise and its libraries ($extras)" $pip -e ".[$extras]" torch==2.13.0
-if [ "$set_name" = test ]; then
+if [ "$set_name" != serve ]; then
     # its requirements are those of 2021; nothing of them is imported by the server
     step "Multi Model Server 1.1.11" $pip --no-deps multi-model-server==1.1.11
+fi
+if [ "$set_name" = constraints ]; then
+    # without the build's own suffix (+cpu): which build of torch it is, whoever installs decides
+    "$venv/bin/python" -m pip list --disable-pip-version-check --format=freeze --exclude slotwise --exclude pip |
+        sed 's/+.*//' | { echo "# The versions that are tested together; written by \`make constraints\`."; sort -f; } >constraints.partial
+    mv constraints.partial constraints.txt
+    rm -rf "$venv"
+    exit 0
 fi
 echo "$wanted" >"$stamp"
 [ "$set_name" = serve ] || echo "$wanted" >.venv/.slotwise-serve

@@ -1,3 +1,3 @@
 """Slotwise: every request keeps its slot."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

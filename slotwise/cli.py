@@ -1,6 +1,7 @@
 """One command, `slotwise`; its subcommands carry the management API's words.
 
-Exit codes: 0 done, 1 failed (one line and a hint), 2 wrong usage or a target that was not met.
+Exit codes: 0 done, 1 failed (one line and a hint), 2 wrong usage or a target that was not met, 130 stopped by a signal.
+What takes time to import is imported in `main`, once signals are taken care of.
 """
 
 from __future__ import annotations
@@ -8,14 +9,20 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
+from typing import TYPE_CHECKING
 
-import typer
-
-from slotwise import __version__, commands
+from slotwise import __version__, commands, interrupts
 from slotwise.errors import EXTRAS, SlotwiseError, missing_package
+
+if TYPE_CHECKING:
+    import typer
+
+STOPPED = 130
 
 
 def _version(wanted: bool) -> None:
+    import typer
+
     if wanted:
         typer.echo(__version__)
         raise typer.Exit
@@ -23,6 +30,8 @@ def _version(wanted: bool) -> None:
 
 def build_app() -> typer.Typer:
     """The whole command line, with the commands of every module in `slotwise.commands`."""
+    import typer
+
     app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
     @app.callback()
@@ -48,18 +57,32 @@ def _said(problem: SlotwiseError | ModuleNotFoundError | OSError) -> SlotwiseErr
 
 
 def main() -> None:
-    """Run the command line; what a person can do something about becomes one line, a hint and exit code 1."""
+    """Run the command line and exit; what a person can do something about becomes one line, a hint and exit code 1."""
+    interrupts.install()
+    code = _exit_code()
+    interrupts.over()
+    sys.exit(code)
+
+
+def _exit_code() -> int | str | None:
+    """Run the command line; held at its end, so that no signal comes between the outcome and the exit code."""
     try:
-        build_app()()
+        with interrupts.let_through():
+            build_app()()
     except (SlotwiseError, ModuleNotFoundError, OSError) as problem:
         error = _said(problem)
         sys.stderr.write(f"error: {error.message}\n")
         if error.hint:
             sys.stderr.write(f"hint: {error.hint}\n")
-        sys.exit(1)
+        return 1
     except KeyboardInterrupt:
         sys.stderr.write("stopped\n")
-        sys.exit(130)
+        return STOPPED
+    except SystemExit as end:
+        if end.code == STOPPED:  # typer has turned the KeyboardInterrupt into this
+            sys.stderr.write("stopped\n")
+        return end.code
+    return 0
 
 
 if __name__ == "__main__":

@@ -116,7 +116,10 @@ class Weights(_Section):
 
 
 class ModelSpec(_Section):
-    """One model.toml. `files`: what else goes into the archive (files or folders); `options`: for the handler alone."""
+    """One model.toml. `files`: what else goes into the archive (files or folders); `options`: for the handler alone.
+
+    hedge: the gateway may send a request a second time when its answer is late; false where answering has side effects.
+    """
 
     name: Annotated[str, AfterValidator(_named)]
     version: str = Field("1.0", pattern=r"^[0-9]+(\.[0-9]+)*$")
@@ -129,6 +132,7 @@ class ModelSpec(_Section):
     input: Input = Input()
     weights: Weights = Weights()
     options: dict[str, Any] = {}
+    hedge: bool = True
     profiles: dict[str, dict[str, Any]] = {}
 
     def content(self) -> list[str]:

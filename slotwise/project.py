@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 
 from slotwise.errors import SlotwiseError
+from slotwise.interrupts import held
 
 PACKAGE = Path(__file__).resolve().parent
 
@@ -55,7 +56,8 @@ def own_folder(folder: Path) -> Path:
         return folder
     copy = Path.cwd() / "models" / folder.name
     if not copy.exists():
-        shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        with held():  # half a copy would be taken for a whole one
+            shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("__pycache__"))
     return copy
 
 

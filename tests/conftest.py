@@ -11,7 +11,7 @@ settings.register_profile("here", deadline=None, suppress_health_check=[HealthCh
 settings.register_profile("ci", parent=settings.get_profile("here"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
 
-LONGEST = ("tests/server/test_replicas.py", "tests/server/test_tune.py")
+LONGEST = ("tests/server/test_replicas.py", "tests/server/test_tune.py", "tests/server/test_gateway.py", "tests/test_docs.py")
 
 
 @pytest.hookimpl(trylast=True)

@@ -12,11 +12,11 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
+from measuring.rounds import Reading
 
 from slotwise.bench import load_tools
 from slotwise.bench.bodies import Body
@@ -32,16 +32,6 @@ HERE = Path(__file__).parent
 BOUNDARY = "slotwise-comparison"
 WARM_UP = 4
 STOCK_SETTINGS = {"log_level": "INFO", "request_log": "true", "metrics_mode": "log", "async_logging": "false"}
-
-
-@dataclass(frozen=True)
-class Reading:
-    """One round of one system: answers a second, and what half and 99% of the clients waited at most (None: no clients)."""
-
-    rps: float
-    p50_ms: float | None = None
-    p99_ms: float | None = None
-    failed: int = 0
 
 
 class Http:
@@ -66,8 +56,7 @@ class Http:
         ask(WARM_UP)
         measured = load_tools.measure(tool, self.target, [sent], Plan(clients, seconds, warm_up_s=0))
         ask(1)
-        failed = sum(measured.errors.values())
-        return Reading(measured.req_s, measured.p50_ms, measured.p99_ms, failed)
+        return Reading.of(measured)
 
     def poison(self, good: bytes, requests: int = 64) -> dict[str, int]:
         """32 clients at once, one body in eight is no picture: how many of the others are not answered with 200."""

@@ -22,6 +22,7 @@ from slotwise import project
 from slotwise.archive.packaging import DIGESTS, MANIFEST, pack
 from slotwise.archive.zip_safety import check_entries
 from slotwise.errors import SlotwiseError
+from slotwise.interrupts import held
 from slotwise.model_spec import load_spec
 
 if TYPE_CHECKING:
@@ -95,11 +96,12 @@ def build(
     out_dir = out_dir or project.model_store()
     out_dir.mkdir(parents=True, exist_ok=True)
     archive = out_dir / f"{spec.name}.mar"
-    pack(spec, sources, archive)
-    about = {"model": spec.name, "version": spec.version, "archive": archive.name, "weights": weights}
-    size = {"size_bytes": archive.stat().st_size, "sha256": file_sha256(archive)}
-    report = {**about, **size, "build_s": round(time.monotonic() - started, 1), "measured": measured}
-    (out_dir / f"{spec.name}.report.json").write_text(json.dumps(report, indent=2) + "\n", "utf-8")
+    with held():  # the archive and its report, or neither
+        pack(spec, sources, archive)
+        about = {"model": spec.name, "version": spec.version, "archive": archive.name, "weights": weights}
+        size = {"size_bytes": archive.stat().st_size, "sha256": file_sha256(archive)}
+        report = {**about, **size, "build_s": round(time.monotonic() - started, 1), "measured": measured}
+        (out_dir / f"{spec.name}.report.json").write_text(json.dumps(report, indent=2) + "\n", "utf-8")
     return archive
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from slotwise import __version__, project
 from slotwise.errors import SlotwiseError, missing_package
+from slotwise.interrupts import held
 from slotwise.model_spec import ModelSpec
 
 CREATED_ON = "01/01/1980 00:00:00"  # the archiver would stamp the time; zip's own epoch keeps two builds identical
@@ -34,7 +35,7 @@ RESERVED = ("MAR-INF", "slotwise", "slotwise.json", "examples")
 
 def pack(spec: ModelSpec, sources: list[Path], archive: Path) -> None:
     """Write `archive`; files are looked for in `sources`, the first that has one wins. The archive appears at once or not."""
-    with tempfile.TemporaryDirectory(prefix="slotwise-build-") as name:
+    with held(), tempfile.TemporaryDirectory(prefix="slotwise-build-") as name:  # it takes a second or two
         work = Path(name)
         stage = work / "stage"
         handler = _stage(spec, sources, stage)
@@ -106,7 +107,7 @@ def _run_archiver(spec: ModelSpec, handler: Path, work: Path) -> Path:
     command = [sys.executable, "-m", "model_archiver.model_packaging", "--model-name", spec.name, "--version", spec.version]
     command += ["--handler", str(handler), "--extra-files", "stage", "--export-path", "out", "--archive-format", "no-archive"]
     environ = {**os.environ, "TMPDIR": str(work / "tmp")}
-    done = subprocess.run(command, cwd=work, env=environ, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=work, env=environ, capture_output=True, text=True, start_new_session=True)
     if "No module named" in done.stderr and "model_archiver" in done.stderr:
         raise missing_package("model_archiver", "building")
     if done.returncode:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise import console, project
 from slotwise.errors import SlotwiseError, missing_package
+from slotwise.interrupts import held, let_through
 from slotwise.model_spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -37,14 +38,12 @@ def made(folder: Path, spec: ModelSpec, weights: str | None, progress: Progress)
     out = shelf / _key(folder, spec, weights)
     with _locked(shelf / ".lock"):
         if not (out / "measured.json").is_file():
-            partial = shelf / f"{out.name}.partial"
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir()
-            console.say(f"{spec.name}: running its make.py (once; the result is kept)")
-            measured = _call(folder / "make.py", partial, weights, progress)
-            (partial / "measured.json").write_text(json.dumps(measured, indent=2, default=float), "utf-8")
-            shutil.rmtree(out, ignore_errors=True)
-            partial.rename(out)
+            with _partial(shelf / f"{out.name}.partial") as partial:
+                console.say(f"{spec.name}: running its make.py (once; the result is kept)")
+                measured = _call(folder / "make.py", partial, weights, progress)
+                (partial / "measured.json").write_text(json.dumps(measured, indent=2, default=float), "utf-8")
+                shutil.rmtree(out, ignore_errors=True)
+                partial.rename(out)
     return out, json.loads((out / "measured.json").read_text("utf-8"))
 
 
@@ -86,6 +85,19 @@ def _key(folder: Path, spec: ModelSpec, weights: str | None) -> str:
         if file.is_file():
             digest.update(f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}\n".encode())
     return digest.hexdigest()[:16]
+
+
+@contextmanager
+def _partial(folder: Path) -> Iterator[Path]:
+    """An empty folder that is gone afterwards, unless it was renamed."""
+    with held():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        try:
+            with let_through():
+                yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

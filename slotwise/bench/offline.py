@@ -11,6 +11,10 @@ from pathlib import Path
 from slotwise.archive.local import LocalModel
 from slotwise.bench.bodies import Body
 from slotwise.errors import SlotwiseError
+from slotwise.interrupts import held, let_through
+from slotwise.model_spec import load_spec
+from slotwise.profiles.profile import load_profile
+from slotwise.project import model_folder, model_store
 
 LEAST_REPEATS = 5
 
@@ -71,7 +75,7 @@ def measure(
     """
     found = []
     sent = [(body.data, {"content-type": body.content_type}) for body in bodies]
-    with LocalModel(archive, batch_size=batch_sizes[0], environ=environ) as model:
+    with held(), LocalModel(archive, batch_size=batch_sizes[0], environ=environ) as model, let_through():
         for turn, n in enumerate(batch_sizes):
             if turn:
                 model.start(n)
@@ -99,19 +103,12 @@ def archive_of(model: str) -> Path:
     """The archive to time: a .mar file, or the built archive of a model given by its name."""
     if model.endswith(".mar"):
         return Path(model)
-    from slotwise.model_spec import load_spec
-    from slotwise.project import model_folder, model_store
-
     built = model_store() / f"{load_spec(model_folder(model)).name}.mar"
     if not built.is_file():
         raise SlotwiseError(f"{model} is not built", f"`slotwise build {model}` makes {built.name}")
     return built
 
 
-def environment(profile: str, sets: Sequence[str] = ()) -> dict[str, str]:
-    """What a server started with this profile and these `--set KEY=VALUE` tells its workers."""
-    from slotwise.commands.server import pairs
-    from slotwise.profiles.profile import load_profile
-
-    overrides = pairs(sets)
+def environment(profile: str, overrides: Mapping[str, str]) -> dict[str, str]:
+    """What a server started with this profile and these overrides (`--set`) tells its workers."""
     return load_profile(profile, overrides).environment(overrides)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from slotwise.errors import SlotwiseError
+from slotwise.interrupts import handed_to, wanted
 
 Result = TypeVar("Result")
 
@@ -139,4 +140,19 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
 
         factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
-        return runner.run(work)
+        loop, task = runner.get_loop(), None
+
+        def end() -> None:
+            if task is not None:
+                loop.call_soon_threadsafe(task.cancel)
+
+        async def endable() -> Result:
+            nonlocal task
+            task = asyncio.current_task()
+            if wanted():
+                work.close()
+                raise asyncio.CancelledError
+            return await work
+
+        with handed_to(end):  # a KeyboardInterrupt in one of many tasks would be reported by the others
+            return runner.run(endable())

@@ -131,8 +131,8 @@ def check(
             raise SlotwiseError(f"{path.name} carries no example to ask with", hint)
         subject = Subject(path, info, examples, batch_size, profile, timeout_s, folder)
         with ThreadPoolExecutor(len(kinds)) as pool:
-            asked = {kind: pool.submit(_ask, subject, kind, progress) for kind in kinds}
             try:
+                asked = {kind: pool.submit(_ask, subject, kind, progress) for kind in kinds}
                 return Report(str(path), kinds, {kind: future.result() for kind, future in asked.items()})
             except BaseException:
                 subject.stop()

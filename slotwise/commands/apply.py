@@ -37,7 +37,6 @@ def apply(
     """Bring a running server to a profile: scale its workers, or restart it with its models; go back where that fails."""
     from slotwise.deploy.apply import carry_out
     from slotwise.deploy.drift import differences
-    from slotwise.server.serving import interruptible
 
     state, declared = _compare(name, profile, set_, server)
     found = differences(state, declared)
@@ -45,8 +44,7 @@ def apply(
         if not as_json:
             typer.echo("\n".join(str(difference) for difference in found))
         _ask(state, found, yes)
-        with interruptible():
-            carry_out(state, declared, found, say)
+        carry_out(state, declared, found, say)
         state, declared = _compare(name, profile, set_, server)
     emit(
         {**_as_json(state, declared, found), "applied": bool(found)},

@@ -78,12 +78,11 @@ def check(
 
     from slotwise.check.real_worker import SERVERS
     from slotwise.check.run import SENTENCES, check
-    from slotwise.server.serving import interruptible
 
     if server not in (None, *SERVERS):
         raise typer.BadParameter(f"{server!r} is not one of {', '.join(SERVERS)}", param_hint="--server")
     servers = [server] if server else list(SERVERS)
-    with interruptible(), progress() as shown:
+    with progress() as shown:
         task = shown.add_task("checking", total=len(servers) * len(SENTENCES))
 
         def advance(kind: str, promise: str) -> None:

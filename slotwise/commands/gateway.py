@@ -23,6 +23,7 @@ def gateway(
     max_in_flight: Annotated[int, typer.Option(min=0, help="Requests of a model at the server; 0: two batches a worker.")] = 0,
     max_queued: Annotated[int, typer.Option(min=-1, help="Requests of a model that wait here; -1: a batch a worker.")] = -1,
     drain_delay_s: Annotated[float, typer.Option(min=0, help="After SIGTERM, still accept this long while not ready.")] = 1.0,
+    hedge: Annotated[bool, typer.Option("--hedge/--no-hedge", help="Send a request again when its answer is late.")] = True,
     detach: Annotated[bool, typer.Option("--detach", help="Run in the background; `slotwise stop` ends it.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -44,7 +45,8 @@ def gateway(
             "--max-queued": max_queued,
             "--drain-delay-s": drain_delay_s,
         }
-        record = running(name) or start_detached(name, [str(part) for option in options.items() for part in option])
+        arguments = [str(part) for option in options.items() for part in option] + ([] if hedge else ["--no-hedge"])
+        record = running(name) or start_detached(name, arguments)
         emit({"page": record.page, "url": record.url, "pid": record.pid}, as_json, lambda: f"page: {record.page}")
         return
     from slotwise.gateway.gateway import Options
@@ -53,6 +55,6 @@ def gateway(
     serve(
         name,
         Listen(host, port, translation_port, drain_delay_s),
-        Options(timeout_s=timeout_s, in_flight=max_in_flight, queued=max_queued),
+        Options(timeout_s=timeout_s, in_flight=max_in_flight, queued=max_queued, hedge=hedge),
         say,
     )

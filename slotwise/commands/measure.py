@@ -131,6 +131,7 @@ def _offline(
     from dataclasses import asdict
 
     from slotwise.bench import offline, report
+    from slotwise.commands.server import pairs
 
     found: list[offline.Timed] = []
     with progress() as shown:
@@ -140,7 +141,7 @@ def _offline(
             bodies,
             sizes,
             seconds=seconds,
-            environ=offline.environment(profile, sets),
+            environ=offline.environment(profile, pairs(sets)),
             done=lambda timed: shown.advance(task),
         )
     line = offline.fit([(t.n, t.batch_ms) for t in found])

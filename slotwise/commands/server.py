@@ -44,34 +44,36 @@ def serve(
     """Start a server with these models, ready to answer; archives that are missing are built first."""
     import os
 
-    from slotwise import project
+    from slotwise import interrupts, project
     from slotwise.deploy.deploy import obtain, preloaded
     from slotwise.profiles.ports import Ports
     from slotwise.profiles.profile import from_environment, load_profile
     from slotwise.server.lifecycle import check_can_start, start
     from slotwise.server.lifecycle import stop as stop_server
-    from slotwise.server.serving import interruptible, until_it_ends
+    from slotwise.server.serving import until_it_ends
 
     overrides = {**from_environment(os.environ), **pairs(set_ or [])}
     wanted, ports, store = load_profile(profile, overrides, {}), Ports.at(port), project.model_store()
     check_can_start(name, server, ports)  # before an archive is built, which may take minutes
     archives = [obtain(model, store, say=say) for model in models or []]
-    with interruptible():
-        say(f"starting {server}")
-        loaded = None if wanted.model_api else preloaded(archives, wanted, overrides)
+    say(f"starting {server}")
+    loaded = None if wanted.model_api else preloaded(archives, wanted, overrides)
+    with interrupts.held():
         record = start(name, server, wanted, model_store=store, ports=ports, overrides=overrides, models=loaded)
         try:
-            live = [_deploy(record, info, wanted) for info in archives]
-            emit(_as_json(record, live), as_json, lambda: _show(record, live))
+            with interrupts.let_through():
+                live = [_deploy(record, info, wanted) for info in archives]
+                emit(_as_json(record, live), as_json, lambda: _show(record, live))
             if detach:
+                interrupts.settle()
                 return
-            say("Ctrl-C stops it")
+            say("Ctrl-C stops it")  # from here on a signal is held: it ends the wait
             until_it_ends(record)
         except BaseException:
             stop_server(record)
             raise
         stop_server(record)
-    say("stopped")
+        say("stopped")
 
 
 def stop(name: Annotated[str, typer.Argument(help="The server's name.")] = "default", as_json: Json = False) -> None:

@@ -53,24 +53,24 @@ def tune(
 
     What is registered there is not touched. Exit code 2: no setting meets the target; the closest is named.
     """
-    from slotwise.server.serving import interruptible
+    from slotwise.interrupts import held
 
-    with interruptible():
-        if study:
-            _study(model, body, seconds, directory, as_json)
-            return
-        if apply:
-            from slotwise.server.record import need
-            from slotwise.tune.apply import check_own
+    if study:
+        _study(model, body, seconds, directory, as_json)
+        return
+    if apply:
+        from slotwise.server.record import need
+        from slotwise.tune.apply import check_own
 
-            check_own(need(name))
-        outcome = _tuned(model, body, slo_p99_ms, clients, objective, engines, max_trials, seconds, tool, name)
-    page = _written(outcome, directory)
+        check_own(need(name))
+    outcome = _tuned(model, body, slo_p99_ms, clients, objective, engines, max_trials, seconds, tool, name)
     changed: list[str] = []
-    if apply and outcome.winner:
-        from slotwise.tune.apply import apply as write
+    with held():  # the report and the profile are written whole
+        page = _written(outcome, directory)
+        if apply and outcome.winner:
+            from slotwise.tune.apply import apply as write
 
-        changed = write(outcome.winner, outcome.order.model, outcome.machine["profile"], outcome.machine["cores"])
+            changed = write(outcome.winner, outcome.order.model, outcome.machine["profile"], outcome.machine["cores"])
     emit({**outcome.as_json(), "report": str(page), "applied": changed}, as_json, lambda: _show(outcome, page, changed))
     if outcome.winner is None:
         raise typer.Exit(2)
@@ -143,10 +143,12 @@ def _show(outcome: Outcome, page: Path, changed: list[str]) -> Any:
 
 def _study(model: str, body: list[Path] | None, seconds: float, directory: Path | None, as_json: bool) -> None:
     from slotwise import project
+    from slotwise.interrupts import held
     from slotwise.tune.study import render, run, write
 
     found = run(model, body, seconds, say)
-    page = write(found, directory or project.state_root() / "tune" / f"{found.model}-batching")
+    with held():
+        page = write(found, directory or project.state_root() / "tune" / f"{found.model}-batching")
     emit({**found.as_json(), "report": str(page)}, as_json, lambda: render(found, page))
 
 

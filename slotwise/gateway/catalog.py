@@ -31,7 +31,7 @@ DRAWABLE_SIDE = 32  # pictures this small are drawn by hand more easily than fou
 class Card:
     """`takes`: picture, translation, tensor, or file when nothing is known. `examples`: by name.
 
-    draw: what is drawn by hand can be sent; as a tensor it is `side` by `side`.
+    draw: what is drawn by hand can be sent; as a tensor it is `side` by `side`. hedge: a late request may be sent again.
     """
 
     takes: str = "file"
@@ -40,6 +40,7 @@ class Card:
     side: int = 0
     languages: list[str] = field(default_factory=list)
     examples: dict[str, Body] = field(default_factory=dict)
+    hedge: bool = True
 
 
 def card(name: str, archive: Path) -> Card:
@@ -62,6 +63,7 @@ def _card(name: str, archive: Path | None, _changed: int) -> Card:
         side=shape[-1] if shape else 0,
         languages=languages if takes == "translation" else [],
         examples=_examples(str(archive) if archive else name),
+        hedge=bool(spec.get("hedge", True)),
     )
 
 

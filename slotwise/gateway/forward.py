@@ -1,7 +1,7 @@
 """The hot path: a request in, the server's answer out.
 
-Inference is idempotent and the body stays in memory until it is answered, so a broken connection, or a 5xx that no
-slot wrote (a dead worker), is tried once more within the deadline. A slot's own error is an answer like any other.
+Inference is idempotent and the body stays in memory until it is answered. So what breaks is tried once more, and what is
+late is asked for again beside the first, within the deadline (race.py). A slot's own error is an answer like any other.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from slotwise.gateway import replies
 from slotwise.gateway.ask import Ask, Receive, Scope
 from slotwise.gateway.gateway import Gateway
 from slotwise.gateway.limits import ClientGone
+from slotwise.gateway.race import Race
 from slotwise.gateway.replies import Headers, Refused
-from slotwise.gateway.upstream import Answer, Upstream
+from slotwise.gateway.upstream import Answer, Broken, Upstream
 
 log = logging.getLogger("slotwise.gateway")
 
@@ -67,39 +68,26 @@ class Forward:
         limit = self.gateway.limit(ask.model)
         await limit.enter(ask.left_s, receive)
         try:
-            return await self._ask_twice(ask)
+            return await Race(ask, lambda fresh: self._attempt(ask, fresh)).run()
         finally:
             limit.leave()
 
-    async def _ask_twice(self, ask: Ask) -> Answer:
-        """The server's answer; one more try where the server, not a slot, failed."""
-        answer, broken = await self._ask(ask, fresh=False)
-        if broken or (answer and answer.status >= 500 and not answer.from_slot):
-            self.gateway.metrics.retries.labels(self.gateway.label(ask.model)).inc()
-            log.warning("%s %s retried: %s", ask.identity, ask.model, broken or (answer and answer.status))
-            again, broken = await self._ask(ask, fresh=True)
-            answer = again or answer
-        if answer is None:
-            raise Refused(502, "the model server cannot be reached")
-        return answer
-
-    async def _ask(self, ask: Ask, fresh: bool) -> tuple[Answer | None, str]:
-        """One try: the answer, or how the connection broke. Raises Refused (502, 504)."""
+    async def _attempt(self, ask: Ask, fresh: bool) -> Answer:
+        """Send the request once. Raises Broken where the connection failed, Refused (502, 504)."""
         upstream = self.gateway.upstream
         if upstream is None:
             raise Refused(502, "no model server is running")
         try:
-            answer = await self._send_with_token(upstream, ask, fresh)
-        except aiohttp.ClientError as error:
-            return None, type(error).__name__
+            return await self._send_with_token(upstream, ask, fresh)
+        except aiohttp.ClientError as error:  # before TimeoutError: a connection that takes too long is both
+            raise Broken(type(error).__name__) from error
         except TimeoutError:
             raise Refused(504, "the model server did not answer before the deadline") from None
         except OSError as error:
-            return None, type(error).__name__
+            raise Broken(type(error).__name__) from error
         except SlotwiseError as error:
             log.warning("%s %s", ask.identity, error)
-            return Answer(503, [], b"the model server's token could not be renewed"), ""
-        return answer, ""
+            return Answer(503, [], b"the model server's token could not be renewed")
 
     async def _send_with_token(self, upstream: Upstream, ask: Ask, fresh: bool) -> Answer:
         if ask.left_s <= 0:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from slotwise.errors import SlotwiseError
 from slotwise.gateway.backend import MAX_BODY_BYTES, Backend
 from slotwise.gateway.catalog import Card, card
+from slotwise.gateway.hedging import Hedging
 from slotwise.gateway.limits import Held, Limit
 from slotwise.gateway.metrics import Metrics
 from slotwise.gateway.upstream import Upstream
@@ -41,6 +42,7 @@ class Options:
     max_held_bytes: int = 256 * 2**20
     in_flight: int = 0
     queued: int = -1
+    hedge: bool = True
 
 
 @dataclass
@@ -59,6 +61,7 @@ class Gateway:
         self.metrics = Metrics()
         self.held = Held(self.options.max_held_bytes)
         self._limits: dict[str, Limit] = {}
+        self._hedging: dict[str, Hedging] = {}
         self._retired: set[Upstream] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._lock = asyncio.Lock()
@@ -75,6 +78,10 @@ class Gateway:
     def limit(self, model: str) -> Limit:
         """The limit that a request to `model` is under."""
         return self._limits[self.label(model)]
+
+    def hedging(self, model: str) -> Hedging:
+        """When an answer of that model is late, and whether it may be asked for again."""
+        return self._hedging[self.label(model)]
 
     # What it shows.
 
@@ -104,7 +111,11 @@ class Gateway:
         """What a model takes; a model that the server does not have takes nothing."""
         if self.upstream is None or model not in self.models:
             return Card()
-        return card(model, self.upstream.record.model_store / Path(self.models[model].archive).name)
+        return self._card(self.models[model], self.upstream.record)
+
+    @staticmethod
+    def _card(model: LiveModel, record: ServerRecord) -> Card:
+        return card(model.name, record.model_store / Path(model.archive).name)
 
     def _load(self, model: str) -> dict[str, int]:
         limit = self._limits[model]
@@ -178,6 +189,7 @@ class Gateway:
             if record is None:
                 raise SlotwiseError("no server is running")
             found = await asyncio.to_thread(self.backend.models, record)
+            cards = await asyncio.to_thread(lambda: [self._card(model, record) for model in found])
         except (SlotwiseError, OSError) as error:
             if self.reachable:
                 log.warning("the model server does not answer: %s", error)
@@ -185,8 +197,9 @@ class Gateway:
         else:
             self.reachable = True
             self.models = {model.name: model for model in found}
-            for model in found:
+            for model, shown in zip(found, cards, strict=True):
                 self._limit(model.name)
+                self._hedging[model.name].enabled = self.options.hedge and shown.hedge
         self.metrics.up.set(self.reachable)
         self._models_at = time.monotonic()
 
@@ -200,6 +213,7 @@ class Gateway:
             self._limits[name].resize(in_flight, queued)
         else:
             self._limits[name] = Limit(in_flight, queued)
+            self._hedging[name] = Hedging(self.options.hedge)
             self.metrics.watch(name, self._limits[name])
 
     async def close(self) -> None:

@@ -33,9 +33,14 @@ class Limit:
         """How many requests wait for a place."""
         return len(self._waiting)
 
+    @property
+    def full(self) -> bool:
+        """Whether a request that came now would be refused."""
+        return self.running >= self.in_flight_max and len(self._waiting) >= self.queue_max
+
     def refuse_if_full(self) -> None:
         """Raise the 429 that a request would get now."""
-        if self.running >= self.in_flight_max and len(self._waiting) >= self.queue_max:
+        if self.full:
             raise Refused(429, "the queue of this model is full, try again later", retry_after_s=1)
 
     async def enter(self, timeout_s: float, receive: Receive) -> None:

@@ -26,6 +26,8 @@ class Metrics:
             "slotwise_batch_size", "Requests in the batch of an answer.", model, buckets=ROWS, registry=r
         )
         self.retries = Counter("slotwise_retries", "Requests sent a second time.", model, registry=r)
+        self.hedges = Counter("slotwise_hedges", "Further copies of requests whose answer was late.", model, registry=r)
+        self.hedge_wins = Counter("slotwise_hedge_wins", "Hedges that were answered first.", model, registry=r)
         self.sheds = Counter("slotwise_sheds", "Requests refused with 429.", model, registry=r)
         self.requests = Counter("slotwise_requests", "Requests by status.", ["model", "status"], registry=r)
         self.up = Gauge("slotwise_server_up", "1 while the model server answers.", registry=r)

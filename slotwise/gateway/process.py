@@ -16,6 +16,7 @@ import psutil
 
 from slotwise import project
 from slotwise.errors import SlotwiseError
+from slotwise.interrupts import held, let_through, settle
 
 START_TIMEOUT_S = 60.0
 STOP_GRACE_S = 5.0
@@ -113,7 +114,7 @@ def stop(name: str = "default") -> bool:
 def start_detached(name: str, arguments: list[str]) -> GatewayRecord:
     """Start `slotwise gateway ARGUMENTS` on its own and wait until it answers; its output goes to gateway.log."""
     log = project.state_dir(name) / "gateway.log"
-    with log.open("wb") as output:
+    with held(), log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "slotwise.cli", "gateway", *arguments],
             stdin=subprocess.DEVNULL,
@@ -121,6 +122,25 @@ def start_detached(name: str, arguments: list[str]) -> GatewayRecord:
             stderr=output,
             start_new_session=True,
         )
+        try:
+            with let_through():
+                record = _answering(name, process)
+            if record is not None:
+                settle()
+                return record
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+    if process.poll() is None:
+        process.kill()
+    lines = [line for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
+    said = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), (lines or ["no output"])[-1])
+    raise SlotwiseError(f"the gateway did not start: {said}", f"its output is in {log}")
+
+
+def _answering(name: str, process: subprocess.Popen[bytes]) -> GatewayRecord | None:
+    """The gateway's record, once it answers; None where it ends or takes too long."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline and process.poll() is None:
         record = running(name)
@@ -129,8 +149,4 @@ def start_detached(name: str, arguments: list[str]) -> GatewayRecord:
                 record.status()
                 return record
         time.sleep(0.05)
-    if process.poll() is None:
-        process.kill()
-    lines = [line for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
-    said = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), (lines or ["no output"])[-1])
-    raise SlotwiseError(f"the gateway did not start: {said}", f"its output is in {log}")
+    return None

@@ -2,7 +2,8 @@
 
 On SIGTERM or Ctrl-C readiness goes off and answers say `connection: close`; after `drain_delay_s`, in which a load
 balancer notices, no connection is accepted any more; what is in flight is finished, which takes as long as a request
-may take; then the process ends. A second signal ends it at once.
+may take; then the process ends. A second signal ends it at once. One that comes before the page's address was printed
+ends it unsaid, and KeyboardInterrupt is raised.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import logging
 import math
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FrameType
 
 import uvicorn
 
@@ -23,6 +24,7 @@ from slotwise.gateway.app import build_app
 from slotwise.gateway.backend import server_backend
 from slotwise.gateway.gateway import Gateway, Options
 from slotwise.gateway.process import GatewayRecord, running
+from slotwise.interrupts import handed_to, settle
 
 KEEP_ALIVE_S = 75
 
@@ -43,9 +45,18 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, gateway: Gateway, delay_s: float, is_up: Callable[[], None]) -> None:
         super().__init__(config)
         self.gateway, self.delay_s, self.is_up = gateway, delay_s, is_up
+        self.was_up = False
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal starts the drain, the second ends it."""
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals alone: they are taken care of since before there was a loop, and call `end`."""
+        yield
+
+    def end(self) -> None:
+        """The first signal starts the drain, the second ends it; before it is up, the first ends it."""
+        if not self.was_up:
+            self.should_exit = True
+            return
         if self.gateway.draining:
             self.should_exit = self.force_exit = True
             return
@@ -59,7 +70,15 @@ class _Server(uvicorn.Server):
         """Listen, then say so."""
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
-        self.is_up()
+        if not self.should_exit:
+            self.was_up = True
+            self.is_up()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End the application, too, where a second signal hurries it: uvicorn would leave it to fail with the loop."""
+        await super().shutdown(sockets)
+        if self.force_exit:
+            await self.lifespan.shutdown()
 
 
 def serve(name: str, listen: Listen, options: Options, say: Callable[[str], None]) -> None:
@@ -93,10 +112,14 @@ def serve(name: str, listen: Listen, options: Options, say: Callable[[str], None
         record.save()
         say(f"page: {record.page}")
 
-    try:
-        _Server(config, gateway, listen.drain_delay_s, is_up).run(sockets=sockets)
-    finally:
-        record.forget()
+    server = _Server(config, gateway, listen.drain_delay_s, is_up)
+    with handed_to(server.end):
+        try:
+            server.run(sockets=sockets)
+        finally:
+            record.forget()
+        if server.was_up:
+            settle()
 
 
 def _bind(host: str, port: int) -> socket.socket:

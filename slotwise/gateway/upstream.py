@@ -20,6 +20,10 @@ GRACE_S = 0.5  # past the deadline the server itself answers 504, with its slot;
 BROKEN = (aiohttp.ClientError, OSError)
 
 
+class Broken(Exception):
+    """A connection to the server failed; the text says how."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """What the server said."""

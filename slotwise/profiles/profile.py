@@ -25,10 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 from slotwise import project
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import read_toml
-from slotwise.profiles.render import render_properties
 from slotwise.worker.cores import available_cores
-
-__all__ = ["ENVIRONMENT", "SECTIONS", "Profile", "from_environment", "load_profile", "render_properties"]
 
 SECTIONS = ("registration", "worker", "server")
 ENVIRONMENT = {"BATCH_SIZE": "batch_size", "WORKERS": "initial_workers", "MAX_BATCH_DELAY": "max_batch_delay_ms"}

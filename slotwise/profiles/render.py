@@ -10,15 +10,15 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from slotwise import project
 from slotwise.errors import SlotwiseError
+from slotwise.model_spec import load_spec
 from slotwise.profiles import kubernetes
 from slotwise.profiles.ports import Ports
-
-if TYPE_CHECKING:
-    from slotwise.profiles.profile import Profile
+from slotwise.profiles.profile import Profile, load_profile
+from slotwise.profiles.server_logs import log4j2
 
 DEFAULT = "cpu"  # the profile that the project's config.properties shows
 HEADER = """\
@@ -76,8 +76,6 @@ def registrable(profile: Profile) -> Entries:
 
 def entry(profile: Profile, folder: Path) -> Entries:
     """The entry of the model in `folder`. Raises SlotwiseError for a wrong model.toml."""
-    from slotwise.model_spec import load_spec
-
     spec = load_spec(folder)
     wanted = profile.for_model(spec.profiles.get(profile.name, {}), str(folder / "model.toml"))
     made = {
@@ -95,9 +93,6 @@ def entry(profile: Profile, folder: Path) -> Entries:
 
 def committed_files() -> dict[str, str]:
     """What `slotwise profile render` writes, by path below the project's folder: every profile, and config.properties."""
-    from slotwise.profiles.profile import load_profile
-    from slotwise.profiles.server_logs import log4j2
-
     usual = log4j2("torchserve", load_profile(DEFAULT, environ={}, cores=0))
     files = {}
     for name in project.profiles():

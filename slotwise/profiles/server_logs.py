@@ -6,10 +6,7 @@ of the rate. What a model's worker prints is always kept: that is where a failur
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from slotwise.profiles.profile import Profile
+from slotwise.profiles.profile import Profile
 
 OWN = {"torchserve": ("ts", "org.pytorch.serve", "TS_METRICS"), "mms": ("mms", "com.amazonaws.ml.mms", "MMS_METRICS")}
 

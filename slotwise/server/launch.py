@@ -44,7 +44,7 @@ def own_tmp_dir(state: Path) -> Path:
 
 def write_config(record: ServerRecord, profile: Profile, models: Mapping[str, Any]) -> None:
     """Write what the server reads into its folder, and take away what the last one of that name left there."""
-    from slotwise.profiles.profile import render_properties
+    from slotwise.profiles.render import render_properties
     from slotwise.profiles.server_logs import log4j2
 
     for stale in ("key_file.json", "server.log"):

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise import project
 from slotwise.errors import MMS, SlotwiseError, pip_install
+from slotwise.interrupts import held, let_through
 from slotwise.profiles.ports import Ports, check_free
 from slotwise.profiles.render import registrable
 from slotwise.server.java import java_home
@@ -79,7 +80,7 @@ def start(
     overrides: what `--set` and the environment said (already in `profile`). models: what render_properties takes, so that
     a plain `POST /models?url=` gets the profile's batch settings; None: every known model. With model_api = false these are
     loaded at the start, and there are no others.
-    Raises SlotwiseError, with nothing left running, where it cannot.
+    Raises SlotwiseError, with nothing left running, where it cannot. Who must not lose the record to a signal holds them.
     """
     ports = ports or Ports()
     check_can_start(name, kind, ports)
@@ -87,26 +88,28 @@ def start(
     if models is None:
         models = registrable(profile) if profile.model_api else {}
     state = project.state_dir(name)
-    run_id, tmp_dir = uuid.uuid4().hex, own_tmp_dir(state)
-    record = ServerRecord(
-        name, kind, 0, ports, profile.name, dict(overrides or {}), model_store.resolve(), state, tmp_dir, run_id
-    )
-    try:
-        write_config(record, profile, models)
-        record = launch(record, profile, home, models)
-        record.save()
-        say(f"waiting for {kind} (pid {record.pid}) to answer")
-        wait_until_up(record)
-    except BaseException:
-        stop(record)
-        raise
+    with held():  # until its pid is known
+        run_id, tmp_dir = uuid.uuid4().hex, own_tmp_dir(state)
+        record = ServerRecord(
+            name, kind, 0, ports, profile.name, dict(overrides or {}), model_store.resolve(), state, tmp_dir, run_id
+        )
+        try:
+            write_config(record, profile, models)
+            record = launch(record, profile, home, models)
+            record.save()
+            with let_through():
+                say(f"waiting for {kind} (pid {record.pid}) to answer")
+                wait_until_up(record)
+        except BaseException:
+            stop(record)
+            raise
     return record
 
 
 def stop(record: ServerRecord) -> None:
     """End the server and every process it started; also where it crashed and left some behind."""
     if record.alive():
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        with contextlib.suppress(subprocess.TimeoutExpired, OSError):  # its folder may be gone: then it is ended without it
             run_start_module(record, ["--stop"])
         end(record.run_id, STOP_TIMEOUT_S)
     end(record.run_id, 0)

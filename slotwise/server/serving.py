@@ -1,47 +1,26 @@
-"""A server in the foreground: Ctrl-C, a termination and a closed terminal all end it in order."""
+"""A server in the foreground, until a signal or its own end."""
 
 from __future__ import annotations
 
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
 from typing import TYPE_CHECKING
 
+from slotwise import interrupts
 from slotwise.errors import SlotwiseError
 
 if TYPE_CHECKING:
-    from slotwise.server.lifecycle import ServerRecord
+    from slotwise.server.record import ServerRecord
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Within, the first signal to end raises KeyboardInterrupt; further ones do not disturb the stopping."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        for each in SIGNALS:
-            signal.signal(each, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    before = {each: signal.signal(each, interrupt) for each in SIGNALS}
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+LOOK_S = 0.3
 
 
 def until_it_ends(record: ServerRecord) -> None:
-    """Return at the first signal. Raises SlotwiseError where the server ends by itself."""
-    from slotwise.server.lifecycle import running
+    """Return at the first signal, which has to be held by then. Raises SlotwiseError where the server ends by itself."""
+    from slotwise.server.record import running
 
-    try:
-        while record.alive():
-            time.sleep(0.3)
-    except KeyboardInterrupt:
-        return
-    if running(record.name) is None and (record.state_dir / "server.json").exists():
+    while record.alive() and not interrupts.wanted():
+        time.sleep(LOOK_S)
+    if interrupts.wanted():
+        interrupts.settle()
+    elif running(record.name) is None and (record.state_dir / "server.json").exists():
         raise SlotwiseError(f"{record.kind} ended by itself", f"its logs are in {record.state_dir / 'logs'}")

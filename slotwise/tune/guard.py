@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from slotwise.errors import SlotwiseError
+from slotwise.interrupts import held
 
 if TYPE_CHECKING:
     from slotwise.client.management import ManagementClient
@@ -46,14 +47,16 @@ class Guard:
     def close(self) -> None:
         """Let it take away what is left, and wait for it."""
         assert self.process.stdin is not None
-        with contextlib.suppress(OSError):
-            self.process.stdin.close()
-        self.process.wait()
+        with held():
+            with contextlib.suppress(OSError):
+                self.process.stdin.close()
+            self.process.wait()
 
     def _tell(self, line: str) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
+        with held():
+            self.process.stdin.write(line + "\n")
+            self.process.stdin.flush()
 
 
 def watch(lines: TextIO, record: ServerRecord) -> None:

@@ -16,6 +16,7 @@ from slotwise.bench.bodies import Body
 from slotwise.bench.load import Measured, rounded
 from slotwise.bench.offline import Line, Timed
 from slotwise.errors import SlotwiseError
+from slotwise.interrupts import held, let_through
 from slotwise.tune.finals import ROUNDS, Decision, figure, play
 from slotwise.tune.search import Goal, Search, Trial
 from slotwise.tune.simulate import Service
@@ -132,7 +133,7 @@ def tune(
     space = space_of(record, order, cores)
     say("timing the handler itself")
     outcome.timed, outcome.service = known(record, info, bodies, cores)
-    with LiveBench(record, info, bodies, tool=order.tool) as bench:
+    with held(), LiveBench(record, info, bodies, tool=order.tool) as bench, let_through():
         search = Search(bench, space, order.goal, max_trials=order.max_trials, seconds=order.seconds, heard=heard)
         outcome.trials = search.run([outcome.default, outcome.profile], outcome.service)
         if not record.alive():

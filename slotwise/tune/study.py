@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise.bench.bodies import Body, examples, from_files
 from slotwise.bench.offline import Line
+from slotwise.interrupts import held, let_through
 from slotwise.tune.space import Setting
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def run(
     from slotwise.server.lifecycle import start, stop
     from slotwise.tune.run import machine
 
-    with ExitStack() as stack:
+    with held(), ExitStack() as stack, let_through():
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slotwise-study-")))
         entered = {"a stand-in that sleeps": (inspect(standin(folder)), [Body(b"x")])}
         if real:
@@ -120,15 +121,16 @@ def run(
                 from_files(body) if body else examples(str(info.path)),
             )
         overrides = {"job_queue_size": str(QUEUE)}
-        record = start(
-            f"study-{os.getpid()}",
-            "torchserve",
-            load_profile("cpu", overrides),
-            model_store=folder,
-            ports=Ports.free(),
-            overrides=overrides,
-        )
-        stack.callback(stop, record)
+        with held():
+            record = start(
+                f"study-{os.getpid()}",
+                "torchserve",
+                load_profile("cpu", overrides),
+                model_store=folder,
+                ports=Ports.free(),
+                overrides=overrides,
+            )
+            stack.callback(stop, record)
         study = Study(model, clients, delays, machine=machine(record))
         for name, (info, bodies) in entered.items():
             say(name)

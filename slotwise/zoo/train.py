@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from slotwise.errors import SlotwiseError
+from slotwise.interrupts import held
 from slotwise.model_spec import ModelSpec
 from slotwise.worker.inputs.images import Recipe
 from slotwise.zoo.image_folder import Pictures, vary
@@ -78,12 +79,13 @@ def train(spec: ModelSpec, data: Path, folder: Path, plan: Plan, progress: Progr
         torch.manual_seed(plan.seed)
         best = _epochs(spec, train_set, validation, plan, outcome, progress)
     outcome.seconds = round(time.monotonic() - started, 1)
-    folder.mkdir(parents=True, exist_ok=True)
-    torch.save(best, folder / WEIGHTS)
     recipe = Recipe.of(spec.input.model_dump())
     kept = [recipe(file.read_bytes()) for file in validation.spread(COUNT)]
-    np.savez_compressed(folder / KEPT, pixels=np.stack(kept))
-    (folder / FACTS).write_text(json.dumps(asdict(outcome), indent=2) + "\n", "utf-8")
+    with held():  # all three files, or none
+        folder.mkdir(parents=True, exist_ok=True)
+        torch.save(best, folder / WEIGHTS)
+        np.savez_compressed(folder / KEPT, pixels=np.stack(kept))
+        (folder / FACTS).write_text(json.dumps(asdict(outcome), indent=2) + "\n", "utf-8")
     return outcome
 
 

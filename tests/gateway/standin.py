@@ -6,6 +6,9 @@
     dead       507 without a slot        full     503 without a slot
     drop       close the connection without an answer
     slow       answer after `slow_s`
+    hang       never answer, and keep the connection open
+With `hang_every` every so many-th request hangs, whatever the script says; each answer takes a random time
+between the two of `takes_s`.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import asyncio
 import hashlib
 import json
 import os
+import random
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,6 +50,8 @@ class StandIn:
     batch_size: int = 4
     script: deque[str] = field(default_factory=deque)
     slow_s: float = 0.2
+    takes_s: tuple[float, float] = (0.0, 0.0)
+    hang_every: int = 0
     token: str = "token"
     seen: list[Seen] = field(default_factory=list)
     gate: asyncio.Event | None = None  # while set and not open, every prediction waits
@@ -109,6 +115,10 @@ class StandIn:
         action = self.script.popleft() if self.script else "answer"
         if self.gate is not None:
             await self.gate.wait()
+        if action == "hang" or (self.hang_every and len(self.seen) % self.hang_every == 0):
+            await asyncio.Event().wait()
+        if self.takes_s[1]:
+            await asyncio.sleep(random.uniform(*self.takes_s))
         if action == "slow":
             await asyncio.sleep(self.slow_s)
         if action == "drop":

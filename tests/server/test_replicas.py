@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 START_S, SOON_S = 90.0, 20.0
 CLIENTS = 6
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 class Balancer:

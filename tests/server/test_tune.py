@@ -17,7 +17,7 @@ import pytest
 from slotwise.tune import study
 from tests.server.conftest import Live, started
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 BODY = b"x"
 

@@ -20,6 +20,7 @@ from slotwise.bench.load import Measured, Plan
 from slotwise.bench.offline import Line, environment, fit
 from slotwise.cli import build_app
 from slotwise.client.management import Listed
+from slotwise.commands.server import pairs
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import load_profile
@@ -265,9 +266,9 @@ def test_the_guard_asks_again_until_the_trial_models_stay_away(monkeypatch: pyte
 
 
 def test_offline_a_setting_without_a_value_is_wrong_usage() -> None:
-    assert '"threads": 1' in environment("cpu", ["threads=1"])["SLOTWISE_OVERRIDES"]
+    assert '"threads": 1' in environment("cpu", pairs(["threads=1"]))["SLOTWISE_OVERRIDES"]
     with pytest.raises(typer.BadParameter, match="'threads' is not KEY=VALUE"):
-        environment("cpu", ["threads"])
+        pairs(["threads"])
 
 
 def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServerRecord:

@@ -48,7 +48,12 @@ class Served:
         sent = zip(bodies, headers or [{}] * len(bodies), strict=True)
         answers = self.local.answer([Request(body, Headers(one), f"id-{i}") for i, (body, one) in enumerate(sent)])
         assert len(answers) == len(bodies)
-        return [SimpleNamespace(code=a.status, body=a.body, headers=a.headers, value=_json(a.body)) for a in answers]
+        return [
+            SimpleNamespace(
+                code=a.status, body=a.body, headers={**a.headers, "content-type": a.content_type}, value=_json(a.body)
+            )
+            for a in answers
+        ]
 
 
 def _json(body: bytes) -> Any:

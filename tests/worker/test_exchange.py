@@ -15,31 +15,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotwise.worker.hosts import exchange
-from slotwise.worker.hosts.context import PACKAGES
+from slotwise.worker.hosts.codec_check import SWITCH, VERSIONS, text
 
 MODULES = ("protocol.otf_message_handler", "service", "context")
 Sent = tuple[dict[bytes, bytes], bytes]  # one request's headers and body
 
 
-@pytest.fixture(scope="module", params=PACKAGES)
+@pytest.fixture(scope="module", params=VERSIONS)
 def patched(request: pytest.FixtureRequest) -> Iterator[Any]:
     """A server's modules, patched: its protocol, its context, and how answers are written: plain and ours."""
-    package = PACKAGES[request.param]
-    modules: list[Any] = [importlib.import_module(f"{package}.{name}") for name in MODULES]
+    modules: list[Any] = [importlib.import_module(f"{VERSIONS[request.param][0]}.{name}") for name in MODULES]
     protocol, service, context = modules
     reading, writing = (protocol._retrieve_buffer, protocol._retrieve_request), service.create_predict_response
-    exchange.install(request.param)
-    ours = protocol._retrieve_request, service.create_predict_response
-    exchange.install(request.param)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(SWITCH, raising=False)
+        assert exchange.install(request.param)
+        ours = protocol._retrieve_request, service.create_predict_response
+        assert exchange.install(request.param)
     assert (protocol._retrieve_request, service.create_predict_response) == ours, "twice is once"
     assert ours != (reading[1], writing)
     yield SimpleNamespace(retrieve_msg=protocol.retrieve_msg, plain=writing, ours=ours[1], context=context)
     protocol._retrieve_buffer, protocol._retrieve_request = reading
     service.create_predict_response = writing
-
-
-def text(data: bytes) -> bytes:
-    return struct.pack("!i", len(data)) + data
 
 
 def message(requests: list[Sent], kind: bytes = b"application/octet-stream") -> bytes:
@@ -135,7 +132,80 @@ def test_what_no_handler_of_ours_returns_is_left_to_the_server(patched: Any, bod
     assert patched.ours(bodies, ids, "said", code, context=context) == patched.plain(bodies, ids, "said", code, context=context)
 
 
-def test_without_the_servers_module_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(exchange.sys.modules, "mms.protocol.otf_message_handler", None)
-    monkeypatch.setitem(exchange.sys.modules, "mms.service", None)
-    exchange.install("mms")
+# What is written by the server's own code -----------------------------------------------------------------------------
+
+
+def context_of(module: Any, count: int = 2) -> Any:
+    context = module.Context("m", ".", {}, count, None, "1")
+    context.request_processor = [module.RequestProcessor({}) for _ in range(count)]
+    return context
+
+
+class Connection:
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    def sendall(self, data: bytes) -> None:
+        self.sent.append(bytes(data))
+
+
+@pytest.fixture
+def torchserve(patched: Any) -> Any:
+    if not patched.context.__name__.startswith("ts."):
+        pytest.skip("MMS does not stream")
+    return patched
+
+
+@pytest.mark.parametrize("module", ["ts.handler_utils.utils", "ts.protocol.otf_message_handler"])
+def test_a_streamed_answer_is_the_servers_own_to_its_end(torchserve: Any, module: str) -> None:
+    send = importlib.import_module(module).send_intermediate_predict_response
+    ids, results = {0: "first", 1: "second"}, []
+    for write in (torchserve.ours, torchserve.plain):
+        context = context_of(torchserve.context)
+        context.cl_socket = Connection()
+        send([b"1", b"2"], ids, "Intermediate Prediction success", 200, context)
+        last = write([b"3", b"4"], ids, "Prediction success", 200, context=context)
+        assert context.get_response_headers(1)["ts_stream_next"] == "false", "or the front end waits for more"
+        results.append((context.cl_socket.sent, bytes(last)))
+    assert results[0] == results[1]
+
+
+def test_stopping_criteria_are_asked(torchserve: Any) -> None:
+    ids, results = {0: "first", 1: "second"}, []
+    for write in (torchserve.ours, torchserve.plain):
+        context = context_of(torchserve.context)
+        context.stopping_criteria = [lambda body: body == b"end", lambda body: body == b"end"]
+        made = write([b"more", b"end"], ids, "Prediction success", 200, context=context)
+        results.append((bytes(made), [context.get_response_headers(i)["ts_stream_next"] for i in ids]))
+    assert results[0] == results[1]
+    assert results[0][1] == ["true", "false"]
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda context: context.set_response_header(1, "x-number", 5),
+        lambda context: context.set_response_header(1, "content-type", None),
+        lambda context: context.set_response_status("200", "OK", 1),
+        lambda context: context.set_response_status(None, None, 1),
+        lambda context: context.set_response_status(200, ["OK"], 1),
+        lambda context: context.set_response_header(1, "x-lone", "\ud800"),
+    ],
+)
+def test_an_odd_answer_becomes_what_the_server_makes_of_it(patched: Any, spoil: Any) -> None:
+    results = []
+    for write in (patched.ours, patched.plain):
+        context = context_of(patched.context)
+        spoil(context)
+        try:
+            results.append(bytes(write([b"1", b"2"], {0: "first", 1: "second"}, "fine", 200, context=context)))
+        except Exception as error:
+            results.append(type(error))  # type: ignore[arg-type]
+    assert results[0] == results[1]
+
+
+def test_a_phrase_that_is_not_ascii_gets_its_length_in_bytes(patched: Any) -> None:
+    context = context_of(patched.context, 1)
+    context.set_response_status(200, "schön", 0)
+    made = patched.ours([b"1"], {0: "first"}, "fine", 200, context=context)
+    assert text("schön".encode()) in made

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import io
+import json
 import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from slotwise.worker import BadRequest, Settings, TooLarge, UnsupportedMedia
-from slotwise.worker.inputs import images
+from slotwise.worker import BadRequest, Headers, Settings, TooLarge, UnsupportedMedia
+from slotwise.worker.inputs import flat, images
 from slotwise.worker.inputs.images import Recipe, decode_rgb
 from tests.worker.toy import ask, begin
 
@@ -167,6 +171,44 @@ def test_all_of_them_at_once(handler: Any) -> None:
     assert {name: answers[name].code for name in BAD} == {name: code for name, (_, code) in BAD.items()}
 
 
+def base64_of(body: bytes) -> str:
+    return base64.b64encode(body).decode()
+
+
+def test_several_pictures_in_one_json_body_are_answered_in_order_with_errors_in_place(handler: Any) -> None:
+    red, blue = (base64_of(encoded(plain(colour))) for colour in ("red", "blue"))
+    instances = [{"b64": red}, {"data": base64_of(b"no picture")}, blue, {"b64": base64_of(png_header(60_000, 60_000))}, 5]
+    many, one, neighbour = ask(
+        handler,
+        [json.dumps({"instances": instances}).encode(), json.dumps({"data": blue}).encode(), encoded(plain("green"))],
+    )
+    assert many.code == one.code == neighbour.code == 200
+    assert [answer.get("label") or answer["error"]["code"] for answer in many.value] == ["red", 400, "blue", 413, 400]
+    assert (one.value["label"], neighbour.value["label"]) == ("blue", "green")
+
+
+def test_a_gzipped_body_is_a_picture(handler: Any) -> None:
+    bodies = [gzip.compress(encoded(plain("red"))), encoded(plain("blue")), encoded(plain("blue"))]
+    headers = {0: {"Content-Encoding": "gzip"}, 1: {"Content-Encoding": "gzip"}}
+    red, damaged, blue = ask(handler, bodies, headers)
+    assert (red.value["label"], damaged.code, blue.value["label"]) == ("red", 400, "blue")
+
+
+def test_every_file_of_a_form_is_an_item(handler: Any) -> None:
+    files = {"file": [encoded(plain("red")), b"no picture", encoded(plain("blue"))]}
+    items = handler.read(SimpleNamespace(body=b"", headers=Headers(), fields=files))
+    assert [item.shape if isinstance(item, np.ndarray) else item.code for item in items] == [(32, 32, 3), 400, (32, 32, 3)]
+
+
+def test_a_body_costs_what_all_its_pictures_cost(handler: Any) -> None:
+    picture = encoded(noisy((1600, 1200)), "JPEG")
+    one = handler.cost(picture, Headers())
+    two = handler.cost(json.dumps([base64_of(picture)] * 2).encode(), Headers())
+    assert two.decode_ms == pytest.approx(2 * one.decode_ms)
+    assert two.memory_bytes == one.memory_bytes
+    assert handler.cost(b"{", Headers()) is None
+
+
 def test_grey_of_8_16_and_32_bits_is_the_same_grey() -> None:
     ramp = np.tile(np.arange(256, dtype=np.uint8), (4, 1))
     eight = decode_rgb(encoded(Image.fromarray(ramp)))
@@ -177,13 +219,68 @@ def test_grey_of_8_16_and_32_bits_is_the_same_grey() -> None:
     assert (thirtytwo == eight).all()
 
 
-def test_every_exif_orientation_ends_upright() -> None:
-    from PIL import ImageOps
+def quarters(size: tuple[int, int] = (96, 64)) -> Image.Image:
+    """Four colours, so that no turn of it looks like another; their edges lie on the blocks of every codec."""
+    picture = Image.new("RGB", size)
+    half = size[0] // 2, size[1] // 2
+    for i, colour in enumerate([(220, 30, 30), (30, 200, 40), (30, 40, 210), (240, 240, 240)]):
+        left, top = (i % 2) * half[0], (i // 2) * half[1]
+        picture.paste(colour, (left, top, left + half[0], top + half[1]))
+    return picture
 
-    for orientation in range(1, 9):
-        body = exif_turned(orientation)
-        wanted = ImageOps.exif_transpose(Image.open(io.BytesIO(body))).convert("RGB")
-        assert (decode_rgb(body) == np.asarray(wanted)).all(), orientation
+
+UNTURNED = {  # how an upright picture is stored, so that a viewer who heeds this orientation sees it upright
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_90,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_270,
+}
+CARRIES_EXIF: dict[str, dict[str, Any]] = {
+    "JPEG": {"quality": 95},
+    "PNG": {},
+    "WEBP": {"lossless": True},
+    "TIFF": {},
+    "TIFF lzw": {"compression": "tiff_lzw"},
+    "TIFF jpeg": {"compression": "jpeg", "quality": 95},
+    "MPO": {"save_all": True, "append_images": [plain("red")], "quality": 95},
+}
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", CARRIES_EXIF)
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_every_format_ends_upright_in_every_orientation(kind: str, mode: str, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    stored = quarters().convert(mode)
+    if orientation in UNTURNED:
+        stored = stored.transpose(UNTURNED[orientation])
+    pixels = decode_rgb(encoded(stored, kind.split()[0], exif=exif, **CARRIES_EXIF[kind]))
+    wanted = np.asarray(quarters().convert(mode).convert("RGB")).astype(int)
+    assert pixels.shape == wanted.shape
+    assert np.abs(pixels - wanted).mean() < 4
+
+
+def test_a_deep_or_layered_picture_in_many_strips_is_the_same_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(3)
+    deep, rgba = random.integers(0, 65536, (37, 53), dtype=np.uint16), random.integers(0, 256, (37, 53, 4), dtype=np.uint8)
+    bodies = [
+        encoded(Image.fromarray(deep)),
+        encoded(Image.fromarray(deep >> 8)),  # 16 bits, but only 8 of them used
+        encoded(Image.fromarray(deep.astype(">u2")), "TIFF"),
+        encoded(Image.fromarray(random.integers(-70_000, 170_000, (37, 53)).astype(np.int32)), "TIFF"),
+        encoded(Image.fromarray(rgba)),
+        encoded(Image.fromarray(rgba[..., 0]), transparency=17),
+        encoded(Image.fromarray(rgba[..., :3]).quantize(16), transparency=bytes(range(0, 240, 15))),
+        encoded(Image.fromarray(rgba[..., :3]).quantize(16), "GIF", transparency=3),
+    ]
+    whole = [decode_rgb(body) for body in bodies]
+    monkeypatch.setattr(flat, "STRIP_PIXELS", 100)
+    for body, wanted in zip(bodies, whole, strict=True):
+        assert (decode_rgb(body) == wanted).all()
 
 
 def test_see_through_is_white_not_what_lies_underneath() -> None:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import socket
 import struct
+import threading
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwise.worker.hosts.mms_frames import BLANKS, PIECE_BYTES, Frame, pieces
+from slotwise.worker.hosts import mms_frames
+from slotwise.worker.hosts.codec_check import SWITCH, text
+from slotwise.worker.hosts.mms_frames import BLANKS, PIECE_BYTES, pieces
 
 READS = [*range(16, 512, 16), *(512 << i for i in range(8))]  # netty's AdaptiveRecvByteBufAllocator
+PROTOCOL = ("protocol.otf_message_handler",)
 SMALLEST, LARGEST = READS.index(64), READS.index(65_536)
 
 
-def text(data: bytes) -> bytes:
-    return struct.pack("!i", len(data)) + data
-
-
-def frame(bodies: list[int], headers: int, blanks: str = BLANKS) -> Frame:
+def frame(bodies: list[int], headers: int, blanks: str = BLANKS) -> bytes:
     """A response as mms.protocol.otf_message_handler encodes it."""
     made = struct.pack("!i", 200) + text(b"Prediction success" + blanks.encode())
     for i, size in enumerate(bodies):
@@ -27,7 +32,7 @@ def frame(bodies: list[int], headers: int, blanks: str = BLANKS) -> Frame:
         for h in range(headers):
             made += text(f"x-header-{h}".encode()) + text(b"a value of some length")
         made += text(b"b" * size)
-    return Frame(made + struct.pack("!i", -1))
+    return made + struct.pack("!i", -1)
 
 
 class Missing(Exception):
@@ -125,14 +130,95 @@ def test_the_largest_frame_of_one_piece_is_read_whatever_came_before(index: int)
     made = frame([100] * 36, 4)
     assert len(list(pieces(made))) == 1
     assert len(made) > PIECE_BYTES - 2_000
-    assert front_end([bytes(made)], index, False) == 36
+    assert front_end([made], index, False) == 36
 
 
 def test_without_frames_a_full_batch_after_small_ones_breaks_the_front_end() -> None:
     broken = 0
     for index in range(SMALLEST, LARGEST + 1):
         try:
-            front_end([bytes(frame([200] * 8, 4, blanks=""))], index, False)
+            front_end([frame([200] * 8, 4, blanks="")], index, False)
         except IndexError:
             broken += 1
     assert broken > 10
+
+
+# In the server's own worker -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """MMS's own worker, serving one connection; yields the front end's side of it. A body `N` is answered with N bytes."""
+    modules: list[Any] = [importlib.import_module(f"mms.{name}") for name in ("model_service_worker", "service", *PROTOCOL)]
+    worker, service, protocol = modules
+    monkeypatch.delenv(SWITCH, raising=False)
+    monkeypatch.setattr(protocol, "_retrieve_inference_msg", protocol._retrieve_inference_msg)  # put back at the end
+    monkeypatch.setattr(service, "create_predict_response", service.create_predict_response)
+    assert mms_frames.install()
+    serving = object.__new__(worker.MXNetModelServiceWorker)
+    serving.service = service.Service("m", ".", {}, lambda data, context: [b"b" * int(row["body"]) for row in data], None, 4)
+    front, back = socket.socketpair()
+    thread = threading.Thread(target=serve, args=(serving, back))
+    thread.start()
+    try:
+        yield front
+    finally:
+        front.close()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def serve(worker: Any, connection: socket.socket) -> None:
+    with connection, contextlib.suppress(ValueError, OSError):  # "Frontend disconnected"
+        worker.handle_connection(connection)
+
+
+def request(sizes: list[int]) -> bytes:
+    end, made = struct.pack("!i", -1), b"I"
+    for i, size in enumerate(sizes):
+        made += text(f"{i:036}".encode()) + end + text(b"body") + text(b"") + text(str(size).encode()) + end
+    return made + end
+
+
+@pytest.mark.parametrize("sizes", [[1], [100] * 4, [200_000, 0, 70_000], [0] * 1500])
+def test_the_servers_own_worker_sends_the_pieces_on_its_connection(worker: socket.socket, sizes: list[int]) -> None:
+    for _ in range(2):
+        worker.sendall(request(sizes))
+        received, whole = [], b""
+        while not whole.endswith(struct.pack("!i", -1)):
+            received.append(worker.recv(1 << 20))  # the next piece is sent when this one has been read
+            whole += received[-1]
+        assert [bytes(piece) for piece in pieces(whole)] == received
+        assert front_end(received, SMALLEST, True) == len(sizes)
+
+
+def test_other_sockets_of_the_process_are_left_alone(worker: socket.socket) -> None:
+    assert "send" not in vars(socket.socket)
+    left, right = socket.socketpair()
+    with left, right:
+        assert type(left) is socket.socket
+        assert left.send(frame([100], 1)) == len(frame([100], 1))
+
+
+def test_an_error_of_the_whole_batch_is_sent_in_its_own_words(worker: socket.socket) -> None:
+    worker.sendall(request([1]).replace(text(b"1"), text(b"no number")))
+    received = worker.recv(1 << 20)
+    assert received.startswith(struct.pack("!i", 503) + text(b"Prediction failed"))
+
+
+def test_a_response_that_cannot_be_cut_is_sent_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    left, right = socket.socketpair()
+    with left, right:
+        odd = struct.pack("!ii", 200, 1 << 30) + b"x" * PIECE_BYTES
+        assert mms_frames.send_all_but_last(left, odd) is odd
+        right.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            right.recv(1)
+    assert "could not be cut" in caplog.text
+
+
+def test_a_front_end_that_is_gone_ends_the_worker_as_before() -> None:
+    left, right = socket.socketpair()
+    right.close()
+    with left, pytest.raises(OSError):
+        mms_frames.send_all_but_last(left, frame([100_000], 1))

@@ -1,95 +1,157 @@
-"""Read a batch's requests in large pieces, leave their bodies as they came, and write the answers at once.
+"""Read a batch's requests through a buffer, and write its answers with what the slots share packed once: faster, same messages.
 
-The workers of both servers read a request a length and a field at a time: two dozen system calls, longer than a small model
-takes for its answer. Here the same fields come out of a buffer. Answers have the same bytes as from the servers' own
-encoder, which packs every header of every slot anew; here a text that most slots share is packed once.
+Reading: both servers' workers read a request a length and a field at a time, two dozen system calls, which takes longer than a
+small model takes for its answer. Here the same fields come out of a buffer of 64 KiB.
 
-Both servers also parse JSON and text before the handler sees them, unless `decode_input_request` says no in their
-configuration; a body that is no JSON then ends MMS's worker. Here a body stays bytes, whatever the server was told.
+Writing: both servers pack every header of every slot anew. Here a text that was packed before is reused.
+
+Two things differ from the servers' own code, both on purpose. A body stays bytes: the servers parse JSON and text unless
+`decode_input_request` is false, and a body that is no JSON then ends MMS's worker. And a content type or a status phrase that
+is not ASCII gets its length in bytes, where the servers write its length in characters and so spoil the whole message.
+
+What this code does not know goes to the server's own: answers that are no bytes, errors of a whole batch, and whatever a
+handler of TorchServe streams (`send_intermediate_predict_response`, `context.stopping_criteria`).
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import struct
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from slotwise.worker.hosts.context import PACKAGES
+from slotwise.worker.hosts import codec_check
+from slotwise.worker.hosts.codec_check import ServerCode
 
-PIECE_BYTES = 65_536
+BUFFER_BYTES = 65_536
+COST = "Only speed is lost: the server's own code reads and writes the messages."
+PARSED = (
+    "The server's own code reads and writes the messages: slower, and it parses JSON and text before the handler sees them (on "
+    "MMS a body that is no JSON then ends the worker) unless decode_input_request=false stands in the server's configuration."
+)
+STREAMED = "ts_stream_next"  # the header by which TorchServe tells its front end whether more of an answer follows
 
 _int = struct.Struct("!i").pack
 _unpack = struct.Struct("!i").unpack
 
 
-def install(server: str) -> None:
-    """Once in a worker, between two messages. server: "torchserve" or "mms"; without its modules nothing happens."""
-    package = PACKAGES[server]
-    protocol: Any = sys.modules.get(f"{package}.protocol.otf_message_handler")
-    service: Any = sys.modules.get(f"{package}.service")
-    if not hasattr(protocol, "_retrieve_buffer") or not hasattr(service, "create_predict_response"):
-        return
-    if not hasattr(protocol._retrieve_buffer, "slotwise"):
-        _read_from_a_buffer(protocol)
-        _write_at_once(service)
+def install(server: str) -> bool:
+    """Replace the server's own functions in this worker, between two messages; whether they are replaced afterwards.
+
+    server: "torchserve" or "mms". In a process without that server's modules nothing happens; where something is against it
+    (see codec_check), that is said once in the log.
+    """
+    code = codec_check.server_code(server)
+    if code is None:
+        return False
+    if hasattr(code.protocol._retrieve_buffer, "slotwise"):
+        return True
+    if why := (codec_check.objection(code) or difference(code)):
+        parses = os.environ.get(f"{code.package.__name__.upper()}_DECODE_INPUT_REQUEST") in (None, "true")
+        codec_check.decline("The fast message codec", why, PARSED if parses else COST)
+        return False
+    protocol, service = code.protocol, code.service
+    protocol._retrieve_buffer, protocol._retrieve_request = reader(protocol._retrieve_buffer)
+    service.create_predict_response = writer(service.create_predict_response)
+    return True
 
 
-def _read_from_a_buffer(protocol: Any) -> None:
-    plain = protocol._retrieve_buffer
+def difference(code: ServerCode) -> str | None:
+    """Read and write the sample batch with the server's own code and with ours: what differs, or None."""
+    batch = codec_check.BODIES, codec_check.IDS, codec_check.MESSAGE
+    try:
+        theirs = code.service.create_predict_response(*batch, 200, context=codec_check.sample_context(code))
+        if theirs != response(*batch, codec_check.sample_context(code)):
+            return "the server writes another message for the sample batch"
+        buffer, request = reader(code.protocol._retrieve_buffer)
+        read = _read_sample(code.protocol._retrieve_buffer, code.protocol._retrieve_inference_msg)
+        if read != _read_sample(buffer, lambda conn: list(iter(lambda: request(conn), None))):
+            return "the server reads the sample batch in another way"
+    except (Exception, SystemExit) as error:  # TorchServe's own code exits where it finds no more bytes
+        return f"the sample batch failed with {error!r}"
+    return None
+
+
+def _read_sample(buffer: Callable[[Any, int], Any], requests: Callable[[Any], Any]) -> tuple[Any, Any]:
+    front_end, worker = socket.socketpair()
+    with front_end, worker:
+        front_end.sendall(codec_check.sample_request())
+        front_end.shutdown(socket.SHUT_WR)  # whoever reads too far gets an end, and does not wait for ever
+        return buffer(worker, 1), requests(worker)
+
+
+def reader(plain: Callable[[Any, int], Any]) -> tuple[Callable[[Any, int], Any], Callable[[Any], Any]]:
+    """What replaces `_retrieve_buffer` (`plain` is the server's own) and `_retrieve_request`; both share the buffer."""
     known: Any = None  # a worker has one connection
     read: Any = None
 
-    def retrieve(conn: Any, length: int) -> Any:  # a message's first byte, for one
+    def buffer(conn: Any, length: int) -> Any:  # a message's first byte, for one
         nonlocal known, read
         if conn is not known:
-            known, read = conn, conn.makefile("rb", PIECE_BYTES).read
+            known, read = conn, conn.makefile("rb", BUFFER_BYTES).read
         data = read(length) if length > 0 else b""
         return data if len(data) >= length else data + plain(conn, length - len(data))
 
-    def field() -> Any:  # None: the end of a list
+    def field() -> bytes | None:  # None: the end of a list
         length = _unpack(read(4))[0]
-        return read(length) if length >= 0 else None
+        if length > 0:
+            return read(length)  # type: ignore[no-any-return]
+        return None if length == -1 else b""
+
+    def word() -> str | None:
+        length = _unpack(read(4))[0]
+        if length <= 0:
+            return None if length == -1 else ""
+        data = read(length)
+        if len(data) < length:  # half a character is no reason to fail in another way than the server's own code
+            raise struct.error("the connection ended within a word")
+        return data.decode()  # type: ignore[no-any-return]
 
     def request(conn: Any) -> Any:
         try:
             if (identity := field()) is None:
                 return None
-            headers = [{"name": name, "value": field()} for name in iter(field, None)]
-            parameters = [
-                {"name": name.decode(), "contentType": field().decode(), "value": field()} for name in iter(field, None)
-            ]
+            headers = [{"name": name, "value": field() or b""} for name in iter(field, None)]
+            parameters = [{"name": name, "contentType": word() or "", "value": field() or b""} for name in iter(word, None)]
             return {"requestId": identity, "headers": headers, "parameters": parameters}
         except struct.error:  # the server went away: the worker's own way out
             return plain(conn, 1)
 
-    retrieve.slotwise = True  # type: ignore[attr-defined]
-    protocol._retrieve_buffer, protocol._retrieve_request = retrieve, request
+    buffer.slotwise = True  # type: ignore[attr-defined]
+    return buffer, request
 
 
-def _write_at_once(service: Any) -> None:
-    plain = service.create_predict_response
-    alone = os.environ.get("LOCAL_RANK", "0") == "0"  # elsewhere TorchServe's worker keeps silent
+def writer(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """What replaces `create_predict_response`; `plain` is the server's own."""
 
     def create(ret: Any, req_id_map: Any, message: str, code: int, context: Any = None) -> Any:
-        if code == 200 and alone and context is not None and all(isinstance(body, bytes) for body in ret):
-            return response(ret, req_id_map, message, context)
-        return plain(ret, req_id_map, message, code, context=context)
+        made = None
+        if code == 200 and context is not None and not getattr(context, "stopping_criteria", None):
+            try:
+                made = response(ret, req_id_map, message, context)
+            except Exception:  # whatever is odd about it, the server's own code decides what becomes of it
+                made = None
+        return plain(ret, req_id_map, message, code, context=context) if made is None else made
 
-    service.create_predict_response = create
+    return create
 
 
-def response(bodies: Sequence[bytes], ids: Mapping[int, str], message: str, context: Any) -> bytes:
-    """The servers' message for a batch of answers; slot i's status and headers are what `context` was told."""
+def response(bodies: Sequence[bytes], ids: Mapping[int, str], message: str, context: Any) -> bytes | None:
+    """The servers' message for a batch of answers; slot i's status and headers are those of `context`.
+
+    None where a body is not bytes or an answer is part of a stream: that is for the server's own code.
+    """
     parts = [_int(200), _text(message)]
     for i, identity in ids.items():
         code, phrase = context.get_response_status(i)
         headers, body = context.get_response_headers(i), bodies[i]
+        if STREAMED in headers or not isinstance(body, bytes):
+            return None
         parts += (_sized(identity.encode()), _text(headers.get("content-type", "")), _int(code), _text(phrase or ""))
         parts.append(_int(len(headers)))
-        parts += [_text(said) for header in headers.items() for said in header]
+        parts += [_text(value) for header in headers.items() for value in header]
         parts += (_int(len(body)), body)
     parts.append(_int(-1))
     return b"".join(parts)
@@ -100,5 +162,5 @@ def _sized(data: bytes) -> bytes:
 
 
 @lru_cache(1024)
-def _text(said: str) -> bytes:
-    return _sized(said.encode())
+def _text(value: str) -> bytes:
+    return _sized(value.encode())

@@ -5,6 +5,7 @@ animation is its first frame. A large JPEG is decoded at 1/2, 1/4 or 1/8 of its 
 
     decode_rgb(body)            any picture, upright                           -> [h, w, 3]
     Recipe.of(input)(body)      what a model wants, by [input] of model.toml   -> [h, w, c]
+    cost(body)                  what that will take, before anything is decoded
 
 Refusals: 400 not a picture, truncated or damaged; 413 too many bytes or pixels, or too slow to decode; 415 a kind of file
 that is not taken.
@@ -21,8 +22,13 @@ from typing import Any
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
+from PIL.JpegImagePlugin import JpegImageFile
 
+from slotwise.worker.budget import Cost
 from slotwise.worker.errors import BadRequest, SlotError, TooLarge, UnsupportedMedia
+from slotwise.worker.inputs.decode_cost import REFUSED, estimate
+from slotwise.worker.inputs.flat import upright
+from slotwise.worker.inputs.header import Header, read_header
 from slotwise.worker.inputs.ink import fit_ink
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
@@ -31,7 +37,8 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 MAX_BYTES = 32 << 20
 MAX_PIXELS = 50_000_000
 MAX_SECONDS = 5.0
-MAX_SCANS = 100  # a progressive JPEG passes over the whole picture once a scan; real ones have about ten
+MAX_SCANS = 100  # a JPEG's decoder passes over the whole picture once a scan; real ones have about ten
+MAX_READS = 100_000  # each is a few microseconds of Python: chunks, strips, blocks; real files have hundreds
 OTHER_KINDS = {
     b"%PDF": "a PDF",
     b"<svg": "an SVG drawing",
@@ -39,28 +46,23 @@ OTHER_KINDS = {
     b"8BPS": "a Photoshop file",
     b"\x00\x00\x01\x00": "an icon",
 }
-TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
 BRANDS = {b"heic": "HEIC", b"heix": "HEIC", b"mif1": "HEIC", b"avif": "AVIF"}
 Image.MAX_IMAGE_PIXELS = None  # our own limit is checked before anything is decoded
 warnings.filterwarnings("ignore", module="PIL")  # what a damaged file is about, its sender is told
 
 
-class _Timed(io.BytesIO):
-    """Pillow decodes block by block; a picture that takes too long gets no further block."""
+class _Source(io.BytesIO):
+    """Pillow reads block by block; a picture that takes too long, or too many little reads, gets no further block."""
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: bytes, header: Header | None) -> None:
         super().__init__(body)
         self.stop_at = time.monotonic() + MAX_SECONDS
+        self.reads_left = len(body) + MAX_READS if header and header.coding == "rle" else MAX_READS  # rle: one a run
 
     def read(self, size: int | None = -1, /) -> bytes:
+        self.reads_left -= 1
+        if self.reads_left < 0:
+            raise TooLarge(f"the picture is made of more than {MAX_READS} pieces")
         if time.monotonic() > self.stop_at:
             raise TooLarge(f"the picture takes longer than {MAX_SECONDS:g} s to decode")
         return super().read(size)
@@ -100,11 +102,23 @@ class Recipe:
         resize, ink, limit = described.get("resize"), described.get("ink", False), described.get("max_pixels") or MAX_PIXELS
         return cls(channels, height, width, resize, described.get("interpolation", "bilinear"), ink, limit)
 
+    @property
+    def mode(self) -> str:
+        """Pillow's name for what the model sees."""
+        return "L" if self.channels == 1 else "RGB"
+
+    @property
+    def size_hint(self) -> int:
+        """How small a side may become while a JPEG is decoded, in pixels."""
+        return 256 if self.ink else self.resize or max(self.height, self.width)
+
+    def cost(self, body: bytes) -> Cost:
+        """What `self(body)` will take, from the header alone. Raises nothing."""
+        return cost(body, size_hint=self.size_hint, max_pixels=self.max_pixels, mode=self.mode)
+
     def __call__(self, body: bytes) -> Pixels:
         """uint8 [height, width, channels]; raises what decode_rgb raises."""
-        mode = "L" if self.channels == 1 else "RGB"
-        hint = 256 if self.ink else self.resize or max(self.height, self.width)
-        picture = _open(body, mode, hint, self.max_pixels, MAX_BYTES)
+        picture = _open(body, self.mode, self.size_hint, self.max_pixels, MAX_BYTES)
         pixels = fit_ink(picture, self.height, self.width) if self.ink else np.asarray(self.fit(picture))
         return pixels.reshape(self.height, self.width, self.channels)
 
@@ -121,15 +135,30 @@ class Recipe:
         return picture.resize((self.width, self.height), resampling, box)
 
 
+def cost(body: bytes, *, size_hint: int | None = None, max_pixels: int = MAX_PIXELS, mode: str = "RGB") -> Cost:
+    """What decoding a body will take, from its header alone. Raises nothing; what is refused anyway costs about nothing."""
+    header = read_header(body) if len(body) <= MAX_BYTES else None
+    if header is None or header.pixels > max_pixels or header.scans > MAX_SCANS:
+        return REFUSED
+    return estimate(header, len(body), size_hint, mode)
+
+
 def _open(body: bytes, mode: str, size_hint: int | None, max_pixels: int, max_bytes: int) -> Image.Image:
     """The decoded picture in mode "RGB" or "L"; every way in which a file can be bad is one SlotError."""
     if not body:
         raise BadRequest("the body is empty: send a picture")
     if len(body) > max_bytes:
         raise TooLarge(f"the picture has {len(body)} bytes, at most {max_bytes} are taken")
+    header = read_header(body)
+    if header is not None:
+        _within_limits(header, max_pixels)
     try:
-        with Image.open(_Timed(body), formats=FORMATS) as picture:
-            return _decode(picture, body, mode, size_hint, max_pixels)
+        picture = Image.open(_Source(body, header), formats=(header.format,) if header else FORMATS)
+        if header is None or sorted(picture.size) != sorted((header.width, header.height)):
+            raise BadRequest("the picture is damaged: its header contradicts itself")
+        if size_hint and isinstance(picture, JpegImageFile):
+            picture.draft(mode if picture.mode in ("L", "RGB") else picture.mode, (size_hint, size_hint))
+        return upright(picture, mode)
     except (SlotError, MemoryError):
         raise
     except UnidentifiedImageError:
@@ -138,40 +167,13 @@ def _open(body: bytes, mode: str, size_hint: int | None, max_pixels: int, max_by
         raise BadRequest("the picture is truncated or damaged") from error
 
 
-def _decode(picture: Image.Image, body: bytes, mode: str, size_hint: int | None, max_pixels: int) -> Image.Image:
-    width, height = picture.size
-    if width * height > max_pixels:
-        raise TooLarge(f"the picture has {width} x {height} pixels, at most {max_pixels} are taken")
-    if picture.format == "JPEG":
-        if "progressive" in picture.info and body.count(b"\xff\xda") > MAX_SCANS:
-            raise TooLarge(f"the picture has more than {MAX_SCANS} scans")
-        if size_hint:
-            picture.draft(mode if picture.mode in ("L", "RGB") else picture.mode, (size_hint, size_hint))
-    turn = TURNS.get(_orientation(picture))
-    flat = _flat(picture, mode)
-    return flat if turn is None else flat.transpose(turn)
-
-
-def _orientation(picture: Image.Image) -> int:
-    """EXIF's orientation, 1 (upright) where there is none or it cannot be read."""
-    try:
-        return int(picture.getexif().get(0x0112, 1))
-    except Exception:
-        return 1
-
-
-def _flat(picture: Image.Image, mode: str) -> Image.Image:
-    """The first frame in `mode`: 16 bits brought to 8, transparency laid on white."""
-    if picture.mode == "F":
-        raise UnsupportedMedia("pictures of floating-point numbers are not taken")
-    if picture.mode.startswith("I"):  # 16-bit grey; Pillow's own conversion would clip it at 255
-        deep = np.asarray(picture, np.int64).clip(0, 65535)
-        return Image.fromarray((deep >> 8).astype(np.uint8) if deep.max() > 255 else deep.astype(np.uint8)).convert(mode)
-    if picture.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in picture.info:
-        layered = picture.convert("RGBA")
-        white = Image.new("RGBA", layered.size, "white")
-        return Image.alpha_composite(white, layered).convert(mode)
-    return picture.convert(mode)  # a copy, or the decoded picture itself where it has the mode
+def _within_limits(header: Header, max_pixels: int) -> None:
+    if header.width * header.height > max_pixels:
+        raise TooLarge(f"the picture has {header.width} x {header.height} pixels, at most {max_pixels} are taken")
+    if header.pixels > max_pixels:
+        raise TooLarge(f"the picture's tiles have {header.pixels} pixels, at most {max_pixels} are taken")
+    if header.scans > MAX_SCANS:
+        raise TooLarge(f"the picture has more than {MAX_SCANS} scans")
 
 
 def _stranger(body: bytes) -> SlotError:

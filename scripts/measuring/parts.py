@@ -1,0 +1,169 @@
+"""The parts of docs/performance.md that no `slotwise` command measures by itself. Each returns rows, and what else it found."""
+
+from __future__ import annotations
+
+import os
+import time
+import zipfile
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from measuring.hanging import MODEL, standin
+from measuring.overload import overload
+from measuring.rounds import Cell, Reading, Readings, in_turn, ratio, rows
+from slotwise.archive.build import ArchiveInfo, build, inspect
+from slotwise.bench import load, load_tools
+from slotwise.bench.bodies import Body, examples, with_records
+from slotwise.bench.load import Plan
+from slotwise.bench.wire import Target
+from slotwise.client.inference import auth_headers
+from slotwise.client.management import ManagementClient
+from slotwise.console import say
+from slotwise.deploy.deploy import deploy, registration
+from slotwise.gateway import process as gateway_process
+from slotwise.profiles.ports import Ports
+from slotwise.profiles.profile import load_profile
+from slotwise.server.lifecycle import ServerRecord, start, stop
+from slotwise.tune.live import LiveBench
+from slotwise.tune.run import baselines
+from slotwise.tune.space import Setting
+from slotwise.worker.cores import available_cores
+from slotwise.zoo import pictures
+
+HANDLERS = Path(__file__).parent / "handlers"
+TUNED = {64: [Setting(16, 1, 2, 1)], 8: [Setting(4, 1, 1, 2), Setting(1, 1, 2, 1)]}  # clients: what tune found, and batch 1
+
+
+@contextmanager
+def server(work: Path) -> Iterator[ServerRecord]:
+    """A TorchServe of its own, with the settings of the profile `cpu`; its state is below `work`."""
+    os.environ["SLOTWISE_HOME"] = str(work)
+    profile = load_profile("cpu", environ={})
+    record = start("default", "torchserve", profile, model_store=work / "store", ports=Ports.free(), models={})
+    try:
+        yield record
+    finally:
+        gateway_process.stop()
+        stop(record)
+
+
+def built(model: str, work: Path, weights: str | None = None) -> ArchiveInfo:
+    """The model's archive in the server's store."""
+    say(f"building {model}")
+    (work / "store").mkdir(exist_ok=True)
+    return inspect(build(model, work / "store", weights))
+
+
+def handlers(work: Path) -> dict[str, ArchiveInfo]:
+    """MNIST, two handlers that only answer and one that only computes, each with MNIST's graph."""
+    infos = {"mnist": built("mnist", work)}
+    for handler in sorted(HANDLERS.glob("*.py")):
+        name, folder = handler.stem, work / handler.stem
+        folder.mkdir()
+        (folder / handler.name).write_bytes(handler.read_bytes())
+        with zipfile.ZipFile(infos["mnist"].path) as mnist:
+            mnist.extract("mnist.onnx", folder)
+        (folder / "model.toml").write_text(f'name = "{name}"\nhandler = "{name}.py"\nfiles = ["mnist.onnx"]\n', "utf-8")
+        infos[name] = built(str(folder), work)
+    return infos
+
+
+def echo(asked: Namespace, work: Path) -> dict[str, Any]:
+    """A tuned MNIST against handlers that only answer, and against the shortest one."""
+    infos = handlers(work)
+    bodies = [body for body in examples(str(infos["mnist"].path)) if body.name.endswith(".f32")]
+    readings: Readings = {}
+    with server(work) as record, ExitStack() as stack:
+        benches = {name: stack.enter_context(LiveBench(record, info, bodies, tool=asked.tool)) for name, info in infos.items()}
+        for clients, settings in TUNED.items():
+            by_name = {str(setting): setting for setting in settings}
+            for bench in benches.values():
+                bench.hold(settings)
+
+            def measure(cell: Cell, system: str, by_name: dict[str, Setting] = by_name) -> Reading:
+                return Reading.of(benches[system].measure(by_name[cell[0]], cell[1], asked.seconds))
+
+            cells = [(name, clients) for name in by_name]  # the JVM goes on compiling for half a minute: a round to warm up
+            readings |= in_turn(cells, list(infos), measure, asked.rounds, say=say, warm_ups=1)
+    return {"rows": rows(readings, detail=True)}
+
+
+def text(asked: Namespace, work: Path) -> dict[str, Any]:
+    """Translation and captions, 64 clients: one request a batch against the profile's batches."""
+    infos = {model: built(model, work) for model in ("translation", "captions")}
+    readings: Readings = {}
+    with server(work) as record:
+        for model, info in infos.items():
+            bodies = examples(str(info.path))
+            if model == "translation":
+                bodies = [with_records(body, 1) for body in bodies]
+            _, profile = baselines(record, info, available_cores())
+            settings = {str(setting): setting for setting in (replace(profile, batch_size=1), profile)}
+            with LiveBench(record, info, bodies) as bench:
+                bench.hold(list(settings.values()))
+
+                def measure(cell: Cell, system: str, bench: LiveBench = bench, by: dict[str, Setting] = settings) -> Reading:
+                    return Reading.of(bench.measure(by[system], cell[1], asked.seconds))
+
+                readings |= in_turn([(model, 64)], list(settings), measure, asked.rounds, say=say)
+    return {"rows": rows(readings, detail=True)}
+
+
+def gateway(asked: Namespace, work: Path) -> dict[str, Any]:
+    """ResNet-18: 8 clients straight to the server and through the gateway; then twice what it can do."""
+    info = built("resnet18", work, "none")
+    bodies = [Body(pictures.sample_jpeg(720, 720), "image/jpeg")]
+    with server(work) as record:
+        with ManagementClient(record) as client:
+            deploy(client, info, registration(info, load_profile("cpu", environ={}), {}))
+        front = gateway_process.start_detached("default", ["--port", "0", "--translation-port", "-1"])
+        while not front.status()["ready"]:
+            time.sleep(0.2)
+        targets = {
+            "direct": Target(f"{record.inference_url}/predictions/{info.name}", auth_headers(record)),
+            "gateway": Target(f"{front.url}/predictions/{info.name}", {}),
+        }
+
+        def measure(cell: Cell, system: str) -> Reading:
+            return Reading.of(load_tools.measure(asked.tool, targets[system], bodies, Plan(cell[1], asked.seconds)))
+
+        cell = ("720", 8)
+        readings = in_turn([cell], list(targets), measure, asked.rounds, say=say)
+        waits = {name: [r.p50_ms or 0.0 for r in rounds] for name, rounds in readings[cell].items()}
+        waited = ratio(waits["gateway"], waits["direct"])
+        return {
+            "rows": rows(readings, detail=True),
+            "p50_ratio": waited and waited._asdict(),
+            "overload": overload(targets["gateway"], front, bodies, asked.minute),
+        }
+
+
+def hedging(asked: Namespace, work: Path) -> dict[str, Any]:
+    """A stand-in server behind the gateway: all requests answered, and one in 50 never."""
+    os.environ["SLOTWISE_HOME"] = str(work)
+    every = {"all answer": 0, "one in 50 hangs": 50}
+    sent: dict[str, list[float]] = {system: [] for system in every}
+    with standin(work) as server:
+        front = gateway_process.start_detached("default", ["--port", "0", "--translation-port", "-1"])
+        target = Target(f"{front.url}/predictions/{MODEL}", {})
+
+        def measure(cell: Cell, system: str) -> Reading:
+            server.every, before = every[system], server.seen
+            measured = load.measure(target, [Body(b"x")], Plan(cell[1], None, requests=int(200 * asked.seconds), warm_up_s=0))
+            sent[system].append(round((server.seen - before) / measured.requests, 4))
+            return Reading.of(measured)
+
+        try:
+            while not front.status()["ready"]:
+                time.sleep(0.1)
+            readings = in_turn([("20 to 100 ms", 16)], list(every), measure, asked.rounds, say=say, warm_ups=1)
+        finally:
+            gateway_process.stop()
+    (by_system,) = readings.values()
+    slowest = {system: [r.p99_ms or 0.0 for r in rounds] for system, rounds in by_system.items()}
+    slower = ratio(slowest["one in 50 hangs"], slowest["all answer"])
+    return {"rows": rows(readings, detail=True), "p99_ratio": slower and slower._asdict(), "copies_per_request": sent}

@@ -1,0 +1,103 @@
+"""Systems measured in turn: rows with the medians, and ratios of what two systems reached in the same round."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from slotwise.bench.load import Measured
+
+Cell = tuple[str, int]  # a workload and a number of clients
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One round of one system: answers a second, and what half and 99% of the clients waited at most (None: no clients)."""
+
+    rps: float
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    failed: int = 0
+    mean_batch: float | None = None
+
+    @classmethod
+    def of(cls, measured: Measured) -> Reading:
+        """What a load gave."""
+        return cls(measured.req_s, measured.p50_ms, measured.p99_ms, measured.lost, measured.mean_batch)
+
+
+class Ratio(NamedTuple):
+    """The median, the lowest and the highest of the rounds' ratios."""
+
+    median: float
+    low: float
+    high: float
+
+
+Readings = dict[Cell, dict[str, list[Reading]]]
+
+
+def in_turn(
+    cells: Iterable[Cell],
+    systems: Sequence[str],
+    measure: Callable[[Cell, str], Reading],
+    rounds: int,
+    *,
+    say: Callable[[str], None],
+    warm_ups: int = 0,
+) -> Readings:
+    """Every round measures every system once in every cell, in an order that turns by one each round.
+
+    What disturbs the machine for a while disturbs all systems. warm_ups: rounds before that are not counted.
+    """
+    readings: Readings = {cell: {system: [] for system in systems} for cell in cells}
+    for turn in range(-warm_ups, rounds):
+        first = turn % len(systems)
+        for cell, by_system in readings.items():
+            for system in [*systems[first:], *systems[:first]]:
+                reading = measure(cell, system)
+                failed = f", {reading.failed} FAILED" if reading.failed else ""
+                counted = f"round {turn + 1}" if turn >= 0 else "warm-up"
+                say(f"{counted}: {cell[0]}, {cell[1]} clients, {system}: {reading.rps:.1f} a second{failed}")
+                if turn >= 0:
+                    by_system[system].append(reading)
+    return readings
+
+
+def rows(readings: Mapping[Cell, Mapping[str, Sequence[Reading]]], *, detail: bool = False) -> list[dict[str, Any]]:
+    """One row a workload, number of clients and system: medians over the rounds, and the rounds' answers a second.
+
+    detail: also requests a batch, and requests that got no good answer in all rounds.
+    """
+    table = []
+    for (workload, clients), systems in readings.items():
+        for system, rounds in systems.items():
+            row: dict[str, Any] = {"workload": workload, "concurrency": clients, "system": system}
+            row["rps"] = round(statistics.median(r.rps for r in rounds), 2)
+            for key in ("p50_ms", "p99_ms", *(["mean_batch"] if detail else [])):
+                values = [getattr(r, key) for r in rounds if getattr(r, key) is not None]
+                row[key] = round(statistics.median(values), 1) if values else None
+            if detail:
+                row["lost"] = sum(r.failed for r in rounds)
+            table.append({**row, "rounds": [round(r.rps, 2) for r in rounds]})
+    return table
+
+
+def by_cell(table: Iterable[Row]) -> dict[Cell, dict[str, Row]]:
+    """The rows by cell and system, in their order."""
+    cells: dict[Cell, dict[str, Row]] = {}
+    for row in table:
+        cells.setdefault((row["workload"], row["concurrency"]), {})[row["system"]] = row
+    return cells
+
+
+def ratio(ours: Sequence[float], other: Sequence[float]) -> Ratio | None:
+    """What the first reached for each of the second, round by round; None where the second answered nothing in a round."""
+    if not all(other):
+        return None
+    each = [a / b for a, b in zip(ours, other, strict=True)]
+    return Ratio(round(statistics.median(each), 2), round(min(each), 2), round(max(each), 2))

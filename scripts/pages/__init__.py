@@ -1,0 +1,1 @@
+"""The tables and numbers of README and docs, written from docs/figures/*.json."""

@@ -1,0 +1,66 @@
+"""Write what stands between markers: `figures:` a table on lines of its own, `figure:` a number within a sentence."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from pages import stale
+from pages.tables import TABLES
+from pages.values import value
+
+MEND = "python scripts/figures.py render"
+BLOCK = re.compile(r"(<!-- figures: ([\w.+-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+INLINE = re.compile(r"(<!-- figure: ([\w.-]+) -->)([^<]*)(<!-- end -->)")
+
+Figures = dict[str, Any]
+
+
+def load(root: Path) -> Figures:
+    """docs/figures/*.json by name."""
+    return {path.stem: json.loads(path.read_text("utf-8")) for path in sorted((root / "docs" / "figures").glob("*.json"))}
+
+
+def pages(root: Path) -> list[Path]:
+    """Where figures may stand."""
+    return [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+
+
+def written(text: str, figures: Figures, root: Path) -> str:
+    """The page with everything between its markers written anew. Raises KeyError for a marker that nobody knows."""
+
+    def block(found: re.Match[str]) -> str:
+        names = found[2].partition(".")[0].split("+")
+        note = "".join(stale.line(name, figures[name], root) for name in names if name in stale.CODE)
+        return f"{found[1]}\n{TABLES[found[2]](figures)}\n\n{note}{found[4]}"
+
+    def inline(found: re.Match[str]) -> str:
+        return f"{found[1]}{value(found[2], figures)}{found[4]}"
+
+    return INLINE.sub(inline, BLOCK.sub(block, text))
+
+
+def comparable(text: str) -> str:
+    """The page without what its figures do not decide: whether the code changed since."""
+    return stale.LINE.sub("", text)
+
+
+def render(root: Path, *, check: bool) -> int:
+    """Write the pages; with check only show what would change, and return 1 where anything would."""
+    figures, differing = load(root), 0
+    for page in pages(root):
+        old = page.read_text("utf-8")
+        new = written(old, figures, root)
+        if not check:
+            page.write_text(new, "utf-8")
+        elif comparable(old) != comparable(new):
+            differing += 1
+            lines = [comparable(text).splitlines(keepends=True) for text in (old, new)]
+            sys.stdout.writelines(difflib.unified_diff(*lines, str(page.relative_to(root)), "its figures", n=0))
+    if differing:
+        print(f"{differing} page(s) are not what docs/figures says: {MEND}")
+    return 1 if differing else 0

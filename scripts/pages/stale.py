@@ -1,0 +1,42 @@
+"""Which figures are older than the code they measure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from measuring.about import git
+
+WORKER = "slotwise/worker"
+VISION = (WORKER, "handlers/image_classifier.py", "models/resnet18")
+TENSORS = (WORKER, "handlers/tensor_classifier.py", "models/mnist")
+CAPTIONS = (WORKER, "handlers/captioner.py", "models/captions")
+TRANSLATION = (WORKER, "handlers/translator.py", "models/translation")
+CODE = {  # what each of docs/figures measures; what measures it counts as well
+    "vision": (*VISION, "scripts/comparison"),
+    "text": (*TRANSLATION, *CAPTIONS[1:]),
+    "captions": (*CAPTIONS, "slotwise/bench"),
+    "translation": (*TRANSLATION, "slotwise/bench"),
+    "gateway": (*VISION, "slotwise/gateway"),
+    "hedging": ("slotwise/gateway",),
+    "tune-mnist-64": (*TENSORS, "slotwise/tune"),
+    "tune-mnist-8": (*TENSORS, "slotwise/tune"),
+    "tune-resnet18": (*VISION, "slotwise/tune"),
+    "tune-standin": (WORKER, "slotwise/tune"),
+    "study": (*VISION, "slotwise/tune"),
+    "echo": (*TENSORS, "scripts/measuring/handlers"),
+    "offline-digits": (WORKER, "handlers/image_classifier.py", "models/digits", "slotwise/bench"),
+    "offline-resnet18": (*VISION, "slotwise/bench"),
+}
+LINE = re.compile(r"^\*Measured at .* since\.\*\n\n", re.MULTILINE)
+
+
+def line(name: str, figures: Mapping[str, Any], root: Path) -> str:
+    """One line where code changed after the figures were measured; nothing where not, or where git cannot tell."""
+    commit = str(figures["commit"]).removesuffix("-dirty")
+    changed = [path for path in CODE[name] if git("log", "-1", "--format=%h", f"{commit}..HEAD", "--", path, root=root)]
+    if not changed:
+        return ""
+    return f"*Measured at {commit[:7]} ({figures['date']}); {', '.join(changed)} changed since.*\n\n"

@@ -1,0 +1,204 @@
+"""The tables: each a function of all figures that returns Markdown. A name begins with what it is made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from comparison.results import against, fastest
+from measuring.rounds import Ratio, Row, by_cell, ratio
+
+Figures = Mapping[str, Any]
+
+SHARE = 0.7  # how busy a pod shall be, docs/kubernetes.md
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A Markdown table; None is an empty cell."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join("" if cell is None else str(cell) for cell in line) + " |" for line in lines)
+
+
+def number(value: float) -> str:
+    """As people read it: 2132, 30.7, 0.52."""
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def with_spread(found: Ratio | None) -> str | None:
+    """The median of a ratio, and its lowest and highest round."""
+    return found and f"{number(found.median)} ({number(found.low)} to {number(found.high)})"
+
+
+def each(rounds: Iterable[float] | None) -> str | None:
+    """The rounds' answers a second."""
+    return rounds and " ".join(f"{value:.0f}" for value in rounds)
+
+
+def vision_ratios(system: str) -> Callable[[Figures], str]:
+    """The ratios of one of our systems; "" for the fastest."""
+
+    def render(figures: Figures) -> str:
+        lines = []
+        for (workload, clients), cell in by_cell(figures["vision"]["rows"]).items():
+            ours = cell[system] if system else fastest(cell, "ours")
+            assert ours is not None
+            lines.append([workload, clients, *map(with_spread, against(cell, ours).values())])
+        return table(["picture", "clients", "to stock", "to the fastest peer", "to the raw loop on the same engine"], lines)
+
+    return render
+
+
+def vision_rows(figures: Figures) -> str:
+    """Every system, the fastest first in each cell."""
+    lines: list[list[Any]] = []
+    for (workload, clients), cell in by_cell(figures["vision"]["rows"]).items():
+        for row in sorted(cell.values(), key=lambda row: -row["rps"]):
+            numbers = [f"{row['rps']:.1f}", each(row["rounds"]), row["p50_ms"], row["p99_ms"]]
+            lines.append([workload, clients, row["system"], *numbers])
+    return table(["picture", "clients", "system", "a second", "rounds", "p50 ms", "p99 ms"], lines)
+
+
+def vision_poison(figures: Figures) -> str:
+    """What bad requests cost the others."""
+    found = {name: counts for name, counts in figures["vision"]["poison"].items() if name != "slotwise"}
+    keys = ("innocent", "innocent_lost", "bad", "bad_refused")
+    lines = [[name, *(counts[key] for key in keys)] for name, counts in found.items()]
+    return table(["system", "innocent", "lost", "bad", "refused with 4xx"], lines)
+
+
+def text_rows(figures: Figures) -> str:
+    """One request a batch against the profile's batches."""
+
+    def line(row: Row) -> list[Any]:
+        numbers = [number(row["rps"]), each(row["rounds"]), row["mean_batch"], number(row["p99_ms"])]
+        return [row["workload"], row["system"], *numbers]
+
+    columns = ["model", "setting", "answers a second", "rounds", "mean batch", "p99 ms"]
+    return table(columns, map(line, figures["text"]["rows"]))
+
+
+def captions_loads(figures: Figures) -> str:
+    """What `slotwise bench` printed."""
+    keys = ("requests", "clients", "req_s", "p50_ms", "p99_ms", "mean_batch")
+    loads = figures["captions"]["loads"]
+    columns = ["requests", "clients", "answers a second", "p50 ms", "p99 ms", "mean batch", "lost"]
+    return table(columns, [[*(load[key] for key in keys), sum(load["errors"].values())] for load in loads])
+
+
+def gateway_rows(figures: Figures) -> str:
+    """Straight to the server and through the gateway."""
+    rows = figures["gateway"]["rows"]
+    lines = [[row["system"], row["rps"], each(row["rounds"]), row["p50_ms"], row["p99_ms"]] for row in rows]
+    return table(["", "a second", "rounds", "p50 ms", "p99 ms"], lines)
+
+
+def hedging_rows(figures: Figures) -> str:
+    """A stand-in that answers everything, and one that never answers one request in 50."""
+    copies = figures["hedging"]["copies_per_request"]
+    lines = []
+    for row in figures["hedging"]["rows"]:
+        sent = sorted(copies[row["system"]][-len(row["rounds"]) :])
+        lines.append([row["system"], row["rps"], row["p50_ms"], row["p99_ms"], row["lost"], f"{sent[0]} to {sent[-1]}"])
+    return table(["", "a second", "p50 ms", "p99 ms", "lost", "copies a request"], lines)
+
+
+def setting(values: Mapping[str, Any]) -> str:
+    """A setting of the tuner, short."""
+    delay = f", {values['max_batch_delay']} ms" if values["batch_size"] > 1 else ""
+    return f"batch {values['batch_size']}{delay}, {values['workers']} x {values['threads']} threads"
+
+
+def final(name: str) -> Callable[[Figures], str]:
+    """The final of a tuning, the fastest first, and why the winner won."""
+
+    def render(figures: Figures) -> str:
+        tuned, lines = figures[name], []
+        for entry in sorted(tuned["finalists"], key=lambda entry: -entry["req_s"]):
+            roles = {"winner": "winner", "profile": "profile", "no parameters": "default"}
+            is_a = ", ".join(role for role, key in roles.items() if tuned[key] == entry["setting"])
+            rounds = each(load["req_s"] for load in entry["rounds"]) if entry["rounds"] else "not kept"
+            lines.append([setting(entry["setting"]), is_a, number(entry["req_s"]), rounds, number(entry["p99_ms"])])
+        reason = f"\n\n> {tuned['reason']}" if tuned["reason"] else ""
+        return table(["setting", "", "answers a second", "rounds", "p99 ms"], lines) + reason
+
+    return render
+
+
+def echo_rows(figures: Figures) -> str:
+    """MNIST and the handlers that do less."""
+    lines = []
+    for (load, clients), cell in by_cell(figures["echo"]["rows"]).items():
+        answers = [number(cell[name]["rps"]) for name in ("mnist", "bare_mnist", "echo", "slotwise_echo")]
+        ratios = [ratio(cell["mnist"]["rounds"], cell[name]["rounds"]) for name in ("echo", "bare_mnist")]
+        lines.append([clients, load, *answers, *map(with_spread, ratios)])
+    columns = ["clients", "setting", "MNIST", "the shortest handler", "bare echo", "echo with our slots"]
+    return table([*columns, "MNIST to echo", "to the shortest"], lines)
+
+
+def study_by_clients(figures: Figures) -> str:
+    """The batching study: published, the stand-in, the model."""
+    from slotwise.tune.study import PUBLISHED
+
+    study = figures["study"]
+    lines: list[list[Any]] = [["published", size, *row] for size, row in PUBLISHED.items()]
+    for name, curves in study["curves"].items():
+        lines += [[name, size, *(f"{value:.0f}" for value in row)] for size, row in curves["by_clients"].items()]
+    return table(["", "batch size", *(f"{n} clients" for n in study["clients"])], lines)
+
+
+def study_by_delay(figures: Figures) -> str:
+    """The same over the delay."""
+    from slotwise.tune.study import PUBLISHED_BY_DELAY
+
+    study = figures["study"]
+    lines = [[name, *(f"{value:.0f}" for value in curves["by_delay"])] for name, curves in study["curves"].items()]
+    return table(["", *(f"{ms} ms" for ms in study["delays"])], [["published", *PUBLISHED_BY_DELAY], *lines])
+
+
+def offline(figures: Figures) -> str:
+    """A handler by itself, docs/bench.md."""
+    keys = ("batch_ms", "decode_ms", "model_ms", "encode_ms", "item_ms")
+    lines = [[timed["n"], *(f"{timed[key]:.2f}" for key in keys)] for timed in figures["offline-digits"]["batches"]]
+    return table(["n", "batch", "decode", "model", "encode", "a request"], lines)
+
+
+def replicas(figures: Figures) -> str:
+    """How many pods a rate needs, docs/kubernetes.md."""
+    rates, lines = (10, 50, 200, 1000), []
+    for model, n, workers in (("digits", 16, 1), ("resnet18", 8, 1)):
+        a, b = figures[f"offline-{model}"]["line"].values()
+        most = workers * 1000 * n / (a * n + b)
+        lines.append([f"`{model}`", a, b, n, workers, round(most), *(math.ceil(rate / (SHARE * most)) for rate in rates)])
+    return table(["model", "a", "b", "n", "workers", "at most", *(f"{rate:,}/s".replace(",", " ") for rate in rates)], lines)
+
+
+def sources(figures: Figures) -> str:
+    """Where every figure comes from."""
+    lines = []
+    for name, found in figures.items():
+        machine = found["machine"]
+        flags = [flag for flag in ("avx2", "avx512", "amx") if machine[flag]]
+        where = ", ".join([machine["cpu"], f"{machine['cores']} cores", *flags]) if machine["cpu"] else "not recorded"
+        how = "typed into the page, recovered" if "recovered" in found.get("source", "") else "as measured"
+        lines.append([f"[{name}](figures/{name}.json)", found["commit"], found["date"], where, how])
+    return table(["figures", "commit", "date", "machine", ""], lines)
+
+
+TABLES: dict[str, Callable[[Figures], str]] = {
+    "vision.ratios": vision_ratios(""),
+    "vision.ratios.fp32": vision_ratios("slotwise-openvino-fp32"),
+    "vision.rows": vision_rows,
+    "vision.poison": vision_poison,
+    "text.rows": text_rows,
+    "captions.loads": captions_loads,
+    "gateway.rows": gateway_rows,
+    "hedging.rows": hedging_rows,
+    "echo.rows": echo_rows,
+    "study.by_clients": study_by_clients,
+    "study.by_delay": study_by_delay,
+    "offline-digits.batches": offline,
+    "offline-digits+offline-resnet18.replicas": replicas,
+    "all.sources": sources,
+    **{f"{name}.final": final(name) for name in ("tune-mnist-64", "tune-mnist-8", "tune-resnet18", "tune-standin")},
+}

@@ -1,0 +1,133 @@
+"""The numbers within sentences: a name of the list below, or the way to a number (`gateway.overload.p99_ms`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from comparison.results import against, fastest
+from measuring.rounds import Cell, Ratio, Row, by_cell, ratio
+
+from pages.tables import number
+
+Figures = Mapping[str, Any]
+FP32, INT8 = "slotwise-openvino-fp32", "slotwise-openvino-int8"
+NONE = "no"  # a ratio to a system that answered nothing
+LARGE = ("batch 16, 1 ms delay, 2 workers of 1 thread", 64)  # what measuring.parts.TUNED has
+SMALL = ("batch 4, 1 ms delay, 1 worker of 2 threads", 8)
+SINGLE = ("batch 1, 2 workers of 1 thread", 8)
+
+
+def value(name: str, figures: Figures) -> str:
+    """The number of a marker. Raises KeyError for one that nobody knows."""
+    if name in VALUES:
+        found = VALUES[name](figures)
+        return found if isinstance(found, str) else number(found.median) if found else NONE
+    step: Any = figures
+    for key in name.split("."):
+        step = step[int(key)] if isinstance(step, list) else step[key]
+    return number(step) if isinstance(step, int | float) else str(step)
+
+
+def cell(figures: Figures, part: str, wanted: Cell) -> Mapping[str, Row]:
+    """The systems of one cell."""
+    return by_cell(figures[part]["rows"])[wanted]
+
+
+def by_round(figures: Figures, part: str, wanted: Cell, ours: str, other: str) -> Ratio | None:
+    """What one system reached for each of the other in the same round."""
+    systems = cell(figures, part, wanted)
+    return ratio(systems[ours]["rounds"], systems[other]["rounds"])
+
+
+def batched(figures: Figures, model: str) -> Ratio | None:
+    """The profile's batches against batch 1."""
+    single, profile = cell(figures, "text", (model, 64)).values()
+    return ratio(profile["rounds"], single["rounds"])
+
+
+def range_720(figures: Figures, system: str, other: str) -> str:
+    """The lowest and the highest of the medians over the cells with the 720x720 picture."""
+    cells = [systems for (workload, _), systems in by_cell(figures["vision"]["rows"]).items() if workload == "720"]
+    ratios = [against(systems, systems[system])[other] for systems in cells]
+    medians = [found.median for found in ratios if found]
+    return f"{min(medians):.1f} to {max(medians):.1f}"
+
+
+def our_fastest(figures: Figures) -> str:
+    """The systems of ours that are the fastest in some cell, as `openvino-int8`."""
+    rows = [fastest(systems, "ours") for systems in by_cell(figures["vision"]["rows"]).values()]
+    return ", ".join(dict.fromkeys(row["system"].removeprefix("slotwise-") for row in rows if row))
+
+
+def p99_to_p50(figures: Figures) -> str:
+    """How far int8's slowest answers are from its usual ones."""
+    row = cell(figures, "vision", ("720", 8))[INT8]
+    return number(row["p99_ms"] / row["p50_ms"])
+
+
+def tuned(figures: Figures, part: str, who: str) -> list[float]:
+    """The rounds of a tuning's winner, default or profile."""
+    (entry,) = [entry for entry in figures[part]["finalists"] if entry["setting"] == figures[part][who]]
+    return [load["req_s"] for load in entry["rounds"]]
+
+
+def won_by(figures: Figures, part: str, other: str) -> Ratio | None:
+    """The winner of a tuning against its default or profile."""
+    return ratio(tuned(figures, part, "winner"), tuned(figures, part, other))
+
+
+def winner_rounds(figures: Figures) -> str:
+    """The winner's best round against its worst."""
+    rounds = tuned(figures, "tune-mnist-8", "winner")
+    return f"{max(rounds) / min(rounds):.1f}"
+
+
+def spread(found: Ratio | None) -> str:
+    """The lowest and the highest round."""
+    return f"{number(found.low)} to {number(found.high)}" if found else NONE
+
+
+def machine(figures: Figures) -> str:
+    """The machine of the vision figures."""
+    about = figures["vision"]["machine"]
+    has = [name for name in ("avx2", "avx512", "vnni", "amx", "bf16") if about[name]]
+    packages = ", ".join(f"{name} {version}" for name, version in about["packages"].items() if version)
+    return f"{about['cores']} cores of an {about['cpu']} with {', '.join(has)}, Python {about['python']}, {packages}"
+
+
+def rows_ratio(figures: Figures, ours: Cell, other: Cell, system: str = "mnist") -> Ratio | None:
+    """One system in two cells of the echo part."""
+    return ratio(cell(figures, "echo", ours)[system]["rounds"], cell(figures, "echo", other)[system]["rounds"])
+
+
+VALUES: dict[str, Callable[[Figures], str | Ratio | None]] = {
+    "vision.machine": machine,
+    "vision.fp32.vs_stock": lambda f: range_720(f, FP32, "vs_stock"),
+    "vision.fp32.vs_peer": lambda f: range_720(f, FP32, "vs_best_peer"),
+    "vision.int8.vs_stock": lambda f: range_720(f, INT8, "vs_stock"),
+    "vision.int8.vs_peer": lambda f: range_720(f, INT8, "vs_best_peer"),
+    "vision.fastest": our_fastest,
+    "vision.int8_vs_fp32.8": lambda f: by_round(f, "vision", ("720", 8), INT8, FP32),
+    "vision.int8_vs_fp32.32": lambda f: by_round(f, "vision", ("720", 32), INT8, FP32),
+    "vision.int8.p99_to_p50": p99_to_p50,
+    "vision.raw.int8": lambda f: number(cell(f, "vision", ("720", 8))["raw-openvino-int8"]["rps"]),
+    "vision.raw.fp32": lambda f: number(cell(f, "vision", ("720", 8))["raw-openvino-fp32"]["rps"]),
+    "text.translation": lambda f: batched(f, "translation"),
+    "text.captions": lambda f: batched(f, "captions"),
+    "gateway.vs_direct": lambda f: by_round(f, "gateway", ("720", 8), "gateway", "direct"),
+    "gateway.answered": lambda f: str(f["gateway"]["overload"]["requests"] - f["gateway"]["overload"]["errors"]["429"]),
+    "tune-mnist-64.vs_default": lambda f: won_by(f, "tune-mnist-64", "default"),
+    "tune-mnist-64.vs_profile": lambda f: won_by(f, "tune-mnist-64", "profile"),
+    "tune-mnist-8.vs_default": lambda f: won_by(f, "tune-mnist-8", "default"),
+    "tune-mnist-8.vs_profile": lambda f: won_by(f, "tune-mnist-8", "profile"),
+    "tune-mnist-8.winner_rounds": winner_rounds,
+    "echo.mnist_vs_echo": lambda f: by_round(f, "echo", LARGE, "mnist", "echo"),
+    "echo.mnist_vs_echo.spread": lambda f: spread(by_round(f, "echo", LARGE, "mnist", "echo")),
+    "echo.bare_mnist_vs_echo": lambda f: by_round(f, "echo", LARGE, "bare_mnist", "echo"),
+    "echo.mnist_vs_bare_mnist": lambda f: by_round(f, "echo", LARGE, "mnist", "bare_mnist"),
+    "echo.slotwise_echo_vs_echo": lambda f: by_round(f, "echo", LARGE, "slotwise_echo", "echo"),
+    "echo.small_vs_single": lambda f: rows_ratio(f, SMALL, SINGLE),
+    "echo.single.echo": lambda f: number(cell(f, "echo", SINGLE)["echo"]["rps"]),
+    "echo.single.slotwise_echo": lambda f: number(cell(f, "echo", SINGLE)["slotwise_echo"]["rps"]),
+}

@@ -1,0 +1,183 @@
+"""Ctrl-C, a termination and a closed terminal: where they land, and where they have to wait.
+
+The command line installs this before anything else. The first signal raises KeyboardInterrupt, once: what runs is unwound,
+what was started is stopped, and no further signal disturbs that. It does not land just anywhere:
+
+held()        within, a signal is only noted: nothing comes between a thing that is made and the `try` that takes it away
+let_through() within, it lands again: put it around what takes long, inside such a `try`
+handed_to(f)  within, every signal calls `f`: for an event loop, which has to end in order
+settle()      from here on the outcome stands: signals change nothing any more
+
+It never lands in an import (a half-imported package fails in ways of its own), in `__enter__` or `__exit__` (a lock taken
+there would stay taken) or in a finalizer (Python prints the exception and drops it): it tries again a moment later.
+Without `install` nothing here does anything: Python's own KeyboardInterrupt lands anywhere.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
+
+SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
+AGAIN_S = 0.02
+IMPORT_SYSTEM = "<frozen importlib"
+TOUCHY = ("__enter__", "__exit__", "__del__")
+
+
+class _State:
+    """Of the main thread, which alone runs signal handlers."""
+
+    holds = 0
+    noted = False  # a signal has come
+    settled = False  # it has landed, or it comes too late to change anything
+    instead: Callable[[], None] | None = None
+
+
+_now = _State()
+
+
+def install() -> None:
+    """Take the signals over, held; `let_through` lets them land. One that is ignored because of nohup stays ignored."""
+    _now.holds += 1
+    signal.signal(signal.SIGALRM, _again)
+    sys.unraisablehook = _dropped
+    for number in SIGNALS:
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _arrived)
+
+
+def over() -> None:
+    """The work is done: no signal changes the exit code while Python takes itself down."""
+    for number in (*SIGNALS, signal.SIGALRM):
+        signal.signal(number, signal.SIG_IGN)
+    # Python remembers a KeyboardInterrupt that went through an eval(), as typer calls it, and would end by SIGINT instead of
+    # with our exit code; the next text that it runs makes it forget.
+    exec("")
+
+
+def wanted() -> bool:
+    """Whether a signal has come."""
+    return _now.noted
+
+
+def settle() -> None:
+    """Whatever comes or has come, the outcome stands."""
+    _now.settled = True
+
+
+class held:
+    """Within, a signal is only noted; it lands at the end of the outermost block, in place of any other exception."""
+
+    def __enter__(self) -> None:
+        self.before = _now.holds
+        if _here():
+            _now.holds += 1
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if _here():
+            _now.holds = self.before
+            _land_if_noted()
+
+
+class let_through:
+    """Within, a signal lands at once, whatever is held around it; one that was noted lands here."""
+
+    def __enter__(self) -> None:
+        self.before = _now.holds
+        if _here():
+            _now.holds = 0
+            _land_if_noted()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if _here():
+            _now.holds = self.before
+
+
+@contextmanager
+def handed_to(callback: Callable[[], None]) -> Iterator[None]:
+    """Within, every signal calls `callback`, in the main thread and between any two lines, and nothing else happens.
+
+    At the end KeyboardInterrupt is raised where one came, unless the outcome was settled.
+    """
+    if not _here():
+        yield
+        return
+    with held():
+        before, _now.instead = _now.instead, callback
+        try:
+            if _now.noted and not _now.settled:
+                callback()
+            yield
+        finally:
+            _now.instead = before
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """For a script: within, the first signal raises KeyboardInterrupt; as it was before, afterwards."""
+    numbers = (*SIGNALS, signal.SIGALRM)
+    before, hook = {number: signal.getsignal(number) for number in numbers}, sys.unraisablehook
+    install()
+    try:
+        with let_through():
+            yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        sys.unraisablehook = hook
+        _now.__dict__.clear()
+
+
+def _here() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _land_if_noted() -> None:
+    if _now.noted and not _now.settled and not _now.holds:
+        _now.settled = True
+        raise KeyboardInterrupt
+
+
+def _arrived(number: int, frame: FrameType | None) -> None:
+    _now.noted = True
+    if _now.instead is not None:
+        _now.instead()
+    elif not _now.holds and not _now.settled:
+        if _touchy(frame):
+            signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+            return
+        _now.settled = True
+        raise KeyboardInterrupt
+
+
+def _again(number: int, frame: FrameType | None) -> None:
+    if _now.noted and _now.instead is None:
+        _arrived(number, frame)
+
+
+def _touchy(frame: FrameType | None) -> bool:
+    """Whether an exception at this place would do harm or get lost."""
+    if frame is not None and frame.f_code.co_name in TOUCHY:
+        return True
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(IMPORT_SYSTEM):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _dropped(lost: UnraisableHookArgs) -> None:
+    """It landed in a finalizer or a callback from C, where it counts for nothing: once more, then."""
+    if lost.exc_type is KeyboardInterrupt:
+        _now.settled = False
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+    else:
+        sys.__unraisablehook__(lost)

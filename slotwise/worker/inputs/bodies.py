@@ -1,0 +1,149 @@
+"""The files that one request carries: as they are, gzipped, in JSON as base64, or as parts of a form.
+
+    <the file's own bytes>                                              one item
+    "iVBOR..."    {"data": "iVBOR..."}    {"b64": "iVBOR..."}           one item
+    ["iVBOR...", {"b64": "iVBOR..."}]     {"instances": [...]}          an item an element
+    several parts of a form                                             an item a part
+
+Base64 may be the usual or the URL's alphabet, in lines or as a data: URL. JSON is known by its first byte, which no picture
+starts with, whatever the content type says. What is wrong with one element stands in its place; where no element can be read
+the request is refused as a whole.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from slotwise.worker.budget import Cost
+from slotwise.worker.errors import BadRequest, SlotError, TooLarge, UnsupportedMedia
+
+MAX_ITEMS = 256  # of one request
+MAX_ITEM_BYTES = 32 << 20
+MAX_UNPACKED_BYTES = 64 << 20  # of one gzip body
+FIELDS = ("body", "data", "file", "image")  # the name a raw body gets, then those that forms usually use
+KEYS = ("b64", "data")
+GZIP = 31  # zlib's word for: gzip, the largest window
+WANTED = "send base64 as a string, or an object that has it under 'b64' or 'data'"
+URL_ALPHABET = bytes.maketrans(b"-_", b"+/")
+
+
+def items_of(
+    body: bytes, headers: Mapping[str, str], fields: Mapping[str, list[bytes]] | None = None
+) -> list[bytes | SlotError]:
+    """Every file of a request, at most MAX_ITEMS, or the SlotError in its place.
+
+    fields: the parts of a form by name; where it has several parts, each of the usual name (else of any) is an item.
+    Raises BadRequest, TooLarge, UnsupportedMedia where the request as a whole cannot be read.
+    """
+    parts = _parts(fields or {})
+    if len(parts) > 1:
+        return list(_limited(parts, "files"))
+    body = _unpacked(parts[0] if parts else body, headers)
+    if body[:64].lstrip(b" \t\r\n\xef\xbb\xbf")[:1] not in (b"{", b"[", b'"'):
+        return [_unquoted(body, headers)]
+    items = [_item(value) for value in _limited(_elements(_json(body)), "instances")]
+    if items and all(isinstance(item, SlotError) for item in items):
+        raise items[0]  # type: ignore[misc]  # all of them are errors
+    return items
+
+
+def each(items: Sequence[bytes | SlotError], decode: Callable[[bytes], Any]) -> list[Any]:
+    """`decode(item)` of one after the other; a SlotError stays, or comes to stand, in its item's place."""
+    decoded = []
+    for item in items:
+        try:
+            decoded.append(item if isinstance(item, SlotError) else decode(item))
+        except SlotError as error:
+            if len(items) == 1:
+                raise
+            decoded.append(error)
+    return decoded
+
+
+def cost_of(body: bytes, headers: Mapping[str, str], cost: Callable[[bytes], Cost]) -> Cost | None:
+    """The cost of all items of a body: their times together, the memory of the dearest. None where it cannot be read."""
+    try:
+        costs = [cost(item) for item in items_of(body, headers) if not isinstance(item, SlotError)]
+    except SlotError:
+        return None
+    return Cost(sum(each.decode_ms for each in costs), max((each.memory_bytes for each in costs), default=0))
+
+
+def _parts(fields: Mapping[str, list[bytes]]) -> list[bytes]:
+    """The parts that carry files: those of the usual names, or where there are none all."""
+    names = [name for name in fields if name in FIELDS] or list(fields)
+    return [part for name in names for part in fields[name]]
+
+
+def _limited(values: list[Any], what: str) -> list[Any]:
+    if len(values) > MAX_ITEMS:
+        raise TooLarge(f"the request has {len(values)} {what}, at most {MAX_ITEMS} are taken at once")
+    return values
+
+
+def _unpacked(body: bytes, headers: Mapping[str, str]) -> bytes:
+    """The body without its content-encoding. Never unpacks more than the limit and one byte."""
+    encoding = headers.get("content-encoding", "").strip().lower()
+    if encoding in ("", "identity"):
+        return body
+    if encoding not in ("gzip", "x-gzip"):
+        raise UnsupportedMedia("of content-encodings only gzip is taken")
+    unpacker = zlib.decompressobj(GZIP)
+    try:
+        unpacked = unpacker.decompress(body, MAX_UNPACKED_BYTES + 1)
+    except zlib.error:
+        raise BadRequest("the body says that it is gzip, but it is damaged or something else") from None
+    if len(unpacked) > MAX_UNPACKED_BYTES:
+        raise TooLarge(f"the body unpacks to more than the {MAX_UNPACKED_BYTES} bytes that are taken")
+    if not unpacker.eof or unpacker.unused_data:
+        raise BadRequest("the gzip body is cut off, or something follows it")
+    return unpacked
+
+
+def _unquoted(body: bytes, headers: Mapping[str, str]) -> bytes:
+    """The file itself; some servers parse JSON and hand on a string without its quotes."""
+    if "json" in headers.get("content-type", "") and body.isascii():
+        item = _item(body.decode("ascii"))
+        return body if isinstance(item, SlotError) else item
+    return body
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):  # no JSON, no UTF-8, a number of many digits; lists in lists in lists
+        raise BadRequest("the body starts like JSON, but it is not") from None
+
+
+def _elements(data: Any) -> list[Any]:
+    """The elements of a list or of {"instances": [...]}; anything else is one element."""
+    if isinstance(data, dict) and "instances" in data:
+        data = data["instances"]
+        if not isinstance(data, list):
+            raise BadRequest("instances must be a list")
+    elements = data if isinstance(data, list) else [data]
+    if not elements:
+        raise BadRequest("the request has no instances")
+    return elements
+
+
+def _item(value: Any) -> bytes | SlotError:
+    """The bytes of one element: a string, or an object with one, or one more object around that."""
+    for _ in range(2):
+        if isinstance(value, dict):
+            value = next((value[key] for key in KEYS if key in value), None)
+    if not isinstance(value, str):
+        return BadRequest(WANTED)
+    if len(value) > MAX_ITEM_BYTES * 3 // 2:
+        return TooLarge(f"a file has more than the {MAX_ITEM_BYTES} bytes that are taken")
+    if value.startswith("data:"):
+        value = value[value.find(",") + 1 :]
+    try:
+        packed = b"".join(value.encode("ascii").split()).translate(URL_ALPHABET).rstrip(b"=")
+        return binascii.a2b_base64(packed + b"=" * (-len(packed) % 4), strict_mode=True)
+    except ValueError:  # also UnicodeEncodeError and binascii.Error
+        return BadRequest(f"this is not base64: {WANTED}")

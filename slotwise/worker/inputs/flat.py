@@ -1,0 +1,90 @@
+"""A decoded picture to what a model can take: upright, 8 bits, no transparency, in mode "RGB" or "L".
+
+What needs numbers or more than one layer is done in strips of rows: a picture of 50 megapixels then costs itself, its result
+and a few megabytes, not several copies of itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from slotwise.worker.errors import UnsupportedMedia
+
+STRIP_PIXELS = 1 << 18
+LAYERED = ("RGBA", "LA", "PA", "RGBa", "La")
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+def upright(picture: Image.Image, mode: str) -> Image.Image:
+    """The first frame in `mode`, turned as EXIF says: 16 bits brought to 8, transparency laid on white.
+
+    The orientation is read after decoding, because pillow turns a TIFF itself while it decodes it and then forgets the tag.
+    """
+    picture.load()
+    turn = TURNS.get(_orientation(picture))
+    flat = _flat(picture, mode)
+    if flat is not picture:
+        picture.close()  # its memory is free before the turned copy is made
+    return flat if turn is None else flat.transpose(turn)
+
+
+def _orientation(picture: Image.Image) -> int:
+    """EXIF's orientation, 1 (upright) where there is none or it cannot be read."""
+    try:
+        return int(picture.getexif().get(0x0112, 1))
+    except Exception:
+        return 1
+
+
+def _flat(picture: Image.Image, mode: str) -> Image.Image:
+    if picture.mode == "F":
+        raise UnsupportedMedia("pictures of floating-point numbers are not taken")
+    if picture.mode.startswith("I"):  # 16-bit grey; pillow's own conversion would clip it at 255
+        shift = 8 if max(int(_numbers(strip).max()) for _, strip in _strips(picture)) > 255 else 0
+        return _in_strips(picture, mode, lambda strip: _eight_bits(strip, shift).convert(mode))
+    if picture.mode in LAYERED or "transparency" in picture.info:
+        return _in_strips(picture, mode, lambda strip: _on_white(strip).convert(mode))
+    return picture if picture.mode == mode else picture.convert(mode)
+
+
+def _strips(picture: Image.Image) -> Iterator[tuple[int, Image.Image]]:
+    """The picture in strips of at most STRIP_PIXELS (at least a row), each with the row where it starts."""
+    width, height = picture.size
+    rows = max(1, STRIP_PIXELS // width)
+    for top in range(0, height, rows):
+        yield top, picture.crop((0, top, width, min(top + rows, height))) if rows < height else picture
+
+
+def _in_strips(picture: Image.Image, mode: str, change: Callable[[Image.Image], Image.Image]) -> Image.Image:
+    """`change(strip)` of every strip, put together again."""
+    whole = Image.new(mode, picture.size)
+    for top, strip in _strips(picture):
+        whole.paste(change(strip), (0, top))
+    return whole
+
+
+def _numbers(strip: Image.Image) -> np.ndarray[Any, Any]:
+    """[h, w] uint16, or int32 where a TIFF has so many bits; nothing above 65535."""
+    numbers = np.asarray(strip)
+    return numbers if numbers.dtype.itemsize == 2 else numbers.clip(0, 65535)
+
+
+def _eight_bits(strip: Image.Image, shift: int) -> Image.Image:
+    return Image.fromarray((_numbers(strip) >> shift).astype(np.uint8))
+
+
+def _on_white(strip: Image.Image) -> Image.Image:
+    layered = strip.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", layered.size, "white"), layered)

@@ -1,0 +1,147 @@
+"""README and docs say what docs/figures/*.json says; scripts/figures.py writes them, and measures in turns."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from measuring.about import about, machine
+from measuring.keep import keep
+from measuring.rounds import Cell, Reading, in_turn, ratio
+from pages import stale
+from pages.markers import BLOCK, INLINE, MEND, load, pages, render
+
+ROOT = Path(__file__).resolve().parents[2]
+FIGURES = load(ROOT)
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The pages and their figures, without history."""
+    shutil.copy(ROOT / "README.md", tmp_path)
+    (tmp_path / "docs").mkdir()
+    for page in (ROOT / "docs").glob("*.md"):
+        shutil.copy(page, tmp_path / "docs")
+    shutil.copytree(ROOT / "docs" / "figures", tmp_path / "docs" / "figures")
+    return tmp_path
+
+
+def test_the_pages_are_what_the_figures_say(capsys: pytest.CaptureFixture[str]) -> None:
+    differing = render(ROOT, check=True)
+    assert not differing, f"{capsys.readouterr().out}\nthis mends it: {MEND}"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/performance.md"])
+def test_no_measured_number_is_typed(page: str) -> None:
+    text = INLINE.sub("", BLOCK.sub("", (ROOT / page).read_text("utf-8")))
+    assert not re.findall(r"\d+(?:\.\d+)? (?:times|ms of|MiB)", text)
+    if page != "README.md":
+        assert not [line for line in text.splitlines() if line.startswith("|")]
+
+
+def test_no_number_begins_a_line() -> None:
+    """There Markdown would take the marker for a block of HTML, and end the paragraph."""
+    assert not [page for page in pages(ROOT) if re.search(r"^ *<!-- figure:", page.read_text("utf-8"), re.MULTILINE)]
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_name_what_they_depend_on(name: str) -> None:
+    found = FIGURES[name]
+    assert found["commit"]
+    assert found["date"]
+    assert found["command"]
+    assert {"cpu", "cores", "amx", "avx512", "avx2", "packages"} <= set(found["machine"])
+    assert found["machine"]["packages"] or "recovered" in found["source"]
+    assert all((ROOT / path).exists() for path in stale.CODE[name])
+
+
+def test_a_typed_number_is_found_and_mended(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = copy / "docs" / "performance.md"
+    page.write_text(page.read_text("utf-8").replace("| stock | 56 | 24 |", "| stock | 56 | 42 |"), "utf-8")
+    assert render(copy, check=True) == 1
+    printed = capsys.readouterr().out
+    assert "-| stock | 56 | 42 | 8 | 0 |" in printed
+    assert MEND in printed
+    assert "| stock | 56 | 42 |" in page.read_text("utf-8")
+    assert render(copy, check=False) == 0
+    assert "| stock | 56 | 24 |" in page.read_text("utf-8")
+
+
+def test_without_history_nothing_is_said_of_the_code_and_nothing_differs(copy: Path) -> None:
+    assert render(copy, check=False) == 0
+    assert not stale.LINE.search((copy / "docs" / "performance.md").read_text("utf-8"))
+    assert render(copy, check=True) == 0
+
+
+def test_an_unknown_marker_is_an_error(copy: Path) -> None:
+    (copy / "docs" / "tune.md").write_text("so <!-- figure: vision.nothing -->1<!-- end -->\n", "utf-8")
+    with pytest.raises(KeyError, match="nothing"):
+        render(copy, check=True)
+
+
+def test_figures_older_than_their_code_are_marked(tmp_path: Path) -> None:
+    def git(*arguments: str) -> str:
+        who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        done = subprocess.run(["git", "-C", str(tmp_path), *who, *arguments], check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    def commit(path: str) -> str:
+        (tmp_path / path).mkdir(parents=True, exist_ok=True)
+        (tmp_path / path / "code.py").write_text(path, "utf-8")
+        git("add", ".")
+        git("commit", "-m", path)
+        return git("rev-parse", "--short=12", "HEAD")
+
+    git("init", "-q")
+    measured = {"commit": commit("models/mnist"), "date": "2026-11-20"}
+    commit("docs")
+    assert stale.line("echo", measured, tmp_path) == ""
+    commit("slotwise/worker")
+    line = stale.line("echo", measured, tmp_path)
+    assert line == f"*Measured at {measured['commit'][:7]} (2026-11-20); slotwise/worker changed since.*\n\n"
+    assert stale.LINE.sub("", f"table\n\n{line}") == "table\n\n"
+    assert stale.line("echo", {**measured, "commit": f"{measured['commit']}-dirty"}, tmp_path) == line
+    assert stale.line("echo", {**measured, "commit": "0123456"}, tmp_path) == ""
+
+
+def test_every_round_measures_every_system_and_turns() -> None:
+    order: list[str] = []
+
+    def measure(cell: Cell, system: str) -> Reading:
+        order.append(system)
+        return Reading(len(order), failed=int(system == "b"))
+
+    printed: list[str] = []
+    readings = in_turn([("x", 8)], ["a", "b", "c"], measure, 2, say=printed.append, warm_ups=1)
+    assert order == ["c", "a", "b", "a", "b", "c", "b", "c", "a"]
+    assert [r.rps for r in readings["x", 8]["a"]] == [4, 9]
+    assert printed[2:4] == ["warm-up: x, 8 clients, b: 3.0 a second, 1 FAILED", "round 1: x, 8 clients, a: 4.0 a second"]
+
+
+def test_a_ratio_is_of_the_same_round_and_has_its_spread() -> None:
+    assert ratio([10, 30, 90], [10, 10, 10]) == (3.0, 1.0, 9.0)
+    assert ratio([10, 30, 90], [10, 0, 10]) is None
+
+
+def test_what_is_measured_now_says_where_and_with_what() -> None:
+    known = about("a command")
+    assert list(known) == ["commit", "date", "command", "machine"]
+    assert known["command"] == "a command"
+    assert machine()["packages"]["torch"]
+
+
+def test_what_slotwise_measured_is_kept_with_all_that(tmp_path: Path) -> None:
+    files = [tmp_path / "1.json", tmp_path / "8.json"]
+    for file in files:
+        file.write_text(json.dumps({"model": "digits", "loads": [{"clients": int(file.stem)}]}), "utf-8")
+    with pytest.raises(SystemExit, match="--command"):
+        keep(files, tmp_path / "kept.json")
+    keep(files, tmp_path / "kept.json", "slotwise bench digits --json")
+    kept = json.loads((tmp_path / "kept.json").read_text("utf-8"))
+    assert [load["clients"] for load in kept["loads"]] == [1, 8]
+    assert kept["command"] == "slotwise bench digits --json"
+    assert kept["machine"]["packages"]["torch"]

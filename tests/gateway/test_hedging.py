@@ -1,0 +1,159 @@
+"""Requests whose answer is late: when another copy is sent, how many there may be, and that nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+import pytest
+
+from slotwise.gateway import hedging, race
+from slotwise.gateway.hedging import ENOUGH, FLOOR_S, LEAST, PERIOD_S, UNKNOWN_S, Hedging
+
+from .conftest import Front, MakeFront
+from .standin import StandIn
+
+pytestmark = pytest.mark.anyio
+
+
+class Clock:
+    """Time that stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_late_is_twice_the_p95_never_under_the_floor() -> None:
+    hedges = Hedging()
+    assert hedges.late_s == UNKNOWN_S
+    for _ in range(ENOUGH - 1):
+        hedges.answered(1.0)
+    assert hedges.late_s == UNKNOWN_S
+    hedges.answered(1.0)
+    assert hedges.late_s == 2.0
+    for _ in range(hedging.KEPT):
+        hedges.answered(0.001)
+    assert hedges.late_s == FLOOR_S
+    for i in range(hedging.KEPT):
+        hedges.answered(3.0 if i % 10 == 0 else 0.2)
+    assert hedges.late_s == 6.0
+
+
+def test_the_budget_is_a_share_of_the_last_seconds_requests_and_never_under_the_least() -> None:
+    clock = Clock()
+    hedges = Hedging(clock=clock)
+    assert [hedges.take() for _ in range(LEAST + 1)] == [True] * LEAST + [False]
+    for _ in range(2000):
+        hedges.count_request()
+    assert sum(hedges.take() for _ in range(200)) == 100 - LEAST
+    clock.now += PERIOD_S - 1
+    assert not hedges.take()
+    clock.now += 1
+    assert sum(hedges.take() for _ in range(200)) == LEAST
+    assert not Hedging(enabled=False).take()
+
+
+async def hedged(make_front: MakeFront, monkeypatch: pytest.MonkeyPatch, server: StandIn, **options: object) -> Front:
+    """A front that has seen enough answers to know when one is late: after 50 ms."""
+    front = await make_front(server, **{"in_flight": 64, "timeout_s": 20, **options})
+    monkeypatch.setattr(hedging, "FLOOR_S", 0.05)
+    for _ in range(ENOUGH):
+        front.gateway.hedging("digits").answered(0.01)
+    return front
+
+
+def counted(front: Front, name: str) -> float:
+    """One of the model's counters."""
+    return front.gateway.metrics.registry.get_sample_value(f"slotwise_{name}_total", {"model": "digits"}) or 0.0
+
+
+async def test_a_hung_request_is_answered_by_its_second_copy_and_keeps_no_place(
+    make_front: MakeFront, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    front = await hedged(make_front, monkeypatch, StandIn(script=deque(["hang"])))
+    answer = await front.predict(b"again", headers={"x-request-id": "lost-1"})
+    assert answer.status_code == 200
+    assert [seen.body for seen in front.server.seen] == [b"again"] * 2
+    assert front.gateway.limit("digits").running == 0
+    await asyncio.sleep(0)
+    assert front.gateway.upstream is not None
+    assert await front.gateway.upstream.drained(1)
+    assert (counted(front, "hedges"), counted(front, "hedge_wins"), counted(front, "retries")) == (1, 1, 0)
+    assert "lost-1 digits hedged" in caplog.text
+
+
+async def test_copies_that_hang_as_well_are_followed_by_others_up_to_the_limit(
+    make_front: MakeFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    front = await hedged(make_front, monkeypatch, StandIn(script=deque(["hang"] * (hedging.COPIES - 1))))
+    assert (await front.predict()).status_code == 200
+    front = await hedged(make_front, monkeypatch, StandIn(script=deque(["hang"] * 100)), timeout_s=1)
+    assert (await front.predict()).status_code == 504
+    assert len(front.server.seen) == hedging.COPIES
+    assert front.gateway.limit("digits").running == 0
+
+
+async def test_the_first_copy_may_still_win_and_a_copy_that_fails_spoils_nothing(
+    make_front: MakeFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for failure in ("dead", "drop", "full"):
+        front = await hedged(make_front, monkeypatch, StandIn(script=deque(["slow", failure, failure]), slow_s=0.4))
+        assert (await front.predict()).status_code == 200, failure
+        assert counted(front, "hedges") >= 1
+        assert counted(front, "hedge_wins") <= 1
+
+
+async def test_the_second_try_is_hedged_too(make_front: MakeFront, monkeypatch: pytest.MonkeyPatch) -> None:
+    front = await hedged(make_front, monkeypatch, StandIn(script=deque(["dead", "hang"])))
+    assert (await front.predict()).status_code == 200
+    assert len(front.server.seen) == 3
+
+
+@pytest.mark.parametrize("off", ["gateway", "model"])
+async def test_no_copy_where_hedging_is_off(make_front: MakeFront, monkeypatch: pytest.MonkeyPatch, off: str) -> None:
+    front = await hedged(make_front, monkeypatch, StandIn(script=deque(["hang"])), timeout_s=0.5, hedge=off != "gateway")
+    if off == "model":
+        front.gateway.hedging("digits").enabled = False
+    assert (await front.predict()).status_code == 504
+    assert len(front.server.seen) == 1
+
+
+async def test_no_copy_while_the_models_queue_is_full(make_front: MakeFront, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = StandIn(script=deque(["hang"] * 10))
+    front = await hedged(make_front, monkeypatch, server, in_flight=1, queued=1, timeout_s=1)
+    first, second = asyncio.create_task(front.predict()), asyncio.create_task(front.predict())
+    await asyncio.sleep(0.5)
+    assert len(front.server.seen) == 1
+    assert [answer.status_code for answer in await asyncio.gather(first, second)] == [504, 504]
+
+
+async def test_a_busy_server_is_not_asked_again_at_once(make_front: MakeFront, monkeypatch: pytest.MonkeyPatch) -> None:
+    front = await make_front(StandIn(script=deque(["full"])))
+    pauses: list[float] = []
+    sleep = asyncio.sleep
+
+    async def noted(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(race.asyncio, "sleep", noted)
+    assert (await front.predict()).status_code == 200
+    assert race.BUSY_PAUSE_S in pauses
+
+
+async def test_one_request_in_fifty_hangs_and_none_is_lost(make_front: MakeFront, monkeypatch: pytest.MonkeyPatch) -> None:
+    front = await hedged(make_front, monkeypatch, StandIn(takes_s=(0.01, 0.04), hang_every=50), in_flight=16, queued=0)
+    statuses: list[int] = []
+
+    async def client() -> None:
+        for _ in range(100):
+            statuses.append((await front.predict()).status_code)
+
+    await asyncio.gather(*[client() for _ in range(12)])
+    assert statuses == [200] * 1200
+    assert len(front.server.seen) <= 1.05 * len(statuses)
+    assert counted(front, "hedge_wins") >= len(statuses) / 50 - 1

@@ -1,0 +1,117 @@
+"""A command in the foreground, and a signal that hits it at a moment of chance, most often right after a line was printed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+ENVIRON = {key: value for key, value in os.environ.items() if key not in ("SLOTWISE_HOME", "JAVA_HOME")}
+ROUND = "SIGNAL_TEST_ROUND"  # every process of a round carries it
+SIGNALS = (signal.SIGINT, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PATIENCE_S = 120
+START = ""  # in a list of lines: the moment when the command has taken the signals over
+
+
+@dataclass
+class Ended:
+    """What came of it. left: processes that still ran when the command had ended; they are killed by now."""
+
+    code: int
+    lines: list[str]
+    when: str
+    left: list[str] = field(default_factory=list)
+
+    def shows(self, text: str) -> bool:
+        """Whether a line with that text was printed."""
+        return any(text in line for line in self.lines)
+
+    def stopped(self) -> tuple[int, str]:
+        """The exit code and the last line."""
+        return self.code, (self.lines or [""])[-1]
+
+
+def struck(command: str, arguments: Sequence[str], lines: Sequence[str], n: int, folder: Path, **environ: str) -> Ended:
+    """Round `n` of a command: the signal comes after the n-th of `lines` in turn was printed, three times in four at once.
+
+    One in three is Ctrl-C as a terminal sends it, to the whole process group; every second is followed by another signal.
+    """
+    chance = random.Random(f"{command} {n}")
+    line, number = lines[n % len(lines)], chance.choice(SIGNALS)
+    delay_s = chance.uniform(0, 0.003) if chance.random() < 0.75 else chance.uniform(0, 1.5)
+    own = {ROUND: uuid.uuid4().hex, "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
+    output = folder / "output.txt"  # no pipe: what was started and left over would keep it open
+    with output.open("wb") as target:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "slotwise.cli", command, *arguments],
+            cwd=folder,
+            env={**ENVIRON, **own, **environ},
+            stdout=target,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    _until(process, line, output)
+    time.sleep(delay_s)
+    group = number == signal.SIGINT and chance.random() < 0.5
+    _send(process, number, group)
+    if chance.random() < 0.5:
+        time.sleep(chance.uniform(0, 0.4))
+        _send(process, chance.choice(SIGNALS), group)
+    try:
+        process.wait(PATIENCE_S)
+    finally:
+        left = _end(own[ROUND])
+    when = f"{number.name}{' to the group' if group else ''} {delay_s * 1000:.1f} ms after {line or 'the start'!r}"
+    ended = Ended(process.returncode, output.read_text("utf-8").splitlines(), when, left)
+    told = (when, ended.code, ended.lines)
+    assert not ended.shows("Traceback"), told
+    assert not ended.shows("Exception ignored"), told
+    assert left == [], told
+    return ended
+
+
+def _until(process: subprocess.Popen[bytes], line: str, output: Path) -> None:
+    """Wait until the line is there, or the command has ended; START: until it handles SIGTERM, which Python alone does not."""
+
+    def there() -> bool:
+        return _handles(process.pid, signal.SIGTERM) if line == START else line in output.read_text("utf-8")
+
+    while process.poll() is None and not there():
+        time.sleep(0.001)
+
+
+def _handles(pid: int, number: signal.Signals) -> bool:
+    with contextlib.suppress(OSError, StopIteration, ProcessLookupError):
+        status = Path(f"/proc/{pid}/status").read_text()
+        caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+        return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
+def _send(process: subprocess.Popen[bytes], number: signal.Signals, group: bool) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        if group:
+            os.killpg(process.pid, number)
+        else:
+            process.send_signal(number)
+
+
+def _end(token: str) -> list[str]:
+    """Kill every process of a round; returns what they were."""
+    left = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(ROUND) == token and process.status() != psutil.STATUS_ZOMBIE:
+                left.append(" ".join(process.cmdline()))
+                process.kill()
+    return left
