@@ -39,9 +39,9 @@ class Pixels(nn.Module):  # type: ignore[misc]
 def export(
     spec: ModelSpec, module: nn.Module, pixels: Any, out: Path, progress: Progress, *, trained: bool, note: str = ""
 ) -> dict[str, Any]:
-    """Write the weights that model.toml names, compare every engine with `module` in eager fp32, and leave the verdicts.
+    """Write the weights that model.toml names, and compare every engine with `module` in eager fp32.
 
-    pixels: uint8 [n, h, w, c]; int8 is calibrated on them, too. Writes facts.json and engines.json beside the weights.
+    pixels: uint8 [n, h, w, c]; int8 is calibrated on them, too. Writes facts.json beside the weights.
     """
     weights = {key: value for key, value in spec.weights.model_dump().items() if value}
     module, tensor = module.eval(), torch.from_numpy(pixels)
@@ -55,7 +55,7 @@ def export(
     progress.advance(task)
     for engine, verdict in measured["engines"].items():
         if not verdict["passed"]:
-            progress.console.print(f"{spec.name}: {engine} is refused: {verdict['why']}", highlight=False)
+            progress.console.print(f"{spec.name}: {engine} differs: {verdict['why']}", highlight=False)
     return measured
 
 
