@@ -37,7 +37,7 @@ def handled(model_dir: Path, handler: Items) -> list[Any]:
         if example is None:
             return []
         inputs = [handler.collate([example, _noise(example, 0)])]
-        items = [*_examples(model_dir, handler), *(_noise(example, seed) for seed in range(1, NOISE))]
+        items = [*examples(model_dir, handler), *(_noise(example, seed) for seed in range(1, NOISE))]
         return inputs + [handler.collate([item]) for item in items[:MOST_ITEMS]]
     except Exception:
         logger.warning("the handler gives no inputs to try the engine on", exc_info=True)
@@ -56,17 +56,7 @@ def described(model: Mapping[str, Any]) -> list[Any]:
     return [np.stack([zeros, _noise(zeros, 0)]), *(_noise(zeros, seed)[None] for seed in range(1, NOISE))]
 
 
-def _noise(like: Any, seed: int) -> Any:
-    """An item of the same shape and dtype; itself where noise would mean nothing (token ids, objects)."""
-    random = np.random.default_rng(seed)
-    if isinstance(like, np.ndarray) and like.dtype == np.uint8:
-        return random.integers(0, 256, like.shape, np.uint8)
-    if isinstance(like, np.ndarray) and like.dtype.kind == "f":
-        return np.asarray(random.standard_normal(like.shape), like.dtype)
-    return like
-
-
-def _examples(model_dir: Path, handler: Items) -> Iterator[Any]:
+def examples(model_dir: Path, handler: Items) -> Iterator[Any]:
     """The items in the archive's examples; a body that the handler refuses is left out."""
     folder = model_dir / EXAMPLES
     for file in sorted(folder.iterdir()) if folder.is_dir() else []:
@@ -77,3 +67,13 @@ def _examples(model_dir: Path, handler: Items) -> Iterator[Any]:
             logger.info("the example %s cannot be decoded", file.name, exc_info=True)
             continue
         yield from (item for item in items if not isinstance(item, Exception))
+
+
+def _noise(like: Any, seed: int) -> Any:
+    """An item of the same shape and dtype; itself where noise would mean nothing (token ids, objects)."""
+    random = np.random.default_rng(seed)
+    if isinstance(like, np.ndarray) and like.dtype == np.uint8:
+        return random.integers(0, 256, like.shape, np.uint8)
+    if isinstance(like, np.ndarray) and like.dtype.kind == "f":
+        return np.asarray(random.standard_normal(like.shape), like.dtype)
+    return like
