@@ -121,6 +121,19 @@ def test_an_engine_that_does_not_run_is_passed_over(machine: Machine, tmp_path: 
         chosen(tmp_path, engine="openvino")
 
 
+def test_a_handler_that_feeds_its_engine_otherwise_is_loaded_untried(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def picky(self: Made, inputs: Any) -> Any:
+        raise TypeError("a dict is wanted")
+
+    assert chosen(tmp_path, {**MODEL, "handler": "own.py"}) == ("openvino", "bf16")
+    monkeypatch.setattr(Made, "__call__", picky)
+    with pytest.raises(TypeError, match="a dict is wanted"):
+        chosen(tmp_path)
+    assert chosen(tmp_path, {**MODEL, "handler": "own.py"}) == ("openvino", "fp32")
+
+
 @pytest.mark.parametrize("changed", ["processor", "weights", "release"])
 def test_a_figure_of_another_machine_or_network_does_not_count(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str

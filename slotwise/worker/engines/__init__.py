@@ -46,20 +46,16 @@ def load_engine(model_dir: Path, settings: Settings, handler: Items | None = Non
     """The engine that the profile names, with this archive's weights. Raises ValueError, one sentence, where it cannot be.
 
     handler: decodes the archive's examples, so that engines are tried on real inputs; without it on noise of [input] shape.
+    A handler that an author wrote may feed its engine otherwise: where it cannot be tried like that, it is loaded untried.
     """
     inputs = samples.handled(model_dir, handler) if handler is not None else samples.described(settings.model)
-    if settings.engine != "auto":
-        return _load(settings.engine, model_dir, settings, inputs)
-    weights = settings.model.get("weights", {})
-    fitting = [name for name in ORDER[settings.device] if forms(name, settings.precision) & set(weights) and installed(name)]
-    if not fitting:
-        raise ValueError(f"no engine for the weights of this archive ({', '.join(weights) or 'none'}) is installed here")
-    for name in fitting[:-1]:
-        try:
-            return _load(name, model_dir, settings, inputs)
-        except Exception:
-            logger.warning("%s cannot serve this archive here: trying the next engine", name, exc_info=True)
-    return _load(fitting[-1], model_dir, settings, inputs)
+    try:
+        return _choose(model_dir, settings, inputs)
+    except Exception:
+        if not inputs or not str(settings.model.get("handler", "")).endswith(".py"):
+            raise
+        logger.info("the engine cannot be tried before the warm-up", exc_info=True)
+    return _choose(model_dir, settings, [])
 
 
 def forms(name: str, precision: str) -> set[str]:
@@ -74,6 +70,22 @@ def forms(name: str, precision: str) -> set[str]:
 def installed(name: str) -> bool:
     """Whether the engine's package can be imported."""
     return importlib.util.find_spec(name) is not None
+
+
+def _choose(model_dir: Path, settings: Settings, inputs: Sequence[Any]) -> Engine:
+    """The engine of that name; for `auto` the first of ORDER that fits and runs."""
+    if settings.engine != "auto":
+        return _load(settings.engine, model_dir, settings, inputs)
+    weights = settings.model.get("weights", {})
+    fitting = [name for name in ORDER[settings.device] if forms(name, settings.precision) & set(weights) and installed(name)]
+    if not fitting:
+        raise ValueError(f"no engine for the weights of this archive ({', '.join(weights) or 'none'}) is installed here")
+    for name in fitting[:-1]:
+        try:
+            return _load(name, model_dir, settings, inputs)
+        except Exception:
+            logger.warning("%s cannot serve this archive here: trying the next engine", name, exc_info=True)
+    return _load(fitting[-1], model_dir, settings, inputs)
 
 
 def _load(name: str, model_dir: Path, settings: Settings, inputs: Sequence[Any]) -> Engine:
