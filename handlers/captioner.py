@@ -24,7 +24,8 @@ class Captioner(BatchHandler):
         self.note = facts["note"]
         self.recipe = Recipe.of(facts["image"])
         self.words = git.load_words(model_dir / FOLDER)
-        return git.load(model_dir, settings, max_output_tokens=settings.model.get("options", {}).get("max_output_tokens", 48))
+        tokens = settings.model.get("options", {}).get("max_output_tokens", 48)
+        return git.load(model_dir, settings, self, max_output_tokens=tokens)
 
     def example(self) -> Any:
         return np.zeros((self.recipe.height, self.recipe.width, 3), np.uint8)

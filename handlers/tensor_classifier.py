@@ -21,6 +21,8 @@ USUAL = {"mean": 0, "std": 1}
 
 class TensorClassifier(BatchHandler):
     def load(self, model_dir: Path, settings: Settings) -> Any:
+        from slotwise.worker.engines import load_engine
+
         described = settings.model["input"]
         self.shape, self.dtype = tuple(described["shape"]), np.dtype(described.get("dtype", "float32"))
         self.raw = self.dtype.newbyteorder("<")
@@ -29,7 +31,10 @@ class TensorClassifier(BatchHandler):
         sides = [-1] + [1] * (len(self.shape) - 1)
         self.mean, self.std = (np.reshape(np.float32(described.get(key) or usual), sides) for key, usual in USUAL.items())
         self.scaled = bool(self.mean.any() or (self.std != 1).any())
-        return super().load(model_dir, settings)
+        return load_engine(model_dir, settings, self)
+
+    def example(self) -> Any:
+        return np.zeros(self.shape, self.dtype)
 
     def decode(self, body: bytes, headers: Headers) -> list[Any]:
         if body.startswith(b"\x93NUMPY"):

@@ -77,11 +77,13 @@ def build(
     """
     from slotwise import console
     from slotwise.archive import onnx_graph
+    from slotwise.archive.trial import run_every_form
     from slotwise.archive.weights import check_fit, made
 
     folder = project.model_folder(str(folder_or_name))
     spec = load_spec(folder)
     sources, started = [folder], time.monotonic()
+    out: Path | None = None
     measured: dict[str, Any] = {}
     if (folder / "make.py").is_file():
         with nullcontext(progress) if progress else console.progress() as shown:
@@ -92,7 +94,8 @@ def build(
     else:
         check_fit(folder, spec)
     spec, sources, graph = onnx_graph.fit(spec, sources)
-    measured = {**measured, **graph}
+    forms = run_every_form(spec, sources, out)
+    measured = {**measured, **graph, **({"forms": forms} if forms else {})}
     out_dir = out_dir or project.model_store()
     out_dir.mkdir(parents=True, exist_ok=True)
     archive = out_dir / f"{spec.name}.mar"

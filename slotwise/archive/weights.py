@@ -30,6 +30,8 @@ from slotwise.model_spec import ModelSpec
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+EXPORTS = 2  # of how slotwise.zoo writes [weights]; a new number makes them anew
+
 
 def made(folder: Path, spec: ModelSpec, weights: str | None, progress: Progress) -> tuple[Path, dict[str, Any]]:
     """The folder with what make.py wrote, and what it measured; both from the cache where the inputs are the same."""
@@ -75,7 +77,8 @@ def check_fit(folder: Path, spec: ModelSpec) -> None:
 def _key(folder: Path, spec: ModelSpec, weights: str | None) -> str:
     """A digest of all that make.py's result depends on; what only concerns serving (batch sizes, say) is left out."""
     inputs = spec.model_dump_json(include={"labels", "input", "weights", "options"})
-    digest = hashlib.sha256(inputs.encode())
+    exports = f"{EXPORTS} " if spec.weights.files() else ""
+    digest = hashlib.sha256(f"{exports}{inputs}".encode())
     read = ("*.py", "*.pt", "*.npz", "training.json", "calibration/*")
     for file in sorted(path for kind in read for path in folder.glob(kind)):
         digest.update(f"\n{file.name}\n".encode() + file.read_bytes())

@@ -54,7 +54,9 @@ class Profile(BaseModel):
         "worker", "auto", "what runs the model; auto: the fastest that is installed and has weights in the archive"
     )
     precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = _key(
-        "worker", "auto", "numbers the engine computes in; auto never takes int8, which changes answers a little"
+        "worker",
+        "auto",
+        "numbers the engine computes in; auto takes bf16 only where its answers are those of fp32, and never int8",
     )
     threads: int = _key("worker", 0, "engine threads of one worker; 0: its share of the cores", ge=0, le=1024)
     decode_threads: int = _key("worker", 0, "threads that decode a batch's requests; 0: as many as threads", ge=0, le=1024)

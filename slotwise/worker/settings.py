@@ -8,6 +8,7 @@ archive was built), and `SLOTWISE_OVERRIDES`, what `--set` said. Both are JSON o
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import os
@@ -25,11 +26,11 @@ logger = logging.getLogger(__name__)
 class Settings:
     """Everything a handler may ask about how it is to run.
 
-    threads: engine threads of this worker (0 in a profile: its share of the cores); all workers together never have more
-    than there are cores. decode_threads: likewise, for decoding. padding: "none", "static" or "bucketed". memory_fraction:
-    the share of a GPU's memory this worker may take. decode_budget_ms: how long a batch may decode, by what its bodies are
-    estimated to cost. max_response_bytes: what the server lets through. model: the model's
-    description (model.toml).
+    device: where the engine really runs; a profile's cuda is cpu here where there is none. threads: engine threads of this
+    worker (0 in a profile: its share of the cores); all workers together never have more than there are cores.
+    decode_threads: likewise, for decoding. padding: "none", "static" or "bucketed". memory_fraction: the share of a GPU's
+    memory this worker may take. decode_budget_ms: how long a batch may decode, by what its bodies are estimated to cost.
+    max_response_bytes: what the server lets through. model: the model's description (model.toml).
     """
 
     profile: str = "cpu"
@@ -70,7 +71,14 @@ class Settings:
         known = {entry.name for entry in fields(cls)} - {"profile", "batch_size", "model"}
         values = {key: value for key, value in wanted.items() if key in known}
         settings = cls(profile=name, batch_size=max(1, batch_size), model=carried["model"], **values)
-        return settings.within_budget(available_cores())
+        return settings.within_budget(available_cores()).on_present_device()
+
+    def on_present_device(self) -> Settings:
+        """The same settings on the CPU where the profile wants CUDA and there is none: the one place where that is decided."""
+        if self.device != "cuda" or has_cuda():
+            return self
+        logger.warning("the profile %s wants CUDA, but torch sees no such device: serving on the CPU", self.profile)
+        return self.but(device="cpu", precision="auto" if self.precision == "fp16" else self.precision)
 
     def within_budget(self, cores: int) -> Settings:
         """The same settings with this worker's share of the cores: never more threads, and never less than one."""
@@ -87,6 +95,15 @@ class Settings:
         """Tell every numeric library that is loaded later how many threads it may start."""
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"):
             os.environ[name] = str(self.threads)
+
+
+def has_cuda() -> bool:
+    """Whether PyTorch sees a CUDA device. Imports torch, so it is asked only where a profile wants one."""
+    if importlib.util.find_spec("torch") is None:
+        return False
+    import torch
+
+    return bool(torch.cuda.is_available())
 
 
 def pin_gpu(gpu_id: int, environ: MutableMapping[str, str] = os.environ) -> None:

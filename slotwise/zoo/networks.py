@@ -56,15 +56,21 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
 
 
 def settle(module: nn.Module, pixels: Tensor) -> None:
-    """Give an untrained network's batch norm the statistics of some pictures: without them deep ones overflow."""
+    """Give an untrained network's batch norm the statistics of some pictures: without them deep ones overflow.
+
+    On one thread: sums in a fixed order, the same statistics on any number of cores.
+    """
     norms = [part for part in module.modules() if isinstance(part, nn.BatchNorm2d)]
     for norm in norms:
         norm.reset_running_stats()
         norm.momentum = None  # a plain average
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     module.train()
     with torch.inference_mode():
         module(pixels)
     module.eval()
+    torch.set_num_threads(threads)
 
 
 def _fill(made: nn.Module, state: Mapping[str, Tensor], weights: str, pretraining: bool) -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from slotwise.model_spec import ModelSpec
-from slotwise.zoo import agreement
+from slotwise.zoo import agreement, plain
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -39,9 +39,9 @@ class Pixels(nn.Module):  # type: ignore[misc]
 def export(
     spec: ModelSpec, module: nn.Module, pixels: Any, out: Path, progress: Progress, *, trained: bool, note: str = ""
 ) -> dict[str, Any]:
-    """Write the weights that model.toml names, compare every engine with `module` in eager fp32, and leave the verdicts.
+    """Write the weights that model.toml names, and compare every engine with `module` in eager fp32.
 
-    pixels: uint8 [n, h, w, c]; int8 is calibrated on them, too. Writes facts.json and engines.json beside the weights.
+    pixels: uint8 [n, h, w, c]; int8 is calibrated on them, too. Writes facts.json beside the weights.
     """
     weights = {key: value for key, value in spec.weights.model_dump().items() if value}
     module, tensor = module.eval(), torch.from_numpy(pixels)
@@ -55,19 +55,23 @@ def export(
     progress.advance(task)
     for engine, verdict in measured["engines"].items():
         if not verdict["passed"]:
-            progress.console.print(f"{spec.name}: {engine} is refused: {verdict['why']}", highlight=False)
+            progress.console.print(f"{spec.name}: {engine} differs: {verdict['why']}", highlight=False)
     return measured
 
 
 def _save_torchscript(module: nn.Module, pixels: Tensor, path: Path, onnx: Path) -> None:
     with torch.inference_mode(), _quiet():
+        plain.forget_classes()
         torch.jit.trace(module, pixels[:2], check_trace=False).save(str(path))
+    plain.torchscript(path)
 
 
 def _save_export(module: nn.Module, pixels: Tensor, path: Path, onnx: Path) -> None:
     axis = {0: torch.export.Dim("b", min=1, max=4096)}
     with _quiet():
-        torch.export.save(torch.export.export(module, (pixels[:2],), dynamic_shapes=(axis,)), str(path))
+        program = torch.export.export(module, (pixels[:2],), dynamic_shapes=(axis,))
+        plain.program(program)
+        torch.export.save(program, str(path))
 
 
 def _save_onnx(module: nn.Module, pixels: Tensor, path: Path, onnx: Path) -> None:
@@ -76,6 +80,7 @@ def _save_onnx(module: nn.Module, pixels: Tensor, path: Path, onnx: Path) -> Non
     with _quiet():
         program: Any = torch.onnx.export(module, (pixels[:2],), dynamic_shapes=(axis,), dynamo=True, verbose=False, **names)
         program.save(str(path), external_data=False)
+    plain.onnx(path)
 
 
 def _save_openvino_int8(module: nn.Module, pixels: Tensor, path: Path, onnx: Path) -> None:
@@ -88,6 +93,7 @@ def _save_openvino_int8(module: nn.Module, pixels: Tensor, path: Path, onnx: Pat
     with _quiet():
         quantized = nncf.quantize(graph, rows, preset=nncf.QuantizationPreset.MIXED, subset_size=len(pixels))
     openvino.save_model(quantized, path, compress_to_fp16=False)
+    plain.openvino(path)
 
 
 WRITERS = {

@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from slotwise.archive.build import build
+from slotwise.worker.engines.git import GitEngine
 from tests.worker.drawings import caption, draw, everything, picture
 from tests.worker.serving import Served
 
@@ -93,6 +94,15 @@ def test_the_profile_chooses(captions: Path, served: Served) -> None:
     shutil.rmtree(shared.model_dir.parent)
     with pytest.raises(ValueError, match="onnxruntime"):
         Served.of(captions, {"engine": "onnxruntime"})
+
+
+def test_bf16_is_served_only_where_it_keeps_the_captions(captions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Served.of(captions, {"precision": "bf16"}, batch_size=1)
+    assert kept.handler.engine.precision == "bf16"
+    shutil.rmtree(kept.model_dir.parent)
+    monkeypatch.setattr(GitEngine, "__call__", lambda self, pictures: [[int(self.precision == "bf16")]] * len(pictures))
+    with pytest.raises(ValueError, match="bf16 is refused here: it changes captions"):
+        Served.of(captions, {"precision": "bf16"}, batch_size=1)
 
 
 def test_weights_of_a_folder_are_served_like_the_trained_ones(

@@ -117,7 +117,10 @@ def carried(folder: Path, **profiles: dict[str, Any]) -> Path:
     return folder
 
 
-def test_the_profile_is_named_by_the_environment_else_by_the_gpu_else_cpu(tmp_path: Path) -> None:
+def test_the_profile_is_named_by_the_environment_else_by_the_gpu_else_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slotwise.worker.settings.has_cuda", lambda: True)
     model_dir = carried(
         tmp_path, cpu={"padding": "none"}, cuda={"precision": "fp16", "device": "cuda"}, ei={"padding": "static"}
     )

@@ -33,7 +33,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Started:
             "options": options or {},
         }
         (tmp_path / "slotwise.json").write_text(json.dumps({"model": model, "profiles": {}}))
-        monkeypatch.setattr(engines, "load_engine", lambda model_dir, settings: lambda x: x.reshape(len(x), -1))
+        monkeypatch.setattr(engines, "load_engine", lambda *_: lambda x: x.reshape(len(x), -1))
         spec = importlib.util.spec_from_file_location("tensor_classifier", handler_file("tensor_classifier"))
         assert spec is not None
         assert spec.loader is not None

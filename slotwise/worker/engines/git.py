@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from slotwise.worker.engines import samples
 from slotwise.worker.engines.pretrained import FOLDER, about, load_pretrained, precision_of, release
 from slotwise.worker.engines.torchvision_compat import ensure_importable
 from slotwise.worker.settings import Settings
@@ -58,22 +59,29 @@ class GitEngine:
         release(self.device)
 
 
-def load(model_dir: Path, settings: Settings, *, max_output_tokens: int) -> GitEngine:
-    """The archive's GIT as the profile wants it; bf16 on a CPU only where the build saw that it keeps the captions."""
+def load(model_dir: Path, settings: Settings, handler: samples.Items, *, max_output_tokens: int) -> GitEngine:
+    """The archive's GIT as the profile wants it; bf16 on a CPU only where it keeps the captions of the archive's examples."""
     facts, precision = about(model_dir), precision_of(settings)
     if settings.engine not in ("auto", "transformers"):
         raise ValueError(f"engine is {settings.engine!r}, but captions take auto or transformers")
-    if settings.device == "cpu" and precision not in facts["precisions"]:
-        raise ValueError(f"the build refused {precision}: it changes captions (it passed {', '.join(facts['precisions'])})")
-    return GitEngine(
-        model_dir / FOLDER,
-        device=settings.device,
-        precision=precision,
-        threads=settings.threads,
-        mean=facts["image"]["mean"],
-        std=facts["image"]["std"],
-        max_output_tokens=max_output_tokens,
-    )
+
+    def engine(computed: str) -> GitEngine:
+        return GitEngine(
+            model_dir / FOLDER,
+            device=settings.device,
+            precision=computed,
+            threads=settings.threads,
+            mean=facts["image"]["mean"],
+            std=facts["image"]["std"],
+            max_output_tokens=max_output_tokens,
+        )
+
+    made = engine(precision)
+    if settings.device == "cpu" and precision != "fp32" and (items := list(samples.examples(model_dir, handler))):
+        rows = handler.collate(items)
+        if made(rows) != engine("fp32")(rows):
+            raise ValueError(f"{precision} is refused here: it changes captions of the archive's examples, use precision auto")
+    return made
 
 
 def load_words(folder: Path) -> Any:

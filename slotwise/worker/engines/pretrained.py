@@ -6,15 +6,12 @@ An archive keeps it in `model/`; `model/slotwise.json` is what the build found o
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from slotwise.worker.engines.torchvision_compat import ensure_importable
 from slotwise.worker.settings import Settings
-
-logger = logging.getLogger(__name__)
 
 FOLDER, ABOUT = "model", "slotwise.json"
 TORCH_NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -27,21 +24,16 @@ def about(model_dir: Path) -> dict[str, Any]:
 
 
 def suited(settings: Settings, facts: Mapping[str, Any]) -> Settings:
-    """The settings as these weights and this machine want them.
+    """The settings as these weights want them.
 
     `facts["threads"]`, where it is given, is the most that these weights gain from: the demonstration models are several
-    times slower with two threads than with one. A profile's GPU that is not there becomes the CPU.
+    times slower with two threads than with one.
     """
-    settings = settings.but(threads=min(settings.threads, facts.get("threads") or settings.threads))
-    if settings.device != "cuda":
-        return settings
-    import torch
+    if settings.device == "cuda":
+        import torch
 
-    if torch.cuda.is_available():
         torch.cuda.set_per_process_memory_fraction(settings.memory_fraction)
-        return settings
-    logger.warning("the profile %s wants CUDA, but torch sees no such device: serving on the CPU", settings.profile)
-    return settings.but(device="cpu", precision="auto" if settings.precision == "fp16" else settings.precision)
+    return settings.but(threads=min(settings.threads, facts.get("threads") or settings.threads))
 
 
 def precision_of(settings: Settings) -> str:

@@ -7,40 +7,75 @@ import importlib.util
 import inspect
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+from slotwise.worker.engines.comparison import difference
 from slotwise.worker.engines.processor import cpu_precision
 from slotwise.worker.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
+LAYOUT_TOLERANCE = {"fp32": 0.001, "fp16": 0.02, "bf16": 0.05}  # two layouts add in another order
 
 
 class TorchEngine:
-    """Runs any callable module under inference_mode; in bf16 and fp16 under autocast."""
+    """Runs any callable module under inference_mode; in bf16 and fp16 under autocast.
+
+    layout: how inputs lie in memory. A network sees them contiguous, as in its training script, unless `choose_layout` found
+    that channels_last gives the same answers.
+    """
 
     name = "torch"
 
-    def __init__(self, module: Callable[[Any], Any], device: str, precision: str) -> None:
+    def __init__(self, module: Callable[[Any], Any], model: Mapping[str, Any], device: str, precision: str) -> None:
         self.module = module
+        self.model = model
         self.precision = precision
         self.device = device
+        self.layout = torch.contiguous_format
         self.warm_up_runs = 2 if isinstance(module, torch.jit.ScriptModule) else 1  # TorchScript specialises in its first two
 
     def __call__(self, inputs: Any) -> Any:
         """An array or tensor [b, ...] to a tensor [b, ...] on the host."""
-        tensor = torch.as_tensor(inputs)
+        tensor = torch.as_tensor(inputs).contiguous(memory_format=self.layout)
         half = HALF.get(self.precision)
         autocast = torch.autocast(self.device, half) if half else contextlib.nullcontext()
         with torch.inference_mode(), autocast:
             if self.device == "cuda":
                 tensor = tensor.pin_memory().to("cuda", non_blocking=True)
             return self.module(tensor).float().cpu()
+
+    def choose_layout(self, inputs: Sequence[Any]) -> None:
+        """Take channels_last where the network runs with it and answers the same on `inputs`, each [b, ...].
+
+        Only float pictures have such a layout. A network that views its activations as rows (`x.view(-1, N)`) fails in it.
+        """
+        first = np.asarray(inputs[0])
+        if first.ndim != 4 or first.dtype.kind != "f":
+            return
+        tried = inputs[:3]  # the first has two rows, the others one
+        expected = [self(rows) for rows in tried]
+        most = LAYOUT_TOLERANCE[self.precision]
+        try:
+            self._lay(torch.channels_last)
+            found = [self(rows) for rows in tried]
+            same = all(difference(self.model, a, b) <= most for a, b in zip(expected, found, strict=True))
+        except Exception as error:
+            logger.info("the network does not run in channels_last: %s", " ".join(str(error).split())[:200])
+            same = False
+        if not same:
+            self._lay(torch.contiguous_format)
+
+    def _lay(self, layout: torch.memory_format) -> None:
+        self.layout = layout
+        if isinstance(self.module, torch.nn.Module) and not isinstance(self.module, torch.jit.ScriptModule):
+            self.module.to(memory_format=layout)  # a frozen script's weights are constants
 
     def release(self) -> None:
         """Give back what a failed call still holds."""
@@ -49,21 +84,18 @@ class TorchEngine:
 
 
 def load(model_dir: Path, settings: Settings) -> TorchEngine:
-    """The archive's weights on the profile's device, or on the CPU where there is no GPU; ValueError for other precisions."""
+    """The archive's weights on the profile's device; ValueError for a precision that it does not compute."""
     torch.set_num_threads(settings.threads)
     with contextlib.suppress(RuntimeError):  # only the first call of a process may set it
         torch.set_num_interop_threads(1)
     device, precision = settings.device, settings.precision
-    if device == "cuda" and not torch.cuda.is_available():
-        logger.warning("the profile %s wants CUDA, but torch sees no such device: serving on the CPU", settings.profile)
-        device, precision = "cpu", "auto" if precision == "fp16" else precision
     if device == "cuda":
         precision = "fp16" if precision == "auto" else precision
         torch.backends.cudnn.benchmark = True
         torch.cuda.set_per_process_memory_fraction(settings.memory_fraction)
     else:
         precision = cpu_precision(precision)
-    return TorchEngine(_module(model_dir, settings.model.get("weights", {}), device), device, precision)
+    return TorchEngine(_module(model_dir, settings.model.get("weights", {}), device), settings.model, device, precision)
 
 
 def _module(model_dir: Path, weights: Mapping[str, str], device: str) -> Any:
@@ -75,7 +107,7 @@ def _module(model_dir: Path, weights: Mapping[str, str], device: str) -> Any:
     network = build_module(model_dir / weights["module"].split(":")[0], weights["module"].partition(":")[2])
     state = torch.load(model_dir / weights["state_dict"], map_location="cpu", weights_only=True)
     network.load_state_dict(state)
-    return network.eval().to(device=device, memory_format=torch.channels_last)
+    return network.eval().to(device)
 
 
 def build_module(path: Path, name: str = "") -> torch.nn.Module:

@@ -1,0 +1,126 @@
+"""Run a network once in every form of weights that it was given: what cannot serve is known at build, not in a worker's log."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from slotwise import console
+from slotwise.errors import SlotwiseError
+from slotwise.model_spec import ModelSpec
+
+ENGINES = {
+    "state_dict": ("torch",),
+    "torchscript": ("torch",),
+    "export": ("torch",),
+    "onnx": ("onnxruntime", "openvino"),
+    "openvino_int8": ("openvino",),
+}
+MARKER = "trial.json"
+
+
+def run_every_form(spec: ModelSpec, sources: list[Path], made: Path | None = None) -> dict[str, list[str]]:
+    """Which engines ran each form of [weights], by form; an engine that is not installed is not asked.
+
+    made: the folder of what make.py wrote, where the result is kept with it. Raises SlotwiseError for a form that no engine
+    runs, and for outputs that do not fit. With a handler of its own (whose inputs nobody knows) that is only said.
+    """
+    marker = made / MARKER if made else None
+    if marker and marker.is_file():
+        kept: dict[str, list[str]] = json.loads(marker.read_text("utf-8"))
+        return kept
+    ran: dict[str, list[str]] = {}
+    named = spec.weights.model_dump(exclude_none=True)
+    with _laid_out(spec, sources) as folder, _same_threads():
+        for form in [form for form in ENGINES if form in named and (folder / named[form]).is_file()]:
+            try:
+                if engines := _run(spec, folder, form):
+                    ran[form] = engines
+            except SlotwiseError as error:
+                if not spec.handler.endswith(".py"):
+                    raise
+                console.say(f"{spec.name}: {error.message} (unless {spec.handler} feeds it otherwise)")
+    if marker:
+        marker.write_text(json.dumps(ran), "utf-8")
+    return ran
+
+
+def _run(spec: ModelSpec, folder: Path, form: str) -> list[str]:
+    """The engines that run this form; SlotwiseError where each that is installed fails."""
+    from slotwise.worker.engines import samples
+
+    model = spec.model_dump(mode="json", exclude_none=True)
+    weights = {form: model["weights"][form]}
+    if form == "state_dict":
+        weights["module"] = model["weights"]["module"]
+    inputs = samples.described(model)
+    ran: list[str] = []
+    failed: dict[str, str] = {}
+    for name in [name for name in ENGINES[form] if inputs and importlib.util.find_spec(name)]:
+        try:
+            _try(name, folder, {**model, "weights": weights}, inputs)
+            ran.append(name)
+        except Exception as error:
+            failed[name] = _reason(error)
+    for name, why in failed.items():
+        if not ran:
+            given = f"it was given {inputs[0].dtype} {list(inputs[0].shape)}, two items of input.shape: is the batch axis free?"
+            raise SlotwiseError(f"{weights[form]} cannot serve on {name}: {why}", given)
+        console.say(f"{spec.name}: {weights[form]} cannot serve on {name}, but on {', '.join(ran)}: {why}")
+    return ran
+
+
+def _try(name: str, folder: Path, model: dict[str, Any], inputs: list[Any]) -> None:
+    """Two rows at once and one alone, as a worker's warm-up; raises whatever is wrong."""
+    from slotwise.worker.engines import load_engine
+    from slotwise.worker.settings import Settings
+
+    precision = "int8" if "openvino_int8" in model["weights"] else "fp32"
+    threads = len(os.sched_getaffinity(0))
+    engine = load_engine(folder, Settings(engine=name, precision=precision, threads=threads, model=model))
+    for rows in inputs[:2]:
+        outputs = engine(rows)
+        if len(outputs) != len(rows):
+            raise ValueError(f"it gives {len(outputs)} outputs for {len(rows)} rows")
+    labels, scores = len(model.get("labels", [])), int(outputs[0].numel() if name == "torch" else outputs[0].size)
+    if labels and scores != labels and not model["handler"].endswith(".py"):
+        raise ValueError(f"it gives {scores} scores, but there are {labels} labels")
+
+
+def _reason(error: Exception) -> str:
+    """The line of an error that says what happened: the last in TorchScript's long ones."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    telling = [line for line in lines if re.match(r"\w+(Error|Exception): ", line)]
+    return (telling or lines)[-1 if telling else 0][:200]
+
+
+@contextmanager
+def _laid_out(spec: ModelSpec, sources: list[Path]) -> Iterator[Path]:
+    """The files of the weights in one folder, as links; the first source that has one wins."""
+    with tempfile.TemporaryDirectory(prefix="slotwise-trial-") as name:
+        for file in spec.weights.files():
+            found = next((source / file for source in sources if (source / file).exists()), None)
+            if found is not None:
+                target = Path(name, file)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.symlink_to(found.resolve())
+        yield Path(name)
+
+
+@contextmanager
+def _same_threads() -> Iterator[None]:
+    """Torch's thread count as it was: what this process trains later must not depend on a trial before it."""
+    before = sys.modules["torch"].get_num_threads() if "torch" in sys.modules else None
+    try:
+        yield
+    finally:
+        if before is not None:
+            sys.modules["torch"].set_num_threads(before)

@@ -1,0 +1,79 @@
+"""A few inputs to try an engine on before it serves: the warm-up item, noise, and the archive's own examples."""
+
+from __future__ import annotations
+
+import logging
+import mimetypes
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+logger = logging.getLogger(__name__)
+
+NOISE = 4  # items
+MOST_ITEMS = 24
+EXAMPLES = "examples"
+
+
+class Items(Protocol):
+    """The part of a handler that turns bodies into an engine's inputs."""
+
+    def example(self) -> Any | None:
+        """One valid item, or None."""
+
+    def decode(self, body: bytes, headers: dict[str, str]) -> list[Any]:
+        """One body's items."""
+
+    def collate(self, items: list[Any]) -> Any:
+        """Items to the engine's input [b, ...]."""
+
+
+def handled(model_dir: Path, handler: Items) -> list[Any]:
+    """Engine inputs by the handler's own stages: the first [2, ...], the others [1, ...]; [] where it has no example."""
+    try:
+        example = handler.example()
+        if example is None:
+            return []
+        inputs = [handler.collate([example, _noise(example, 0)])]
+        items = [*examples(model_dir, handler), *(_noise(example, seed) for seed in range(1, NOISE))]
+        return inputs + [handler.collate([item]) for item in items[:MOST_ITEMS]]
+    except Exception:
+        logger.warning("the handler gives no inputs to try the engine on", exc_info=True)
+        return []
+
+
+def described(model: Mapping[str, Any]) -> list[Any]:
+    """Engine inputs by model.toml alone: noise of [input] shape and dtype, as a given handler would collate it."""
+    spec = model.get("input", {})
+    shape, dtype = list(spec.get("shape") or []), spec.get("dtype", "float32")
+    if not shape:
+        return []
+    if model.get("handler") == "image_classifier" and dtype == "uint8" and len(shape) == 3:
+        shape = [*shape[1:], shape[0]]  # pixels come [h, w, c]
+    zeros = np.zeros(shape, dtype)
+    return [np.stack([zeros, _noise(zeros, 0)]), *(_noise(zeros, seed)[None] for seed in range(1, NOISE))]
+
+
+def examples(model_dir: Path, handler: Items) -> Iterator[Any]:
+    """The items in the archive's examples; a body that the handler refuses is left out."""
+    folder = model_dir / EXAMPLES
+    for file in sorted(folder.iterdir()) if folder.is_dir() else []:
+        kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
+        try:
+            items = handler.decode(file.read_bytes(), {"content-type": kind})
+        except Exception:
+            logger.info("the example %s cannot be decoded", file.name, exc_info=True)
+            continue
+        yield from (item for item in items if not isinstance(item, Exception))
+
+
+def _noise(like: Any, seed: int) -> Any:
+    """An item of the same shape and dtype; itself where noise would mean nothing (token ids, objects)."""
+    random = np.random.default_rng(seed)
+    if isinstance(like, np.ndarray) and like.dtype == np.uint8:
+        return random.integers(0, 256, like.shape, np.uint8)
+    if isinstance(like, np.ndarray) and like.dtype.kind == "f":
+        return np.asarray(random.standard_normal(like.shape), like.dtype)
+    return like
