@@ -30,7 +30,7 @@ def err() -> Console:
 
 def _console(stderr: bool = False) -> Console:
     """A file or a pipe is not 80 columns wide: nothing is wrapped there, no column cut."""
-    from rich.console import Console
+    from rich.console import Console  # noqa: PLC0415  slow to import
 
     made = Console(stderr=stderr)
     if not made.is_terminal and "COLUMNS" not in os.environ:
@@ -50,7 +50,7 @@ def emit(data: Any, as_json: bool, render: Callable[[], Any] | None = None) -> N
 
 def table(title: str, columns: list[str], rows: list[list[Any]]) -> Any:
     """A rich table; cells that are not strings are right-aligned text of `str(cell)`."""
-    from rich.table import Table
+    from rich.table import Table  # noqa: PLC0415  slow to import
 
     made = Table(title=title or None, title_justify="left")
     numeric = [bool(rows) and all(isinstance(row[i], int | float) for row in rows) for i in range(len(columns))]
@@ -63,7 +63,7 @@ def table(title: str, columns: list[str], rows: list[list[Any]]) -> Any:
 
 def progress() -> Progress:
     """A progress bar on stderr with elapsed time; shows nothing where stderr is not a terminal."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415  slow to import
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     console = err()

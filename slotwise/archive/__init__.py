@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from slotwise.archive import local  # it needs the whole room, which most importers of one module do not
+
 if TYPE_CHECKING:
     from slotwise.archive.local import LocalModel
 
@@ -12,6 +14,4 @@ __all__ = ["load"]
 
 def load(archive: Any, *, batch_size: int = 8, profile: str | None = None) -> LocalModel:
     """The archive, ready to answer: `load("m.mar").answer([body, ...])`. See slotwise.archive.local."""
-    from slotwise.archive import local  # it needs the whole room, which most importers of one module do not
-
     return local.load(archive, batch_size=batch_size, profile=profile)

@@ -18,8 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotwise import project
+from slotwise import console, project
+from slotwise.archive import onnx_graph
 from slotwise.archive.packaging import DIGESTS, MANIFEST, pack
+from slotwise.archive.trial import run_every_form
+from slotwise.archive.weights import check_fit, made
 from slotwise.archive.zip_safety import check_entries
 from slotwise.errors import SlotwiseError
 from slotwise.interrupts import held
@@ -75,11 +78,6 @@ def build(
 
     weights: passed to the model's make.py. A second build of the same inputs trains nothing and gives the same bytes.
     """
-    from slotwise import console
-    from slotwise.archive import onnx_graph
-    from slotwise.archive.trial import run_every_form
-    from slotwise.archive.weights import check_fit, made
-
     folder = project.model_folder(str(folder_or_name))
     spec = load_spec(folder)
     sources, started = [folder], time.monotonic()

@@ -46,7 +46,7 @@ def fetch(url: str, sha256: str | None, model_store: Path) -> Path:
 
 
 def _download(url: str, partial: Path) -> str:
-    import httpx
+    import httpx  # noqa: PLC0415  slow to import
 
     digest = hashlib.sha256()
     try:

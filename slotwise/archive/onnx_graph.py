@@ -39,7 +39,7 @@ def prepare(spec: ModelSpec, source: Path) -> tuple[Path | None, dict[str, Any]]
 
     Raises SlotwiseError where the graph is not one tensor of spec.input.shape in.
     """
-    import onnx
+    import onnx  # noqa: PLC0415  optional
 
     try:
         graph = onnx.load(source)
@@ -104,7 +104,7 @@ def _input(graph: Any, spec: ModelSpec, source: Path) -> Any:
 
 
 def _converted(graph: Any, opset: int) -> Any:
-    from onnx import version_converter
+    from onnx import version_converter  # noqa: PLC0415  optional
 
     if opset >= OPSET:
         return graph
@@ -116,7 +116,7 @@ def _converted(graph: Any, opset: int) -> Any:
 
 def _dynamic(graph: Any) -> Any:
     """The graph with a free batch; a Reshape to [1, ...] keeps its input's first side instead."""
-    import onnx
+    import onnx  # noqa: PLC0415  optional
 
     made = onnx.ModelProto()
     made.CopyFrom(graph)
@@ -139,8 +139,8 @@ def _dynamic(graph: Any) -> Any:
 
 def _same(graph: Any, changed: Any, name: str, spec: ModelSpec) -> bool:
     """Whether three different rows at once give what each gives alone in the graph as it came."""
-    import numpy as np
-    import onnxruntime
+    import numpy as np  # noqa: PLC0415  slow to import
+    import onnxruntime  # noqa: PLC0415  optional
 
     draw = np.random.default_rng(0)
     taken = next(value for value in graph.graph.input if value.name == name).type.tensor_type.shape.dim

@@ -24,6 +24,7 @@ from slotwise import __version__, project
 from slotwise.errors import SlotwiseError, missing_package
 from slotwise.interrupts import held
 from slotwise.model_spec import ModelSpec
+from slotwise.profiles.profile import load_profile
 
 CREATED_ON = "01/01/1980 00:00:00"  # the archiver would stamp the time; zip's own epoch keeps two builds identical
 EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -91,8 +92,6 @@ def _profiles(spec: ModelSpec) -> dict[str, dict[str, Any]]:
         raise SlotwiseError(f"model {spec.name}: [profiles.{unknown[0]}] is not a profile", f"profiles: {', '.join(known)}")
     settings: dict[str, dict[str, Any]] = {}
     for name in known:
-        from slotwise.profiles.profile import load_profile
-
         try:
             settings[name] = load_profile(name, environ={}, cores=0).for_model(spec.profiles.get(name, {})).worker()
         except SlotwiseError as error:

@@ -62,8 +62,8 @@ def new(name: str) -> list[Path]:
         raise SlotwiseError(f"{folder.name!r} cannot be a model's name", "use letters, digits, - _ and .")
     if folder.exists():
         raise SlotwiseError(f"{folder} exists already", "choose another name, or delete it first")
-    import torch
-    from PIL import Image
+    import torch  # noqa: PLC0415  heavy
+    from PIL import Image  # noqa: PLC0415  slow to import
 
     folder.mkdir(parents=True)
     (folder / "model.toml").write_text(MODEL_TOML.format(name=folder.name, path=folder), "utf-8")

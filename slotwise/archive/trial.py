@@ -16,6 +16,7 @@ from typing import Any
 from slotwise import console
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import ModelSpec
+from slotwise.worker.settings import Settings
 
 ENGINES = {
     "state_dict": ("torch",),
@@ -55,7 +56,7 @@ def run_every_form(spec: ModelSpec, sources: list[Path], made: Path | None = Non
 
 def _run(spec: ModelSpec, folder: Path, form: str) -> list[str]:
     """The engines that run this form; SlotwiseError where each that is installed fails."""
-    from slotwise.worker.engines import samples
+    from slotwise.worker.engines import samples  # noqa: PLC0415  brings the engine
 
     model = spec.model_dump(mode="json", exclude_none=True)
     weights = {form: model["weights"][form]}
@@ -80,8 +81,7 @@ def _run(spec: ModelSpec, folder: Path, form: str) -> list[str]:
 
 def _try(name: str, folder: Path, model: dict[str, Any], inputs: list[Any]) -> None:
     """Two rows at once and one alone, as a worker's warm-up; raises whatever is wrong."""
-    from slotwise.worker.engines import load_engine
-    from slotwise.worker.settings import Settings
+    from slotwise.worker.engines import load_engine  # noqa: PLC0415  brings the engine
 
     precision = "int8" if "openvino_int8" in model["weights"] else "fp32"
     threads = len(os.sched_getaffinity(0))

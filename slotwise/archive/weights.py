@@ -53,9 +53,9 @@ def check_fit(folder: Path, spec: ModelSpec) -> None:
     """Does a state_dict of the user's hold tensors alone, and do they fit their module? Say so now, not in a worker's log."""
     if spec.weights.state_dict is None or spec.weights.module is None or importlib.util.find_spec("torch") is None:
         return
-    import torch
+    import torch  # noqa: PLC0415  heavy
 
-    from slotwise.worker.engines.torch import build_module
+    from slotwise.worker.engines.torch import build_module  # noqa: PLC0415  brings torch
 
     file, (path, _, name) = folder / spec.weights.state_dict, spec.weights.module.partition(":")
     if not file.is_file() or not (folder / path).is_file():

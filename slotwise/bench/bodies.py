@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from slotwise.errors import SlotwiseError
+from slotwise.model_spec import load_spec
+from slotwise.project import model_folder, model_store
 
 
 @dataclass(frozen=True)
@@ -44,9 +46,6 @@ def examples(model: str) -> list[Body]:
     if model.endswith(".mar"):
         found = _carried(Path(model))
     else:
-        from slotwise.model_spec import load_spec
-        from slotwise.project import model_folder, model_store
-
         folder = model_folder(model)
         spec = load_spec(folder)
         files, archive = [folder / name for name in spec.examples], model_store() / f"{spec.name}.mar"

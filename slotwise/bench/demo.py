@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise.bench.bodies import Body, examples, spoiled
 from slotwise.bench.wire import Connection, Reply, Target, run
+from slotwise.client.inference import auth_headers
+from slotwise.console import table
 from slotwise.errors import SlotwiseError
 
 if TYPE_CHECKING:
@@ -65,8 +67,6 @@ class Told:
 
 def play(record: ServerRecord, model: str = "digits") -> Told:
     """Send the requests together and judge every answer."""
-    from slotwise.client.inference import auth_headers
-
     target = Target(f"{record.inference_url}/predictions/{model}", auth_headers(record))
     sent = bodies(examples("digits"))
     return judged(sent, run(_ask(target, sent)))
@@ -136,9 +136,7 @@ def _said(reply: Reply) -> str:
 
 def render(told: Told) -> Any:
     """The table and the verdict."""
-    from rich.console import Group
-
-    from slotwise.console import table
+    from rich.console import Group  # noqa: PLC0415  slow to import
 
     columns = ["#", "sent", "status", "got", "batch", "slot", ""]
     rows = [

@@ -96,7 +96,7 @@ def from_zero(axes: Iterable[Any]) -> None:
 
 def panels(count: int, columns: int = 4) -> tuple[Figure, Any]:
     """A figure of `count` panels, so many side by side, drawn without a display."""
-    from matplotlib.figure import Figure as NewFigure
+    from matplotlib.figure import Figure as NewFigure  # noqa: PLC0415  heavy, optional
 
     columns = min(count, columns)
     lines = -(-count // columns)

@@ -9,11 +9,14 @@ reads each of them through memory, so that intensity cannot grow without end.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slotwise.bench.report import panels
 from slotwise.errors import SlotwiseError
 from slotwise.worker.cores import available_cores
 
@@ -81,7 +84,7 @@ def work_of(model_dir: Path, model: dict[str, Any]) -> Work:
 
 
 def _onnx_work(path: Path, shape: Sequence[int]) -> Work:
-    import onnx
+    import onnx  # noqa: PLC0415  optional
 
     graph = onnx.load(path)
     for tensor in graph.graph.input:
@@ -112,16 +115,16 @@ def _onnx_work(path: Path, shape: Sequence[int]) -> Work:
 
 
 def _onnx_bytes(tensor: Any) -> int:
-    from onnx.helper import tensor_dtype_to_np_dtype
+    from onnx.helper import tensor_dtype_to_np_dtype  # noqa: PLC0415  optional
 
     size: int = math.prod(tensor.dims) * tensor_dtype_to_np_dtype(tensor.data_type).itemsize
     return size
 
 
 def _torch_work(model_dir: Path, weights: dict[str, str], shape: Sequence[int]) -> Work:
-    import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
-    from torch.utils.flop_counter import FlopCounterMode, flop_registry
+    import torch  # noqa: PLC0415  heavy
+    from torch.utils._python_dispatch import TorchDispatchMode  # noqa: PLC0415  heavy
+    from torch.utils.flop_counter import FlopCounterMode, flop_registry  # noqa: PLC0415  heavy
 
     written = 0
 
@@ -143,9 +146,9 @@ def _torch_work(model_dir: Path, weights: dict[str, str], shape: Sequence[int]) 
 
 def _torch_module(model_dir: Path, weights: dict[str, str]) -> Any:
     """The module with its parameters still apart (the engine folds them into constants)."""
-    import torch
+    import torch  # noqa: PLC0415  heavy
 
-    from slotwise.worker.engines.torch import build_module
+    from slotwise.worker.engines.torch import build_module  # noqa: PLC0415  brings torch
 
     if name := weights.get("torchscript"):
         return torch.jit.load(str(model_dir / name), map_location="cpu").eval()
@@ -157,9 +160,7 @@ def _torch_module(model_dir: Path, weights: dict[str, str]) -> Any:
 
 def measure_machine(seconds: float = 1.0) -> Machine:
     """Peak by a large float32 matrix product, bandwidth by copying large arrays on all cores: the best of several runs."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    import numpy as np
+    import numpy as np  # noqa: PLC0415  slow to import
 
     side = 2048
     left = np.random.default_rng(0).random((side, side), np.float32)
@@ -173,8 +174,6 @@ def measure_machine(seconds: float = 1.0) -> Machine:
 
 
 def _best(action: Any, seconds: float) -> float:
-    import time
-
     best, stop_at = math.inf, time.perf_counter() + seconds
     while best == math.inf or time.perf_counter() < stop_at:
         started = time.perf_counter()
@@ -185,8 +184,6 @@ def _best(action: Any, seconds: float) -> float:
 
 def draw(name: str, work: Work, machine: Machine, sizes: Sequence[int]) -> Figure:
     """Left: the roof, and every batch size below it. Right: intensity over the batch size, and the ridge."""
-    from slotwise.bench.report import panels
-
     figure, (left, right) = panels(2)
     marks = [work.intensity(n) for n in sizes]
     span = [min([*marks, machine.ridge]) / 10, max([*marks, machine.ridge]) * 3]

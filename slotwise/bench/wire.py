@@ -55,7 +55,7 @@ class _Exchange(asyncio.Protocol):
     """The socket side of one connection; httptools calls the on_* methods."""
 
     def __init__(self) -> None:
-        import httptools
+        import httptools  # noqa: PLC0415  slow to import
 
         self.parser: Any = httptools.HttpResponseParser(self)
         self.transport: asyncio.Transport | None = None
@@ -136,7 +136,7 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
     """Run `work` on the fastest event loop there is."""
     factory = None
     with contextlib.suppress(ImportError):
-        import uvloop
+        import uvloop  # noqa: PLC0415  optional
 
         factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:

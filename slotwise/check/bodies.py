@@ -36,7 +36,7 @@ def bad(example: Body) -> list[Body]:
 
 
 def _pictures(data: bytes) -> Iterator[tuple[str, bytes]]:
-    from PIL import Image, ImageOps
+    from PIL import Image, ImageOps  # noqa: PLC0415  slow to import
 
     picture = ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB")
     turned = {f"turned by {angle} degrees": picture.rotate(angle, expand=True) for angle in (90, 180)}
@@ -57,7 +57,7 @@ def _reversed_lists(data: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _flipped_array(data: bytes) -> Iterator[tuple[str, bytes]]:
-    import numpy as np
+    import numpy as np  # noqa: PLC0415  slow to import
 
     array = np.load(io.BytesIO(data), allow_pickle=False)
     for how, changed in {"reversed": array[..., ::-1], "upside down": array[::-1]}.items():

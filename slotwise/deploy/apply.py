@@ -16,6 +16,7 @@ from slotwise.client.management import ManagementClient
 from slotwise.deploy import deploy
 from slotwise.deploy.drift import Declared, Difference, State
 from slotwise.errors import SlotwiseError
+from slotwise.gateway import process, swap
 from slotwise.server import lifecycle
 
 if TYPE_CHECKING:
@@ -57,7 +58,6 @@ def scale(state: State, declared: Declared, differences: Sequence[Difference], s
 
 def replace(state: State, declared: Declared, say: Say) -> ServerRecord:
     """A server with the declared profile in the old one's place: by a switch behind the gateway, else by a restart."""
-    from slotwise.gateway import process, swap
 
     def start_declared(name: str, ports: Ports) -> ServerRecord:
         return start_ready(name, declared, ports, state, new_plan(state, declared), say)

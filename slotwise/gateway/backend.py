@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from slotwise import project
+from slotwise.client.inference import auth_headers
+from slotwise.client.management import ManagementClient
 from slotwise.errors import SlotwiseError
+from slotwise.server.lifecycle import ServerRecord
 
 if TYPE_CHECKING:
     from slotwise.client.live import LiveModel
@@ -32,10 +35,6 @@ class Backend:
 
 def server_backend(name: str) -> Backend:
     """The server called `name`, as `slotwise serve` started it."""
-    from slotwise.client.inference import auth_headers
-    from slotwise.client.management import ManagementClient
-    from slotwise.server.lifecycle import ServerRecord
-
     clients: dict[str, ManagementClient] = {}
 
     def find() -> ServerRecord | None:

@@ -54,7 +54,7 @@ class GatewayRecord:
 
     def status(self) -> dict[str, Any]:
         """Its GET /status. Raises SlotwiseError where it does not answer."""
-        import httpx
+        import httpx  # noqa: PLC0415  slow to import
 
         try:
             answer = httpx.get(f"{self.url}/status", timeout=10, trust_env=False)

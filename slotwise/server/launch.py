@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotwise.errors import SlotwiseError
+from slotwise.profiles.render import render_properties
+from slotwise.profiles.server_logs import log4j2
 from slotwise.server.processes import MARK
 from slotwise.server.record import ServerRecord
 
@@ -44,9 +46,6 @@ def own_tmp_dir(state: Path) -> Path:
 
 def write_config(record: ServerRecord, profile: Profile, models: Mapping[str, Any]) -> None:
     """Write what the server reads into its folder, and take away what the last one of that name left there."""
-    from slotwise.profiles.render import render_properties
-    from slotwise.profiles.server_logs import log4j2
-
     for stale in ("key_file.json", "server.log"):
         (record.state_dir / stale).unlink(missing_ok=True)
     shutil.rmtree(record.state_dir / "workers", ignore_errors=True)
@@ -104,7 +103,7 @@ def launch(record: ServerRecord, profile: Profile, home: Path, models: Mapping[s
 
 def wait_until_up(record: ServerRecord) -> None:
     """Wait until both APIs answer anything at all; without a token TorchServe answers 400."""
-    import httpx
+    import httpx  # noqa: PLC0415  slow to import
 
     deadline = time.monotonic() + START_TIMEOUT_S
     waiting = [f"{record.inference_url}/ping", f"{record.management_url}/models"]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from slotwise import project
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.ports import Ports
+from slotwise.profiles.profile import Profile
 from slotwise.server.processes import carries
 
 if TYPE_CHECKING:
@@ -59,8 +60,6 @@ class ServerRecord:
 
     def effective_profile(self) -> Profile:
         """The profile that it was started with, overrides included, whatever has happened to the file since."""
-        from slotwise.profiles.profile import Profile
-
         try:
             return Profile.model_validate_json((self.state_dir / "profile.json").read_text("utf-8"))
         except (OSError, ValueError) as error:

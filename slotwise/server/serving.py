@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from slotwise import interrupts
 from slotwise.errors import SlotwiseError
+from slotwise.server.record import running
 
 if TYPE_CHECKING:
     from slotwise.server.record import ServerRecord
@@ -16,8 +17,6 @@ LOOK_S = 0.3
 
 def until_it_ends(record: ServerRecord) -> None:
     """Return at the first signal, which has to be held by then. Raises SlotwiseError where the server ends by itself."""
-    from slotwise.server.record import running
-
     while record.alive() and not interrupts.wanted():
         time.sleep(LOOK_S)
     if interrupts.wanted():

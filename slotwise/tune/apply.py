@@ -76,13 +76,13 @@ def _set(table: Any, values: dict[str, Any], path: Path) -> list[str]:
 
 
 def _read(path: Path) -> TOMLDocument:
-    import tomlkit
+    import tomlkit  # noqa: PLC0415  optional
 
     return tomlkit.parse(path.read_text("utf-8"))
 
 
 def _write(path: Path, document: TOMLDocument) -> None:
-    import tomlkit
+    import tomlkit  # noqa: PLC0415  optional
 
     partial = path.with_suffix(".partial")
     partial.write_text(tomlkit.dumps(document), "utf-8")

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from slotwise.client.management import ManagementClient
 from slotwise.errors import SlotwiseError
 from slotwise.interrupts import held
 
@@ -61,8 +62,6 @@ class Guard:
 
 def watch(lines: TextIO, record: ServerRecord) -> None:
     """Keep account until `lines` ends, then clear what is left."""
-    from slotwise.client.management import ManagementClient
-
     left: dict[str, Path] = {}
     for line in lines:
         sign, model, path = line.rstrip("\n").split(" ", 2)

@@ -15,9 +15,11 @@ from slotwise.bench import offline
 from slotwise.bench.bodies import Body
 from slotwise.bench.load import Measured, rounded
 from slotwise.bench.offline import Line, Timed
+from slotwise.deploy.deploy import registration
 from slotwise.errors import SlotwiseError
 from slotwise.interrupts import held, let_through
 from slotwise.tune.finals import ROUNDS, Decision, figure, play
+from slotwise.tune.live import LiveBench
 from slotwise.tune.search import Goal, Search, Trial
 from slotwise.tune.simulate import Service
 from slotwise.tune.space import Setting, Space
@@ -126,8 +128,6 @@ def tune(
     heard: Callable[[Trial], None],
 ) -> Outcome:
     """Tune one model on a running server; the server keeps exactly what it had. Raises SlotwiseError where it is gone."""
-    from slotwise.tune.live import LiveBench
-
     started, cores = time.monotonic(), available_cores()
     outcome = Outcome(order, *baselines(record, info, cores), machine=machine(record))
     space = space_of(record, order, cores)
@@ -175,8 +175,6 @@ def sweep(bench: LiveBench, outcome: Outcome, winner: Setting, say: Callable[[st
 
 def baselines(record: ServerRecord, info: ArchiveInfo, cores: int) -> tuple[Setting, Setting]:
     """What the server registers without parameters, and what the profile says."""
-    from slotwise.deploy.deploy import registration
-
     profile = record.effective_profile()
     said = registration(info, profile, record.overrides)
     wishes = info.model.get("profiles", {}).get(profile.name, {})

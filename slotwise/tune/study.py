@@ -8,15 +8,28 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slotwise import project
+from slotwise.archive.build import build, inspect
 from slotwise.bench.bodies import Body, examples, from_files
 from slotwise.bench.offline import Line
+from slotwise.bench.report import from_zero, panels
+from slotwise.console import table
+from slotwise.deploy.deploy import obtain
 from slotwise.interrupts import held, let_through
+from slotwise.profiles.ports import Ports
+from slotwise.profiles.profile import load_profile
+from slotwise.server.lifecycle import start, stop
+from slotwise.tune.live import LiveBench
+from slotwise.tune.page import STYLE, svg
+from slotwise.tune.run import machine
 from slotwise.tune.space import Setting
 
 if TYPE_CHECKING:
@@ -101,16 +114,6 @@ def run(
     real: bool = True,
 ) -> Study:
     """Measure on a server of the study's own (its queue holds 1000), which is stopped afterwards. real: the model, too."""
-    import tempfile
-
-    from slotwise import project
-    from slotwise.archive.build import inspect
-    from slotwise.deploy.deploy import obtain
-    from slotwise.profiles.ports import Ports
-    from slotwise.profiles.profile import load_profile
-    from slotwise.server.lifecycle import start, stop
-    from slotwise.tune.run import machine
-
     with held(), ExitStack() as stack, let_through():
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slotwise-study-")))
         entered = {"a stand-in that sleeps": (inspect(standin(folder)), [Body(b"x")])}
@@ -141,8 +144,6 @@ def run(
 def _curves(
     record: ServerRecord, info: ArchiveInfo, bodies: Sequence[Body], study: Study, seconds: float, say: Callable[[str], None]
 ) -> Curves:
-    from slotwise.tune.live import LiveBench
-
     by_clients: dict[int, tuple[float, ...]] = {}
     with LiveBench(record, info, bodies, timeout_s=PATIENCE_S) as bench:
         for size in SIZES:
@@ -157,8 +158,6 @@ def _curves(
 
 def standin(folder: Path, line: Line = STANDIN) -> Path:
     """Build the stand-in's archive in `folder`: a batch of n sleeps line.a_ms * n + line.b_ms."""
-    from slotwise.archive.build import build
-
     source = folder / "standin"
     source.mkdir()
     (source / "sleeper.py").write_text(STANDIN_HANDLER.lstrip(), "utf-8")
@@ -168,8 +167,6 @@ def standin(folder: Path, line: Line = STANDIN) -> Path:
 
 
 def _copied(info: ArchiveInfo, folder: Path) -> Path:
-    import shutil
-
     return Path(shutil.copy(info.path, folder / info.path.name))
 
 
@@ -180,8 +177,6 @@ def published() -> Curves:
 
 def draw(study: Study) -> Figure:
     """Two figures a column: the published one, the stand-in, the model."""
-    from slotwise.bench.report import from_zero, panels
-
     columns: dict[str, tuple[Sequence[int], Sequence[int], Curves]] = {}
     columns["published (ResNet-152, 8 workers)"] = (CLIENTS, DELAYS, published())
     columns |= {name: (study.clients, study.delays, curves) for name, curves in study.curves.items()}
@@ -201,8 +196,6 @@ def draw(study: Study) -> Figure:
 
 def write(study: Study, folder: Path) -> Path:
     """study.json, study.png and index.html in `folder`; returns the page's path."""
-    from slotwise.tune.page import STYLE, svg
-
     folder.mkdir(parents=True, exist_ok=True)
     figure = draw(study)
     figure.savefig(folder / "study.png", dpi=120)
@@ -219,9 +212,7 @@ def write(study: Study, folder: Path) -> Path:
 
 def render(study: Study, page: Path) -> Any:
     """The numbers as a table."""
-    from rich.console import Group
-
-    from slotwise.console import table
+    from rich.console import Group  # noqa: PLC0415  slow to import
 
     columns = ["", "batch", *(f"{n} clients" for n in study.clients)]
     rows = [["published", str(n), *map(str, row)] for n, row in PUBLISHED.items()] if tuple(study.clients) == CLIENTS else []

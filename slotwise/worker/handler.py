@@ -33,7 +33,7 @@ class BatchHandler:
 
     def load(self, model_dir: Path, settings: Settings) -> Any:
         """Once, when the worker starts: return the engine, a callable [b, ...] -> [b, ...]."""
-        from slotwise.worker.engines import load_engine
+        from slotwise.worker.engines import load_engine  # noqa: PLC0415  brings the engine
 
         return load_engine(model_dir, settings)
 
@@ -113,7 +113,7 @@ class BatchHandler:
     @classmethod
     def entry_point(cls) -> Callable[[Sequence[Any] | None, Any], list[bytes]]:
         """The module-level `handle` of an archive, for both servers: MMS hides the failed initialize of a class."""
-        from slotwise.worker.hosts.serving import Entry
+        from slotwise.worker.hosts.serving import Entry  # noqa: PLC0415  a host imports the handler
 
         return Entry(cls()).handle
 

@@ -101,7 +101,7 @@ def has_cuda() -> bool:
     """Whether PyTorch sees a CUDA device. Imports torch, so it is asked only where a profile wants one."""
     if importlib.util.find_spec("torch") is None:
         return False
-    import torch
+    import torch  # noqa: PLC0415  heavy
 
     return bool(torch.cuda.is_available())
 

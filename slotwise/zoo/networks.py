@@ -26,7 +26,7 @@ def network(name: str, labels: int, weights: str, pretraining: bool = False) -> 
     """
     if not ensure_importable():
         raise missing_package("torchvision", name)
-    import torchvision
+    import torchvision  # noqa: PLC0415  heavy, optional
 
     if name not in torchvision.models.list_models():
         raise SlotwiseError(f"torchvision has no network {name!r}", "a usual one is resnet18")
@@ -87,7 +87,7 @@ def _fill(made: nn.Module, state: Mapping[str, Tensor], weights: str, pretrainin
 
 
 def _download(name: str) -> dict[str, Any]:
-    import torchvision
+    import torchvision  # noqa: PLC0415  heavy, optional
 
     weights = torchvision.models.get_model_weights(name)["IMAGENET1K_V1"]
     before = socket.getdefaulttimeout()

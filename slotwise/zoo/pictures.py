@@ -30,8 +30,8 @@ def from_folder(folder: Path, recipe: Recipe, most: int) -> np.ndarray[Any, Any]
 
 def from_photos(recipe: Recipe, count: int) -> np.ndarray[Any, Any]:
     """`count` different cuts of scikit-learn's two sample photos: uint8 [count, h, w, c], the same ones every time."""
-    from PIL import Image
-    from sklearn.datasets import load_sample_images
+    from PIL import Image  # noqa: PLC0415  slow to import
+    from sklearn.datasets import load_sample_images  # noqa: PLC0415  heavy, optional
 
     photos = [Image.fromarray(photo) for photo in load_sample_images().images]
     random = np.random.default_rng(0)
@@ -49,8 +49,8 @@ def from_photos(recipe: Recipe, count: int) -> np.ndarray[Any, Any]:
 
 def sample_jpeg(width: int, height: int, quality: int = 90) -> bytes:
     """scikit-learn's photo of a temple in China as a JPEG of width x height."""
-    from PIL import Image
-    from sklearn.datasets import load_sample_image
+    from PIL import Image  # noqa: PLC0415  slow to import
+    from sklearn.datasets import load_sample_image  # noqa: PLC0415  heavy, optional
 
     target = io.BytesIO()
     photo = Image.fromarray(load_sample_image("china.jpg")).resize((width, height), Image.Resampling.BICUBIC)

@@ -19,7 +19,7 @@ EPOCH = (1980, 1, 1, 0, 0, 0)
 
 def forget_classes() -> None:
     """Make TorchScript name the classes of the next trace as in a new process (but for their numbers)."""
-    import torch
+    import torch  # noqa: PLC0415  heavy
 
     torch._C._jit_clear_class_registry()
     torch.jit._recursive.concrete_type_store = torch.jit._recursive.ConcreteTypeStore()
@@ -61,7 +61,7 @@ def program(exported: Any) -> None:
 
 def onnx(path: Path) -> None:
     """Drop the exporter's notes (source positions, names of modules) from an ONNX graph."""
-    import onnx as library
+    import onnx as library  # noqa: PLC0415  optional
 
     model = library.load(path)
     graphs: list[Any] = [model.graph, *model.functions]

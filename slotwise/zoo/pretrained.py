@@ -14,10 +14,10 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 def ready() -> None:
     """Import transformers quietly: no progress bars, no warnings, and no stumbling over torchvision."""
-    from slotwise.worker.engines.torchvision_compat import ensure_importable
+    from slotwise.worker.engines.torchvision_compat import ensure_importable  # noqa: PLC0415  brings torch
 
     ensure_importable()
-    import transformers
+    import transformers  # noqa: PLC0415  heavy, optional
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
@@ -28,7 +28,7 @@ def save_local(weights: str, folder: Path, *classes: str) -> None:
 
     Only an id may be downloaded. Raises SlotwiseError where there is no such folder or it lacks a file.
     """
-    import transformers
+    import transformers  # noqa: PLC0415  heavy, optional
 
     local = Path(weights).expanduser()
     if not local.is_dir() and not HUB_ID.fullmatch(weights):

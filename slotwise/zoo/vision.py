@@ -84,8 +84,8 @@ def _save_onnx(module: nn.Module, pixels: Tensor, path: Path, onnx: Path) -> Non
 
 
 def _save_openvino_int8(module: nn.Module, pixels: Tensor, path: Path, onnx: Path) -> None:
-    import nncf
-    import openvino
+    import nncf  # noqa: PLC0415  heavy, optional
+    import openvino  # noqa: PLC0415  heavy, optional
 
     nncf.set_log_level(logging.ERROR)
     rows = nncf.Dataset([row[None] for row in pixels.numpy()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,9 +15,7 @@ class CTranslate2Engine:
     name = "ctranslate2"
 
     def __init__(self, folder: Path, *, device: str, precision: str, threads: int, beams: int, max_output_tokens: int):
-        import json
-
-        import ctranslate2
+        import ctranslate2  # noqa: PLC0415  optional
 
         compute = "int8_float16" if device.startswith("cuda") else "int8"
         if not folder.is_dir() or precision not in ("auto", "int8"):

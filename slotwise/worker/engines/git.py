@@ -28,7 +28,7 @@ class GitEngine:
         std: Sequence[float],
         max_output_tokens: int,
     ):
-        import torch
+        import torch  # noqa: PLC0415  heavy
 
         torch.set_num_threads(threads)
         self.device, self.precision = device, precision
@@ -40,7 +40,7 @@ class GitEngine:
 
     def __call__(self, pictures: Any) -> list[list[int]]:
         """uint8 [b, h, w, 3] to [b] token ids, the end cut off."""
-        import torch
+        import torch  # noqa: PLC0415  heavy
 
         config = self.model.config
         pixels = torch.from_numpy(pictures).to(self.device).permute(0, 3, 1, 2).float()  # [b, 3, h, w]
@@ -87,6 +87,6 @@ def load(model_dir: Path, settings: Settings, handler: samples.Items, *, max_out
 def load_words(folder: Path) -> Any:
     """The tokenizer that turns ids into a caption."""
     ensure_importable()
-    from transformers import BertTokenizer
+    from transformers import BertTokenizer  # noqa: PLC0415  heavy, optional
 
     return BertTokenizer.from_pretrained(folder, local_files_only=True)

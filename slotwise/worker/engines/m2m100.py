@@ -20,7 +20,7 @@ class M2M100Engine:
     name = "transformers"
 
     def __init__(self, folder: Path, *, device: str, precision: str, threads: int, beams: int, max_output_tokens: int):
-        import torch
+        import torch  # noqa: PLC0415  heavy
 
         torch.set_num_threads(threads)
         self.device, self.precision = device, precision
@@ -29,7 +29,7 @@ class M2M100Engine:
 
     def __call__(self, sources: Sequence[Sequence[int]], targets: Sequence[int]) -> list[list[int]]:
         """sources: [b] token ids, language first; targets: [b] ids of the target languages. Returns [b] ids."""
-        import torch
+        import torch  # noqa: PLC0415  heavy
 
         ids, mask = (torch.from_numpy(part).to(self.device) for part in pad_sequences(sources, PAD))  # [b, t]
         prefix = torch.tensor([[EOS, target] for target in targets], device=self.device)  # [b, 2] EOS starts the decoder

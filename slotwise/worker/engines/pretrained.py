@@ -30,7 +30,7 @@ def suited(settings: Settings, facts: Mapping[str, Any]) -> Settings:
     times slower with two threads than with one.
     """
     if settings.device == "cuda":
-        import torch
+        import torch  # noqa: PLC0415  heavy
 
         torch.cuda.set_per_process_memory_fraction(settings.memory_fraction)
     return settings.but(threads=min(settings.threads, facts.get("threads") or settings.threads))
@@ -51,8 +51,8 @@ def load_pretrained(architecture: str, folder: Path, device: str, precision: str
     if not (folder / "config.json").is_file():  # transformers would take the path for a repository's id
         raise FileNotFoundError(f"there is no config.json in the folder {folder.name}")
     ensure_importable()
-    import torch
-    import transformers
+    import torch  # noqa: PLC0415  heavy
+    import transformers  # noqa: PLC0415  heavy, optional
 
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
@@ -64,7 +64,7 @@ def load_pretrained(architecture: str, folder: Path, device: str, precision: str
 
 def release(device: str) -> None:
     """Free what a failed call holds on the device."""
-    import torch
+    import torch  # noqa: PLC0415  heavy
 
     if device.startswith("cuda"):
         torch.cuda.empty_cache()

@@ -19,18 +19,18 @@ _libraries: list[Any] = []  # a torch.library.Library takes its definitions with
 def ensure_importable() -> bool:
     """Import torchvision, with the missing operators' names defined where that is what it takes. False: not installed."""
     try:
-        import torchvision
+        import torchvision  # noqa: PLC0415  heavy, optional
     except ModuleNotFoundError:
         return False
     except RuntimeError as error:
         if "torchvision::nms" not in str(error) or _libraries:
             raise
-        import torch
+        import torch  # noqa: PLC0415  heavy
 
         _libraries.append(torch.library.Library("torchvision", "DEF"))
         for schema in _SCHEMAS:
             _libraries[0].define(schema)
         for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
             del sys.modules[name]
-        import torchvision  # noqa: F401
+        import torchvision  # noqa: F401, PLC0415  heavy, optional
     return True

@@ -30,7 +30,7 @@ class Vocabulary:
     @classmethod
     def load(cls, folder: Path, languages: Mapping[str, int]) -> Vocabulary:
         """Read `vocab.json` and `sentencepiece.bpe.model`, the files of every M2M100."""
-        import sentencepiece
+        import sentencepiece  # noqa: PLC0415  optional
 
         ids: dict[str, int] = json.loads((folder / "vocab.json").read_text("utf-8"))
         processor = sentencepiece.SentencePieceProcessor(model_file=str(folder / "sentencepiece.bpe.model"))
