@@ -35,7 +35,7 @@ class BatchHandler:
         """Once, when the worker starts: return the engine, a callable [b, ...] -> [b, ...]."""
         from slotwise.worker.engines import load_engine  # noqa: PLC0415  brings the engine
 
-        return load_engine(model_dir, settings)
+        return load_engine(model_dir, settings, self)
 
     def example(self) -> Any | None:
         """One valid item: for the warm-up, and to tell a bad input from a dead engine. None: there is no such item."""

@@ -59,6 +59,7 @@ def struck(command: str, arguments: Sequence[str], lines: Sequence[str], n: int,
             stdout=target,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=_listen,
         )
     _until(process, line, output)
     time.sleep(delay_s)
@@ -78,6 +79,11 @@ def struck(command: str, arguments: Sequence[str], lines: Sequence[str], n: int,
     assert not ended.shows("Exception ignored"), told
     assert left == [], told
     return ended
+
+
+def _listen() -> None:
+    """In the child: hear a closed terminal also where the tests run under nohup, which makes children ignore it."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _until(process: subprocess.Popen[bytes], line: str, output: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from slotwise.client.inference import InferenceClient
 from slotwise.errors import SlotwiseError
 from tests.server.bursts import Answer, ask, burst
 from tests.server.conftest import BATCHES, Live, build_handler
@@ -97,11 +98,11 @@ def test_scaling_up_and_down_under_load(live: Live) -> None:
 
 
 def test_a_worker_killed_under_load_comes_back(live: Live) -> None:
-    with live.registered("quick") as model:
+    with live.registered("quick") as model, InferenceClient(live.record, timeout_s=25) as patient:
         pid = model.workers[0].pid
         killer = threading.Timer(0.5, os.kill, [pid, signal.SIGKILL])
         killer.start()
-        answers = burst(live.hasty, "quick", [str(n).encode() for n in range(80)], gap_s=0.02)
+        answers = burst(patient, "quick", [str(n).encode() for n in range(80)], gap_s=0.02)
         killer.join()
         others = [got for n, got in enumerate(answers) if not right(n, got)]
         assert len(others) < 40

@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from slotwise.worker.request import Headers
+
 logger = logging.getLogger(__name__)
 
 NOISE = 4  # items
@@ -23,7 +25,7 @@ class Items(Protocol):
     def example(self) -> Any | None:
         """One valid item, or None."""
 
-    def decode(self, body: bytes, headers: dict[str, str]) -> list[Any]:
+    def decode(self, body: bytes, headers: Headers) -> list[Any]:
         """One body's items."""
 
     def collate(self, items: list[Any]) -> Any:
@@ -62,7 +64,7 @@ def examples(model_dir: Path, handler: Items) -> Iterator[Any]:
     for file in sorted(folder.iterdir()) if folder.is_dir() else []:
         kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
         try:
-            items = handler.decode(file.read_bytes(), {"content-type": kind})
+            items = handler.decode(file.read_bytes(), Headers({"content-type": kind}))
         except Exception:
             logger.info("the example %s cannot be decoded", file.name, exc_info=True)
             continue
