@@ -5,6 +5,8 @@ python scripts/figures.py echo      a tuned MNIST against handlers that only ans
 python scripts/figures.py text      translation and captions: one request a batch against the profile's batches
 python scripts/figures.py gateway   what it adds to a ResNet-18 request, and one minute at twice the capacity
 python scripts/figures.py hedging   a stand-in that never answers one request in 50, behind the gateway
+python scripts/figures.py hostile   pictures that are dear to decode beside each picture model's example
+python scripts/figures.py earlier --commit COMMIT    the worker as it is against the worker of an earlier commit
 python scripts/figures.py keep NAME FILE...    what a slotwise command measured here just now, as docs/figures/NAME.json
 python scripts/figures.py render [--check]     the pages, from docs/figures
 """
@@ -19,7 +21,7 @@ from pathlib import Path
 from measuring.about import ROOT
 from measuring.run import exit_with, measured
 
-PARTS = ("echo", "text", "gateway", "hedging")
+PARTS = ("echo", "text", "gateway", "hedging", "hostile", "earlier")
 
 
 def arguments() -> argparse.Namespace:
@@ -33,6 +35,8 @@ def arguments() -> argparse.Namespace:
         part.add_argument("--minute", type=float, default=60.0, help="seconds at twice the capacity")
         part.add_argument("--tool", choices=("wrk", "ab"), default="wrk")
         part.add_argument("--json", type=Path, metavar="FILE")
+        if name == "earlier":
+            part.add_argument("--commit", required=True)
     keep = commands.add_parser("keep")
     keep.add_argument("name")
     keep.add_argument("files", type=Path, nargs="+", metavar="FILE", help="tune.json, or what `slotwise bench --json` printed")

@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from measuring import earlier as earlier_worker
+from measuring import hostile as hostile_pictures
 from measuring.hanging import MODEL, standin
 from measuring.overload import overload
 from measuring.rounds import Cell, Reading, Readings, in_turn, ratio, rows
@@ -167,3 +169,17 @@ def hedging(asked: Namespace, work: Path) -> dict[str, Any]:
     slowest = {system: [r.p99_ms or 0.0 for r in rounds] for system, rounds in by_system.items()}
     slower = ratio(slowest["one in 50 hangs"], slowest["all answer"])
     return {"rows": rows(readings, detail=True), "p99_ratio": slower and slower._asdict(), "copies_per_request": sent}
+
+
+def hostile(asked: Namespace, work: Path) -> dict[str, Any]:
+    """Pictures that are dear to decode beside each picture model's example."""
+    (work / "store").mkdir()
+    with server(work) as record:
+        return hostile_pictures.measure(record, work, asked.rounds)
+
+
+def earlier(asked: Namespace, work: Path) -> dict[str, Any]:
+    """The worker as it is against the worker of an earlier commit."""
+    (work / "store").mkdir()
+    with server(work) as record:
+        return earlier_worker.compare(asked, work, record)

@@ -1,0 +1,83 @@
+"""The worker as it is against the worker of an earlier commit: each archive carries its own, one server runs both."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from argparse import Namespace
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from measuring.about import ROOT, git
+from measuring.rounds import Cell, Reading, Readings, in_turn, ratio, rows
+from slotwise.archive.build import ArchiveInfo, build, inspect
+from slotwise.bench.bodies import Body, examples
+from slotwise.console import say
+from slotwise.tune.live import LiveBench
+from slotwise.tune.space import Setting
+from slotwise.zoo import pictures
+
+LOADS = [  # model, setting, clients; the engine is named, so that both workers take the same
+    ("mnist", Setting(16, 1, 2, 1, "onnxruntime", "fp32"), 64),
+    ("mnist", Setting(4, 1, 1, 2, "onnxruntime", "fp32"), 8),
+    ("resnet18", Setting(8, 10, 1, 2, "openvino", "fp32"), 8),
+]
+WEIGHTS = {"resnet18": "none"}
+
+
+def built_earlier(model: str, commit: str, work: Path) -> ArchiveInfo:
+    """The model's archive as that commit builds it, under the name MODEL-before."""
+    tree, folder, archive = work / "tree", work / f"{model}-before", work / "store" / f"{model}-before.mar"
+    if archive.exists():
+        return inspect(archive)
+    if not tree.exists():
+        subprocess.run(
+            ["git", "-C", str(ROOT), "worktree", "add", "--detach", str(tree), commit], check=True, capture_output=True
+        )
+    subprocess.run(["cp", "-r", str(tree / "models" / model), str(folder)], check=True)
+    text = (folder / "model.toml").read_text("utf-8")
+    (folder / "model.toml").write_text(text.replace(f'name = "{model}"', f'name = "{model}-before"', 1), "utf-8")
+    say(f"building {model} as of {commit}")
+    command = [sys.executable, "-m", "slotwise.cli", "build", str(folder), "--out", str(work / "store")]
+    command += ["--weights", WEIGHTS[model]] if model in WEIGHTS else []
+    environ = {**os.environ, "PYTHONPATH": str(tree), "SLOTWISE_HOME": str(work / "before")}
+    subprocess.run(command, cwd=tree, env=environ, check=True)
+    return inspect(archive)
+
+
+def compare(asked: Namespace, work: Path, record: Any) -> dict[str, Any]:
+    """Rounds in turn of both workers under each load, and the ratios of paired rounds."""
+    try:
+        readings: Readings = {}
+        for model, setting, clients in LOADS:
+            say(f"building {model}")
+            infos = {
+                "before": built_earlier(model, asked.commit, work),
+                "now": inspect(build(model, work / "store", WEIGHTS.get(model))),
+            }
+            bodies = [body for body in examples(str(infos["now"].path)) if body.name.endswith(".f32")]
+            bodies = bodies or [Body(pictures.sample_jpeg(720, 720), "image/jpeg")]
+            with ExitStack() as stack:
+                benches = {
+                    who: stack.enter_context(LiveBench(record, info, bodies, tool=asked.tool)) for who, info in infos.items()
+                }
+                for bench in benches.values():
+                    bench.hold([setting])
+
+                def measure(
+                    cell: Cell, who: str, benches: dict[str, LiveBench] = benches, setting: Setting = setting
+                ) -> Reading:
+                    return Reading.of(benches[who].measure(setting, cell[1], asked.seconds))
+
+                cell = (f"{model}, {setting}", clients)
+                readings |= in_turn([cell], list(infos), measure, asked.rounds, say=say, warm_ups=2)
+        found = [ratio([r.rps for r in by["now"]], [r.rps for r in by["before"]]) for by in readings.values()]
+        return {
+            "before": git("rev-parse", "--short", asked.commit),
+            "rows": rows(readings, detail=True),
+            "ratios": [each and each._asdict() for each in found],
+        }
+    finally:
+        subprocess.run(["git", "-C", str(ROOT), "worktree", "remove", "--force", str(work / "tree")], capture_output=True)
