@@ -130,6 +130,7 @@ def interruptible() -> Iterator[None]:
         with let_through():
             yield
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in before.items():
             signal.signal(number, handler)
         sys.unraisablehook = hook

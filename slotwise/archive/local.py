@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,7 @@ class LocalModel:
 
     def __init__(self, archive: Path, *, batch_size: int = 8, environ: Mapping[str, str] | None = None) -> None:
         self.archive = archive
+        self.lock = threading.Lock()
         self.folder = tempfile.TemporaryDirectory(prefix="slotwise-local-")
         try:
             model_dir = extract(archive, Path(self.folder.name) / "model")
@@ -114,7 +116,17 @@ class LocalModel:
             raise SlotwiseError(f"{self.archive.name} carries no worker that answers without a server", hint)
 
     def _ask(self, message: dict[str, Any], bodies: Sequence[bytes]) -> tuple[dict[str, Any], list[bytes]]:
-        """Send one message and wait for its answer. Raises SlotwiseError where there is none."""
+        """Send one message and wait for its answer, one thread at a time. Raises SlotwiseError where there is none."""
+        with self.lock:
+            try:
+                return self._exchange(message, bodies)
+            except SlotwiseError:
+                raise
+            except BaseException:  # half a message: nothing that follows would be the right answer
+                self.child.kill()
+                raise
+
+    def _exchange(self, message: dict[str, Any], bodies: Sequence[bytes]) -> tuple[dict[str, Any], list[bytes]]:
         assert self.child.stdin is not None
         assert self.child.stdout is not None
         try:

@@ -78,7 +78,8 @@ class Forward:
         if upstream is None:
             raise Refused(502, "no model server is running")
         try:
-            return await self._send_with_token(upstream, ask, fresh)
+            with upstream.busy():  # while its token is renewed, too
+                return await self._send_with_token(upstream, ask, fresh)
         except aiohttp.ClientError as error:  # before TimeoutError: a connection that takes too long is both
             raise Broken(type(error).__name__) from error
         except TimeoutError:

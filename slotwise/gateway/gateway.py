@@ -213,7 +213,7 @@ class Gateway:
             self._limits[name].resize(in_flight, queued)
         else:
             self._limits[name] = Limit(in_flight, queued)
-            self._hedging[name] = Hedging(self.options.hedge)
+            self._hedging[name] = Hedging(self.options.hedge and name != OTHER)  # an unknown model may have side effects
             self.metrics.watch(name, self._limits[name])
 
     async def close(self) -> None:

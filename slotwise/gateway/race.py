@@ -42,6 +42,7 @@ class Race:
         self.pending: set[Copy] = set()
         self.hedges: set[Copy] = set()
         self.tried_twice = False
+        self.resting = False  # the server said 503: nothing is sent before the second try
         self.failure: Answer | Refused = Refused(502, "the model server cannot be reached")
 
     async def run(self) -> Answer:
@@ -79,7 +80,9 @@ class Race:
     async def _copy(self, fresh: bool, after_s: float) -> Outcome:
         """What became of one copy, sent after a pause of `after_s`."""
         if after_s:
+            self.resting = True
             await asyncio.sleep(after_s)
+            self.resting = False
         started = time.monotonic()
         try:
             answer = await self.attempt(fresh)
@@ -91,20 +94,22 @@ class Race:
 
     def _failed(self, outcome: Outcome) -> None:
         """Remember what the client gets when nothing better comes; the first failure of the server starts the second try."""
-        if not isinstance(outcome, Broken):
+        if isinstance(outcome, Answer) or (isinstance(outcome, Refused) and not isinstance(self.failure, Answer)):
             self.failure = outcome
         if self.tried_twice or isinstance(outcome, Refused) or (isinstance(outcome, Answer) and outcome.status < 500):
+            return
+        busy = isinstance(outcome, Answer) and outcome.status == BUSY
+        if busy and self.ask.left_s <= BUSY_PAUSE_S:
             return
         self.tried_twice = True
         self.gateway.metrics.retries.labels(self.label).inc()
         reason = outcome.status if isinstance(outcome, Answer) else outcome
         log.warning("%s %s retried: %s", self.ask.identity, self.ask.model, reason)
-        busy = isinstance(outcome, Answer) and outcome.status == BUSY
-        self._send(fresh=True, after_s=min(BUSY_PAUSE_S, max(self.ask.left_s, 0.0)) if busy else 0.0)
+        self._send(fresh=True, after_s=BUSY_PAUSE_S if busy else 0.0)
 
     def _hedge(self) -> bool:
         """Send a further copy, unless the model's queue is full or the budget is spent."""
-        if self.gateway.limit(self.ask.model).full or not self.hedging.take():
+        if self.resting or self.gateway.limit(self.ask.model).full or not self.hedging.take():
             return False
         self.hedges.add(self._send(fresh=True))
         self.gateway.metrics.hedges.labels(self.label).inc()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,7 @@ class Answer:
 
 
 class Upstream:
-    """The connections to one server. A request is counted from `send` to its answer, so that `drained` can wait."""
+    """The connections to one server. What is `busy` is counted, so that `drained` can wait."""
 
     def __init__(self, record: ServerRecord, auth: Callable[[ServerRecord], Mapping[str, str]]) -> None:
         self.record, self._auth = record, auth
@@ -75,6 +76,18 @@ class Upstream:
     async def _renew_token(self) -> None:
         self.token = await asyncio.to_thread(self._auth, self.record)
 
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """Within, a request is counted, so that `drained` waits for it."""
+        self.in_flight += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self.in_flight -= 1
+            if not self.in_flight:
+                self._idle.set()
+
     async def send(self, target: str, headers: Mapping[str, str], body: bytes, timeout_s: float, fresh: bool) -> Answer:
         """POST `body` to `target` (path and query). `fresh` takes a new connection, not one that may be stale.
 
@@ -82,21 +95,14 @@ class Upstream:
         """
         session = self._fresh if fresh else self._pooled
         timeout = aiohttp.ClientTimeout(total=timeout_s + GRACE_S, sock_connect=CONNECT_S)
-        self.in_flight += 1
-        self._idle.clear()
-        try:
-            async with session.post(
-                URL(self._base + target, encoded=True),
-                data=body,
-                headers={**headers, **self.token},
-                timeout=timeout,
-                allow_redirects=False,
-            ) as response:
-                return Answer(response.status, list(response.raw_headers), await response.read())
-        finally:
-            self.in_flight -= 1
-            if not self.in_flight:
-                self._idle.set()
+        async with session.post(
+            URL(self._base + target, encoded=True),
+            data=body,
+            headers={**headers, **self.token},
+            timeout=timeout,
+            allow_redirects=False,
+        ) as response:
+            return Answer(response.status, list(response.raw_headers), await response.read())
 
     async def metrics(self) -> Answer:
         """The server's own Prometheus metrics, which need no token. Raises one of `BROKEN`, or TimeoutError."""

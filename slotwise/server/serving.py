@@ -19,7 +19,6 @@ def until_it_ends(record: ServerRecord) -> None:
     """Return at the first signal, which has to be held by then. Raises SlotwiseError where the server ends by itself."""
     while record.alive() and not interrupts.wanted():
         time.sleep(LOOK_S)
-    if interrupts.wanted():
-        interrupts.settle()
-    elif running(record.name) is None and (record.state_dir / "server.json").exists():
+    if not interrupts.wanted() and running(record.name) is None and (record.state_dir / "server.json").exists():
         raise SlotwiseError(f"{record.kind} ended by itself", f"its logs are in {record.state_dir / 'logs'}")
+    interrupts.settle()

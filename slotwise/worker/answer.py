@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping
@@ -13,7 +14,8 @@ from slotwise.worker.errors import PHRASES, ModelFault, SlotError, known_status,
 
 JSON_TYPE = "application/json"
 NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # what HTTP calls a token
-FRAMING = {"content-length", "content-type", "transfer-encoding", "connection"}  # the server's, and `respond`'s
+# the server's, and `respond`'s
+FRAMING = {"content-length", "content-type", "transfer-encoding", "connection", "ts_stream_next"}
 
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False)  # json.dumps would make a new one for every answer
 
@@ -98,7 +100,12 @@ def refusal(error: SlotError, headers: CheckedHeaders) -> Answer:
 
 
 def sound(error: SlotError) -> SlotError:
-    """The error itself where it can be sent, else a plain one of the same status and message."""
+    """The error itself where it can be sent, else a plain one of the same status and message.
+
+    It forgets where it was raised: those frames hold the body and what had been decoded of it.
+    """
+    with contextlib.suppress(Exception):
+        error.__traceback__ = error.__context__ = error.__cause__ = None
     try:
         right = isinstance(error.message, str) and known_status(error.code) == error.code
         if right and (type(error).body is SlotError.body or serialise(error.body())):

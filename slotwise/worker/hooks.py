@@ -36,6 +36,9 @@ class Hooks:
 
         A body that cannot be estimated is let in: decoding will find out what it is.
         """
+        if not request.fields:
+            cost = self._cost(request.body, request)
+            return cost if isinstance(cost, SlotError) else total([cost])
         parts = [part for parts in request.fields.values() for part in parts] or [request.body]
         costs = [self._cost(part, request) for part in parts]
         if len(costs) == 1 and isinstance(costs[0], SlotError):
@@ -107,7 +110,7 @@ class Hooks:
             raise
         except BaseException as error:
             if isinstance(error, SlotError):
-                return error
+                return sound(error)
             logger.warning("request %s: the answer could not be encoded", request.id, exc_info=True)
             return ModelFault("the answer could not be encoded")
 

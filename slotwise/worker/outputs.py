@@ -48,22 +48,33 @@ def rows_of(outputs: Any, size: int, m: int) -> list[Any]:
     if count != size:
         raise WrongCount(count, size)
     if isinstance(outputs, np.ndarray):
-        rows = list(outputs[:m])
-        return rows if finite(outputs[:m]) else [_judged(row) for row in rows]
+        outputs = _own(outputs[:m])
+        rows = list(outputs)
+        return rows if finite(outputs) else [_judged(row) for row in rows]
     if isinstance(outputs, dict):
-        return [_judged({name: value[i] for name, value in outputs.items()}) for i in range(m)]
+        parts = {name: _own(value[:m]) for name, value in outputs.items()}
+        return [_judged({name: value[i] for name, value in parts.items()}) for i in range(m)]
     if _several(outputs):
-        return [_judged(tuple(value[i] for value in outputs)) for i in range(m)]
-    return [_judged(row) for row in outputs[:m]]
+        several = [_own(value[:m]) for value in outputs]
+        return [_judged(tuple(value[i] for value in several)) for i in range(m)]
+    rows = [_judged(_own(row)) for row in outputs[:m]]
+    if len(rows) != m:  # its length is its rows, and what it gives one by one is something else
+        raise WrongCount(len(rows), m)
+    return rows
+
+
+def _own(values: Any) -> Any:
+    """An array's values in memory of their own: a model may write into the same memory at its next call."""
+    return values.copy() if isinstance(values, np.ndarray) else values
 
 
 def finite(output: Any) -> bool:
     """Whether no NaN or infinity is anywhere in one row's output."""
-    if output is None or isinstance(output, str | bytes | int):
+    if output is None or isinstance(output, (str, bytes, int)):
         return True
     if isinstance(output, dict):
         return all(map(finite, output.values()))
-    if isinstance(output, list | tuple):
+    if isinstance(output, (list, tuple)):
         return all(map(finite, output))
     array = np.asarray(output)
     return array.dtype.kind not in "fc" or bool(np.isfinite(array).all())

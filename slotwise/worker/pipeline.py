@@ -72,6 +72,9 @@ class Pipeline:
             logger.exception("requests %s: the worker itself failed on them", ", ".join(batch.ids()))
             fault = ModelFault("the handler failed")
             batch.answers = [refusal(error or fault, CheckedHeaders()) for error in batch.errors]
+        if self.decoders.stuck() > MAX_STUCK:  # what was decoded has been answered
+            logger.error("requests %s: too many decoders never end: this worker ends", ", ".join(batch.ids()))
+            self.dead = True
         batch.total_ms = (time.perf_counter() - started) * 1000
         return batch
 
@@ -82,18 +85,19 @@ class Pipeline:
         slots.sort(key=lambda i: _expected(costs.get(i), batch.requests[i]))  # who is quick waits for nobody
         heavy = [i for i in slots if budget.heavy(costs.get(i))]
         decoded: dict[int, Any] = {}
-        for side_by_side in ([i for i in slots if i not in heavy] if heavy else slots, *([i] for i in heavy)):
+        light = [i for i in slots if i not in heavy] if heavy else slots
+        for side_by_side in (light, *([i] for i in heavy)):
+            if side_by_side is not light and budget.over(budget.decode_until):
+                break
             requests = [batch.requests[i] for i in side_by_side]
             items = self.decoders.run(self.hooks.decode, requests, budget.decode_share_s, budget.decode_until)
             decoded |= zip(side_by_side, items, strict=True)
-        for i in sorted(decoded):
-            if isinstance(decoded[i], list):
-                batch.accept(i, decoded[i])
+        for i in sorted(slots):
+            found = decoded.get(i)
+            if isinstance(found, list):
+                batch.accept(i, found)
             else:
-                batch.reject(i, decoded[i] or Unavailable("decoding this body took longer than this request's share of time"))
-        if self.decoders.stuck() > MAX_STUCK:
-            logger.error("requests %s: too many decoders never end: this worker ends", ", ".join(batch.ids()))
-            self.dead = True
+                batch.reject(i, found or Unavailable("decoding this body took longer than this request's share of time"))
 
     def predict(self, batch: Batch, budget: Budget) -> None:
         """Run the rows group by group; `batch.outputs[row]` is the row's output or its SlotError."""
@@ -151,8 +155,11 @@ class Pipeline:
     def _estimate(self, batch: Batch, budget: Budget) -> dict[int, Cost | None]:
         """What every request will cost to decode. What is over its share is refused: nothing of it is decoded."""
         costs: dict[int, Cost | None] = {}
-        for i, request in enumerate(batch.requests):
-            cost = self.hooks.cost(request) if batch.errors[i] is None else None
+        for i in sorted(range(batch.n), key=lambda i: "content-encoding" in batch.requests[i].headers):  # unpacking takes time
+            if budget.over(budget.decode_until):
+                batch.errors[i] = batch.errors[i] or Unavailable("there was no time to look at this body")
+                continue
+            cost = self.hooks.cost(batch.requests[i]) if batch.errors[i] is None else None
             if isinstance(cost, SlotError):
                 batch.reject(i, cost)
             else:

@@ -93,6 +93,8 @@ class Settings:
 
     def limit_threads(self) -> None:
         """Tell every numeric library that is loaded later how many threads it may start."""
+        if not self.threads:
+            return
         for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"):
             os.environ[name] = str(self.threads)
 

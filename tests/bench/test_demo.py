@@ -33,7 +33,7 @@ def answer(body: bytes, headers: Mapping[str, str]) -> Answer:
 
 
 def record(url: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr("slotwise.client.inference.auth_headers", lambda record: {})
+    monkeypatch.setattr("slotwise.bench.demo.auth_headers", lambda record: {})
     return cast(Any, SimpleNamespace(inference_url=url.removesuffix("/predictions/m")))
 
 

@@ -145,6 +145,21 @@ async def test_a_busy_server_is_not_asked_again_at_once(make_front: MakeFront, m
     assert race.BUSY_PAUSE_S in pauses
 
 
+async def test_nothing_is_hedged_while_a_busy_server_rests(make_front: MakeFront, monkeypatch: pytest.MonkeyPatch) -> None:
+    front = await hedged(make_front, monkeypatch, StandIn(script=deque(["full"] * 10)))
+    assert (await front.predict()).status_code == 503
+    assert len(front.server.seen) == 2
+    assert counted(front, "hedges") == 0
+
+
+async def test_a_model_that_is_not_known_yet_is_not_hedged(make_front: MakeFront, monkeypatch: pytest.MonkeyPatch) -> None:
+    front = await hedged(make_front, monkeypatch, StandIn(script=deque(["hang"])), timeout_s=0.5)
+    for _ in range(ENOUGH):
+        front.gateway.hedging("nosuch").answered(0.01)
+    assert (await front.predict(model="nosuch")).status_code == 504
+    assert len(front.server.seen) == 1
+
+
 async def test_one_request_in_fifty_hangs_and_none_is_lost(make_front: MakeFront, monkeypatch: pytest.MonkeyPatch) -> None:
     front = await hedged(make_front, monkeypatch, StandIn(takes_s=(0.01, 0.04), hang_every=50), in_flight=16, queued=0)
     statuses: list[int] = []

@@ -12,7 +12,8 @@ import yaml
 
 from slotwise.gateway.metrics import Metrics
 from tests.k8s import manifests
-from tests.worker.toy import POISON, ask, started
+from tests.worker.test_hosts import serving_entry
+from tests.worker.toy import POISON, RawContext
 
 FOLDER = manifests.K8S / "prometheus"
 RULES = yaml.safe_load((FOLDER / "rules.yaml").read_text("utf-8"))["groups"]
@@ -68,7 +69,10 @@ def test_what_the_adapter_asks_is_tested() -> None:
 
 
 def test_every_metric_is_somebodys() -> None:
-    reported = ask(started(padding="static"), [[1], [POISON], b"no"])[0].metrics  # a batch that has every number to tell
+    raw = RawContext([{}] * 3, batch_size=3)
+    bodies = (b"[1]", f"[{POISON}]".encode(), b"no")  # a batch that has every number to tell
+    serving_entry(padding="static").handle([{"body": body} for body in bodies], raw)
+    reported = raw.metrics.seen
     known = _gateway_metrics() | SERVER_METRICS | set(reported)
     rules = [rule for group in RULES for rule in group["rules"]]
     expressions = [*(rule["expr"] for rule in rules), asked("pod", ""), ADAPTER[0]["seriesQuery"]]

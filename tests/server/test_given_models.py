@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import random
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from slotwise.client.inference import InferenceClient
 from slotwise.deploy.deploy import registration
 from slotwise.profiles.profile import load_profile
 from tests.server.bursts import Answer, burst
-from tests.server.conftest import Live
+from tests.server.conftest import BATCHES, Live
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
 
@@ -39,14 +40,18 @@ def given(*models: str) -> list[Any]:
 
 
 @pytest.fixture
-def model(request: pytest.FixtureRequest, live: Live, store: Path) -> str:
+def model(request: pytest.FixtureRequest, live: Live, store: Path) -> Iterator[str]:
     """A given model in the live server's store, under a name of its own: other tests register digits, too."""
     name: str = request.param
     if not (store / f"{name}.mar").is_file():
         build(name, store, WEIGHTS.get(name))
-    if name in {listed.name for listed in live.management.list()}:
+    registered = name in {listed.name for listed in live.management.list()}
+    if registered:
         live.management.unregister(name)
-    return name
+    yield name
+    if registered:  # as the other tests know it
+        live.management.register(f"{name}.mar", **BATCHES)
+        live.management.wait_ready(name)
 
 
 @cache

@@ -81,9 +81,9 @@ def test_many_files_stay_in_order_with_errors_in_place() -> None:
         (b'{"instances": []}', BadRequest),
         (b'{"instances": {"b64": "AAAA"}}', BadRequest),
         (b'{"instances": [1, 2]}', BadRequest),
-        (b"[" * 200_000, BadRequest),
-        (b"[" * 200_000 + b"]" * 200_000, BadRequest),
-        (b'{"data": ' * 50_000 + b"1" + b"}" * 50_000, BadRequest),
+        (b"[" * 200_000, TooLarge),
+        (b"[" * 200_000 + b"]" * 200_000, TooLarge),
+        (b'{"data": ' * 50_000 + b"1" + b"}" * 50_000, TooLarge),
         (b"[" + b"9" * 10_000 + b"]", BadRequest),
         (b'{"instances": [' + b'"AAAA",' * 99_999 + b'"AAAA"]}', TooLarge),
         (json.dumps(["AAAA"] * (bodies.MAX_ITEMS + 1)).encode(), TooLarge),
@@ -195,7 +195,8 @@ def test_the_cost_of_many_files_is_their_time_together_and_the_memory_of_the_dea
 
     body = json.dumps([base64.b64encode(b"x" * n).decode() for n in (3, 5)] + ["?"]).encode()
     assert cost_of(body, Headers(), cost) == Cost(8, 50)
-    assert cost_of(b"{", Headers(), cost) is None
+    with pytest.raises(BadRequest):
+        cost_of(b"{", Headers(), cost)
 
 
 json_values = st.recursive(
@@ -216,3 +217,13 @@ def test_whatever_is_sent_is_items_or_one_refusal(value: Any, encoding: str) -> 
         return
     assert items
     assert all(isinstance(item, bytes | SlotError) for item in items)
+
+
+def test_json_of_very_many_pieces_is_refused_before_it_is_parsed() -> None:
+    with pytest.raises(TooLarge, match="pieces"):
+        items_of(b"[" + b"[]," * 20_000 + b"[]]", {})
+
+
+def test_the_parts_of_a_form_have_no_content_encoding() -> None:
+    with pytest.raises(UnsupportedMedia, match="content-encoding"):
+        items_of(b"", {"content-encoding": "gzip"}, {"data": [b"a", b"b"]})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -218,3 +219,32 @@ def test_an_authors_own_metrics_have_names_that_prometheus_accepts() -> None:
     taken = handler.metrics.take()
     assert [(m.name, m.value, m.unit) for m in taken] == [("cache_hits__", 1.0, ""), ("_2nd_stage", 3.0, "ms")]
     assert handler.metrics.take() == []
+
+
+def test_a_model_that_reuses_its_memory_gives_everybody_their_own_answer() -> None:
+    class Reusing(Toy):
+        max_rows = 2
+
+        def double(self, inputs: Any) -> Any:
+            buffer = self.__dict__.setdefault("buffer", np.zeros((2, 1)))
+            np.multiply(inputs, 10, out=buffer[: len(inputs)])
+            return buffer[: len(inputs)]
+
+    answers = ask(started(Reusing()), [[i] for i in range(5)])
+    assert [shown(answer) for answer in answers] == [(200, [10.0 * i]) for i in range(5)]
+
+
+def test_many_decoders_that_do_not_end_cost_the_quick_ones_nothing() -> None:
+    ended = threading.Event()
+
+    class Waiting(Toy):
+        def decode(self, body: bytes, headers: Headers) -> list[Any]:
+            if body == b"[0, 0]":  # longer than a quick one, so it is started later
+                ended.wait(20)
+            return super().decode(body, headers)
+
+    handler = started(Waiting(Settings(batch_size=64, response_timeout_s=4)))
+    answers = ask(handler, [[1], *[[0, 0]] * 40, [2]])
+    ended.set()
+    assert [shown(answers[i]) for i in (0, 41)] == [(200, [3.0]), (200, [5.0])]
+    assert {answer.code for answer in answers[1:41]} == {503}

@@ -206,7 +206,8 @@ def test_a_body_costs_what_all_its_pictures_cost(handler: Any) -> None:
     two = handler.cost(json.dumps([base64_of(picture)] * 2).encode(), Headers())
     assert two.decode_ms == pytest.approx(2 * one.decode_ms)
     assert two.memory_bytes == one.memory_bytes
-    assert handler.cost(b"{", Headers()) is None
+    with pytest.raises(BadRequest):
+        handler.cost(b"{", Headers())
 
 
 def test_grey_of_8_16_and_32_bits_is_the_same_grey() -> None:

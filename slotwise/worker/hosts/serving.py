@@ -39,7 +39,10 @@ class Entry:
             return []
         requests = [reading.request(i, row, context) for i, row in enumerate(data)]
         batch = self.pipeline.run(requests)
-        self.meter.measure(context, batch, self.handler.metrics)
+        try:
+            self.meter.measure(context, batch, self.handler.metrics)
+        except Exception:  # a number costs nobody an answer
+            logger.exception("the batch could not be measured")
         for i, answer in enumerate(batch.answers):
             context.answer(i, answer)
         if self.pipeline.dead:

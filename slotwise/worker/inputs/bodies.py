@@ -24,6 +24,7 @@ from slotwise.worker.errors import BadRequest, SlotError, TooLarge, UnsupportedM
 MAX_ITEMS = 256  # of one request
 MAX_ITEM_BYTES = 32 << 20
 MAX_UNPACKED_BYTES = 64 << 20  # of one gzip body
+MAX_PIECES = 10_000  # of a JSON body: base64 has no comma and no bracket, and each piece is an object in memory
 FIELDS = ("body", "data", "file", "image")  # the name a raw body gets, then those that forms usually use
 KEYS = ("b64", "data")
 GZIP = 31  # zlib's word for: gzip, the largest window
@@ -41,6 +42,8 @@ def items_of(
     """
     parts = _parts(fields or {})
     if len(parts) > 1:
+        if headers.get("content-encoding", "").strip().lower() not in ("", "identity"):
+            raise UnsupportedMedia("the parts of a form are taken as they are, without a content-encoding")
         return list(_limited(parts, "files"))
     body = _unpacked(parts[0] if parts else body, headers)
     if body[:64].lstrip(b" \t\r\n\xef\xbb\xbf")[:1] not in (b"{", b"[", b'"'):
@@ -64,12 +67,11 @@ def each(items: Sequence[bytes | SlotError], decode: Callable[[bytes], Any]) -> 
     return decoded
 
 
-def cost_of(body: bytes, headers: Mapping[str, str], cost: Callable[[bytes], Cost]) -> Cost | None:
-    """The cost of all items of a body: their times together, the memory of the dearest. None where it cannot be read."""
-    try:
-        costs = [cost(item) for item in items_of(body, headers) if not isinstance(item, SlotError)]
-    except SlotError:
-        return None
+def cost_of(body: bytes, headers: Mapping[str, str], cost: Callable[[bytes], Cost]) -> Cost:
+    """The cost of all items of a body: their times together, the memory of the dearest. Raises what items_of raises."""
+    costs = [cost(item) for item in items_of(body, headers) if not isinstance(item, SlotError)]
+    if len(costs) == 1:
+        return costs[0]
     return Cost(sum(each.decode_ms for each in costs), max((each.memory_bytes for each in costs), default=0))
 
 
@@ -113,6 +115,8 @@ def _unquoted(body: bytes, headers: Mapping[str, str]) -> bytes:
 
 
 def _json(body: bytes) -> Any:
+    if body.count(b",") + body.count(b"[") + body.count(b"{") > MAX_PIECES:
+        raise TooLarge(f"the JSON is made of more than {MAX_PIECES} pieces")
     try:
         return json.loads(body)
     except (ValueError, RecursionError):  # no JSON, no UTF-8, a number of many digits; lists in lists in lists
