@@ -11,9 +11,8 @@ from typing import Any
 
 from slotwise.worker.errors import BadRequest, NotOffered, SlotError, UnsupportedMedia
 from slotwise.worker.hosts.context import ServerContext
+from slotwise.worker.inputs.bodies import FIELDS
 from slotwise.worker.request import Headers, Request
-
-FIELDS = ("body", "data", "file", "image")  # the name a raw body gets, then those that forms usually use
 
 
 class Repeated(list[Any]):
