@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import uuid
 from pathlib import Path
 
 import pytest
@@ -52,21 +53,22 @@ def test_ports_keep_torchserves_distances_and_free_ones_are_free() -> None:
 
 
 def test_only_processes_that_carry_the_mark_are_of_a_server_and_all_of_them_end() -> None:
+    one, other = (f"run-{uuid.uuid4().hex}" for _ in range(2))  # of this test alone: others may run beside it
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
     with (
-        subprocess.Popen([sys.executable, "-c", stubborn], env={MARK: "run-1"}, stdout=subprocess.PIPE) as first,
-        subprocess.Popen(["sleep", "60"], env={MARK: "run-2"}) as second,
+        subprocess.Popen([sys.executable, "-c", stubborn], env={MARK: one}, stdout=subprocess.PIPE) as first,
+        subprocess.Popen(["sleep", "60"], env={MARK: other}) as second,
     ):
         assert first.stdout is not None
         first.stdout.readline()
-        assert [process.pid for process in processes_of("run-1")] == [first.pid]
-        assert carries(first.pid, "run-1")
-        assert not carries(second.pid, "run-1")
-        end("run-1", 0, grace_s=0.2)
+        assert [process.pid for process in processes_of(one)] == [first.pid]
+        assert carries(first.pid, one)
+        assert not carries(second.pid, one)
+        end(one, 0, grace_s=0.2)
         first.wait(10)
         assert second.poll() is None
         second.kill()
-    assert not carries(first.pid, "run-1")
+    assert not carries(first.pid, one)
 
 
 def test_a_record_survives_being_stored_and_a_broken_one_counts_as_none(
