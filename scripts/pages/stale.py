@@ -20,6 +20,7 @@ CODE = {  # what each of docs/figures measures; what measures it counts as well
     "captions": (*CAPTIONS, "slotwise/bench"),
     "translation": (*TRANSLATION, "slotwise/bench"),
     "gateway": (*VISION, "slotwise/gateway"),
+    "earlier": (WORKER,),
     "hedging": ("slotwise/gateway",),
     "tune-mnist-64": (*TENSORS, "slotwise/tune"),
     "tune-mnist-8": (*TENSORS, "slotwise/tune"),

@@ -103,6 +103,15 @@ def hedging_rows(figures: Figures) -> str:
     return table(["", "a second", "p50 ms", "p99 ms", "lost", "copies a request"], lines)
 
 
+def earlier_rows(figures: Figures) -> str:
+    """The worker as it is against the worker of an earlier commit."""
+    lines = []
+    for (load, clients), cell in by_cell(figures["earlier"]["rows"]).items():
+        by = [f"{cell[who]['rps']:.1f} ({each(cell[who]['rounds'])})" for who in ("before", "now")]
+        lines.append([load, clients, *by, with_spread(ratio(cell["now"]["rounds"], cell["before"]["rounds"]))])
+    return table(["load", "clients", "before: a second (rounds)", "now", "now to before"], lines)
+
+
 def setting(values: Mapping[str, Any]) -> str:
     """A setting of the tuner, short."""
     delay = f", {values['max_batch_delay']} ms" if values["batch_size"] > 1 else ""
@@ -194,6 +203,7 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "captions.loads": captions_loads,
     "gateway.rows": gateway_rows,
     "hedging.rows": hedging_rows,
+    "earlier.rows": earlier_rows,
     "echo.rows": echo_rows,
     "study.by_clients": study_by_clients,
     "study.by_delay": study_by_delay,
