@@ -23,8 +23,6 @@ class ImageClassifier(BatchHandler):
     """
 
     def load(self, model_dir: Path, settings: Settings) -> Any:
-        from slotwise.worker.engines import load_engine
-
         described = settings.model["input"]
         self.recipe = Recipe.of(described)
         self.floats = described.get("dtype") != "uint8"
@@ -33,7 +31,7 @@ class ImageClassifier(BatchHandler):
         self.std = np.float32(described.get("std") or [1.0] * channels) * 255
         facts = model_dir / "facts.json"
         self.untrained = facts.is_file() and bool(json.loads(facts.read_text("utf-8")).get("untrained"))
-        return load_engine(model_dir, settings, self)
+        return super().load(model_dir, settings)
 
     def example(self) -> Any:
         return np.zeros((self.recipe.height, self.recipe.width, self.recipe.channels), np.uint8)

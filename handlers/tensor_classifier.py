@@ -21,8 +21,6 @@ USUAL = {"mean": 0, "std": 1}
 
 class TensorClassifier(BatchHandler):
     def load(self, model_dir: Path, settings: Settings) -> Any:
-        from slotwise.worker.engines import load_engine
-
         described = settings.model["input"]
         self.shape, self.dtype = tuple(described["shape"]), np.dtype(described.get("dtype", "float32"))
         self.raw = self.dtype.newbyteorder("<")
@@ -31,7 +29,7 @@ class TensorClassifier(BatchHandler):
         sides = [-1] + [1] * (len(self.shape) - 1)
         self.mean, self.std = (np.reshape(np.float32(described.get(key) or usual), sides) for key, usual in USUAL.items())
         self.scaled = bool(self.mean.any() or (self.std != 1).any())
-        return load_engine(model_dir, settings, self)
+        return super().load(model_dir, settings)
 
     def example(self) -> Any:
         return np.zeros(self.shape, self.dtype)
