@@ -10,7 +10,7 @@ import numpy as np
 from slotwise.worker.errors import ModelFault
 from slotwise.worker.request import Request
 
-STEPS = 1e6  # a probability is said in six digits
+DIGITS = 6  # of a probability, after the point
 
 
 def probabilities(logits: Any) -> Any:
@@ -32,8 +32,8 @@ def classified(row: Any, labels: Sequence[str], top_k: int) -> dict[str, Any]:
     if labels and len(labels) != len(row):
         raise ModelFault(f"the model gives {len(row)} scores for {len(labels)} labels")
     best = (-row).argsort(kind="stable")[:top_k]
-    rounded = np.rint(row[best].astype(np.float64) * STEPS) / STEPS  # all in the time that Python's round takes for one
-    named = {labels[i] if labels else str(i): p for i, p in zip(best.tolist(), rounded.tolist(), strict=True)}
+    scores = zip(best.tolist(), row[best].tolist(), strict=True)
+    named = {labels[i] if labels else str(i): round(score, DIGITS) for i, score in scores}
     return {"label": next(iter(named)), "probabilities": named}
 
 

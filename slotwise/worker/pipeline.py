@@ -83,7 +83,7 @@ class Pipeline:
         costs = self._estimate(batch, budget) if self.hooks.estimates else {}
         slots = [i for i, error in enumerate(batch.errors) if error is None]
         slots.sort(key=lambda i: _expected(costs.get(i), batch.requests[i]))  # who is quick waits for nobody
-        heavy = [i for i in slots if budget.heavy(costs.get(i))]
+        heavy = [i for i in slots if budget.heavy(costs[i])] if costs else []
         decoded: dict[int, Any] = {}
         light = [i for i in slots if i not in heavy] if heavy else slots
         for side_by_side in (light, *([i] for i in heavy)):
