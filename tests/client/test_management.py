@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from slotwise.client.inference import InferenceClient
-from slotwise.client.live import live_model
-from slotwise.client.management import Listed, ManagementClient
+from slotwise.client.live_model import live_model
+from slotwise.client.management import ManagementClient, RegisteredModel
 from slotwise.client.tokens import token
 from slotwise.commands.management import scale
 from slotwise.errors import SlotwiseError
@@ -97,7 +97,7 @@ def test_a_list_of_many_pages_is_one(torchserve: ServerRecord) -> None:
         return httpx.Response(200, json={**page, "nextPageToken": "1"} if first else page)
 
     with management(torchserve, answer) as client:
-        assert client.list() == (Listed("a", "x.mar"), Listed("b", "x.mar"))
+        assert client.list() == (RegisteredModel("a", "x.mar"), RegisteredModel("b", "x.mar"))
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,10 @@ from slotwise.profiles.profile import load_profile
 from slotwise.profiles.server_logs import log4j2
 from slotwise.server import java
 from slotwise.server.failures import WorkerLog
-from slotwise.server.launch import own_tmp_dir
 from slotwise.server.lifecycle import stop
 from slotwise.server.processes import MARK, carries, end, processes_of
 from slotwise.server.record import ServerRecord, running
+from slotwise.server.start_module import own_tmp_dir
 
 
 def test_java_home_prefers_what_was_asked_for_then_the_installed_one_then_the_path(
