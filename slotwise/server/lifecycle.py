@@ -5,8 +5,8 @@
     logs/  server.log                              what it says
     workers/PID.json                               what each worker says it got
 
-Every process of a server carries `SLOTWISE_RUN=<run_id>` in its environment. That, not a pid, tells its processes from
-others: a pid may have been given to someone else, and orphans of a crashed server have lost their parent.
+Every process of a server carries `SLOTWISE_RUN=<run_id>` in its environment. So its workers are found also where the
+server has crashed and they have lost their parent.
 """
 
 from __future__ import annotations
@@ -94,7 +94,16 @@ def start(
     with held():  # until its pid is known
         run_id, tmp_dir = uuid.uuid4().hex, own_tmp_dir(state)
         record = ServerRecord(
-            name, kind, 0, ports, profile.name, dict(overrides or {}), model_store.resolve(), state, tmp_dir, run_id
+            name=name,
+            pid=0,
+            kind=kind,
+            ports=ports,
+            profile=profile.name,
+            overrides=dict(overrides or {}),
+            model_store=model_store.resolve(),
+            state_dir=state,
+            tmp_dir=tmp_dir,
+            run_id=run_id,
         )
         try:
             write_config(record, profile, models)

@@ -34,7 +34,18 @@ def torchserve(tmp_path: Path) -> ServerRecord:
 
 
 def record(folder: Path, kind: Kind) -> ServerRecord:
-    return ServerRecord("x", kind, 1, Ports(), "cpu", {}, folder, folder, folder, "nobody")
+    return ServerRecord(
+        name="x",
+        kind=kind,
+        pid=1,
+        ports=Ports(),
+        profile="cpu",
+        overrides={},
+        model_store=folder,
+        state_dir=folder,
+        tmp_dir=folder,
+        run_id="nobody",
+    )
 
 
 def write_keys(folder: Path, key: str, minutes: float = 60) -> None:

@@ -41,7 +41,18 @@ LIVE = LiveModel(
 
 def record(**overrides: str) -> ServerRecord:
     here = Path("/nowhere")
-    return ServerRecord("default", "torchserve", 1, Ports(), "cpu", dict(overrides), here, here, here, "run")
+    return ServerRecord(
+        name="default",
+        kind="torchserve",
+        pid=1,
+        ports=Ports(),
+        profile="cpu",
+        overrides=dict(overrides),
+        model_store=here,
+        state_dir=here,
+        tmp_dir=here,
+        run_id="run",
+    )
 
 
 def state(live: LiveModel = LIVE, **overrides: str) -> ObservedState:

@@ -277,7 +277,18 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServerRecord:
     here, lives = tmp_path / "default", tmp_path / "default-b"
     here.mkdir()
     lives.mkdir()
-    record = ServerRecord("default", "mms", 0, Ports(), "cpu", {}, tmp_path, lives, tmp_path, "run")
+    record = ServerRecord(
+        name="default",
+        kind="mms",
+        pid=0,
+        ports=Ports(),
+        profile="cpu",
+        overrides={},
+        model_store=tmp_path,
+        state_dir=lives,
+        tmp_dir=tmp_path,
+        run_id="run",
+    )
     (lives / "profile.json").write_text(load_profile("cpu", environ={}).model_dump_json(), "utf-8")
     record.save(here)
     return record
