@@ -15,7 +15,7 @@ from corpus import LANGUAGES, SENTENCES
 from slotwise.worker.engines.ctranslate2 import CTranslate2Engine
 from slotwise.worker.engines.m2m100 import M2M100Engine
 from slotwise.worker.inputs.text import Vocabulary
-from slotwise.zoo.pretrained import ready, save_local, useful_threads
+from slotwise.zoo.transformers_files import ready, save_local, useful_threads
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -3,7 +3,11 @@
 from slotwise.worker.answer import Answer
 from slotwise.worker.batch import Batch
 from slotwise.worker.budget import Cost
-from slotwise.worker.errors import (
+from slotwise.worker.handler import BatchHandler
+from slotwise.worker.pipeline import Pipeline
+from slotwise.worker.request import Headers, Request
+from slotwise.worker.settings import Settings
+from slotwise.worker.slot_errors import (
     BadRequest,
     DeadlineExceeded,
     ModelFault,
@@ -15,10 +19,6 @@ from slotwise.worker.errors import (
     Unprocessable,
     UnsupportedMedia,
 )
-from slotwise.worker.handler import BatchHandler
-from slotwise.worker.pipeline import Pipeline
-from slotwise.worker.request import Headers, Request
-from slotwise.worker.settings import Settings
 
 __all__ = [
     "Answer",

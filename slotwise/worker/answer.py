@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from slotwise.worker.errors import PHRASES, ModelFault, SlotError, known_status, text
+from slotwise.worker.slot_errors import PHRASES, ModelFault, SlotError, known_status, text
 
 JSON_TYPE = "application/json"
 NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # what HTTP calls a token

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slotwise.worker.answer import Answer
-from slotwise.worker.errors import SlotError
 from slotwise.worker.isolation import Tally
 from slotwise.worker.request import Request
+from slotwise.worker.slot_errors import SlotError
 
 
 @dataclass

@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from slotwise.worker.budget import Cost
-from slotwise.worker.errors import SlotError
-from slotwise.worker.metrics import Metrics
+from slotwise.worker.handler_metrics import HandlerMetrics
 from slotwise.worker.request import Headers, Request
 from slotwise.worker.settings import Settings
+from slotwise.worker.slot_errors import SlotError
 
 
 class BatchHandler:
@@ -106,16 +106,16 @@ class BatchHandler:
         return self.settings.model
 
     @cached_property
-    def metrics(self) -> Metrics:
+    def metrics(self) -> HandlerMetrics:
         """Numbers of the author's own; the host exports them."""
-        return Metrics()
+        return HandlerMetrics()
 
     @classmethod
     def entry_point(cls) -> Callable[[Sequence[Any] | None, Any], list[bytes]]:
         """The module-level `handle` of an archive, for both servers: MMS hides the failed initialize of a class."""
-        from slotwise.worker.hosts.serving import Entry  # noqa: PLC0415  a host imports the handler
+        from slotwise.worker.hosts.entry_point import EntryPoint  # noqa: PLC0415  a host imports the handler
 
-        return Entry(cls()).handle
+        return EntryPoint(cls()).handle
 
     def _items_or_error(self, body: bytes, headers: Headers) -> list[Any]:
         try:

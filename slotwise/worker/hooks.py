@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise.worker.answer import Answer, CheckedHeaders, checked, sayable, serialise, sound
 from slotwise.worker.budget import Cost, total
-from slotwise.worker.errors import BadRequest, DeadlineExceeded, ModelFault, OutOfMemory, SlotError
 from slotwise.worker.outputs import WrongCount, on_host, rows_of
 from slotwise.worker.padding import pad_rows
 from slotwise.worker.request import Request
+from slotwise.worker.slot_errors import BadRequest, DeadlineExceeded, ModelFault, OutOfMemory, SlotError
 
 if TYPE_CHECKING:
     from slotwise.worker.handler import BatchHandler

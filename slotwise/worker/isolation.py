@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slotwise.worker.errors import ModelFault, OutOfMemory, SlotError, Unavailable
 from slotwise.worker.padding import Padding, ladder
+from slotwise.worker.slot_errors import ModelFault, OutOfMemory, SlotError, Unavailable
 
 logger = logging.getLogger(__name__)
 

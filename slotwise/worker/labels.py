@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from slotwise.worker.errors import ModelFault
 from slotwise.worker.request import Request
+from slotwise.worker.slot_errors import ModelFault
 
 STEPS = 1e6  # a probability is said in six digits
 

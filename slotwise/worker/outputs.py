@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from slotwise.worker.errors import ModelFault
+from slotwise.worker.slot_errors import ModelFault
 
 logger = logging.getLogger(__name__)
 

@@ -18,12 +18,12 @@ from slotwise.worker.answer import Answer, CheckedHeaders, refusal, sound
 from slotwise.worker.batch import Batch
 from slotwise.worker.budget import Budget, Cost
 from slotwise.worker.decoders import MAX_STUCK, Decoders
-from slotwise.worker.errors import DeadlineExceeded, ModelFault, SlotError, TooLarge, Unavailable
 from slotwise.worker.hooks import Hooks
 from slotwise.worker.isolation import EngineDead, Isolation
 from slotwise.worker.padding import Padding
 from slotwise.worker.request import Request
 from slotwise.worker.settings import Settings
+from slotwise.worker.slot_errors import DeadlineExceeded, ModelFault, SlotError, TooLarge, Unavailable
 from slotwise.worker.turns import divide, helpings, in_turn
 
 if TYPE_CHECKING:

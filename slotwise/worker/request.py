@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from slotwise.worker.errors import SlotError
+from slotwise.worker.slot_errors import SlotError
 
 
 class Headers(Mapping[str, str]):

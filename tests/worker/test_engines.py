@@ -38,7 +38,7 @@ def module() -> nn.Module:
     """A small network on pixels, uint8 [b, 16, 16, 3] to [b, 5]."""
     torch.manual_seed(0)
     layers = [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 5)]
-    return vision.Pixels(nn.Sequential(*layers), [0.5] * 3, [0.25] * 3).eval()
+    return vision.PixelNetwork(nn.Sequential(*layers), [0.5] * 3, [0.25] * 3).eval()
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from slotwise.worker import BadRequest, SlotError, TooLarge, Unprocessable
 from slotwise.worker.engines.ctranslate2 import CTranslate2Engine
 from slotwise.worker.engines.m2m100 import M2M100Engine
 from slotwise.worker.engines.pretrained import about
-from slotwise.worker.inputs import records
+from slotwise.worker.inputs import translation_request
 from slotwise.worker.inputs.text import EOS, UNK, Vocabulary, pack
 from slotwise.worker.padding import pad_sequences
 from tests.worker.serving import Served
@@ -56,7 +56,7 @@ def ask(served: Served, *bodies: bytes) -> list[Any]:
 
 
 def test_ids_are_the_tokenizers_and_special_tokens_stay_text(served: Served, vocabulary: Vocabulary) -> None:
-    from slotwise.zoo.pretrained import ready
+    from slotwise.zoo.transformers_files import ready
 
     ready()
     from transformers import M2M100Tokenizer
@@ -111,7 +111,7 @@ def test_sequences_are_padded_to_the_longest() -> None:
 )
 def test_what_is_wrong_with_a_request_names_the_field(body: bytes, kind: type[SlotError], named: str) -> None:
     with pytest.raises(kind, match=named):
-        records.read(body, LANGUAGES, 2)
+        translation_request.read(body, LANGUAGES, 2)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_what_is_wrong_with_a_request_names_the_field(body: bytes, kind: type[Sl
 )
 def test_what_is_wrong_with_a_record(record: Any, named: str) -> None:
     with pytest.raises(Unprocessable, match=named):
-        records.text_of(record)
+        translation_request.text_of(record)
 
 
 def test_the_demonstration(served: Served) -> None:

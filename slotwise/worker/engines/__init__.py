@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from slotwise.worker.engines import comparison, processor, samples
-from slotwise.worker.engines.samples import Items
+from slotwise.worker.engines.samples import ItemSource
 from slotwise.worker.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class Engine(Protocol):
         """[b, ...] to [b, ...]: exactly one output a row, in order."""
 
 
-def load_engine(model_dir: Path, settings: Settings, handler: Items | None = None) -> Engine:
+def load_engine(model_dir: Path, settings: Settings, handler: ItemSource | None = None) -> Engine:
     """The engine that the profile names, with this archive's weights. Raises ValueError, one sentence, where it cannot be.
 
     handler: decodes the archive's examples, so that engines are tried on real inputs; without it on noise of [input] shape.

@@ -59,7 +59,7 @@ class GitEngine:
         release(self.device)
 
 
-def load(model_dir: Path, settings: Settings, handler: samples.Items, *, max_output_tokens: int) -> GitEngine:
+def load(model_dir: Path, settings: Settings, handler: samples.ItemSource, *, max_output_tokens: int) -> GitEngine:
     """The archive's GIT as the profile wants it; bf16 on a CPU only where it keeps the captions of the archive's examples."""
     facts, precision = about(model_dir), precision_of(settings)
     if settings.engine not in ("auto", "transformers"):

@@ -1,7 +1,8 @@
 """Decide whether Slotwise's own message code may replace a server's: the version, the off switch, and a sample batch.
 
-`exchange` and `mms_frames` replace functions of the server that runs the worker. They do so only where that server's version is
-one that they were written for, nobody has set SLOTWISE_FAST_CODEC=0, and both codes give the same for the sample below.
+`fast_codec` and `mms_frames` replace functions of the server that runs the worker. They do so only where that server's
+version is one that they were written for, nobody has set SLOTWISE_FAST_CODEC=0, and both codes give the same for the sample
+below.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from slotwise.worker.hosts.starting import start
 from slotwise.worker.request import Headers, Request
 
 
-class Local:
+class LocalWorker:
     """The handler of the extracted archive in `model_dir`, ready to answer."""
 
     def __init__(self, handler: BatchHandler, model_dir: Path, batch_size: int = 8) -> None:
@@ -38,7 +38,7 @@ class Local:
         self.pipeline = start(handler, model_dir, batch_size)
 
     @classmethod
-    def of(cls, model_dir: Path, batch_size: int) -> Local:
+    def of(cls, model_dir: Path, batch_size: int) -> LocalWorker:
         """Import the archive's handler. Raises ValueError where its `handle` is not a BatchHandler's entry point."""
         manifest = json.loads((model_dir / "MAR-INF" / "MANIFEST.json").read_text("utf-8"))
         module, _, name = manifest["model"]["handler"].partition(":")
@@ -75,7 +75,7 @@ def _requests(entries: list[dict[str, Any]], bodies: list[bytes]) -> list[Reques
     ]
 
 
-def _timed(local: Local, requests: list[Request], n: int, seconds: float) -> tuple[Batch, list[dict[str, float]]]:
+def _timed(local: LocalWorker, requests: list[Request], n: int, seconds: float) -> tuple[Batch, list[dict[str, float]]]:
     """Answer n requests at a time, once or for so many seconds; the last batch, and what each took."""
     times, stop_at, turn = [], time.perf_counter() + seconds, 0
     while True:
@@ -87,7 +87,7 @@ def _timed(local: Local, requests: list[Request], n: int, seconds: float) -> tup
             return batch, times
 
 
-def _reply(local: Local, message: dict[str, Any], bodies: list[bytes], target: BinaryIO) -> None:
+def _reply(local: LocalWorker, message: dict[str, Any], bodies: list[bytes], target: BinaryIO) -> None:
     requests = _requests(message["requests"], bodies)
     batch, times = _timed(local, requests, int(message.get("n", len(requests))), float(message.get("seconds", 0.0)))
     answers = [
@@ -100,12 +100,12 @@ def main() -> None:
     """Answer messages until there are no more. A message that cannot be answered is answered with {"error": ...}."""
     source, target = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the handler prints is no answer
-    local: Local | None = None
+    local: LocalWorker | None = None
     while (read := read_message(source, "requests")) is not None:
         message, bodies = read
         try:
             if "start" in message:
-                local = Local.of(Path.cwd(), int(message["start"]["batch_size"]))
+                local = LocalWorker.of(Path.cwd(), int(message["start"]["batch_size"]))
                 engine = getattr(local.handler.engine, "name", type(local.handler.engine).__name__)
                 write_message(target, {"started": {"engine": engine, "profile": local.pipeline.settings.profile}})
             elif local is None:

@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from slotwise.worker.errors import BadRequest, NotOffered, SlotError, UnsupportedMedia
 from slotwise.worker.hosts.context import ServerContext
-from slotwise.worker.inputs.bodies import FIELDS
+from slotwise.worker.inputs.uploads import FIELDS
 from slotwise.worker.request import Headers, Request
+from slotwise.worker.slot_errors import BadRequest, NotOffered, SlotError, UnsupportedMedia
 
 
-class Repeated(list[Any]):
+class RepeatedParts(list[Any]):
     """The values of several parts of one name."""
 
 
@@ -33,7 +33,7 @@ def keep_repeated_parts(package: str) -> None:
             if len(parts) > len(row):
                 for name, count in Counter(part["name"] for part in parts).items():
                     if count > 1:
-                        row[name] = Repeated(part["value"] for part in parts if part["name"] == name)
+                        row[name] = RepeatedParts(part["value"] for part in parts if part["name"] == name)
         return headers, rows, ids
 
     retrieve.slotwise = True  # type: ignore[attr-defined]
@@ -79,7 +79,7 @@ def bodies(row: Mapping[str, Any], headers: Headers) -> list[bytes]:
 
 def parts(value: Any) -> list[bytes]:
     """The values of one field as bytes, as the client sent them where the server has not parsed them."""
-    values: Sequence[Any] = value if isinstance(value, Repeated) else [value]
+    values: Sequence[Any] = value if isinstance(value, RepeatedParts) else [value]
     return [_bytes(one) for one in values]
 
 

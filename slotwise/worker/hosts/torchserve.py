@@ -5,21 +5,14 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from slotwise.worker.hosts import exchange
 from slotwise.worker.hosts.context import ServerContext
-from slotwise.worker.hosts.report import Pace
-
-
-def prepare(context: ServerContext) -> None:
-    """Once, before the engine is loaded: read and write faster, log less."""
-    exchange.install("torchserve")
-    quieten(context)
+from slotwise.worker.hosts.telemetry import RateLimiter
 
 
 def quieten(context: ServerContext) -> None:
     """Once in a worker of TorchServe: of the two lines that it writes for every batch one is left out, one comes at a pace."""
     logging.getLogger().addFilter(lambda record: not str(record.msg).startswith("Backend received inference at"))
-    metrics, pace = context.raw.metrics, Pace()
+    metrics, pace = context.raw.metrics, RateLimiter()
     plain = getattr(metrics, "add_time", None)
     if plain is None:
         return

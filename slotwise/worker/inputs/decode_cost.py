@@ -7,7 +7,7 @@ The constants were measured with scripts/decode_cost.py: processor time on a bus
 from __future__ import annotations
 
 from slotwise.worker.budget import Cost
-from slotwise.worker.inputs.header import Header
+from slotwise.worker.inputs.picture_header import PictureHeader
 
 REFUSED = Cost(0.05, 0)  # a header that cannot be read, or is over a limit: no decoder ever sees the body
 OPEN_MS = 0.1  # to open any file, and to resize a small picture
@@ -47,7 +47,7 @@ ALL_OF_IT = 1 << 30
 FIXED_BYTES = 4 << 20  # strips, tables, the picture at its final size
 
 
-def estimate(header: Header, body_bytes: int, size_hint: int | None = None, mode: str = "RGB") -> Cost:
+def estimate(header: PictureHeader, body_bytes: int, size_hint: int | None = None, mode: str = "RGB") -> Cost:
     """The cost of a picture in `mode` ("RGB" or "L"), where a JPEG may be decoded smaller, down to size_hint a side."""
     scale = _scale(header, size_hint) if header.format == "JPEG" else 1
     pixels = header.pixels / scale**2
@@ -55,20 +55,20 @@ def estimate(header: Header, body_bytes: int, size_hint: int | None = None, mode
     return Cost(OPEN_MS + ms, _memory_bytes(header, pixels, mode))
 
 
-def _scale(header: Header, size_hint: int | None) -> int:
+def _scale(header: PictureHeader, size_hint: int | None) -> int:
     """By how much pillow's draft makes a JPEG smaller a side."""
     room = min(header.width, header.height) // (size_hint or ALL_OF_IT)
     return next(scale for scale in (8, 4, 2, 1) if room >= scale or scale == 1)
 
 
-def _jpeg_ms(header: Header, body_bytes: int, pixels: float) -> float:
+def _jpeg_ms(header: PictureHeader, body_bytes: int, pixels: float) -> float:
     samples = header.pixels * header.bits / 8
     a_sample = JPEG_SAMPLE_NS if header.scans == 1 else JPEG_BUFFERED_NS + JPEG_SCAN_NS * header.scans
     slower = ARITHMETIC if header.coding == "arithmetic" else 1
     return slower * (samples * a_sample + body_bytes * JPEG_BYTE_NS) / 1e6 + pixels * JPEG_PIXEL_NS / 1e6
 
 
-def _plain_ms(header: Header, body_bytes: int) -> float:
+def _plain_ms(header: PictureHeader, body_bytes: int) -> float:
     a_pixel, a_raw_byte, a_byte = NANOSECONDS.get((header.format, header.coding), UNKNOWN)
     a_pixel += a_raw_byte * header.bits / 8
     if _layered(header):
@@ -80,7 +80,7 @@ def _plain_ms(header: Header, body_bytes: int) -> float:
     return (header.pixels * a_pixel + body_bytes * a_byte) / 1e6
 
 
-def _memory_bytes(header: Header, pixels: float, mode: str) -> int:
+def _memory_bytes(header: PictureHeader, pixels: float, mode: str) -> int:
     """The peak: what pillow decodes to (4 bytes a pixel for colours, 1 for grey, 2 for 16 bits), and what is beside it."""
     grey = header.bits <= 8 or _deep(header)
     decoded = pixels * (2 if _deep(header) else 1 if grey else 4)
@@ -97,10 +97,10 @@ def _memory_bytes(header: Header, pixels: float, mode: str) -> int:
     return int(decoded + max(kept, becomes)) + FIXED_BYTES
 
 
-def _layered(header: Header) -> bool:
+def _layered(header: PictureHeader) -> bool:
     """Whether there may be transparency."""
     return header.format in ("PNG", "TIFF") and header.bits in (32, 64)
 
 
-def _deep(header: Header) -> bool:
+def _deep(header: PictureHeader) -> bool:
     return header.format in ("PNG", "TIFF") and header.bits == 16

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from slotwise.worker.errors import UnsupportedMedia
+from slotwise.worker.slot_errors import UnsupportedMedia
 
 STRIP_PIXELS = 1 << 18
 LAYERED = ("RGBA", "LA", "PA", "RGBa", "La")

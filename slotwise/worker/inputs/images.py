@@ -25,11 +25,11 @@ from PIL import Image, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 
 from slotwise.worker.budget import Cost
-from slotwise.worker.errors import BadRequest, SlotError, TooLarge, UnsupportedMedia
 from slotwise.worker.inputs.decode_cost import REFUSED, estimate
 from slotwise.worker.inputs.flat import upright
-from slotwise.worker.inputs.header import Header, read_header
 from slotwise.worker.inputs.ink import fit_ink
+from slotwise.worker.inputs.picture_header import PictureHeader, read_header
+from slotwise.worker.slot_errors import BadRequest, SlotError, TooLarge, UnsupportedMedia
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -51,10 +51,10 @@ Image.MAX_IMAGE_PIXELS = None  # our own limit is checked before anything is dec
 warnings.filterwarnings("ignore", module="PIL")  # what a damaged file is about, its sender is told
 
 
-class _Source(io.BytesIO):
+class _LimitedReader(io.BytesIO):
     """Pillow reads block by block; a picture that takes too long, or too many little reads, gets no further block."""
 
-    def __init__(self, body: bytes, header: Header | None) -> None:
+    def __init__(self, body: bytes, header: PictureHeader | None) -> None:
         super().__init__(body)
         self.stop_at = time.monotonic() + MAX_SECONDS
         self.reads_left = len(body) + MAX_READS if header and header.coding == "rle" else MAX_READS  # rle: one a run
@@ -153,7 +153,7 @@ def _open(body: bytes, mode: str, size_hint: int | None, max_pixels: int, max_by
     if header is not None:
         _within_limits(header, max_pixels)
     try:
-        picture = Image.open(_Source(body, header), formats=(header.format,) if header else FORMATS)
+        picture = Image.open(_LimitedReader(body, header), formats=(header.format,) if header else FORMATS)
         if header is None or sorted(picture.size) != sorted((header.width, header.height)):
             raise BadRequest("the picture is damaged: its header contradicts itself")
         if size_hint and isinstance(picture, JpegImageFile):
@@ -167,7 +167,7 @@ def _open(body: bytes, mode: str, size_hint: int | None, max_pixels: int, max_by
         raise BadRequest("the picture is truncated or damaged") from error
 
 
-def _within_limits(header: Header, max_pixels: int) -> None:
+def _within_limits(header: PictureHeader, max_pixels: int) -> None:
     if header.width * header.height > max_pixels:
         raise TooLarge(f"the picture has {header.width} x {header.height} pixels, at most {max_pixels} are taken")
     if header.pixels > max_pixels:

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from slotwise.worker.errors import TooLarge, Unprocessable
+from slotwise.worker.slot_errors import TooLarge, Unprocessable
 
 CHARACTERS_A_TOKEN = 16  # the longest piece of M2M100's vocabulary; a text of more a token is not even tokenised
 BOS, PAD, EOS, UNK = range(4)  # fixed in every M2M100 vocabulary

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from slotwise.worker.batch import Batch
+from slotwise.worker.handler_metrics import HandlerMetrics
 from slotwise.worker.hosts.context import ServerContext
-from slotwise.worker.metrics import Metrics
 from slotwise.worker.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ def write(context: ServerContext, settings: Settings, engine: Any, notes: Mappin
 PERIOD_S = 0.1
 
 
-class Pace:
+class RateLimiter:
     """Says yes at most once in PERIOD_S."""
 
     def __init__(self) -> None:
@@ -70,10 +70,10 @@ class Meter:
     """What batches cost, through the server's own metrics: counts at once, gauges at a pace, as means since the last time."""
 
     def __init__(self) -> None:
-        self.pace = Pace()
+        self.pace = RateLimiter()
         self.seen: dict[tuple[str, str], list[float]] = {}
 
-    def measure(self, context: ServerContext, batch: Batch, own: Metrics) -> None:
+    def measure(self, context: ServerContext, batch: Batch, own: HandlerMetrics) -> None:
         """Count one batch in, and what the handler's author measured in it."""
         tally = batch.tally
         gauges = {

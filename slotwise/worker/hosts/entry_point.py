@@ -13,16 +13,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slotwise.worker.handler import BatchHandler
-from slotwise.worker.hosts import mms, reading, report, torchserve
+from slotwise.worker.hosts import fast_codec, mms_frames, reading, telemetry, torchserve
 from slotwise.worker.hosts.context import PACKAGES, ServerContext
 from slotwise.worker.hosts.starting import start
 
 logger = logging.getLogger(__name__)
 
-PREPARE = {"torchserve": torchserve.prepare, "mms": mms.prepare}
 
-
-class Entry:
+class EntryPoint:
     """One handler as either server's entry point."""
 
     def __init__(self, handler: BatchHandler) -> None:
@@ -53,13 +51,22 @@ class Entry:
         """Start the pipeline, and leave word of what it runs on."""
 
         def verified() -> None:
-            PREPARE[context.server](context)
+            replace_server_code(context)
             reading.keep_repeated_parts(PACKAGES[context.server])
 
         self.pipeline = start(self.handler, context.model_dir, context.batch_size, context.gpu_id, verified)
-        self.meter = report.Meter()
+        self.meter = telemetry.Meter()
         headers = self.pipeline.hooks.headers()
-        report.write(context, self.pipeline.settings, self.handler.engine, headers if isinstance(headers, dict) else {})
+        telemetry.write(context, self.pipeline.settings, self.handler.engine, headers if isinstance(headers, dict) else {})
+
+
+def replace_server_code(context: ServerContext) -> None:
+    """Once in a worker, before the engine is loaded: read and write messages faster, mend MMS's, quieten TorchServe."""
+    fast_codec.install(context.server)
+    if context.server == "mms":
+        mms_frames.install()
+    else:
+        torchserve.quieten(context)
 
 
 def end_after_this_answer(package: str) -> None:

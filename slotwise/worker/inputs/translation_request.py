@@ -14,14 +14,14 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from slotwise.worker.errors import BadRequest, SlotError, TooLarge, Unprocessable
+from slotwise.worker.slot_errors import BadRequest, SlotError, TooLarge, Unprocessable
 
 SAID: dict[type, str] = {dict: "an object", list: "a list", str: "a string"}
 Id = str | int | float | None
 
 
 @dataclass(frozen=True)
-class Payload:
+class TranslationRequest:
     """One request, its languages known and its records counted, but not yet looked at."""
 
     source: str
@@ -29,7 +29,7 @@ class Payload:
     records: list[Any]
 
 
-def read(body: bytes, languages: Collection[str], max_records: int) -> Payload:
+def read(body: bytes, languages: Collection[str], max_records: int) -> TranslationRequest:
     """The payload of a body. Raises BadRequest (no JSON), Unprocessable (a field), TooLarge (too many records)."""
     try:
         data = json.loads(body)
@@ -40,7 +40,7 @@ def read(body: bytes, languages: Collection[str], max_records: int) -> Payload:
     records = _field(payload, "records", list, "payload")
     if len(records) > max_records:
         raise TooLarge(f"payload.records holds {len(records)} records, but at most {max_records} are taken at once")
-    return Payload(source, target, records)
+    return TranslationRequest(source, target, records)
 
 
 def each(records: list[Any], row: Callable[[Any], Any]) -> list[Any]:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from slotwise.worker.budget import Cost
-from slotwise.worker.errors import BadRequest, SlotError, TooLarge, UnsupportedMedia
+from slotwise.worker.slot_errors import BadRequest, SlotError, TooLarge, UnsupportedMedia
 
 MAX_ITEMS = 256  # of one request
 MAX_ITEM_BYTES = 32 << 20

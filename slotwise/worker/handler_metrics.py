@@ -11,7 +11,7 @@ KEPT = 1000  # numbers between two batches; older ones are dropped
 
 
 @dataclass(frozen=True)
-class Measured:
+class MetricValue:
     """One number. unit: "ms" or "" (a count)."""
 
     name: str
@@ -19,11 +19,11 @@ class Measured:
     unit: str
 
 
-class Metrics:
+class HandlerMetrics:
     """What a handler counts and times. Safe in any thread; nothing raises, and a number that is not finite is left out."""
 
     def __init__(self) -> None:
-        self._kept: deque[Measured] = deque(maxlen=KEPT)
+        self._kept: deque[MetricValue] = deque(maxlen=KEPT)
 
     def count(self, name: str, value: float = 1) -> None:
         """Count something, for example tokens or cache hits."""
@@ -33,7 +33,7 @@ class Metrics:
         """Say how long something took, in milliseconds."""
         self._keep(name, ms, "ms")
 
-    def take(self) -> list[Measured]:
+    def take(self) -> list[MetricValue]:
         """Everything since the last time."""
         taken = []
         while self._kept:
@@ -46,7 +46,7 @@ class Metrics:
         except (TypeError, ValueError, OverflowError):
             return
         if math.isfinite(number):
-            self._kept.append(Measured(prometheus_name(name), number, unit))
+            self._kept.append(MetricValue(prometheus_name(name), number, unit))
 
 
 def prometheus_name(name: object) -> str:
