@@ -18,7 +18,6 @@ from slotwise.errors import SlotwiseError
 from slotwise.worker import BadRequest, SlotError, TooLarge, Unprocessable
 from slotwise.worker.engines.ctranslate2 import CTranslate2Engine
 from slotwise.worker.engines.m2m100 import M2M100Engine
-from slotwise.worker.engines.pretrained import about
 from slotwise.worker.inputs import translation_request
 from slotwise.worker.inputs.text import EOS, UNK, Vocabulary, pack
 from slotwise.worker.padding import pad_sequences
@@ -265,10 +264,11 @@ def test_the_profile_chooses_the_engine(translation: Path, served: Served, monke
 def test_an_engine_that_the_build_refused_is_not_served(served: Served) -> None:
     from slotwise.worker.engines.translation import load_engine
 
-    facts = about(served.model_dir)
     changed = served.model_dir.parent / "changed"
     shutil.copytree(served.model_dir, changed)
-    (changed / "model" / "slotwise.json").write_text(json.dumps({**facts, "engines": ["transformers"]}))
+    shutil.rmtree(changed / "int8")
+    (changed / "int8").mkdir()
+    (changed / "int8" / "refused.txt").write_text("what make.py writes where int8 translates otherwise")
     settings = served.handler.settings
     assert load_engine(changed, settings, beams=1, max_output_tokens=8).name == "transformers"
     with pytest.raises(ValueError, match="refused"):
