@@ -1,4 +1,4 @@
-"""Everything that runs inside the server's worker; copied into every archive, imports nothing else of slotwise."""
+"""Everything that runs inside a server's worker. It is copied into every archive, and imports nothing else of slotwise."""
 
 from slotwise.worker.answer import Answer
 from slotwise.worker.batch import Batch

@@ -1,4 +1,4 @@
-"""An author's own numbers, kept until the host takes them to wherever its server's metrics go."""
+"""Collect an author's own numbers until the host exports them, after every batch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections import deque
 from dataclasses import dataclass
 
-KEPT = 1000  # numbers between two batches; older ones are dropped
+MOST_VALUES = 1000  # kept between two batches; of more the oldest are dropped
 
 
 @dataclass(frozen=True)
@@ -20,36 +20,39 @@ class MetricValue:
 
 
 class HandlerMetrics:
-    """What a handler counts and times. Safe in any thread; nothing raises, and a number that is not finite is left out."""
+    """What a handler counts and times. Every method may be called in any thread, and none of them raises.
+
+    A value that is no finite number is left out.
+    """
 
     def __init__(self) -> None:
-        self._kept: deque[MetricValue] = deque(maxlen=KEPT)
+        self._values: deque[MetricValue] = deque(maxlen=MOST_VALUES)
 
     def count(self, name: str, value: float = 1) -> None:
         """Count something, for example tokens or cache hits."""
-        self._keep(name, value, "")
+        self._record(name, value, "")
 
     def time(self, name: str, ms: float) -> None:
-        """Say how long something took, in milliseconds."""
-        self._keep(name, ms, "ms")
+        """Record how long something took, in milliseconds."""
+        self._record(name, ms, "ms")
 
     def take(self) -> list[MetricValue]:
-        """Everything since the last time."""
-        taken = []
-        while self._kept:
-            taken.append(self._kept.popleft())
-        return taken
+        """Remove and return everything recorded since the last call."""
+        values = []
+        while self._values:
+            values.append(self._values.popleft())
+        return values
 
-    def _keep(self, name: str, value: float, unit: str) -> None:
+    def _record(self, name: str, value: float, unit: str) -> None:
         try:
             number = float(value)
         except (TypeError, ValueError, OverflowError):
             return
         if math.isfinite(number):
-            self._kept.append(MetricValue(prometheus_name(name), number, unit))
+            self._values.append(MetricValue(prometheus_name(name), number, unit))
 
 
 def prometheus_name(name: object) -> str:
     """The name as Prometheus accepts it: letters, digits and underscores, not beginning with a digit."""
-    said = re.sub(r"[^a-zA-Z0-9_]", "_", str(name))[:100]
-    return f"_{said}" if not said or said[0].isdigit() else said
+    allowed = re.sub(r"[^a-zA-Z0-9_]", "_", str(name))[:100]
+    return f"_{allowed}" if not allowed or allowed[0].isdigit() else allowed

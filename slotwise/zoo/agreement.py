@@ -1,8 +1,9 @@
-"""Compare every installed engine with eager fp32 at build, for the build's report and to stop a build that went wrong.
+"""Compare every installed engine with eager fp32 at build: for the build's report, and to stop a build that went wrong.
 
-Trained weights are compared by their answer: the share of pictures with the same best label (99%, int8 98%). Untrained ones
-have no meaningful best label: the largest difference of any probability counts (0.02). bf16 is compared where the building
-machine has it in hardware. Nothing of this goes into the archive: a worker compares again where it runs.
+Trained weights are compared by their answers: the share of pictures with the same best label must be 99% (98% for int8).
+Untrained weights have no meaningful best label; there no probability may differ by more than 0.02. bf16 is compared where the
+building machine computes it in hardware. No result of this goes into the archive, because a worker compares again where it
+runs.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from slotwise.errors import SlotwiseError
-from slotwise.worker.engines import forms, installed, load_engine
+from slotwise.worker.engines import forms, load_engine
+from slotwise.worker.engines.choice import installed
 from slotwise.worker.engines.processor import has_bf16
 from slotwise.worker.labels import probabilities
 from slotwise.worker.settings import Settings
@@ -85,7 +87,7 @@ def _verdict(
 
 
 def _run(predict: Predict, pixels: Any) -> tuple[Any, float]:
-    """Logits [n, labels] in batches of 8, and pictures a second (without the first batch)."""
+    """Run `predict` in batches of 8. Returns logits [n, labels], and pictures a second without the first batch."""
     outputs, seconds = [], []
     for start in range(0, len(pixels), BATCH):
         begun = time.perf_counter()

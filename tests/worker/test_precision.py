@@ -104,7 +104,7 @@ def test_what_was_not_compared_is_not_served(machine: Machine, tmp_path: Path, m
 
 def test_auto_never_takes_int8(machine: Machine, tmp_path: Path) -> None:
     only = {**MODEL, "weights": {"openvino_int8": "net.xml"}}
-    with pytest.raises(ValueError, match="carries no weights for openvino in auto; .* for torch in auto"):
+    with pytest.raises(ValueError, match=r"carries no weights for openvino in auto; .* for torch in auto"):
         chosen(tmp_path, only)
     assert chosen(tmp_path, only, precision="int8") == ("openvino", "int8")  # nothing to compare it with: as it was asked
 

@@ -41,13 +41,13 @@ def server_code(server: str) -> ServerCode | None:
 
 
 def objection(code: ServerCode) -> str | None:
-    """Why nothing may be replaced in this worker, before anything is compared; None where nothing is against it."""
+    """Why nothing may be replaced in this worker, known before anything is compared; None where nothing speaks against it."""
     if os.environ.get(SWITCH) == "0":
         return f"{SWITCH}=0"
     version = getattr(code.package, "__version__", None)
     if version != code.known_version:
-        found = f"version {version}" if version else "of an unknown version"
-        return f"{code.package.__name__} is {found}, known is {code.known_version}"
+        observed = f"version {version}" if version else "of an unknown version"
+        return f"{code.package.__name__} is {observed}, but this code is for {code.known_version}"
     rank = os.environ.get("LOCAL_RANK", "0")
     if rank != "0" and code.package.__name__ == "ts":  # TorchServe's workers of other ranks than 0 answer nothing
         return f"LOCAL_RANK={rank}"
@@ -56,7 +56,10 @@ def objection(code: ServerCode) -> str | None:
 
 @cache
 def decline(what: str, why: str, cost: str) -> None:
-    """Say in the log, once a process, that the server's own code stays."""
+    """Log, once a process, that the server's own code is used.
+
+    what: the replacement that is not made. why: the objection. cost: what the user loses by that.
+    """
     logger.warning("%s is not used: %s. %s", what, why, cost)
 
 

@@ -1,7 +1,7 @@
-"""What a picture's header says, read in microseconds and without pillow: nothing is decoded and nothing allocated.
+"""Read a picture's header in microseconds, without pillow: nothing is decoded, and no memory is reserved.
 
 Pillow reserves memory for some formats while it opens them, so limits are checked on this header first. Where pillow then
-sees another size than this header, the file contradicts itself and is refused: an estimate cannot be cheated that way.
+sees another size than this header, the file contradicts itself and is refused. So no file can make its estimate too low.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ PNG_SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 
 
 class PictureHeader(NamedTuple):  # every request makes one: a frozen dataclass takes five times as long
-    """What of a picture can be known before it is decoded.
+    """What is known of a picture before it is decoded.
 
-    bits: stored a pixel. coding: how pixels are stored where a format knows several ways. scans: how often a decoder passes
-    over the picture. area: pixels that are decoded; more than width * height where a TIFF's tiles reach beyond its edges.
-    turned: a TIFF that pillow turns upright.
+    format: pillow's name for it. width, height: in pixels. bits: stored for each pixel. coding: how the pixels are stored,
+    where a format has several ways. scans: how often a decoder passes over the picture. area: how many pixels are decoded,
+    which is more than width * height where a TIFF's tiles reach beyond its edges. turned: a TIFF that pillow turns upright.
     """
 
     format: str
@@ -76,14 +76,14 @@ def _jpeg(body: bytes) -> PictureHeader | None:
         if marker in STARTS_OF_FRAME and frame is None:
             frame = marker, at, body[at + 9]
         if marker == 0xDA and frame is not None:
-            all_at_once = body[at + 4] == frame[2]  # of what is not progressive the decoder reads no second scan then
-            scans = 1 if all_at_once and frame[0] not in PROGRESSIVE else body.count(b"\xff\xda", at)
+            all_components = body[at + 4] == frame[2]  # a baseline picture then has no second scan that is decoded
+            scans = 1 if all_components and frame[0] not in PROGRESSIVE else body.count(b"\xff\xda", at)
             return _jpeg_frame(body, *frame, scans)
     return None
 
 
 def _segments(body: bytes) -> Iterator[tuple[int, int]]:
-    """The marker and the place of every segment up to the first scan."""
+    """The marker and the place of every segment of a JPEG, in order."""
     at = 2
     for _ in range(MAX_SEGMENTS):
         at = body.index(0xFF, at)  # what stands between segments is skipped, as pillow does
@@ -122,7 +122,7 @@ def _webp(body: bytes) -> PictureHeader | None:
 
 
 def _gif(body: bytes) -> PictureHeader | None:
-    """The screen, enlarged by the first frame as pillow does it."""
+    """The size of the screen, enlarged where the first frame is larger, as pillow does it."""
     width, height, flags = struct.unpack_from("<HHB", body, 6)
     blocks = MAX_BLOCKS
     at = 13 + (3 << (flags & 7) + 1 if flags & 128 else 0)
@@ -140,7 +140,7 @@ def _gif(body: bytes) -> PictureHeader | None:
 
 
 def _behind_blocks(body: bytes, at: int, most: int) -> tuple[int, int]:
-    """Where an extension ends, and how many more blocks are looked at. Raises ValueError where there are too many."""
+    """Skip an extension's blocks. Returns where it ends, and how many more blocks may be skipped. Raises ValueError at 0."""
     while size := body[at]:
         at += size + 1
         most -= 1
