@@ -68,7 +68,7 @@ class Answer:
     """One slot's answer. It checks itself, so that nothing in it can break the answer of another slot.
 
     status: an HTTP status; one that HTTP does not know becomes 400 or 500. content_type: None means JSON. body: bytes.
-    headers: any mapping (see `checked`).
+    headers: any mapping; numbers become text, and a character beyond ASCII becomes "?".
     Raises ModelFault where the content type or a header holds a line break, or the body is not bytes.
     """
 

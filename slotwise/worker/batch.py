@@ -20,7 +20,12 @@ from slotwise.worker.slot_errors import SlotError
 
 @dataclass
 class Batch:
-    """One batch on its way through the stages of the pipeline. It lives for one call, and nothing of it is kept."""
+    """One batch on its way through the stages of the pipeline. It lives for one call, and nothing of it is kept.
+
+    requests: the n requests. items: what they decoded to, m rows. owners: [m] the index of each row's request. places: [m]
+    where each row's result stands among those of its request. outputs: [m] what the model gave, or the row's SlotError.
+    answers: one a request. tally: how many rows the model ran. decode_ms, inference_ms, total_ms: milliseconds.
+    """
 
     requests: Sequence[Request]  # [n]
     errors: list[SlotError | None] = field(init=False)  # [n]

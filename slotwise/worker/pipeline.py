@@ -36,7 +36,8 @@ logger = logging.getLogger(__name__)
 class Pipeline:
     """Answers batches with one handler whose engine is loaded.
 
-    dead: the engine failed for good, or too many decoders never end; the host should end this worker.
+    handler: with its `settings` and `engine` set, see `start`. dead: whether the engine failed for good, or too many decoders
+    never end; the host should then end this worker.
     """
 
     def __init__(self, handler: BatchHandler) -> None:
@@ -50,7 +51,7 @@ class Pipeline:
 
     @classmethod
     def start(cls, handler: BatchHandler, model_dir: Path, settings: Settings) -> Pipeline:
-        """Load the engine and run it at every size that will be served."""
+        """Load the handler's engine and run it at every size that will be served. Raises what the handler raises."""
         handler.settings = settings
         handler.engine = handler.load(model_dir, settings)
         pipeline = cls(handler)
@@ -59,7 +60,7 @@ class Pipeline:
         return pipeline
 
     def answer(self, requests: Sequence[Request]) -> list[Answer]:
-        """Exactly one answer a request, in order."""
+        """Answer one batch: exactly one answer a request, in order. Raises nothing of a handler's."""
         return self.run(requests).answers
 
     def run(self, requests: Sequence[Request]) -> Batch:

@@ -19,7 +19,8 @@ class Headers(Mapping[str, str]):
         return self._values[name.lower()]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The value, or `default`; Mapping's own goes through an exception, four times a request."""
+        """The value of a header, or `default` where the request has none."""
+        # Mapping's own `get` goes through an exception, four times a request.
         return self._values.get(name.lower(), default)
 
     def __iter__(self) -> Iterator[str]:
@@ -56,5 +57,5 @@ class Request:
 
     @property
     def bodies(self) -> list[bytes]:
-        """Every body of the request; nearly always one."""
+        """Every body of the request. Nearly always there is one."""
         return [self.body, *self.more]

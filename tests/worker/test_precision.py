@@ -145,9 +145,9 @@ def test_a_figure_of_another_machine_or_network_does_not_count(
     if changed == "weights":
         (tmp_path / "net.onnx").write_bytes(b"another")
     elif changed == "processor":
-        monkeypatch.setattr(comparison, "fingerprint", lambda: "another")
+        monkeypatch.setattr(verdicts, "fingerprint", lambda: "another")
     else:
-        monkeypatch.setattr(comparison, "version", lambda name: "another")
+        monkeypatch.setattr(verdicts, "version", lambda name: "another")
     assert chosen(tmp_path) == ("openvino", "fp32")
 
 

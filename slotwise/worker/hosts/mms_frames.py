@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 # Each time netty fills a read, its next read is four steps further in a table of sizes. From its smallest sizes on that may be
 # 80, 144, 208, 272, 336, 400, 464, 1024, 16384 and then 65536 bytes. The reads before the first that is large enough for a
-# whole piece (32768 bytes or more) take at most 19,312 bytes together, wherever netty starts in the table: less than the blanks.
+# whole piece (32768 bytes or more) take at most 19,312 bytes together, wherever netty starts in it: less than the blanks.
 BLANKS = " " * 20_480
 PIECE_BYTES = 32_768  # what the kernel hands over at once, and less than netty's largest read
 PATIENCE_S = 30.0
