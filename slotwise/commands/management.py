@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slotwise.commands.apply import Force
 from slotwise.console import Json, emit, say, table
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ def register(app: typer.Typer) -> None:
     """Add this module's commands."""
     app.command("register")(register_model)
     app.command("list")(list_models)
-    for command in (unregister, scale, describe, ready):
+    app.command("scale")(scale_model)
+    for command in (unregister, describe, ready):
         app.command()(command)
 
 
@@ -31,12 +33,14 @@ def register_model(
     max_batch_delay: Annotated[int | None, typer.Option(min=0, help="Milliseconds to wait for a batch to fill.")] = None,
     initial_workers: Annotated[int | None, typer.Option(min=0, help="Worker processes to start.")] = None,
     sha256: Annotated[str | None, typer.Option(help="With a URL: the archive's SHA-256; without it none is loaded.")] = None,
+    force: Force = False,
     name: Name = "default",
     as_json: Json = False,
 ) -> None:
     """Register a model with the server's profile (or these settings) and wait until its workers are READY."""
     from slotwise.client.management import ManagementClient
     from slotwise.deploy.deploy import deploy, obtain, registration
+    from slotwise.deploy.scaling import check_registrations
     from slotwise.server.lifecycle import need
 
     record = need(name)
@@ -44,6 +48,8 @@ def register_model(
     given = {"batch_size": batch_size, "max_batch_delay": max_batch_delay, "initial_workers": initial_workers}
     settings = registration(info, record.effective_profile(), record.overrides)
     settings |= {key: value for key, value in given.items() if value is not None}
+    if not force:
+        check_registrations([(info, settings)], {})
     with ManagementClient(record) as client:
         live = deploy(client, info, settings)
     emit(asdict(live), as_json, lambda: _summary(live))
@@ -59,21 +65,22 @@ def unregister(model: Model, version: Version = None, name: Name = "default", as
     emit({"unregistered": model}, as_json, lambda: f"{model} unregistered")
 
 
-def scale(
+def scale_model(
     model: Model,
     workers: Annotated[int, typer.Option(min=0, help="How many worker processes it shall have.")],
     version: Version = None,
+    force: Force = False,
     name: Name = "default",
     as_json: Json = False,
 ) -> None:
-    """Change a model's number of workers and wait until just these are READY."""
+    """Change a model's number of workers and wait until just these are READY; stopped midway, it has what it had."""
     from slotwise.client.management import ManagementClient
+    from slotwise.deploy.scaling import scale
     from slotwise.server.lifecycle import need
     from slotwise.worker.cores import available_cores
 
     with ManagementClient(need(name)) as client:
-        client.scale(model, workers, version)
-        live = client.wait_ready(model, workers, version=version)
+        live = scale(client, model, workers, version, force=force)
     cores = available_cores()
     if workers > 1 and live.device == "cpu" and (live.threads or 1) * workers > cores:
         say(f"{workers} workers x {live.threads} threads fight for {cores} cores; --set initial_workers={workers} divides them")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from slotwise.commands.apply import Force
 from slotwise.console import Json, emit, progress, say
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def serve(
     port: Annotated[
         int, typer.Option(min=0, max=32_000, help="Inference port; management and metrics follow. 0: free ones.")
     ] = 8080,
+    force: Force = False,
     detach: Annotated[
         bool, typer.Option("--detach", help="Return once the models are ready; `slotwise stop` ends it.")
     ] = False,
@@ -45,7 +47,8 @@ def serve(
     import os
 
     from slotwise import interrupts, project
-    from slotwise.deploy.deploy import obtain, preloaded
+    from slotwise.deploy.deploy import obtain, preloaded, registration
+    from slotwise.deploy.scaling import check_registrations
     from slotwise.profiles.ports import Ports
     from slotwise.profiles.profile import from_environment, load_profile
     from slotwise.server.lifecycle import check_can_start, start, wait_until_ended
@@ -55,6 +58,8 @@ def serve(
     wanted, ports, store = load_profile(profile, overrides, {}), Ports.at(port), project.model_store()
     check_can_start(name, server, ports)  # before an archive is built, which may take minutes
     archives = [obtain(model, store, say=say) for model in models or []]
+    if not force:
+        check_registrations([(info, registration(info, wanted, overrides)) for info in archives], {})
     say(f"starting {server}")
     loaded = None if wanted.model_api else preloaded(archives, wanted, overrides)
     with interrupts.held():

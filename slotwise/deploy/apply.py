@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise import project
 from slotwise.client.management import ManagementClient
-from slotwise.deploy import deploy
+from slotwise.deploy import deploy, scaling
 from slotwise.deploy.drift import DesiredState, Difference, ObservedState
 from slotwise.errors import SlotwiseError
 from slotwise.gateway import process, swap
@@ -28,11 +28,16 @@ Say = Callable[[str], None]
 Registrations = Sequence[tuple["ArchiveInfo", Mapping[str, Any]]]
 
 
-def carry_out(state: ObservedState, declared: DesiredState, differences: Sequence[Difference], say: Say) -> ServerRecord:
+def carry_out(
+    state: ObservedState, declared: DesiredState, differences: Sequence[Difference], say: Say, *, force: bool = False
+) -> ServerRecord:
     """Make the live state the declared one; returns the record of the server that serves afterwards.
 
-    Raises SlotwiseError where the new profile does not come up; the old one, with its models, serves again then.
+    Raises SlotwiseError where the declared numbers of workers do not fit here (force: they are tried all the same), and where
+    the new profile does not come up; the old one, with its models, serves again then.
     """
+    for model in () if force else state.models:
+        scaling.check_scaling(model.live, declared.registration(model.info)["initial_workers"])
     if any(difference.needs == "restart" for difference in differences):
         return replace(state, declared, say)
     scale(state, declared, differences, say)
@@ -49,8 +54,7 @@ def scale(state: ObservedState, declared: DesiredState, differences: Sequence[Di
             if change.model is None or change.needs != "scale":
                 continue
             say(f"scaling {change.model} {change.version} to {change.declared} workers")
-            client.scale(change.model, change.declared, change.version)
-            client.wait_ready(change.model, change.declared, version=change.version)
+            scaling.scale(client, change.model, change.declared, change.version, force=True)  # it was checked before
     record = dataclasses.replace(state.record, overrides=dict(declared.overrides))
     (record.state_dir / "profile.json").write_text(declared.profile.model_dump_json(indent=2), "utf-8")
     record.save(project.state_dir(record.name))

@@ -19,6 +19,7 @@ from slotwise.client.management import ManagementClient
 from slotwise.deploy import deploy
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.profile import Profile, load_profile
+from slotwise.server.capacity import WORKERS_PER_CORE
 
 if TYPE_CHECKING:
     from slotwise.client.live_model import LiveModel
@@ -129,7 +130,11 @@ def notes(state: ObservedState, cores: int) -> list[str]:
         if live.device and live.device != told.device:
             said.append(f"{live.name}: its workers run on {live.device}, {told.device} is not to be had here")
         workers, threads = len(live.workers), live.threads or 1
-        if threads > 1 and workers * threads > cores:
+        if workers > WORKERS_PER_CORE * cores:
+            said.append(
+                f"{live.name}: {workers} workers are more than {cores} cores can keep busy; `slotwise scale` takes some away"
+            )
+        elif threads > 1 and workers * threads > cores:
             said.append(
                 f"{live.name}: {workers} workers x {threads} threads share {cores} cores; a restart deals them out again"
             )
