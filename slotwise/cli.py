@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slotwise import __version__, commands, interrupts
@@ -50,7 +51,11 @@ def _said(problem: SlotwiseError | ModuleNotFoundError | OSError) -> SlotwiseErr
     if isinstance(problem, SlotwiseError):
         return problem
     if isinstance(problem, OSError):
-        return SlotwiseError(f"{problem.filename}: {problem.strerror}" if problem.filename else str(problem))
+        import tempfile
+
+        from slotwise import disk, project
+
+        return disk.explain(problem, (Path("model_store"), project.state_root(), Path(tempfile.gettempdir()), Path()))
     if (problem.name or "").split(".")[0] not in EXTRAS:
         raise problem
     return missing_package(problem.name or "", "this command")

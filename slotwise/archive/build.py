@@ -24,6 +24,7 @@ from slotwise.archive.make_script import check_fit, made
 from slotwise.archive.packaging import DIGESTS, MANIFEST, pack
 from slotwise.archive.trial import run_every_form
 from slotwise.archive.zip_safety import check_entries
+from slotwise.disk import check_writable
 from slotwise.errors import SlotwiseError
 from slotwise.interrupts import held
 from slotwise.model_spec import load_spec
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 BLOCK_BYTES = 1 << 20
+LEAST_MIB = 2  # of an archive: the worker code and its digests
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,9 @@ def build(
     """
     folder = project.model_folder(str(folder_or_name))
     spec = load_spec(folder)
+    out_dir = out_dir or project.model_store()
+    check_writable(out_dir, LEAST_MIB)
+    check_writable(project.state_root())
     sources, started = [folder], time.monotonic()
     out: Path | None = None
     measured: dict[str, Any] = {}
@@ -94,7 +99,6 @@ def build(
     spec, sources, graph = onnx_graph.fit(spec, sources)
     forms = run_every_form(spec, sources, out)
     measured = {**measured, **graph, **({"forms": forms} if forms else {})}
-    out_dir = out_dir or project.model_store()
     out_dir.mkdir(parents=True, exist_ok=True)
     archive = out_dir / f"{spec.name}.mar"
     with held():  # the archive and its report, or neither

@@ -10,6 +10,7 @@ It writes the files that model.toml names into `out` and returns what it measure
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import importlib.util
@@ -111,6 +112,12 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
+def _failed(script: Path, error: Exception) -> SlotwiseError:
+    at = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(script)]
+    where = f" at line {at[-1]}" if at else ""
+    return SlotwiseError(f"{script} failed{where}: {type(error).__name__}: {error}", "see that line")
+
+
 def _call(script: Path, out: Path, weights: str | None, progress: Progress) -> dict[str, Any]:
     before = set(sys.modules)
     sys.path.insert(0, str(script.parent))
@@ -124,12 +131,15 @@ def _call(script: Path, out: Path, weights: str | None, progress: Progress) -> d
         return result
     except SlotwiseError:
         raise
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise _failed(script, error) from error
+        error.filename = error.filename or str(out)
+        raise
     except ModuleNotFoundError as error:
         raise missing_package(error.name or "", str(script)) from error
     except Exception as error:
-        at = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(script)]
-        where = f" at line {at[-1]}" if at else ""
-        raise SlotwiseError(f"{script} failed{where}: {type(error).__name__}: {error}", "see that line") from error
+        raise _failed(script, error) from error
     finally:
         sys.path.remove(str(script.parent))
         for name in set(sys.modules) - before:  # a helper called net.py must not be the next model's net.py

@@ -46,6 +46,9 @@ def pack(spec: ModelSpec, sources: list[Path], archive: Path) -> None:
         try:
             _write_zip(packed, partial)
             partial.replace(archive)
+        except OSError as error:
+            error.filename = error.filename or str(archive)
+            raise
         finally:
             partial.unlink(missing_ok=True)
 

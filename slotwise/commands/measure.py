@@ -61,7 +61,10 @@ def bench(
 ) -> None:
     """Measure throughput, latency and errors of a model under load."""
     from slotwise.bench.bodies import examples, from_files, with_records
+    from slotwise.disk import check_target
 
+    check_target(csv)
+    check_target(figure)
     bodies = from_files(body) if body else examples(model)
     if records is not None:
         bodies = [with_records(one, records) for one in bodies]

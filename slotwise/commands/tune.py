@@ -53,8 +53,11 @@ def tune(
 
     What is registered there is not touched. Exit code 2: no setting meets the target; the closest is named.
     """
+    from slotwise import project
+    from slotwise.disk import check_writable
     from slotwise.interrupts import held
 
+    check_writable(directory or project.state_root() / "tune")
     if study:
         _study(model, body, seconds, directory, as_json)
         return
@@ -167,7 +170,9 @@ def roofline(
     from slotwise.archive.build import extract, inspect
     from slotwise.bench import offline
     from slotwise.bench import roofline as roof
+    from slotwise.disk import check_target
 
+    check_target(figure)
     sizes = counts(batch_sizes, "--batch-sizes")
     path = offline.archive_of(model)
     info = inspect(path)

@@ -1,12 +1,14 @@
 """Fine-tune a picture model on a folder of pictures, an ImageFolder: train/CLASS/*, val/CLASS/*.
 
 Validation uses the serving code itself to turn a file into the network's input, so what is measured here is what is served.
-The best epoch's weights, the preprocessing and what was measured go into the model's folder; `slotwise build` takes them.
+The best epoch's weights, the preprocessing and what was measured go into the model's folder, each better epoch at once;
+`slotwise build` takes them. A training that was stopped can go on (slotwise.zoo.checkpoint).
 """
 
 from __future__ import annotations
 
 import copy
+import io
 import json
 import math
 import time
@@ -20,11 +22,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from slotwise.disk import check_writable
 from slotwise.errors import SlotwiseError
 from slotwise.interrupts import held
 from slotwise.model_spec import ModelSpec
 from slotwise.worker.inputs.images import Recipe
 from slotwise.worker.settings import has_cuda
+from slotwise.zoo import checkpoint
 from slotwise.zoo.image_folder import LabelledPictures, vary
 from slotwise.zoo.networks import network
 from slotwise.zoo.trained import COUNT, FACTS, KEPT, WEIGHTS, preprocessing
@@ -66,28 +70,37 @@ class TrainingResult:
     seconds: float = 0.0
 
 
-def train(spec: ModelSpec, data: Path, folder: Path, plan: TrainingPlan, progress: Progress) -> TrainingResult:
-    """Train, keep the best epoch by validation accuracy (then loss), and write weights.pt and training.json to `folder`.
+def train(
+    spec: ModelSpec, data: Path, folder: Path, plan: TrainingPlan, progress: Progress, *, resume: bool = False
+) -> TrainingResult:
+    """Train, and write the best epoch by validation accuracy (then loss) to `folder`: weights.pt and training.json.
 
-    Raises SlotwiseError for data or weights that do not fit the model.
+    resume: go on with the training in `folder` that was stopped. Raises SlotwiseError for a folder that cannot be written, and
+    for data or weights that do not fit the model.
     """
-    started = time.monotonic()
+    check_writable(folder)
     train_set, validation = LabelledPictures.find(data / "train", spec.labels), LabelledPictures.find(data / "val", spec.labels)
     result = TrainingResult(list(spec.labels), spec.options["network"], preprocessing(spec), asdict(plan))
     result.train_pictures, result.validation_pictures = len(train_set), len(validation)
     result.ignored_files = train_set.ignored + validation.ignored
     with torch.random.fork_rng():
         torch.manual_seed(plan.seed)
-        best = _epochs(spec, train_set, validation, plan, result, progress)
-    result.seconds = round(time.monotonic() - started, 1)
-    recipe = Recipe.of(spec.input.model_dump())
-    kept = [recipe(file.read_bytes()) for file in validation.spread(COUNT)]
-    with held():  # all three files, or none
-        folder.mkdir(parents=True, exist_ok=True)
-        torch.save(best, folder / WEIGHTS)
-        np.savez_compressed(folder / KEPT, pixels=np.stack(kept))
-        (folder / FACTS).write_text(json.dumps(asdict(result), indent=2) + "\n", "utf-8")
+        best = _epochs(spec, train_set, validation, plan, result, progress, folder, resume)
+    _keep(best, result, spec, validation, folder)
+    (folder / checkpoint.RESUME).unlink(missing_ok=True)
     return result
+
+
+def _keep(best: dict[str, Tensor], result: TrainingResult, spec: ModelSpec, validation: LabelledPictures, folder: Path) -> None:
+    """Write the best epoch so far: all three files, or none."""
+    recipe = Recipe.of(spec.input.model_dump())
+    pixels = io.BytesIO()
+    np.savez_compressed(pixels, pixels=np.stack([recipe(file.read_bytes()) for file in validation.spread(COUNT)]))
+    with held():
+        folder.mkdir(parents=True, exist_ok=True)
+        checkpoint.write_whole(folder / WEIGHTS, best)
+        (folder / KEPT).write_bytes(pixels.getbuffer())
+        (folder / FACTS).write_text(json.dumps(asdict(result), indent=2) + "\n", "utf-8")
 
 
 def device_of(wanted: str) -> str:
@@ -105,8 +118,11 @@ def _epochs(
     plan: TrainingPlan,
     result: TrainingResult,
     progress: Progress,
+    folder: Path,
+    resume: bool,
 ) -> dict[str, Tensor]:
     """The best epoch's state_dict; `result` gets its figures."""
+    started = time.monotonic()
     device = device_of(plan.device)
     start = network(spec.options["network"], len(spec.labels), plan.weights, pretraining=True)
     module = PixelNetwork(start, spec.input.mean, spec.input.std).to(device, memory_format=torch.channels_last)
@@ -115,8 +131,17 @@ def _epochs(
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=max(1, plan.epochs * steps))
     recipe, random = Recipe.of(spec.input.model_dump()), np.random.default_rng(plan.seed)
     best: dict[str, Tensor] = copy.deepcopy(start.state_dict())
-    task = progress.add_task("training", total=plan.epochs * steps)
-    for epoch in range(1, plan.epochs + 1):
+    check_writable(folder, 6 * sum(tensor.nbytes for tensor in best.values()) >> 20)  # with what --resume needs, twice
+    states = {"module": module, "optimizer": optimizer, "schedule": schedule}
+    if resume:
+        kept = checkpoint.load(folder, asdict(plan), random)
+        for name, part in states.items():
+            part.load_state_dict(kept[name])
+        best = kept["best"]
+        vars(result).update(kept["result"])
+        started -= result.seconds
+    task = progress.add_task("training", total=plan.epochs * steps, completed=result.epochs * steps)
+    for epoch in range(result.epochs + 1, plan.epochs + 1):
         module.train()
         for pixels, targets in _batches(train_set, recipe, plan.batch_size, random):
             optimizer.zero_grad()
@@ -126,10 +151,13 @@ def _epochs(
             schedule.step()
             progress.advance(task)
         accuracy, mean_loss, confusion = evaluate(module, validation, recipe, plan.batch_size, device)
-        result.epochs = epoch
+        result.epochs, result.seconds = epoch, round(time.monotonic() - started, 1)
         if result.best_epoch == 0 or (accuracy, -mean_loss) > (result.accuracy, -result.loss):
             result.accuracy, result.loss, result.confusion, result.best_epoch = accuracy, mean_loss, confusion, epoch
             best = {key: value.detach().cpu().clone() for key, value in start.state_dict().items()}
+            _keep(best, result, spec, validation, folder)
+        state = {name: part.state_dict() for name, part in states.items()}
+        checkpoint.save(folder, {"plan": asdict(plan), "result": asdict(result)}, random, {**state, "best": best})
         note = f"epoch {epoch}: validation accuracy {accuracy:.2%}, best {result.accuracy:.2%} (epoch {result.best_epoch})"
         progress.update(task, description=note)
         if epoch - result.best_epoch >= plan.patience:
