@@ -26,7 +26,7 @@ from slotwise.errors import MMS, SlotwiseError, pip_install
 from slotwise.interrupts import held, let_through
 from slotwise.profiles.ports import Ports, check_free
 from slotwise.profiles.render import registrable
-from slotwise.server.java import java_home
+from slotwise.server.java import check_paths, java_home
 from slotwise.server.processes import end
 from slotwise.server.record import Kind, ServerRecord, all_running, need, running
 from slotwise.server.start_module import MODULES, launch, own_tmp_dir, run_start_module, wait_until_up, write_config
@@ -87,10 +87,10 @@ def start(
     """
     ports = ports or Ports()
     check_can_start(name, kind, ports)
-    home = java_home()
+    home, state = java_home(), project.state_dir(name)
+    check_paths((state, model_store))
     if models is None:
         models = registrable(profile) if profile.model_api else {}
-    state = project.state_dir(name)
     with held():  # until its pid is known
         run_id, tmp_dir = uuid.uuid4().hex, own_tmp_dir(state)
         record = ServerRecord(

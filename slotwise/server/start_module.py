@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,12 +17,14 @@ from typing import TYPE_CHECKING, Any
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.render import render_properties
 from slotwise.profiles.server_logs import log4j2
+from slotwise.server.java import locale_for_paths
 from slotwise.server.processes import MARK, start_time
 from slotwise.server.record import ServerRecord
 
 if TYPE_CHECKING:
     from slotwise.profiles.profile import Profile
 
+STACK = re.compile(r"\s+(at |\.\.\. \d+ more)")
 START_TIMEOUT_S = 60.0
 MODULE_TIMEOUT_S = 30.0
 MODULES = {"torchserve": "ts.model_server", "mms": "mms.model_server"}
@@ -64,7 +67,7 @@ def _environment(record: ServerRecord, environ: Mapping[str, str]) -> dict[str, 
         "SLOTWISE_STATE": str(record.state_dir),
         MARK: record.run_id,
     }
-    return {**inherited, **own, **environ}
+    return {**inherited, **own, **locale_for_paths(), **environ}
 
 
 def run_start_module(record: ServerRecord, arguments: list[str], environ: Mapping[str, str] | None = None) -> None:
@@ -126,9 +129,10 @@ def _log_hint(record: ServerRecord) -> str:
 
 
 def last_line(record: ServerRecord) -> str:
-    """The last line of the server's own output that is not blank."""
+    """The last line of the server's own output that is neither blank nor one of a Java stack."""
     try:
         text = (record.state_dir / "server.log").read_text("utf-8", "replace")
     except OSError:
         return ""
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not STACK.match(line)]
+    return lines[-1] if lines else ""
