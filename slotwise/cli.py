@@ -7,6 +7,7 @@ What takes time to import is imported in `main`, once signals are taken care of.
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 import sys
 from pathlib import Path
@@ -38,8 +39,13 @@ def build_app() -> typer.Typer:
     @app.callback()
     def _root(
         version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+        home: Path | None = typer.Option(
+            None, "--home", help="Work in this project folder: its models, its model_store, its .slotwise.", metavar="FOLDER"
+        ),
     ) -> None:
         """Batch-safe handlers, archives and tooling for TorchServe and Multi Model Server."""
+        if home is not None:
+            os.chdir(home)
 
     for module in sorted(info.name for info in pkgutil.iter_modules(commands.__path__)):
         importlib.import_module(f"slotwise.commands.{module}").register(app)

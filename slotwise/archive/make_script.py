@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
 import importlib.util
 import json
 import shutil
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotwise import console, project
+from slotwise.archive.inputs import made_key
 from slotwise.errors import SlotwiseError, missing_package
 from slotwise.interrupts import held, let_through
 from slotwise.model_spec import ModelSpec
@@ -31,14 +31,12 @@ from slotwise.model_spec import ModelSpec
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-EXPORTS = 2  # of how slotwise.zoo writes [weights]; a new number makes them anew
-
 
 def made(folder: Path, spec: ModelSpec, weights: str | None, progress: Progress) -> tuple[Path, dict[str, Any]]:
     """The folder with what make.py wrote, and what it measured; both from the cache where the inputs are the same."""
     shelf = project.cache_dir() / spec.name
     shelf.mkdir(parents=True, exist_ok=True)
-    out = shelf / _key(folder, spec, weights)
+    out = shelf / made_key(folder, spec, weights)
     with _locked(shelf / ".lock"):
         if not (out / "measured.json").is_file():
             with _partial(shelf / f"{out.name}.partial") as partial:
@@ -73,22 +71,6 @@ def check_fit(folder: Path, spec: ModelSpec) -> None:
         raise SlotwiseError(
             f"{file.name} does not fit {spec.weights.module}: {said}", "name the class as net.py:Net"
         ) from error
-
-
-def _key(folder: Path, spec: ModelSpec, weights: str | None) -> str:
-    """A digest of all that make.py's result depends on; what only concerns serving (batch sizes, say) is left out."""
-    inputs = spec.model_dump_json(include={"labels", "input", "weights", "options"})
-    exports = f"{EXPORTS} " if spec.weights.files() else ""
-    digest = hashlib.sha256(f"{exports}{inputs}".encode())
-    read = ("*.py", "*.pt", "*.npz", "training.json", "calibration/*")
-    for file in sorted(path for kind in read for path in folder.glob(kind)):
-        digest.update(f"\n{file.name}\n".encode() + file.read_bytes())
-    digest.update(f"\nweights {weights}\n".encode())
-    path = Path(weights or "")
-    for file in [path] if path.is_file() else sorted(path.rglob("*")) if weights and path.is_dir() else []:
-        if file.is_file():
-            digest.update(f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}\n".encode())
-    return digest.hexdigest()[:16]
 
 
 @contextmanager

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,15 @@ WORKER = 2  # what the worker code offers: 1 the two servers, 2 a pipeline that 
 RESERVED = ("MAR-INF", "slotwise", "slotwise.json", "examples")
 
 
-def pack(spec: ModelSpec, sources: list[Path], archive: Path) -> None:
-    """Write `archive`; files are looked for in `sources`, the first that has one wins. The archive appears at once or not."""
+def pack(spec: ModelSpec, sources: list[Path], archive: Path, inputs: Mapping[str, str]) -> None:
+    """Write `archive`; files are looked for in `sources`, the first that has one wins. The archive appears at once or not.
+
+    inputs: the digests of what it is built from, for slotwise.json.
+    """
     with held(), tempfile.TemporaryDirectory(prefix="slotwise-build-") as name:  # it takes a second or two
         work = Path(name)
         stage = work / "stage"
-        handler = _stage(spec, sources, stage)
+        handler = _stage(spec, sources, stage, inputs)
         packed = _run_archiver(spec, handler, work)
         _fix_manifest(packed / MANIFEST)
         partial = archive.with_suffix(f".{os.getpid()}.partial")
@@ -53,7 +57,7 @@ def pack(spec: ModelSpec, sources: list[Path], archive: Path) -> None:
             partial.unlink(missing_ok=True)
 
 
-def _stage(spec: ModelSpec, sources: list[Path], stage: Path) -> Path:
+def _stage(spec: ModelSpec, sources: list[Path], stage: Path, inputs: Mapping[str, str]) -> Path:
     """Lay out the archive's content as links below `stage`; returns the handler's file."""
     named = {path: _find(path, sources) for path in spec.content()}
     named |= {f"examples/{Path(path).name}": _find(path, sources) for path in spec.examples}
@@ -71,7 +75,9 @@ def _stage(spec: ModelSpec, sources: list[Path], stage: Path) -> Path:
         target = stage / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.symlink_to(source.resolve())
-    (stage / "slotwise.json").write_text(json.dumps(_settings(spec), indent=2, sort_keys=True), "utf-8")
+    (stage / "slotwise.json").write_text(
+        json.dumps({**_settings(spec), "inputs": dict(inputs)}, indent=2, sort_keys=True), "utf-8"
+    )
     return handler
 
 

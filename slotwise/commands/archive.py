@@ -12,7 +12,7 @@ from slotwise.console import Json, emit, out, progress, table
 if TYPE_CHECKING:
     from slotwise.check.conformance import CheckReport
 
-Archive = Annotated[Path, typer.Argument(metavar="ARCHIVE", help="A .mar file.", show_default=False)]
+Archive = Annotated[str, typer.Argument(metavar="ARCHIVE", help="A .mar file, or a built model's name.", show_default=False)]
 SAID = {True: "holds", False: "BROKEN", None: "not tested"}
 
 
@@ -31,8 +31,11 @@ def build(
     as_json: Json = False,
 ) -> None:
     """Build a model's archive, MODEL.mar, and beside it what was measured, MODEL.report.json."""
+    from slotwise import project
     from slotwise.archive import build as building
 
+    if out_dir is None:
+        project.enter()
     path = building.build(model, out_dir, weights)
     emit({"archive": str(path), "sha256": building.file_sha256(path)}, as_json, lambda: typer.echo(f"built {path}"))
 
@@ -42,8 +45,9 @@ def inspect(path: Archive, as_json: Json = False) -> None:
     from dataclasses import asdict
 
     from slotwise.archive import build as building
+    from slotwise.archive.store import archive_of
 
-    info = building.inspect(path)
+    info = building.inspect(archive_of(path))
     listing = {entry.name: {"size_bytes": entry.size_bytes, "sha256": entry.sha256} for entry in info.entries}
     data = {**asdict(info), "name": info.name, "version": info.version, "handler": info.handler, "entries": listing}
 
@@ -76,6 +80,7 @@ def check(
     """Ask both servers' real workers, without Java, which promises an archive keeps; fail if one is broken."""
     from dataclasses import asdict
 
+    from slotwise.archive.store import archive_of
     from slotwise.check.conformance import SENTENCES, check
     from slotwise.check.real_worker import SERVERS
 
@@ -88,7 +93,9 @@ def check(
         def advance(kind: str, promise: str) -> None:
             shown.update(task, advance=1, description=f"{kind}: {promise}")
 
-        report = check(path, body, batch_size=batch_size, profile=profile, timeout_s=timeout, servers=servers, progress=advance)
+        report = check(
+            archive_of(path), body, batch_size=batch_size, profile=profile, timeout_s=timeout, servers=servers, progress=advance
+        )
     emit({**asdict(report), "passed": report.passed}, as_json, lambda: _render_check(report, SENTENCES))
     if not report.passed:
         raise typer.Exit(1)

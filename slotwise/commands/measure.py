@@ -133,6 +133,7 @@ def _offline(
 ) -> None:
     from dataclasses import asdict
 
+    from slotwise.archive.store import archive_of
     from slotwise.bench import offline, report
     from slotwise.commands.server import pairs
 
@@ -140,7 +141,7 @@ def _offline(
     with progress() as shown:
         task = shown.add_task("timing the handler", total=len(sizes))
         found = offline.measure(
-            offline.archive_of(model),
+            archive_of(model),
             bodies,
             sizes,
             seconds=seconds,

@@ -3,9 +3,10 @@
     workers                                        scaled through the management API, while it serves
     batch settings, engine, padding, server keys   fixed when a model is registered or the server starts: a restart
 
-Compared are the profile that the server was started with (`profile.json` in its folder) and what its management API says,
-with the profile as its file is now. A worker may have got less than it was told (a CPU where there is no GPU): that is no
-difference, since nothing here could change it; `notes` says so.
+An archive in the model store may be another one by now than the one that workers were started from: they report the digest of
+its content, which is compared, too. Compared are the profile that the server was started with (`profile.json` in its folder)
+and what its management API says, with the profile as its file is now. A worker may have got less than it was told (a CPU where
+there is no GPU): that is no difference, since nothing here could change it; `notes` says so.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class DesiredState:
 
     def of_model(self, info: ArchiveInfo) -> Profile:
         """The profile as the model in this archive wants it."""
-        return _of_model(info, self.profile, self.overrides)
+        return deploy.of_model(info, self.profile, self.overrides)
 
     def registration(self, info: ArchiveInfo) -> dict[str, Any]:
         """What this model is registered with."""
@@ -77,7 +78,7 @@ class ObservedState:
 
     def told_of_model(self, info: ArchiveInfo) -> Profile:
         """The profile that this model's workers were started with."""
-        return _of_model(info, self.told, self.record.overrides)
+        return deploy.of_model(info, self.told, self.record.overrides)
 
 
 @dataclass(frozen=True)
@@ -141,11 +142,6 @@ def notes(state: ObservedState, cores: int) -> list[str]:
     return said
 
 
-def _of_model(info: ArchiveInfo, profile: Profile, overrides: Mapping[str, str]) -> Profile:
-    wishes = info.model.get("profiles", {}).get(profile.name, {})
-    return profile.for_model({key: value for key, value in wishes.items() if key not in overrides}, info.path.name)
-
-
 def _server(key: str, live: Any, declared: Any) -> Difference:
     return Difference(None, None, key, live, declared, "restart")
 
@@ -158,5 +154,8 @@ def _model(model: DeployedModel, told: Profile, wanted: Profile) -> list[Differe
         ("response_timeout_s", told.response_timeout_s, wanted.response_timeout_s, "restart"),
         ("workers", len(live.workers), wanted.initial_workers, "scale"),
     ]
+    runs = {str(worker.got.get("archive") or "") for worker in live.workers} - {""}
+    if model.info.content and runs - {model.info.content}:
+        rows.append(("archive", min(runs - {model.info.content})[:12], model.info.content[:12], "restart"))
     rows += [(key, getattr(told, key), getattr(wanted, key), "restart") for key in Profile.section("worker")]
     return [Difference(live.name, live.version, key, is_, shall, needs) for key, is_, shall, needs in rows]

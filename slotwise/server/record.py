@@ -74,12 +74,26 @@ class ServerRecord(ProcessRecord):
             return self.inference_url
         return f"http://127.0.0.1:{self.ports.metrics}"
 
+    @property
+    def urls(self) -> dict[str, str]:
+        """Where its APIs are, by name."""
+        found = {"inference": self.inference_url, "management": self.management_url}
+        return found | ({"metrics": f"{self.metrics_url}/metrics"} if self.kind == "torchserve" else {})
+
     def effective_profile(self) -> Profile:
         """The profile that it was started with, overrides included, whatever has happened to the file since."""
         try:
             return Profile.model_validate_json((self.state_dir / "profile.json").read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise SlotwiseError(f"what {self.name} was started with cannot be read", "stop and start it again") from error
+
+    def need_model_api(self, what: str) -> None:
+        """Raise SlotwiseError where the server registers nothing while it runs. what: what cannot be done then."""
+        if self.kind == "torchserve" and not self.effective_profile().model_api:
+            raise SlotwiseError(
+                f"{what} cannot be done: the server {self.name} keeps its model API off (model_api = false)",
+                "`slotwise apply PROFILE --set model_api=true` restarts it with the model API on",
+            )
 
     def save(self, folder: Path | None = None) -> None:
         """Write server.json; `folder` is another than state_dir after a swap."""
