@@ -38,6 +38,7 @@ def serve(
     port: Annotated[
         int, typer.Option(min=0, max=32_000, help="Inference port; management and metrics follow. 0: free ones.")
     ] = 8080,
+    share: Annotated[str, typer.Option(help="Parts of the cores, e.g. a=2,b=1. Default: equal ones.")] = "",
     force: Force = False,
     strict: Annotated[bool, typer.Option("--strict", help="Serve nothing where one of the models is broken.")] = False,
     detach: Annotated[
@@ -52,16 +53,22 @@ def serve(
     from slotwise.deploy.deploy import foreign_note, obtain, preloaded, registration
     from slotwise.deploy.scaling import check_registrations
     from slotwise.deploy.serving import complaint, deploy_each, gather
+    from slotwise.deploy.shares import parse_parts, share_cores
     from slotwise.profiles.ports import Ports
     from slotwise.profiles.profile import from_environment, load_profile
     from slotwise.server.lifecycle import check_can_start, start
     from slotwise.server.lifecycle import stop as stop_server
+    from slotwise.worker.cores import available_cores
 
     project.enter()
     overrides = {**from_environment(os.environ), **pairs(set_ or [])}
     wanted, ports, store = load_profile(profile, overrides, {}), Ports.at(port), project.model_store()
     check_can_start(name, server, ports)  # before an archive is built, which may take minutes
     archives, unserved = gather(models or [], lambda model: obtain(model, store, say=say), strict)
+    names = [info.name for info in archives]
+    shares = share_cores(names, available_cores(), parse_parts(share, names)) if len(names) > 1 else {}
+    if shares:
+        say(f"cores: {', '.join(f'{model} {count}' for model, count in shares.items())}, of {available_cores()}")
     for note in filter(None, (foreign_note(info, overrides) for info in archives)):
         say(f"{note} (--set batch_size=N for another)")
     if not force:
@@ -69,7 +76,7 @@ def serve(
     say(f"starting {server}")
     loaded = None if wanted.model_api else preloaded(archives, wanted, overrides)
     with interrupts.held():
-        record = start(name, server, wanted, model_store=store, ports=ports, overrides=overrides, models=loaded)
+        record = start(name, server, wanted, model_store=store, ports=ports, overrides=overrides, models=loaded, shares=shares)
         try:
             with interrupts.let_through():
                 live = deploy_each(archives, lambda info: _deploy(record, info, wanted), unserved, strict)

@@ -15,9 +15,11 @@ from slotwise import project
 from slotwise.client.management import ManagementClient
 from slotwise.deploy import deploy, scaling
 from slotwise.deploy.drift import DesiredState, Difference, ObservedState
+from slotwise.deploy.shares import share_cores
 from slotwise.errors import SlotwiseError
 from slotwise.gateway import process, swap
 from slotwise.server import lifecycle
+from slotwise.worker.cores import available_cores
 
 if TYPE_CHECKING:
     from slotwise.archive.build import ArchiveInfo
@@ -103,6 +105,7 @@ def start_ready(
     """
     profile, api = declared.profile, declared.profile.model_api or declared.kind == "mms"
     models = None if api else deploy.preloaded([info for info, _ in plan], profile, declared.overrides)
+    names = list(dict.fromkeys(info.name for info, _ in plan))
     say(f"starting {declared.kind} with the profile {profile.name}")
     record = lifecycle.start(
         name,
@@ -112,6 +115,7 @@ def start_ready(
         ports=ports,
         overrides=declared.overrides,
         models=models,
+        shares=share_cores(names, available_cores(), state.record.shares) if len(names) > 1 else {},
     )
     try:
         with ManagementClient(record) as client:

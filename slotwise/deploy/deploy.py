@@ -90,16 +90,15 @@ def preloaded(infos: Iterable[ArchiveInfo], profile: Profile, overrides: Mapping
     for info in infos:
         settings = registration(info, profile, overrides)
         workers = settings["initial_workers"]
-        found[info.name] = {
-            info.version: {
-                "defaultVersion": True,
-                "marName": info.path.name,
-                "minWorkers": workers,
-                "maxWorkers": workers,
-                "batchSize": settings["batch_size"],
-                "maxBatchDelay": settings["max_batch_delay"],
-                "responseTimeout": settings["response_timeout"],
-            }
+        versions = found.setdefault(info.name, {})
+        versions[info.version] = {
+            "defaultVersion": not versions,  # the first one
+            "marName": info.path.name,
+            "minWorkers": workers,
+            "maxWorkers": workers,
+            "batchSize": settings["batch_size"],
+            "maxBatchDelay": settings["max_batch_delay"],
+            "responseTimeout": settings["response_timeout"],
         }
     return found
 

@@ -139,6 +139,11 @@ def notes(state: ObservedState, cores: int) -> list[str]:
             said.append(
                 f"{live.name}: {workers} workers x {threads} threads share {cores} cores; a restart deals them out again"
             )
+    threads_in_all = sum(len(model.live.workers) * (model.live.threads or 1) for model in state.models)
+    if len(state.models) > 1 and threads_in_all > cores and any((model.live.threads or 1) > 1 for model in state.models):
+        said.append(
+            f"{len(state.models)} models have {threads_in_all} threads for {cores} cores; a restart deals them out again"
+        )
     return said
 
 

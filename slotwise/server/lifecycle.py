@@ -76,13 +76,15 @@ def start(
     ports: Ports | None = None,
     overrides: Mapping[str, str] | None = None,
     models: Mapping[str, Any] | None = None,
+    shares: Mapping[str, int] | None = None,
     say: Callable[[str], None] = lambda message: None,
 ) -> ServerRecord:
     """Start a server and wait until its APIs answer; no model is registered.
 
     overrides: what `--set` and the environment said (already in `profile`). models: what render_properties takes, so that
     a plain `POST /models?url=` gets the profile's batch settings; None: every known model. With model_api = false these are
-    loaded at the start, and there are no others.
+    loaded at the start, and there are no others. shares: the cores of a model's workers; all of them
+    for one that is not named.
     Raises SlotwiseError, with nothing left running, where it cannot. Who must not lose the record to a signal holds them.
     """
     ports = ports or Ports()
@@ -104,6 +106,7 @@ def start(
             state_dir=state,
             tmp_dir=tmp_dir,
             run_id=run_id,
+            shares=dict(shares or {}),
         )
         try:
             write_config(record, profile, models)

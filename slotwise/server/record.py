@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -45,7 +45,7 @@ class ProcessRecord:
 class ServerRecord(ProcessRecord):
     """A server that was started. Stored as server.json in its folder.
 
-    overrides: what `--set` said. tmp_dir: the server's own TMPDIR and TEMP.
+    overrides: what `--set` said. shares: the cores of each model, where there are several. tmp_dir: its own TMPDIR and TEMP.
     """
 
     kind: Kind
@@ -56,6 +56,7 @@ class ServerRecord(ProcessRecord):
     state_dir: Path
     tmp_dir: Path
     run_id: str
+    shares: dict[str, int] = field(default_factory=dict)
 
     @property
     def inference_url(self) -> str:

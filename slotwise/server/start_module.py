@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import re
 import shutil
@@ -31,7 +32,7 @@ MODULES = {"torchserve": "ts.model_server", "mms": "mms.model_server"}
 # What in our own environment would change where the server looks or writes.
 # PYTHONPATH: TorchServe puts it before the archive, whose own copy of the worker code would lose.
 FOREIGN = {"TS_CONFIG_FILE", "LOG_LOCATION", "METRICS_LOCATION", "PYTHONPATH"} | {
-    f"SLOTWISE_{what}" for what in ("PROFILE", "WORKER", "OVERRIDES")
+    f"SLOTWISE_{what}" for what in ("PROFILE", "WORKER", "OVERRIDES", "SHARES")
 }
 SOCKET_PATH_LIMIT = 80  # a Unix socket's path holds 107 bytes; the workers' are $TEMP/.ts.sock.9000
 
@@ -97,8 +98,9 @@ def launch(record: ServerRecord, profile: Profile, home: Path, models: Mapping[s
     arguments += ["--ncs"] if record.kind == "torchserve" else []
     if models and not profile.model_api and record.kind == "torchserve":  # then nothing can be registered later
         arguments += ["--models", *(version["marName"] for model in models.values() for version in model.values())]
+    environ = {"JAVA_HOME": str(home), "SLOTWISE_SHARES": json.dumps(record.shares), **profile.environment(record.overrides)}
     try:
-        run_start_module(record, arguments, {"JAVA_HOME": str(home), **profile.environment(record.overrides)})
+        run_start_module(record, arguments, environ)
         pid = int((record.tmp_dir / ".model_server.pid").read_text())
     except (OSError, ValueError, subprocess.TimeoutExpired):
         raise SlotwiseError(f"{record.kind} did not start: {last_line(record)}", _log_hint(record)) from None
