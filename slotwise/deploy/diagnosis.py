@@ -11,15 +11,12 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from slotwise import __version__, project
+from slotwise import __version__, memory, project
 from slotwise.client.management import ManagementClient
 from slotwise.deploy import drift
 from slotwise.disk import file_system
 from slotwise.errors import EXTRAS, SlotwiseError, pip_install
 from slotwise.gateway import process
-from slotwise.server.capacity import free_memory_bytes
 from slotwise.server.java import java_home
 from slotwise.server.record import ServerRecord, all_running
 from slotwise.worker.cores import available_cores
@@ -49,8 +46,8 @@ def machine() -> dict[str, Any]:
         "slotwise": __version__,
         "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
         "cores": available_cores(),
-        "memory_mib": psutil.virtual_memory().total >> 20,
-        "free_memory_mib": free_memory_bytes() >> 20,
+        "memory_mib": memory.total_bytes() >> 20,
+        "free_memory_mib": memory.free_bytes() >> 20,
         "instructions": [name for name, flag in INSTRUCTIONS.items() if flag in known],
         "cuda": _gpus(),
         "locale": locale.nl_langinfo(locale.CODESET),

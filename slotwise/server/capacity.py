@@ -6,12 +6,10 @@ Both servers take any number of workers and start them all. So whoever asks them
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
-import psutil
-
+from slotwise import memory
 from slotwise.errors import SlotwiseError
-from slotwise.worker.cores import CGROUP, available_cores
+from slotwise.worker.cores import available_cores
 
 WORKERS_PER_CORE = 4  # beyond this they only wait for each other; one that waits for something else needs --force
 
@@ -26,7 +24,7 @@ class Capacity:
     @classmethod
     def here(cls) -> Capacity:
         """This machine's, or this container's where that has less."""
-        return cls(available_cores(), free_memory_bytes())
+        return cls(available_cores(), memory.free_bytes())
 
     def most_workers(self, worker_bytes: int, now: int = 0) -> int:
         """The largest number of workers of one model that fits; `now` of them run already."""
@@ -43,14 +41,3 @@ class Capacity:
             f"{workers} workers of {model} do not fit here: {self.cores} cores, and {needed} MiB wanted of {free} MiB",
             f"{most} fit at most; --force starts them all the same",
         )
-
-
-def free_memory_bytes(cgroup: Path = CGROUP) -> int:
-    """The memory that can still be taken: the machine's, or what is left of the container's limit where that is less."""
-    free = int(psutil.virtual_memory().available)
-    for limit, used in (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")):
-        try:
-            free = min(free, max(0, int((cgroup / limit).read_text()) - int((cgroup / used).read_text())))
-        except (OSError, ValueError):  # no such file, or "max"
-            continue
-    return free

@@ -13,7 +13,8 @@ import pytest
 
 from slotwise.deploy.scaling import PYTHON_BYTES, check_scaling
 from slotwise.errors import SlotwiseError
-from slotwise.server.capacity import WORKERS_PER_CORE, Capacity, free_memory_bytes
+from slotwise.memory import free_bytes, total_bytes
+from slotwise.server.capacity import WORKERS_PER_CORE, Capacity
 from slotwise.worker.cores import available_cores
 from tests.server.conftest import Live
 
@@ -35,10 +36,10 @@ def test_the_largest_number_that_fits_is_by_cores_or_by_memory() -> None:
 def test_a_containers_memory_counts_where_it_has_less_than_the_machine(tmp_path: Path) -> None:
     (tmp_path / "memory.max").write_text("5000\n")
     (tmp_path / "memory.current").write_text("2000\n")
-    assert free_memory_bytes(tmp_path) == 3000
+    assert (free_bytes(tmp_path), total_bytes(tmp_path)) == (3000, 5000)
     (tmp_path / "memory.max").write_text("max\n")
-    assert free_memory_bytes(tmp_path) > 1 << 20
-    assert free_memory_bytes(tmp_path / "none") > 1 << 20
+    assert total_bytes(tmp_path) > free_bytes(tmp_path) > 1 << 20
+    assert total_bytes(tmp_path / "none") > free_bytes(tmp_path / "none") > 1 << 20
 
 
 @pytest.mark.server
