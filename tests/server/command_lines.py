@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from random import Random
+from typing import Any
 
-import click
 import typer
 
 from slotwise.cli import build_app
@@ -49,10 +50,10 @@ HOMES = (".", "nowhere", "/proc", "ümlaut")
 LONG = ("doctor", "roofline")  # they take their time however they are called
 
 
-def commands() -> dict[str, click.Command]:
+def commands() -> dict[str, Any]:
     """Every command by its full name."""
 
-    def below(group: click.Command, name: str) -> dict[str, click.Command]:
+    def below(group: Any, name: str) -> dict[str, Any]:
         subcommands = getattr(group, "commands", None)
         if subcommands is None:
             return {name: group}
@@ -61,12 +62,12 @@ def commands() -> dict[str, click.Command]:
     return below(typer.main.get_command(build_app()), "")
 
 
-def line(chance: Random, known: dict[str, click.Command]) -> list[str]:
+def line(chance: Random, known: dict[str, Any]) -> list[str]:
     """One command line; about one in three could work."""
     name = chance.choice([one for one in known if one not in LONG or chance.random() < 0.3])
     arguments = name.split()
     for parameter in known[name].params:
-        if isinstance(parameter, click.Option):
+        if parameter.param_type_name == "option":
             if chance.random() < 0.15 and "--help" not in parameter.opts:
                 arguments += option(chance, parameter)
         elif parameter.required or chance.random() < 0.4:
@@ -80,14 +81,16 @@ def line(chance: Random, known: dict[str, click.Command]) -> list[str]:
     return [*home, *(argument.replace("\0", "") for argument in arguments)]
 
 
-def option(chance: Random, parameter: click.Option) -> list[str]:
+def option(chance: Random, parameter: Any) -> list[str]:
     """One option with a value that fits, or one that does not."""
     name = parameter.opts[0]
     if parameter.is_flag:
         return [name]
     if name == "--set":
         return [name, chance.choice(SETTINGS)]
-    if isinstance(parameter.type, click.Choice) and chance.random() < 0.7:
-        return [name, str(chance.choice(list(parameter.type.choices)))]
-    numeric = isinstance(parameter.type, click.types.IntParamType | click.types.FloatParamType)
+    kind = str(getattr(parameter, "type_descriptor", ""))
+    choices = re.findall(r"'(\w+)'", kind) if "Literal[" in kind else []
+    if choices and chance.random() < 0.7:
+        return [name, chance.choice(choices)]
+    numeric = "'int'" in kind or "'float'" in kind
     return [name, chance.choice(NUMBERS if numeric and chance.random() < 0.8 else WORDS)]

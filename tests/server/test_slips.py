@@ -6,6 +6,7 @@ The page is the table. A command's lines may come on either stream; no traceback
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import re
 import shlex
@@ -18,6 +19,8 @@ from pathlib import Path
 import pytest
 
 from slotwise.archive.build import build
+from slotwise.deploy.shares import share_cores
+from slotwise.worker.cores import available_cores
 from tests.server.conftest import build_handler
 from tests.server.test_foreign import foreign
 from tests.test_docs import missing
@@ -55,7 +58,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory, store: Path) -> Iterator[Pa
     )
     build_handler("quick", archives, work)
     (work / "quick-1.0").rename(folder / "quick")
-    (folder / "quick" / "model.toml").write_text('name = "quick"\nversion = "2.0"\nhandler = "faults.py"\n')
     foreign(work, "theirs").rename(folder / "theirs.mar")
     (folder / "photos").mkdir()
     picture = (ROOT / "models" / "digits" / "examples" / "7.png").read_bytes()
@@ -102,6 +104,8 @@ def test_a_slip_without_a_server(command: str, lines: list[str], folder: Path) -
 def test_the_evening_on_a_server(folder: Path) -> None:
     """The slips that need a server, one after the other, on the same one."""
     for command, lines in SLIPS[len(OFFLINE) :]:
+        if command == "slotwise build quick":  # its folder says another version now
+            (folder / "quick" / "model.toml").write_text('name = "quick"\nversion = "2.0"\nhandler = "faults.py"\n')
         if command == "slotwise drift cpu":  # somebody puts another archive of the same version there
             other = folder / "other"
             shutil.copytree(folder / "quick", other)
@@ -111,6 +115,9 @@ def test_the_evening_on_a_server(folder: Path) -> None:
             build(other, folder / "model_store")
             (folder / "kept").rename(folder / "model_store" / "quick-2.0.mar")
         compare(folder, command, lines)
+        if command == FIRST:
+            described = json.loads(typed(folder, "slotwise describe digits --json").stdout)
+            assert described["threads"] == share_cores(["digits", "broken", "quick"], available_cores(), {})["digits"]
 
 
 def test_a_folder_that_holds_nothing_is_named_before_anything_is_made(tmp_path: Path) -> None:
