@@ -74,7 +74,7 @@ class Forward:
             limit.leave()
 
     async def _attempt(self, request: InferenceRequest, fresh: bool) -> ServerAnswer:
-        """Send the request once. Raises Broken where the connection failed, Refused (502, 504)."""
+        """Send the request once. Raises ConnectionBroken where the connection failed, Refused (502, 504)."""
         upstream = self.gateway.upstream
         if upstream is None:
             raise Refused(502, "no model server is running")
