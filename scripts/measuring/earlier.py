@@ -64,7 +64,7 @@ def compare(asked: Namespace, work: Path, record: Any) -> dict[str, Any]:
                     who: stack.enter_context(LiveBench(record, info, bodies, tool=asked.tool)) for who, info in infos.items()
                 }
                 for bench in benches.values():
-                    bench.hold([setting])
+                    bench.keep_ready([setting])
 
                 def measure(
                     cell: Cell, who: str, benches: dict[str, LiveBench] = benches, setting: TrialSetting = setting

@@ -87,7 +87,7 @@ def echo(asked: Namespace, work: Path) -> dict[str, Any]:
         for clients, settings in TUNED.items():
             by_name = {str(setting): setting for setting in settings}
             for bench in benches.values():
-                bench.hold(settings)
+                bench.keep_ready(settings)
 
             def measure(cell: Cell, system: str, by_name: dict[str, TrialSetting] = by_name) -> Reading:
                 return Reading.of(benches[system].measure(by_name[cell[0]], cell[1], asked.seconds))
@@ -109,7 +109,7 @@ def text(asked: Namespace, work: Path) -> dict[str, Any]:
             _, profile = baselines(record, info, available_cores())
             settings = {str(setting): setting for setting in (replace(profile, batch_size=1), profile)}
             with LiveBench(record, info, bodies) as bench:
-                bench.hold(list(settings.values()))
+                bench.keep_ready(list(settings.values()))
 
                 def measure(
                     cell: Cell, system: str, bench: LiveBench = bench, by: dict[str, TrialSetting] = settings

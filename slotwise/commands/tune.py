@@ -70,7 +70,7 @@ def tune(
         if write_setting and outcome.winner:
             from slotwise.tune.profile_edit import write_setting as write
 
-            changed = write(outcome.winner, outcome.order.model, outcome.machine["profile"], outcome.machine["cores"])
+            changed = write(outcome.winner, outcome.request.model, outcome.machine["profile"], outcome.machine["cores"])
     emit({**outcome.as_json(), "report": str(page), "applied": changed}, as_json, lambda: _show(outcome, page, changed))
     if outcome.winner is None:
         raise typer.Exit(2)
@@ -118,7 +118,7 @@ def _written(outcome: TuneResult, directory: Path | None) -> Path:
     from slotwise.tune import page
 
     command = shlex.join(["slotwise", *sys.argv[1:]])
-    return page.write(outcome, directory or project.state_root() / "tune" / outcome.order.model, command)
+    return page.write(outcome, directory or project.state_root() / "tune" / outcome.request.model, command)
 
 
 def _show(outcome: TuneResult, page: Path, changed: list[str]) -> Any:
@@ -132,11 +132,11 @@ def _show(outcome: TuneResult, page: Path, changed: list[str]) -> Any:
         [
             str(f.setting),
             ", ".join(name for name, setting in known.items() if setting == f.setting),
-            f"{f.middle('req_s'):.0f}",
+            f"{f.median('req_s'):.0f}",
             f"{f.spread('req_s'):.0f}",
-            f"{f.middle('p99_ms'):.1f}",
+            f"{f.median('p99_ms'):.1f}",
         ]
-        for f in sorted(finalists, key=lambda f: -f.middle("req_s"))
+        for f in sorted(finalists, key=lambda f: -f.median("req_s"))
     ]
     return table("the final, medians", ["setting", "", "req/s", "spread", "p99 ms"], rows) if rows else None
 
