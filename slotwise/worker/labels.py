@@ -10,7 +10,7 @@ import numpy as np
 from slotwise.worker.request import Request
 from slotwise.worker.slot_errors import ModelFault
 
-STEPS = 1e6  # a probability has six digits
+DIGITS = 6  # of a probability, after the point
 
 
 def probabilities(logits: Any) -> Any:
@@ -35,8 +35,8 @@ def classified(row: Any, labels: Sequence[str], top_k: int) -> dict[str, Any]:
     if labels and len(labels) != len(row):
         raise ModelFault(f"the model gives {len(row)} scores for {len(labels)} labels")
     best = (-row).argsort(kind="stable")[:top_k]
-    rounded = np.rint(row[best].astype(np.float64) * STEPS) / STEPS  # Python's round would take as long for one number
-    probabilities_by_label = {labels[i] if labels else str(i): p for i, p in zip(best.tolist(), rounded.tolist(), strict=True)}
+    scores = zip(best.tolist(), row[best].tolist(), strict=True)
+    probabilities_by_label = {labels[i] if labels else str(i): round(score, DIGITS) for i, score in scores}
     return {"label": next(iter(probabilities_by_label)), "probabilities": probabilities_by_label}
 
 

@@ -44,10 +44,11 @@ def rows_of(outputs: Any, size: int, m: int) -> list[Any]:
 
     Raises WrongCount where there are not exactly `size` rows.
     """
-    count = _count(outputs)
+    array = isinstance(outputs, np.ndarray) and outputs.ndim > 0  # nearly every model's
+    count = len(outputs) if array else _count(outputs)
     if count != size:
         raise WrongCount(count, size)
-    if isinstance(outputs, np.ndarray):
+    if array:
         outputs = _own(outputs[:m])
         rows = list(outputs)
         return rows if finite(outputs) else [_checked(row) for row in rows]

@@ -91,7 +91,7 @@ class Pipeline:
         costs = self._estimate(batch, budget) if self.hooks.estimates else {}
         slots = [i for i, error in enumerate(batch.errors) if error is None]
         slots.sort(key=lambda i: _decode_order(costs.get(i), batch.requests[i]))  # a quick request waits for no slow one
-        heavy = [i for i in slots if budget.heavy(costs.get(i))]
+        heavy = [i for i in slots if budget.heavy(costs[i])] if costs else []
         light = [i for i in slots if i not in heavy] if heavy else slots
         decoded = self._decode_together(batch, light, budget)
         for i in heavy:  # one at a time: together they would take too much memory
