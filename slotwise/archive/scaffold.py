@@ -35,7 +35,7 @@ module = "net.py"                # the file of its module class
 # export = "model.pt2"           # torch.export.save, exported with a dynamic batch axis
 # onnx = "model.onnx"            # with a dynamic batch axis; runs on onnxruntime and OpenVINO
 
-# [profiles.cpu]                 # what this model wants different from a profile
+# [profiles.cpu]                 # values for this model instead of the profile's
 # batch_size = 16
 """
 
