@@ -85,8 +85,8 @@ def build(
     out: Path | None = None
     measured: dict[str, Any] = {}
     if (folder / "make.py").is_file():
-        with nullcontext(progress) if progress else console.progress() as shown:
-            out, measured = run_make_script(folder, spec, weights, shown)
+        with nullcontext(progress) if progress else console.progress() as bars:
+            out, measured = run_make_script(folder, spec, weights, bars)
         sources = [out, folder]
     elif weights is not None:
         raise SlotwiseError(f"{folder} has no make.py that could take --weights", "name the weights in its model.toml")

@@ -28,14 +28,14 @@ ENGINES = {
 MARKER = "trial.json"
 
 
-def run_every_form(spec: ModelSpec, sources: list[Path], made: Path | None = None) -> dict[str, list[str]]:
+def run_every_form(spec: ModelSpec, sources: list[Path], make_out: Path | None = None) -> dict[str, list[str]]:
     """Run each form of [weights] on every engine that is installed. Returns the engines that ran each form, by form.
 
-    made: the folder of what make.py wrote; the result is kept there, and read from there the next time. Raises SlotwiseError
+    make_out: the folder of what make.py wrote; the result is kept there, and read from there the next time. Raises SlotwiseError
     for a form that no engine runs, and for outputs that do not fit. An author's own handler may give the network other inputs
     than those tried here, so there it is only printed.
     """
-    marker = made / MARKER if made else None
+    marker = make_out / MARKER if make_out else None
     if marker and marker.is_file():
         kept: dict[str, list[str]] = json.loads(marker.read_text("utf-8"))
         return kept
