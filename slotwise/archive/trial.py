@@ -31,9 +31,10 @@ MARKER = "trial.json"
 def run_every_form(spec: ModelSpec, sources: list[Path], make_out: Path | None = None) -> dict[str, list[str]]:
     """Run each form of [weights] on every engine that is installed. Returns the engines that ran each form, by form.
 
-    make_out: the folder of what make.py wrote; the result is kept there, and read from there the next time. Raises SlotwiseError
-    for a form that no engine runs, and for outputs that do not fit. An author's own handler may give the network other inputs
-    than those tried here, so there it is only printed.
+    make_out: the folder of what make.py wrote; the result is kept there, and read from there the next time.
+
+    Raises SlotwiseError for a form that no engine runs, and for outputs that do not fit. With an author's own handler such a
+    failure is only printed, because it may give the network other inputs than those tried here.
     """
     marker = make_out / MARKER if make_out else None
     if marker and marker.is_file():
