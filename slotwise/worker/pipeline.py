@@ -80,7 +80,7 @@ class Pipeline:
             logger.exception("requests %s: the worker itself failed on them", ", ".join(batch.ids()))
             fault = ModelFault("the handler failed")
             batch.answers = [refusal(error or fault, CheckedHeaders()) for error in batch.errors]
-        if self.decoders.stuck() > MAX_STUCK:  # this batch is answered, but the next one would find no thread
+        if self.decoders.stuck() > MAX_STUCK:  # this batch is answered; they would only become more
             logger.error("requests %s: too many decoders never end: this worker ends", ", ".join(batch.ids()))
             self.dead = True
         batch.total_ms = (time.perf_counter() - started) * 1000
@@ -126,7 +126,7 @@ class Pipeline:
                 for row in ungrouped:
                     batch.outputs[row] = ModelFault("the handler could not group this row")
                 for group in groups:
-                    self._run(batch, group, budget)
+                    self._run_group(batch, group, budget)
         except EngineDead:
             logger.exception("requests %s: the engine is dead: this worker ends", ", ".join(batch.ids()))
             dead = Unavailable("the model's engine failed and is being restarted")
@@ -147,19 +147,21 @@ class Pipeline:
 
     def respond(self, batch: Batch, budget: Budget) -> None:
         """Make every slot's answer by itself: `batch.answers`."""
-        ours = {"x-batch-size": str(batch.n)}
-        ours |= {"x-decode-ms": f"{batch.decode_ms:.2f}", "x-inference-ms": f"{batch.inference_ms:.2f}"}
+        of_batch = {"x-batch-size": str(batch.n)}
+        of_batch |= {"x-decode-ms": f"{batch.decode_ms:.2f}", "x-inference-ms": f"{batch.inference_ms:.2f}"}
         headers = self.hooks.headers()
-        fault = headers if isinstance(headers, SlotError) else None
-        shared = CheckedHeaders(ours if isinstance(headers, SlotError) else headers | ours)
+        headers_error = headers if isinstance(headers, SlotError) else None  # every slot's, unless it has one of its own
+        shared = CheckedHeaders(of_batch if isinstance(headers, SlotError) else headers | of_batch)
         answers: dict[int, Answer] = {}
         for i in sorted(range(batch.n), key=lambda i: len(batch.results[i])):  # a short one waits for no long one
-            request, own, error = batch.requests[i], shared.with_slot(i), batch.errors[i] or fault
+            request = batch.requests[i]
+            slot_headers = shared.with_slot(i)
+            error = batch.errors[i] or headers_error
             if error is None and budget.over(budget.encode_until):
                 error = Unavailable("there was no time to encode this answer")
-            answer = error or self.hooks.answer(request, batch.results[i], own)
+            answer = error or self.hooks.answer(request, batch.results[i], slot_headers)
             if isinstance(answer, SlotError):
-                answer = refusal(answer, own)
+                answer = refusal(answer, slot_headers)
                 logger.info("request %s: %d %.200a", request.id, answer.status, answer.body)
             answers[i] = answer
         batch.answers = [answers[i] for i in range(batch.n)]
@@ -182,7 +184,7 @@ class Pipeline:
                 batch.reject(i, TooLarge("decoding this body would take more than this request's share of time or memory"))
         return costs
 
-    def _run(self, batch: Batch, group: list[int], budget: Budget) -> None:
+    def _run_group(self, batch: Batch, group: list[int], budget: Budget) -> None:
         """Run one group's rows, except those whose deadline has passed."""
         now = time.time()
         due = []
