@@ -124,9 +124,11 @@ async def test_no_copy_where_hedging_is_off(make_front: MakeFront, monkeypatch: 
 
 async def test_no_copy_while_the_models_queue_is_full(make_front: MakeFront, monkeypatch: pytest.MonkeyPatch) -> None:
     server = StandIn(script=deque(["hang"] * 10))
-    front = await hedged(make_front, monkeypatch, server, in_flight=1, queued=1, timeout_s=1)
+    front = await hedged(make_front, monkeypatch, server, in_flight=1, queued=1, timeout_s=4)
     first, second = asyncio.create_task(front.predict()), asyncio.create_task(front.predict())
-    await asyncio.sleep(0.5)
+    while not front.server.seen and not first.done():
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.5)  # ten times what makes an answer late
     assert len(front.server.seen) == 1
     assert [answer.status_code for answer in await asyncio.gather(first, second)] == [504, 504]
 
