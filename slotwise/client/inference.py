@@ -34,11 +34,11 @@ class InferenceClient:
     ) -> httpx.Response:
         """The answer to one body, whatever its status. Raises SlotwiseError where no server answers."""
         path = f"/predictions/{quote(model, safe='')}" + (f"/{quote(version, safe='')}" if version else "")
-        given = {"Content-Type": "application/octet-stream", **(headers or {})}
-        return self._api.send("POST", path, content=body, headers=given)
+        all_headers = {"Content-Type": "application/octet-stream", **(headers or {})}
+        return self._api.send("POST", path, content=body, headers=all_headers)
 
     def ping(self) -> bool:
-        """Whether the server says that it is healthy; it says so too early, see ManagementClient.ready."""
+        """Whether the server reports itself healthy. It does so before its models are ready: see ManagementClient.ready."""
         return self._api.send("GET", "/ping").status_code == 200
 
     def close(self) -> None:
