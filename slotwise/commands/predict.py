@@ -46,9 +46,8 @@ def predict(
         for result in results:
             answer = result["answer"]
             text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
-            typer.echo(
-                f"{result['file']}: {text}" if result["status"] == 200 else f"{result['file']}: HTTP {result['status']} {text}"
-            )
+            status = "" if result["status"] == 200 else f"HTTP {result['status']} "
+            typer.echo(f"{result['file']}: {status}{text}")
 
     emit(results, as_json, render)
     if any(result["status"] != 200 for result in results):

@@ -36,7 +36,7 @@ class WorkerLog:
         return raised[-1].strip() if raised else f"{deaths} workers died while loading it"
 
     def _lines(self, model: str) -> list[str]:
-        """The log lines of this model's workers, whose threads are called W-9000-NAME_VERSION-stdout, on MMS W-9000-NAME-stdout."""
+        """The log lines of this model's workers. Their threads: W-9000-NAME_VERSION-stdout, on MMS W-9000-NAME-stdout."""
         thread = re.compile(rf"\] W-(\d+-)?{re.escape(model)}([-_]\S*)?-std(out|err) ")
         try:
             with self._path.open("rb") as log:
