@@ -1,4 +1,4 @@
-"""A picture in, its label and probabilities out; with `Accept: text/plain` the bare label."""
+"""Classify pictures: a picture in, its label and probabilities out. With `Accept: text/plain` the answer is the bare label."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import numpy as np
 
 from slotwise.worker import BatchHandler, Headers, Request, Settings
 from slotwise.worker.budget import Cost
-from slotwise.worker.inputs.bodies import cost_of, each, items_of
 from slotwise.worker.inputs.images import Recipe
+from slotwise.worker.inputs.uploads import cost_of, each, items_of
 from slotwise.worker.labels import classified, in_words, probabilities, wants_softmax
 
 
 class ImageClassifier(BatchHandler):
-    """Serves any engine whose output is one logit a label.
+    """Serves any network whose output is one logit a label.
 
-    Weights of dtype "uint8" in model.toml take pixels as they are, [b, h, w, c], and normalise them inside the graph;
-    others get normalised float32, [b, c, h, w].
+    Where `input.dtype` in model.toml is "uint8", the network takes pixels as they are, [b, h, w, c], and normalises them
+    itself. Otherwise it gets normalised float32, [b, c, h, w].
     """
 
     def load(self, model_dir: Path, settings: Settings) -> Any:
-        described = settings.model["input"]
-        self.recipe = Recipe.of(described)
-        self.floats = described.get("dtype") != "uint8"
+        spec = settings.model["input"]
+        self.recipe = Recipe.of(spec)
+        self.floats = spec.get("dtype") != "uint8"
         channels = self.recipe.channels
-        self.mean = np.float32(described.get("mean") or [0.0] * channels) * 255
-        self.std = np.float32(described.get("std") or [1.0] * channels) * 255
+        self.mean = np.float32(spec.get("mean") or [0.0] * channels) * 255
+        self.std = np.float32(spec.get("std") or [1.0] * channels) * 255
         facts = model_dir / "facts.json"
         self.untrained = facts.is_file() and bool(json.loads(facts.read_text("utf-8")).get("untrained"))
         return super().load(model_dir, settings)

@@ -192,3 +192,10 @@ def earlier(options: Namespace, work: Path) -> dict[str, Any]:
     (work / "store").mkdir()
     with server(work) as record:
         return earlier_worker.compare(options, work, record)
+
+
+def repeat(options: Namespace, work: Path) -> dict[str, Any]:
+    """The tests that once lost a request, with every core busy."""
+    from measuring.repeat import repeat as again
+
+    return again(options.rounds)

@@ -1,4 +1,4 @@
-"""Pictures to calibrate int8 with and to compare engines on, where the model brings none of its own."""
+"""Find pictures to calibrate int8 with and to compare engines on."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from slotwise.errors import SlotwiseError
-from slotwise.worker.errors import SlotError
 from slotwise.worker.inputs.images import Recipe
+from slotwise.worker.slot_errors import SlotError
 
 
 def from_folder(folder: Path, recipe: Recipe, most: int) -> np.ndarray[Any, Any]:
-    """Up to `most` pictures below `folder`, as the model gets them: uint8 [n, h, w, c]; what is no picture is left out."""
+    """Up to `most` pictures below `folder`, as the model gets them: uint8 [n, h, w, c]. Other files are left out."""
     items: list[Any] = []
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         if len(items) == most:

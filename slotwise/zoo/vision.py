@@ -1,4 +1,4 @@
-"""What the picture models' make.py share: a network that takes pixels, its files for every engine, and their comparison."""
+"""Export a picture network for every engine, and compare the engines: what the picture models' make.py share."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ import torch
 from torch import Tensor, nn
 
 from slotwise.model_spec import ModelSpec
-from slotwise.zoo import agreement, plain
+from slotwise.zoo import agreement, reproducible
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
 
-class Pixels(nn.Module):  # type: ignore[misc]
-    """A network on uint8 [b, h, w, c]: normalisation is part of the graph, so that an engine can fold and thread it."""
+class PixelNetwork(nn.Module):  # type: ignore[misc]
+    """A network that takes pixels, uint8 [b, h, w, c].
+
+    Normalisation is part of the graph, so that an engine can fold it into the first layer and run it in its threads.
+    """
 
     def __init__(self, network: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
@@ -41,7 +44,7 @@ def export(
 ) -> dict[str, Any]:
     """Write the weights that model.toml names, and compare every engine with `module` in eager fp32.
 
-    pixels: uint8 [n, h, w, c]; int8 is calibrated on them, too. Writes facts.json beside the weights.
+    pixels: uint8 [n, h, w, c], also used to calibrate int8. Writes facts.json beside the weights. Returns the comparison.
     """
     weights = {key: value for key, value in spec.weights.model_dump().items() if value}
     module, tensor = module.eval(), torch.from_numpy(pixels)
@@ -61,16 +64,16 @@ def export(
 
 def _save_torchscript(module: nn.Module, pixels: Tensor, path: Path, onnx: Path) -> None:
     with torch.inference_mode(), _quiet():
-        plain.forget_classes()
+        reproducible.forget_classes()
         torch.jit.trace(module, pixels[:2], check_trace=False).save(str(path))
-    plain.torchscript(path)
+    reproducible.torchscript(path)
 
 
 def _save_export(module: nn.Module, pixels: Tensor, path: Path, onnx: Path) -> None:
     axis = {0: torch.export.Dim("b", min=1, max=4096)}
     with _quiet():
         program = torch.export.export(module, (pixels[:2],), dynamic_shapes=(axis,))
-        plain.program(program)
+        reproducible.program(program)
         torch.export.save(program, str(path))
 
 
@@ -80,7 +83,7 @@ def _save_onnx(module: nn.Module, pixels: Tensor, path: Path, onnx: Path) -> Non
     with _quiet():
         program: Any = torch.onnx.export(module, (pixels[:2],), dynamic_shapes=(axis,), dynamo=True, verbose=False, **names)
         program.save(str(path), external_data=False)
-    plain.onnx(path)
+    reproducible.onnx(path)
 
 
 def _save_openvino_int8(module: nn.Module, pixels: Tensor, path: Path, onnx: Path) -> None:
@@ -93,7 +96,7 @@ def _save_openvino_int8(module: nn.Module, pixels: Tensor, path: Path, onnx: Pat
     with _quiet():
         quantized = nncf.quantize(graph, rows, preset=nncf.QuantizationPreset.MIXED, subset_size=len(pixels))
     openvino.save_model(quantized, path, compress_to_fp16=False)
-    plain.openvino(path)
+    reproducible.openvino(path)
 
 
 WRITERS = {
@@ -106,7 +109,7 @@ WRITERS = {
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Exporters talk a lot; what matters they raise."""
+    """Hide what exporters print and log. What matters they raise."""
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         logging.disable(logging.WARNING)
@@ -117,7 +120,7 @@ def _quiet() -> Iterator[None]:
 
 
 def classes_right(module: nn.Module, pixels: Any, targets: Any) -> float:
-    """The share of pictures, uint8 [n, h, w, c], whose best label is the target's, int [n]."""
+    """The share of pictures whose best label is the target. pixels: uint8 [n, h, w, c]; targets: int [n]."""
     with torch.inference_mode():
         best = [module(rows).argmax(1).numpy() for rows in torch.from_numpy(pixels).split(64)]
     return float((np.concatenate(best) == targets).mean())

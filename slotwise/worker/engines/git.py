@@ -1,19 +1,26 @@
-"""GIT through transformers: b pictures to b captions in one `generate`."""
+"""Caption pictures with GIT and transformers: b pictures become b captions in one `generate`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from slotwise.worker.engines import samples
+from slotwise.worker.engines import samples, verdicts
+from slotwise.worker.engines.choice import choose, installed
 from slotwise.worker.engines.pretrained import FOLDER, about, load_pretrained, precision_of, release
 from slotwise.worker.engines.torchvision_compat import ensure_importable
 from slotwise.worker.settings import Settings
 
+ORDER = {"cpu": ("transformers",), "cuda": ("transformers",)}
+WEIGHTS = {"transformers": f"{FOLDER}/model.safetensors"}
+
 
 class GitEngine:
-    """mean, std: one number a channel, for values 0..1. max_output_tokens: the same for every row of every batch."""
+    """Captions b pictures.
+
+    mean, std: one number for each channel, for values 0..1. max_output_tokens: the same for every row of every batch.
+    """
 
     name = "transformers"
 
@@ -32,14 +39,14 @@ class GitEngine:
 
         torch.set_num_threads(threads)
         self.device, self.precision = device, precision
-        # GIT has no other attention than the eager one
+        # transformers has only the eager attention for GIT
         self.model = load_pretrained("GitForCausalLM", folder, device, precision, attn_implementation="eager")
         self.mean = torch.tensor(mean, device=device).reshape(1, 3, 1, 1) * 255
         self.std = torch.tensor(std, device=device).reshape(1, 3, 1, 1) * 255
         self.options: dict[str, Any] = {"max_new_tokens": max_output_tokens, "do_sample": False, "num_beams": 1}
 
     def __call__(self, pictures: Any) -> list[list[int]]:
-        """uint8 [b, h, w, 3] to [b] token ids, the end cut off."""
+        """uint8 [b, h, w, 3] to [b] lists of token ids, without the end token."""
         import torch  # noqa: PLC0415  heavy
 
         config = self.model.config
@@ -47,10 +54,10 @@ class GitEngine:
         pixels = ((pixels - self.mean) / self.std).to(self.model.dtype)
         start = torch.full((len(pictures), 1), config.bos_token_id, device=self.device)  # [b, 1]
         with torch.inference_mode():
-            made = self.model.generate(
+            ids = self.model.generate(
                 pixel_values=pixels, input_ids=start, attention_mask=torch.ones_like(start), **self.options
             )
-        rows: list[list[int]] = made[:, 1:].tolist()
+        rows: list[list[int]] = ids[:, 1:].tolist()
         end = config.eos_token_id
         return [row[: row.index(end)] if end in row else row for row in rows]
 
@@ -59,29 +66,48 @@ class GitEngine:
         release(self.device)
 
 
-def load(model_dir: Path, settings: Settings, handler: samples.Items, *, max_output_tokens: int) -> GitEngine:
-    """The archive's GIT as the profile wants it; bf16 on a CPU only where it keeps the captions of the archive's examples."""
-    facts, precision = about(model_dir), precision_of(settings)
-    if settings.engine not in ("auto", "transformers"):
-        raise ValueError(f"engine is {settings.engine!r}, but captions take auto or transformers")
+def load(model_dir: Path, settings: Settings, handler: samples.ItemSource, *, max_output_tokens: int) -> GitEngine:
+    """The archive's GIT as the profile wants it; bf16 on a CPU only where it keeps the captions of the archive's examples.
 
-    def engine(computed: str) -> GitEngine:
+    Raises ValueError, one sentence, where the profile wants what cannot be served.
+    """
+    facts, precision = about(model_dir), precision_of(settings)
+
+    def engine(computed_in: str) -> GitEngine:
         return GitEngine(
             model_dir / FOLDER,
             device=settings.device,
-            precision=computed,
+            precision=computed_in,
             threads=settings.threads,
             mean=facts["image"]["mean"],
             std=facts["image"]["std"],
             max_output_tokens=max_output_tokens,
         )
 
-    made = engine(precision)
-    if settings.device == "cpu" and precision != "fp32" and (items := list(samples.examples(model_dir, handler))):
-        rows = handler.collate(items)
-        if made(rows) != engine("fp32")(rows):
+    def start(name: str) -> Any:
+        loaded = engine(precision)
+        if settings.device == "cpu" and precision != "fp32" and _changes_captions(model_dir, handler, loaded, engine):
             raise ValueError(f"{precision} is refused here: it changes captions of the archive's examples, use precision auto")
-    return made
+        return loaded
+
+    chosen: GitEngine = choose(settings, ORDER, lambda name: None if installed(name) else f"{name} is not installed", start)
+    return chosen
+
+
+def _changes_captions(
+    model_dir: Path, handler: samples.ItemSource, reduced: GitEngine, engine: Callable[[str], GitEngine]
+) -> bool:
+    """Whether a reduced precision captions one of the archive's examples otherwise than fp32."""
+    changed = verdicts.known(model_dir, GitEngine.name, reduced.precision, WEIGHTS)
+    if changed is None:
+        items = list(samples.examples(model_dir, handler))
+        if not items:
+            return False  # nothing to compare on
+        rows = handler.collate(items)
+        pairs = list(zip(reduced(rows), engine("fp32")(rows), strict=True))
+        changed = sum(ours != exact for ours, exact in pairs) / len(pairs)
+        verdicts.remember(model_dir, GitEngine.name, reduced.precision, WEIGHTS, changed)
+    return changed > 0
 
 
 def load_words(folder: Path) -> Any:
