@@ -38,16 +38,16 @@ def apply(
     from slotwise.deploy.apply import carry_out
     from slotwise.deploy.drift import differences
 
-    state, declared = _compare(name, profile, set_, server)
-    different = differences(state, declared)
+    state, desired = _compare(name, profile, set_, server)
+    different = differences(state, desired)
     if different:
         if not as_json:
             typer.echo("\n".join(str(difference) for difference in different))
         _ask(state, different, yes)
-        carry_out(state, declared, different, say)
-        state, declared = _compare(name, profile, set_, server)
+        carry_out(state, desired, different, say)
+        state, desired = _compare(name, profile, set_, server)
     emit(
-        {**_as_json(state, declared, different), "applied": bool(different)},
+        {**_as_json(state, desired, different), "applied": bool(different)},
         as_json,
         lambda: _say(state, f"{profile} holds" if different else "nothing to change"),
     )
@@ -57,10 +57,10 @@ def drift(profile: ProfileName, set_: Set = None, server: Server = None, name: N
     """Show where a running server differs from a profile; exit with 1 if it does."""
     from slotwise.deploy.drift import differences
 
-    state, declared = _compare(name, profile, set_, server)
-    different = differences(state, declared)
+    state, desired = _compare(name, profile, set_, server)
+    different = differences(state, desired)
     text = "\n".join(str(difference) for difference in different) or "no difference"
-    emit(_as_json(state, declared, different), as_json, lambda: _say(state, text))
+    emit(_as_json(state, desired, different), as_json, lambda: _say(state, text))
     if different:
         raise typer.Exit(1)
 
@@ -100,10 +100,10 @@ def _ask(state: ObservedState, different: list[Difference], yes: bool) -> None:
         raise SlotwiseError("nothing was changed", "`slotwise drift` shows what differs")
 
 
-def _as_json(state: ObservedState, declared: DesiredState, different: list[Difference]) -> dict[str, Any]:
+def _as_json(state: ObservedState, desired: DesiredState, different: list[Difference]) -> dict[str, Any]:
     from dataclasses import asdict
 
-    facts = {"server": state.record.name, "profile": declared.profile.name}
+    facts = {"server": state.record.name, "profile": desired.profile.name}
     return {**facts, "differences": [asdict(one) for one in different], "notes": _notes(state)}
 
 

@@ -91,7 +91,7 @@ def _tuned(
     from slotwise.bench.bodies import examples, from_files
     from slotwise.deploy.deploy import obtain
     from slotwise.server.record import need
-    from slotwise.tune.search import Goal
+    from slotwise.tune.goal import Goal
     from slotwise.tune.tuning import TuneRequest
     from slotwise.tune.tuning import tune as search
 

@@ -28,18 +28,18 @@ Say = Callable[[str], None]
 Registrations = Sequence[tuple["ArchiveInfo", Mapping[str, Any]]]
 
 
-def carry_out(state: ObservedState, declared: DesiredState, differences: Sequence[Difference], say: Say) -> ServerRecord:
+def carry_out(state: ObservedState, desired: DesiredState, differences: Sequence[Difference], say: Say) -> ServerRecord:
     """Bring the server from its observed state to the desired one; returns the record of the server that serves afterwards.
 
     Raises SlotwiseError where the new profile does not come up; the old one, with its models, serves again then.
     """
     if any(difference.needs == "restart" for difference in differences):
-        return replace(state, declared, say)
-    scale(state, declared, differences, say)
+        return replace(state, desired, say)
+    scale(state, desired, differences, say)
     return state.record
 
 
-def scale(state: ObservedState, declared: DesiredState, differences: Sequence[Difference], say: Say) -> None:
+def scale(state: ObservedState, desired: DesiredState, differences: Sequence[Difference], say: Say) -> None:
     """Change numbers of workers while the server serves, and wait until just these are READY.
 
     The desired profile becomes the one that the server was started with, so that models which are registered later get its
@@ -52,16 +52,16 @@ def scale(state: ObservedState, declared: DesiredState, differences: Sequence[Di
             say(f"scaling {change.model} {change.version} to {change.declared} workers")
             client.scale(change.model, change.declared, change.version)
             client.wait_ready(change.model, change.declared, version=change.version)
-    record = dataclasses.replace(state.record, overrides=dict(declared.overrides))
-    (record.state_dir / "profile.json").write_text(declared.profile.model_dump_json(indent=2), "utf-8")
+    record = dataclasses.replace(state.record, overrides=dict(desired.overrides))
+    (record.state_dir / "profile.json").write_text(desired.profile.model_dump_json(indent=2), "utf-8")
     record.save(project.state_dir(record.name))
 
 
-def replace(state: ObservedState, declared: DesiredState, say: Say) -> ServerRecord:
+def replace(state: ObservedState, desired: DesiredState, say: Say) -> ServerRecord:
     """Put a server with the desired profile in the old one's place: by a switch behind the gateway, else by a restart."""
 
     def start_declared(name: str, ports: Ports) -> ServerRecord:
-        return start_ready(name, declared, ports, state, new_registrations(state, declared), say)
+        return start_ready(name, desired, ports, state, new_registrations(state, desired), say)
 
     if process.running(state.record.name) is not None:
         return swap.swap(state.record, start_declared, say)
@@ -92,23 +92,23 @@ def restart(state: ObservedState, start_new: Callable[[str, Ports], ServerRecord
 
 
 def start_ready(
-    name: str, declared: DesiredState, ports: Ports, state: ObservedState, registrations: Registrations, say: Say
+    name: str, desired: DesiredState, ports: Ports, state: ObservedState, registrations: Registrations, say: Say
 ) -> ServerRecord:
     """Start a server, register the models and wait until all their workers are READY.
 
     Raises SlotwiseError, with nothing of it left running, where one does not become READY.
     """
-    profile = declared.profile
-    can_register = profile.model_api or declared.kind == "mms"
-    models = None if can_register else deploy.preloaded([info for info, _ in registrations], profile, declared.overrides)
-    say(f"starting {declared.kind} with the profile {profile.name}")
+    profile = desired.profile
+    can_register = profile.model_api or desired.kind == "mms"
+    models = None if can_register else deploy.preloaded([info for info, _ in registrations], profile, desired.overrides)
+    say(f"starting {desired.kind} with the profile {profile.name}")
     record = lifecycle.start(
         name,
-        declared.kind,
+        desired.kind,
         profile,
         model_store=state.record.model_store,
         ports=ports,
-        overrides=declared.overrides,
+        overrides=desired.overrides,
         models=models,
     )
     try:
@@ -122,9 +122,9 @@ def start_ready(
     return record
 
 
-def new_registrations(state: ObservedState, declared: DesiredState) -> Registrations:
+def new_registrations(state: ObservedState, desired: DesiredState) -> Registrations:
     """Every model that is registered now, with the settings of the desired profile."""
-    return [(model.info, declared.registration(model.info)) for model in state.models]
+    return [(model.info, desired.registration(model.info)) for model in state.models]
 
 
 def old_registrations(state: ObservedState) -> Registrations:

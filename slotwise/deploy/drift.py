@@ -115,13 +115,13 @@ def read(record: ServerRecord) -> ObservedState:
     return ObservedState(record, record.effective_profile(), tuple(models))
 
 
-def differences(state: ObservedState, declared: DesiredState) -> list[Difference]:
+def differences(state: ObservedState, desired: DesiredState) -> list[Difference]:
     """Every key that differs; none where there is nothing to do."""
-    old, new = state.started_with, declared.profile
-    compared = [_server("server", state.record.kind, declared.kind), _server("profile", old.name, new.name)]
+    old, new = state.started_with, desired.profile
+    compared = [_server("server", state.record.kind, desired.kind), _server("profile", old.name, new.name)]
     compared += [_server(key, getattr(old, key), getattr(new, key)) for key in Profile.section("server")]
     for model in state.models:
-        compared += _model(model, state.started_with_of_model(model.info), declared.of_model(model.info))
+        compared += _model(model, state.started_with_of_model(model.info), desired.of_model(model.info))
     return [difference for difference in compared if difference.live != difference.declared]
 
 
@@ -146,8 +146,8 @@ def _of_model(info: ArchiveInfo, profile: Profile, overrides: Mapping[str, str])
     return profile.for_model({key: value for key, value in wishes.items() if key not in overrides}, info.path.name)
 
 
-def _server(key: str, live: Any, declared: Any) -> Difference:
-    return Difference(None, None, key, live, declared, "restart")
+def _server(key: str, live: Any, desired: Any) -> Difference:
+    return Difference(None, None, key, live, desired, "restart")
 
 
 def _model(model: DeployedModel, old: Profile, new: Profile) -> list[Difference]:
