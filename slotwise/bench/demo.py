@@ -152,7 +152,7 @@ def render(result: DemoResult) -> Any:
             request.status,
             request.got,
             request.batch,
-            request.slot if request.slot is not None else "",
+            _slot(request),
             _mark(request),
         ]
         for request in result.requests

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from slotwise.errors import SlotwiseError
-from slotwise.interrupts import handed_to, wanted
+from slotwise.interrupts import handed_to, signal_came
 
 Result = TypeVar("Result")
 
@@ -149,7 +149,7 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
         async def cancellable() -> Result:
             nonlocal task
             task = asyncio.current_task()
-            if wanted():
+            if signal_came():
                 work.close()
                 raise asyncio.CancelledError
             return await work

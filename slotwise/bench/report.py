@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 
 
 def load_table(model: str, results: Sequence[LoadResult]) -> Any:
-    """A table with a row for each load.
-
-    batch: requests a batch. model: milliseconds of one batch, decode included. lost: good requests.
-    """
+    """A table with a row for each load. batch: requests a batch. model: ms of a batch, with decode. lost: good requests."""
     first = "rate" if any(m.rate is not None for m in results) else "clients"
     columns = [first, "req/s", "p50", "p90", "p95", "p99", "max", "batch", "model", "lost"]
     rows = []

@@ -91,11 +91,11 @@ def _measure(tool: str, target: Target, bodies: list[RequestBody], plan: LoadPla
     from slotwise.bench import load, load_tools
 
     what = f"{plan.rate:g} a second" if plan.rate else f"{plan.clients} clients"
-    with progress() as shown:
-        task = shown.add_task(what, total=100)
+    with progress() as bar:
+        task = bar.add_task(what, total=100)
         if tool != "slotwise":
             return load_tools.measure(tool, target, bodies, plan)
-        measured = load.measure(target, bodies, plan, lambda done: shown.update(task, completed=round(100 * done)))
+        measured = load.measure(target, bodies, plan, lambda done: bar.update(task, completed=round(100 * done)))
     if measured.requests and set(measured.errors) == {"connection"} and not measured.req_s:
         raise SlotwiseError(f"nothing answers at {target.url}", "`slotwise list` shows what runs")
     return measured
@@ -133,15 +133,15 @@ def _offline(
     from slotwise.bench import offline, report
     from slotwise.commands.server import pairs
 
-    with progress() as shown:
-        task = shown.add_task("timing the handler", total=len(sizes))
+    with progress() as bar:
+        task = bar.add_task("timing the handler", total=len(sizes))
         timings = offline.measure(
             offline.archive_of(model),
             bodies,
             sizes,
             seconds=seconds,
             environ=offline.environment(profile, pairs(sets)),
-            done=lambda timed: shown.advance(task),
+            done=lambda timed: bar.advance(task),
         )
     line = offline.fit([(t.n, t.batch_ms) for t in timings])
     rows = [{**asdict(t), "item_ms": t.item_ms} for t in timings]

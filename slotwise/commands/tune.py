@@ -91,7 +91,7 @@ def _tuned(
     from slotwise.bench.bodies import examples, from_files
     from slotwise.deploy.deploy import obtain
     from slotwise.server.record import need
-    from slotwise.tune.search import Goal
+    from slotwise.tune.goal import Goal
     from slotwise.tune.tuning import TuneRequest
     from slotwise.tune.tuning import tune as search
 
@@ -146,10 +146,10 @@ def _study(model: str, body: list[Path] | None, seconds: float, directory: Path 
     from slotwise.interrupts import held
     from slotwise.tune.study import render, run, write
 
-    found = run(model, body, seconds, say)
+    result = run(model, body, seconds, say)
     with held():
-        page = write(found, directory or project.state_root() / "tune" / f"{found.model}-batching")
-    emit({**found.as_json(), "report": str(page)}, as_json, lambda: render(found, page))
+        page = write(result, directory or project.state_root() / "tune" / f"{result.model}-batching")
+    emit({**result.as_json(), "report": str(page)}, as_json, lambda: render(result, page))
 
 
 def roofline(

@@ -27,7 +27,10 @@ _FORM = re.compile(rb"[A-Za-z0-9%+&=*._\-]+").fullmatch
 
 @dataclass
 class InferenceRequest:
-    """A request to a model. `deadline` and `sent_at` (its body had arrived) are on time.monotonic's clock."""
+    """A request to a model. target: path and query for the server. length: the content-length, None where it is not given.
+
+    deadline, sent_at (when it began to wait for a place): on time.monotonic's clock. body_memory_bytes: taken for the body.
+    """
 
     gateway: Gateway
     model: str
@@ -37,7 +40,7 @@ class InferenceRequest:
     headers: dict[str, str] = field(default_factory=dict)
     length: int | None = None
     body: bytes = b""
-    held_bytes: int = 0
+    body_memory_bytes: int = 0
     sent_at: float | None = None
 
     @property
@@ -46,7 +49,7 @@ class InferenceRequest:
         return self.deadline - time.monotonic()
 
     def read_head(self, scope: Scope) -> None:
-        """Path, headers, length and deadline. Raises Refused (400, 404, 413, 429)."""
+        """Read path, headers, length and deadline. Raises Refused (400, 404, 413, 429)."""
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         self.identity = replies.request_id(headers.get(b"x-request-id")) or self.identity
         version, query = scope["path_params"].get("version", ""), scope["query_string"].decode("latin-1")
@@ -64,7 +67,7 @@ class InferenceRequest:
         self.gateway.limit(self.model).refuse_if_full()
 
     async def read_body(self, receive: Receive) -> None:
-        """The whole body, in time and never more than the limits allow. Raises Refused (413, 429, 504) or ClientGone."""
+        """Read the whole body, before the deadline and within the limits. Raises Refused (413, 429, 504) or ClientGone."""
         try:
             async with asyncio.timeout(max(self.left_s, 0)):
                 self.body = await self._read(receive)
@@ -93,14 +96,14 @@ class InferenceRequest:
 
     def _take_memory(self, count: int) -> None:
         """Take memory for `count` bytes of body in all. Raises Refused (429)."""
-        if count > self.held_bytes:
-            self.gateway.body_memory.take(count - self.held_bytes)
-            self.held_bytes = count
+        if count > self.body_memory_bytes:
+            self.gateway.body_memory.take(count - self.body_memory_bytes)
+            self.body_memory_bytes = count
 
     def release_body(self) -> None:
         """Forget the body; nobody needs it any more."""
-        self.gateway.body_memory.give_back(self.held_bytes)
-        self.body, self.held_bytes = b"", 0
+        self.gateway.body_memory.give_back(self.body_memory_bytes)
+        self.body, self.body_memory_bytes = b"", 0
 
 
 def _deadline(text: str) -> float:

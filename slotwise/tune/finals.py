@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from slotwise.bench.load import LoadResult
 from slotwise.errors import SlotwiseError
-from slotwise.tune.search import Goal, TrialBench
+from slotwise.tune.goal import Goal
+from slotwise.tune.search import TrialBench
 from slotwise.tune.space import TrialSetting
 
 ROUNDS = 5

@@ -19,8 +19,9 @@ from slotwise.deploy.deploy import registration
 from slotwise.errors import SlotwiseError
 from slotwise.interrupts import held, let_through
 from slotwise.tune.finals import ROUNDS, Decision, figure, play
+from slotwise.tune.goal import Goal
 from slotwise.tune.live_bench import LiveBench
-from slotwise.tune.search import Goal, Search, Trial
+from slotwise.tune.search import Search, Trial
 from slotwise.tune.simulate import ServiceTimes
 from slotwise.tune.space import SearchSpace, TrialSetting
 from slotwise.worker.cores import available_cores

@@ -57,7 +57,7 @@ def test_the_budget_is_a_share_of_the_last_seconds_requests_and_never_under_the_
 
 
 async def hedged(make_front: MakeFront, monkeypatch: pytest.MonkeyPatch, server: StandIn, **options: object) -> Front:
-    """A front that has seen enough answers to know when one is late: after 200 ms, which a stand-in on a busy machine does not take."""
+    """A front that has seen enough answers to know when one is late: after 200 ms, also on a busy machine."""
     front = await make_front(server, **{"in_flight": 64, "timeout_s": 20, **options})
     monkeypatch.setattr(hedging, "LATE_AT_LEAST_S", 0.2)
     for _ in range(RANK_EVERY):

@@ -28,8 +28,9 @@ from slotwise.project import profile_file
 from slotwise.server.record import ServerRecord
 from slotwise.tune import cleanup
 from slotwise.tune.finals import Finalist, decide, play
+from slotwise.tune.goal import Goal
 from slotwise.tune.live_bench import LiveBench
-from slotwise.tune.search import Goal, Search, hopeless
+from slotwise.tune.search import Search, hopeless
 from slotwise.tune.simulate import ServiceTimes, simulate
 from slotwise.tune.space import SearchSpace, TrialSetting
 
