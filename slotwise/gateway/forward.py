@@ -55,7 +55,7 @@ class Forward:
         finally:
             ask.let_go()
         seconds = None if ask.sent_at is None else time.monotonic() - ask.sent_at
-        self.gateway.metrics.answer(self.gateway.label(model), status, seconds, int(_number(headers, b"x-batch-size")))
+        self.gateway.metrics.answer(ask.label, status, seconds, int(_number(headers, b"x-batch-size")))
         if status >= 400:
             level = logging.WARNING if status >= 500 else logging.INFO
             log.log(level, "%s %s %d %s", ask.identity, ask.target, status, body[:500].decode("utf-8", "replace"))
@@ -64,8 +64,9 @@ class Forward:
 
     async def _answer(self, ask: InferenceRequest, receive: Receive) -> ServerAnswer:
         """Wait for a place, then ask the server."""
+        ask.refuse_killer()
         ask.sent_at = time.monotonic()
-        limit = self.gateway.limit(ask.model)
+        limit = ask.traffic.limit
         await limit.enter(ask.left_s, receive)
         try:
             return await Race(ask, lambda fresh: self._attempt(ask, fresh)).run()
@@ -112,6 +113,8 @@ class Forward:
             worked_ms = _number(headers, b"x-decode-ms") + _number(headers, b"x-inference-ms")
             headers.append((b"x-queue-ms", b"%.2f" % max(total_ms - worked_ms, 0)))
             headers.append((b"x-total-ms", b"%.2f" % total_ms))
+        if ask.sent:
+            headers.append((b"x-slotwise-sent", ask.sent.encode()))
         if self.gateway.draining:
             headers.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 from slotwise.errors import SlotwiseError
 from slotwise.gateway.backend import MAX_BODY_BYTES, Backend
 from slotwise.gateway.catalog import ModelCard, model_card
-from slotwise.gateway.hedging import Hedging
-from slotwise.gateway.limits import ConcurrencyLimit, MemoryBudget
+from slotwise.gateway.killers import Killers
+from slotwise.gateway.limits import MemoryBudget
 from slotwise.gateway.metrics import GatewayMetrics
+from slotwise.gateway.traffic import ModelTraffic
 from slotwise.gateway.upstream import Upstream
 
 if TYPE_CHECKING:
@@ -60,14 +61,14 @@ class Gateway:
     def __post_init__(self) -> None:
         self.metrics = GatewayMetrics()
         self.held = MemoryBudget(self.options.max_held_bytes)
-        self._limits: dict[str, ConcurrencyLimit] = {}
-        self._hedging: dict[str, Hedging] = {}
+        self.killers = Killers()
+        self._traffic: dict[str, ModelTraffic] = {}
         self._retired: set[Upstream] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._lock = asyncio.Lock()
         self._models_at = float("-inf")
         self._samples: deque[tuple[float, int]] = deque()
-        self._limit(OTHER)
+        self._add_traffic(OTHER, hedge=False)  # an unknown model may have side effects
 
     # What the hot path asks.
 
@@ -75,13 +76,9 @@ class Gateway:
         """The model's name where the server has it, else "other": a stranger's names must not fill the memory."""
         return model if model in self.models else OTHER
 
-    def limit(self, model: str) -> ConcurrencyLimit:
-        """The limit that a request to `model` is under."""
-        return self._limits[self.label(model)]
-
-    def hedging(self, model: str) -> Hedging:
-        """When an answer of that model is late, and whether it may be asked for again."""
-        return self._hedging[self.label(model)]
+    def traffic(self, model: str) -> ModelTraffic:
+        """The traffic that a request to `model` is part of."""
+        return self._traffic[self.label(model)]
 
     # What it shows.
 
@@ -105,7 +102,7 @@ class Gateway:
 
     def described(self) -> list[dict[str, Any]]:
         """Every model with its settings and what is in flight."""
-        return [{**_settings(model), **self._load(name)} for name, model in sorted(self.models.items())]
+        return [{**_settings(model), **self._traffic[name].shown()} for name, model in sorted(self.models.items())]
 
     def card(self, model: str) -> ModelCard:
         """What a model takes; a model that the server does not have takes nothing."""
@@ -116,15 +113,6 @@ class Gateway:
     @staticmethod
     def _card(model: LiveModel, record: ServerRecord) -> ModelCard:
         return model_card(model.name, record.model_store / Path(model.archive).name)
-
-    def _load(self, model: str) -> dict[str, int]:
-        limit = self._limits[model]
-        return {
-            "in_flight": limit.running,
-            "queued": limit.queued,
-            "in_flight_max": limit.in_flight_max,
-            "queue_max": limit.queue_max,
-        }
 
     def _rate(self) -> float:
         """Answers a second over the last seconds."""
@@ -198,23 +186,17 @@ class Gateway:
             self.reachable = True
             self.models = {model.name: model for model in found}
             for model, shown in zip(found, cards, strict=True):
-                self._limit(model.name)
-                self._hedging[model.name].enabled = self.options.hedge and shown.hedge
+                if model.name not in self._traffic:
+                    self._add_traffic(model.name, hedge=True)
+                self._traffic[model.name].fit(model)
+                self._traffic[model.name].hedging.enabled = self.options.hedge and shown.hedge
         self.metrics.up.set(self.reachable)
         self._models_at = time.monotonic()
 
-    def _limit(self, name: str) -> None:
-        """Make or resize the limit of a model: enough at the server for the next batch to be ready when one is done."""
-        model = self.models.get(name)
-        batch = max(len(model.workers), 1) * model.batch_size if model else 16
-        in_flight = self.options.in_flight or max(2 * batch, 8)
-        queued = self.options.queued if self.options.queued >= 0 else max(batch, 4)
-        if name in self._limits:
-            self._limits[name].resize(in_flight, queued)
-        else:
-            self._limits[name] = ConcurrencyLimit(in_flight, queued)
-            self._hedging[name] = Hedging(self.options.hedge and name != OTHER)  # an unknown model may have side effects
-            self.metrics.watch(name, self._limits[name])
+    def _add_traffic(self, name: str, hedge: bool) -> None:
+        traffic = ModelTraffic(self.options.in_flight, self.options.queued, self.options.hedge and hedge)
+        self._traffic[name] = traffic
+        self.metrics.watch(name, traffic.limit)
 
     async def close(self) -> None:
         """Close every connection."""

@@ -39,6 +39,11 @@ class InferenceRequest:
     body: bytes = b""
     held_bytes: int = 0
     sent_at: float | None = None
+    sender: str = ""  # whose request it is, where bodies end workers
+    sent: str = ""  # how it was sent, where not plainly: hedged, alone
+
+    def __post_init__(self) -> None:
+        self.label, self.traffic = self.gateway.label(self.model), self.gateway.traffic(self.model)
 
     @property
     def left_s(self) -> float:
@@ -47,6 +52,7 @@ class InferenceRequest:
 
     def read_head(self, scope: Scope) -> None:
         """Path, headers, length and deadline. Raises Refused (400, 404, 413, 429)."""
+        self.sender = (scope.get("client") or ("",))[0]
         given = {name: value.decode("latin-1") for name, value in scope["headers"]}
         self.identity = replies.request_id(given.get(b"x-request-id")) or self.identity
         version, query = scope["path_params"].get("version", ""), scope["query_string"].decode("latin-1")
@@ -61,7 +67,8 @@ class InferenceRequest:
         if b"content-length" in given:
             self.length = int(given[b"content-length"])
             self._refuse_if_large(self.length)
-        self.gateway.limit(self.model).refuse_if_full()
+        self.gateway.killers.refuse_sender(self.sender)
+        self.traffic.limit.refuse_if_full()
 
     async def read_body(self, receive: Receive) -> None:
         """The whole body, in time and never more than the limits allow. Raises Refused (413, 429, 504) or ClientGone."""
@@ -72,6 +79,10 @@ class InferenceRequest:
             raise Refused(504, "the deadline passed before the body had arrived", close=True) from None
         if self.headers.get("content-type", "").startswith("application/x-www-form-urlencoded") and not _FORM(self.body):
             self.headers["content-type"] = "application/octet-stream"  # curl --data-binary says so of every file
+
+    def refuse_killer(self) -> None:
+        """Raise Refused (422) where this body has ended workers of the model."""
+        self.gateway.killers.refuse_body(self.model, self.body)
 
     async def _read(self, receive: Receive) -> bytes:
         chunks: list[bytes] = []

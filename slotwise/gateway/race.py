@@ -3,6 +3,9 @@
 There is one copy, unless something goes wrong. A copy that breaks, or that the server and not a slot answers with 5xx, is
 followed by another one, once: the second try. While an answer is late, further copies are sent on connections of their
 own: hedges. The first good answer wins, and the other copies are dropped. All share the request's deadline.
+
+A worker's death is another matter. The servers answer with it whatever the dead worker had in hand, so the request may be
+what ended it: no further copy is sent, and it goes alone (alone.py).
 """
 
 from __future__ import annotations
@@ -10,12 +13,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from slotwise.gateway.alone import Attempt, CopyResult, given, outcome_of, tried_alone
 from slotwise.gateway.hedging import COPIES
 from slotwise.gateway.replies import Refused
-from slotwise.gateway.upstream import ConnectionBroken, ServerAnswer
+from slotwise.gateway.turns import Turn
+from slotwise.gateway.upstream import ServerAnswer
 
 if TYPE_CHECKING:
     from slotwise.gateway.inference_request import InferenceRequest
@@ -25,93 +29,133 @@ log = logging.getLogger("slotwise.gateway")
 BUSY = 503  # the server's own: asking again at once would only add to its load
 BUSY_PAUSE_S = 0.5
 
-CopyResult = ServerAnswer | Refused | ConnectionBroken
 Copy = asyncio.Task[CopyResult]
 
 
 class Race:
     """The copies of one request.
 
-    attempt(fresh): send one copy, on a new connection where `fresh`. Raises Broken, or Refused (502, 504).
+    attempt(fresh): send one copy, on a new connection where `fresh`. Raises ConnectionBroken, or Refused (502, 504).
     """
 
-    def __init__(self, ask: InferenceRequest, attempt: Callable[[bool], Awaitable[ServerAnswer]]) -> None:
+    def __init__(self, ask: InferenceRequest, attempt: Attempt) -> None:
         self.ask, self.attempt = ask, attempt
-        self.gateway, self.label = ask.gateway, ask.gateway.label(ask.model)
-        self.hedging = ask.gateway.hedging(ask.model)
+        self.metrics, self.label = ask.gateway.metrics, ask.label
+        self.hedging, self.turns = ask.traffic.hedging, ask.traffic.turns
         self.pending: set[Copy] = set()
         self.hedges: set[Copy] = set()
+        self.sent: list[Turn] = []  # of every copy, once it is on its way
         self.tried_twice = False
         self.resting = False  # the server said 503: nothing is sent before the second try
-        self.failure: ServerAnswer | Refused = Refused(502, "the model server cannot be reached")
+        self.killed = False  # a copy was answered with its worker's death
+        self.failure: ServerAnswer | Refused | None = None
 
     async def run(self) -> ServerAnswer:
-        """The first good answer, else the server's own error. Raises Refused (502, 504)."""
+        """The first good answer, else the server's own error. Raises Refused (422, 500, 502, 504)."""
         self.hedging.count_request()
         self._send(fresh=False)
-        pause_s = self.hedging.late_s
         try:
-            while self.pending:
-                hedge = self.hedging.enabled and len(self.hedges) < COPIES - 1
-                done, self.pending = await asyncio.wait(
-                    self.pending, timeout=pause_s if hedge else None, return_when=asyncio.FIRST_COMPLETED
-                )
-                for copy in done:
-                    outcome = copy.result()
-                    if isinstance(outcome, ServerAnswer) and (outcome.from_slot or outcome.status < 400):
-                        if copy in self.hedges:
-                            self.gateway.metrics.hedge_wins.labels(self.label).inc()
-                        return outcome
-                    self._failed(outcome)
-                if not done and self._hedge():
-                    pause_s *= 2
+            answer = await self._first_good()
+            if answer is None and self.killed:
+                answer = await tried_alone(self)
         finally:
             for copy in self.pending:
                 copy.cancel()
-        if isinstance(self.failure, Refused):
-            raise self.failure
-        return self.failure
+        return answer if answer is not None else given(self.failure)
 
-    def _send(self, fresh: bool, after_s: float = 0.0) -> Copy:
-        copy = asyncio.create_task(self._copy(fresh, after_s))
+    async def _first_good(self) -> ServerAnswer | None:
+        """The first good answer; None when every copy has failed, or a worker died of one."""
+        pause_s = self.hedging.late_s
+        while self.pending and not self.killed:
+            hedge = self.hedging.enabled and len(self.hedges) < COPIES - 1
+            done, self.pending = await asyncio.wait(
+                self.pending, timeout=pause_s if hedge else None, return_when=asyncio.FIRST_COMPLETED
+            )
+            answer = self._good(done)
+            if answer is not None:
+                return answer
+            if not done and self._hedge():
+                pause_s *= 2
+        return None
+
+    def settled(self) -> ServerAnswer | None:
+        """The good answer among the copies that were on their way when a worker died."""
+        done = {copy for copy in self.pending if copy.done()}
+        self.pending -= done
+        return self._good(done)
+
+    def _good(self, done: set[Copy]) -> ServerAnswer | None:
+        """The good answer among these copies; what failed is remembered."""
+        for copy in done:
+            outcome = copy.result()
+            if isinstance(outcome, ServerAnswer) and outcome.good:
+                if copy in self.hedges:
+                    self.metrics.hedge_won(self.label, self.ask.left_s)
+                return outcome
+            self._failed(outcome)
+        return None
+
+    def _send(self, fresh: bool, after_s: float = 0.0, late: bool = False) -> Copy:
+        copy = asyncio.create_task(self._copy(fresh, after_s, late))
         self.pending.add(copy)
         return copy
 
-    async def _copy(self, fresh: bool, after_s: float) -> CopyResult:
+    async def _copy(self, fresh: bool, after_s: float, late: bool) -> CopyResult:
         """What became of one copy, sent after a pause of `after_s`."""
         if after_s:
             self.resting = True
             await asyncio.sleep(after_s)
             self.resting = False
-        started = time.monotonic()
         try:
-            answer = await self.attempt(fresh)
-        except (Refused, ConnectionBroken) as failure:
-            return failure
-        if answer.status < 400 or answer.from_slot:
-            self.hedging.answered(time.monotonic() - started)
-        return answer
+            turn = await self._enter(late)
+        except Refused as refused:
+            return refused
+        outcome = await outcome_of(self.attempt(fresh), self.turns, turn)
+        if isinstance(outcome, ServerAnswer) and outcome.good:
+            self.hedging.answered(time.monotonic() - turn.sent_at)
+        return outcome
+
+    async def _enter(self, late: bool) -> Turn:
+        """Wait until no request goes alone. Raises Refused (422, 504): what went alone may have had the same body."""
+        if not self.turns.closed(late):
+            turn = self.turns.enter()
+        else:
+            try:
+                async with asyncio.timeout(self.ask.left_s):
+                    await self.turns.opened(late)
+            except TimeoutError:
+                raise Refused(504, "the deadline passed while other requests were tried alone") from None
+            self.ask.refuse_killer()
+            turn = self.turns.enter()
+        self.sent.append(turn)
+        return turn
 
     def _failed(self, outcome: CopyResult) -> None:
         """Remember what the client gets when nothing better comes; the first failure of the server starts the second try."""
         if isinstance(outcome, ServerAnswer) or (isinstance(outcome, Refused) and not isinstance(self.failure, ServerAnswer)):
             self.failure = outcome
-        if self.tried_twice or isinstance(outcome, Refused) or (isinstance(outcome, ServerAnswer) and outcome.status < 500):
+        self.killed = self.killed or (isinstance(outcome, ServerAnswer) and outcome.worker_died)
+        final = isinstance(outcome, Refused) or (isinstance(outcome, ServerAnswer) and outcome.status < 500)
+        if self.tried_twice or self.killed or final:
             return
         busy = isinstance(outcome, ServerAnswer) and outcome.status == BUSY
         if busy and self.ask.left_s <= BUSY_PAUSE_S:
             return
         self.tried_twice = True
-        self.gateway.metrics.retries.labels(self.label).inc()
+        self.metrics.retries.labels(self.label).inc()
         reason = outcome.status if isinstance(outcome, ServerAnswer) else outcome
         log.warning("%s %s retried: %s", self.ask.identity, self.ask.model, reason)
         self._send(fresh=True, after_s=BUSY_PAUSE_S if busy else 0.0)
 
     def _hedge(self) -> bool:
-        """Send a further copy, unless the model's queue is full or the budget is spent."""
-        if self.resting or self.gateway.limit(self.ask.model).full or not self.hedging.take():
+        """Send a further copy of what seems to be lost, within the budget: others have overtaken it, or nothing moves."""
+        if self.resting or not self.sent:
             return False
-        self.hedges.add(self._send(fresh=True))
-        self.gateway.metrics.hedges.labels(self.label).inc()
+        lost = self.turns.overtaken(self.sent[0]) or self.turns.standing_still(self.sent[0], self.hedging.late_s)
+        if not lost or not self.hedging.take():
+            return False
+        self.hedges.add(self._send(fresh=True, late=True))
+        self.ask.sent = "hedged"
+        self.metrics.hedges.labels(self.label).inc()
         log.info("%s %s hedged: no answer yet", self.ask.identity, self.ask.model)
         return True

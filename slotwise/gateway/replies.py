@@ -29,7 +29,7 @@ CRASH = "the gateway failed on this request"
 JSON_TYPE = (b"content-type", b"application/json")
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}").fullmatch
-_DROPPED = {b"x-request-id", b"x-content-type-options"}
+_DROPPED = {b"x-request-id", b"x-content-type-options", b"x-slotwise-sent"}
 
 
 class Refused(Exception):
