@@ -104,12 +104,23 @@ def _add_state(app: FastAPI, gateway: Gateway) -> None:
         await gateway.refresh(FRESH_S)
         return gateway.status()
 
-    @app.get("/ready", summary="200 when every model has a READY worker", responses={503: {"description": "Not ready"}})
+    not_ready: Answers = {503: {"description": "Not ready"}}
+
+    @app.get("/ready", summary="200 while every model that was ready still has a READY worker", responses=not_ready)
     async def ready() -> JSONResponse:
         await gateway.refresh(FRESH_S)
-        models = {name: f"{model.ready_workers} of {len(model.workers)} workers" for name, model in gateway.models.items()}
-        found = {"ready": gateway.ready(), "draining": gateway.draining, "models": models}
+        found = {"ready": gateway.ready(), "draining": gateway.draining, "models": gateway.workers()}
         return JSONResponse(found, 200 if gateway.ready() else 503)
+
+    missing = openapi.failure("No such model")
+
+    @app.get("/ready/{model}", summary="200 while this model has a READY worker", responses={**not_ready, 404: missing})
+    async def model_ready(model: str) -> JSONResponse:
+        await gateway.refresh(FRESH_S)
+        if model not in gateway.models:
+            raise HTTPException(404, "there is no such model")
+        found = gateway.model_ready(model)
+        return JSONResponse({"ready": found, "workers": gateway.workers()[model]}, 200 if found else 503)
 
     @app.get("/healthz", summary="200 while this process runs")
     async def healthz() -> dict[str, str]:

@@ -33,6 +33,18 @@ class Backend:
     max_body_bytes: Callable[[ServerRecord], int] = lambda record: MAX_BODY_BYTES
 
 
+def described(client: ManagementClient) -> list[LiveModel]:
+    """Every model that is registered; one that is unregistered meanwhile is left out. Raises SlotwiseError."""
+    found = []
+    for listed in client.list():
+        try:
+            found.append(client.describe(listed.name))
+        except SlotwiseError:
+            if listed.name in {left.name for left in client.list()}:
+                raise
+    return found
+
+
 def server_backend(name: str) -> Backend:
     """The server called `name`, as `slotwise serve` started it."""
     clients: dict[str, ManagementClient] = {}
@@ -45,8 +57,7 @@ def server_backend(name: str) -> Backend:
             for old in list(clients):
                 clients.pop(old).close()
             clients[record.run_id] = ManagementClient(record, timeout_s=MANAGEMENT_S)
-        client = clients[record.run_id]
-        return [client.describe(listed.name) for listed in client.list()]
+        return described(clients[record.run_id])
 
     def max_body_bytes(record: ServerRecord) -> int:
         try:

@@ -63,6 +63,8 @@ class Gateway:
         self.held = MemoryBudget(self.options.max_held_bytes)
         self.killers = Killers()
         self._traffic: dict[str, ModelTraffic] = {}
+        self._served: set[str] = set()  # the models that were ready at some time, and are registered
+        self._cards: dict[str, ModelCard] = {}
         self._retired: set[Upstream] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._lock = asyncio.Lock()
@@ -83,9 +85,19 @@ class Gateway:
     # What it shows.
 
     def ready(self) -> bool:
-        """Whether a request to any of its models would be answered now."""
-        models = self.models.values()
-        return not self.draining and self.reachable and bool(models) and all(model.ready_workers for model in models)
+        """Whether it can serve what it did before: a model that was never ready is not waited for."""
+        return not self.draining and self.reachable and bool(self._served) and all(map(self.model_ready, self._served))
+
+    def model_ready(self, model: str) -> bool:
+        """Whether a request to that model would be answered now."""
+        found = self.models.get(model)
+        return not self.draining and self.reachable and found is not None and found.ready_workers > 0
+
+    def workers(self) -> dict[str, str]:
+        """Every model's READY workers, in words."""
+        if not self.reachable:
+            return {name: "the server does not answer" for name in self.models}
+        return {name: f"{model.ready_workers} of {len(model.workers)} workers" for name, model in self.models.items()}
 
     def status(self) -> dict[str, Any]:
         """What the page's status strip shows."""
@@ -106,13 +118,7 @@ class Gateway:
 
     def card(self, model: str) -> ModelCard:
         """What a model takes; a model that the server does not have takes nothing."""
-        if self.upstream is None or model not in self.models:
-            return ModelCard()
-        return self._card(self.models[model], self.upstream.record)
-
-    @staticmethod
-    def _card(model: LiveModel, record: ServerRecord) -> ModelCard:
-        return model_card(model.name, record.model_store / Path(model.archive).name)
+        return self._cards.get(model, ModelCard())
 
     def _rate(self) -> float:
         """Answers a second over the last seconds."""
@@ -141,7 +147,7 @@ class Gateway:
         """Look at the server's record; ask the server for its models where the list is older than `max_age_s`."""
         async with self._lock:
             record = await asyncio.to_thread(self.backend.find)
-            if record is not None and (self.upstream is None or record != self.upstream.record):
+            if record is not None and (self.upstream is None or record.run_id != self.upstream.record.run_id):
                 await self._switch(record)
             elif time.monotonic() - self._models_at >= max_age_s:
                 await self._read_models(record)
@@ -176,22 +182,34 @@ class Gateway:
         try:
             if record is None:
                 raise SlotwiseError("no server is running")
-            found = await asyncio.to_thread(self.backend.models, record)
-            cards = await asyncio.to_thread(lambda: [self._card(model, record) for model in found])
+            models, cards = await asyncio.to_thread(self._found, record)
         except (SlotwiseError, OSError) as error:
             if self.reachable:
                 log.warning("the model server does not answer: %s", error)
             self.reachable = False
         else:
             self.reachable = True
-            self.models = {model.name: model for model in found}
-            for model, shown in zip(found, cards, strict=True):
-                if model.name not in self._traffic:
-                    self._add_traffic(model.name, hedge=True)
-                self._traffic[model.name].fit(model)
-                self._traffic[model.name].hedging.enabled = self.options.hedge and shown.hedge
+            self._follow(models, cards)
         self.metrics.up.set(self.reachable)
         self._models_at = time.monotonic()
+
+    def _found(self, record: ServerRecord) -> tuple[dict[str, LiveModel], dict[str, ModelCard]]:
+        """The server's models and their cards; both are read from elsewhere, so not on the event loop."""
+        models = {model.name: model for model in self.backend.models(record)}
+        cards = {name: model_card(name, record.model_store / Path(model.archive).name) for name, model in models.items()}
+        return models, cards
+
+    def _follow(self, models: dict[str, LiveModel], cards: dict[str, ModelCard]) -> None:
+        """Have the traffic of these models, and nothing of those that are gone."""
+        self.models, self._cards = models, cards
+        self._served = {name for name, model in models.items() if model.ready_workers or name in self._served}
+        for name, model in models.items():
+            if name not in self._traffic:
+                self._add_traffic(name, hedge=True)
+            self._traffic[name].fit(model)
+            self._traffic[name].hedging.enabled = self.options.hedge and cards[name].hedge
+        self._traffic = {name: traffic for name, traffic in self._traffic.items() if name in models or name == OTHER}
+        self.metrics.keep(self._traffic)
 
     def _add_traffic(self, name: str, hedge: bool) -> None:
         traffic = ModelTraffic(self.options.in_flight, self.options.queued, self.options.hedge and hedge)

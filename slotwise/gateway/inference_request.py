@@ -13,7 +13,7 @@ from typing import Any
 from slotwise.gateway import replies
 from slotwise.gateway.gateway import Gateway
 from slotwise.gateway.limits import ClientGone
-from slotwise.gateway.replies import Refused
+from slotwise.gateway.replies import SEQUENCE, Refused
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -61,7 +61,7 @@ class InferenceRequest:
         self.target = f"/predictions/{self.model}" + (f"/{version}" if version else "") + (f"?{query}" if query else "")
         if b"x-deadline-ms" in given:
             self.deadline = min(self.deadline, _deadline(given[b"x-deadline-ms"]))
-        self.headers = {n.decode(): v for n, v in given.items() if n in _KEPT or n[:2] == b"x-"}
+        self.headers = {n.decode(): v for n, v in given.items() if n in _KEPT or n[:2] == b"x-" or n.startswith(SEQUENCE)}
         self.headers["x-request-id"] = self.identity
         self.headers["x-deadline-ms"] = str(int((time.time() + self.left_s) * 1000))
         if b"content-length" in given:

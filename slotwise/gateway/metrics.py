@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -46,6 +47,16 @@ class GatewayMetrics:
         """Read the two gauges of a model from its limit, when they are asked for."""
         self.in_flight.labels(model).set_function(lambda: limit.running)
         self.queued.labels(model).set_function(lambda: limit.queued)
+
+    def keep(self, models: Container[str]) -> None:
+        """Forget the labels of every other model."""
+        for metric in (
+            *(self.in_flight, self.queued, self.latency, self.batch_size, self.sheds, self.requests),
+            *(self.retries, self.hedges, self.hedge_wins, self.hedge_saved, self.alone, self.killers),
+        ):
+            for model in {sample.labels["model"] for family in metric.collect() for sample in family.samples}:
+                if model not in models:
+                    metric.remove_by_labels({"model": model})
 
     def hedge_won(self, model: str, saved_s: float) -> None:
         """A hedge was answered before the copy that was sent first."""

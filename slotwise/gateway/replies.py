@@ -26,6 +26,7 @@ SECURITY: RawHeaders = [
 ]
 ANSWER: RawHeaders = [(b"cache-control", b"no-store")]
 CRASH = "the gateway failed on this request"
+SEQUENCE = b"ts_request_sequence_"  # TorchServe's headers of stateful inference: _id, _start, _end
 JSON_TYPE = (b"content-type", b"application/json")
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}").fullmatch
@@ -85,10 +86,10 @@ def error_from_server(status: int, body: bytes, identity: str) -> bytes:
 
 
 def passed_on(raw: Iterable[tuple[bytes, bytes]]) -> RawHeaders:
-    """The server's headers that the client gets: its content type and its own x- headers, names in lower case."""
+    """The server's headers that the client gets, names in lower case: its content type, its own x- headers, a sequence's."""
     kept: RawHeaders = []
     for name, value in raw:
         low = name.lower()
-        if (low[:2] == b"x-" and low not in _DROPPED) or low == b"content-type":
+        if (low[:2] == b"x-" and low not in _DROPPED) or low == b"content-type" or low.startswith(SEQUENCE):
             kept.append((low, value))
     return kept

@@ -23,6 +23,7 @@ from slotwise.errors import SlotwiseError
 from slotwise.gateway.app import build_app
 from slotwise.gateway.backend import server_backend
 from slotwise.gateway.gateway import Gateway, GatewayOptions
+from slotwise.gateway.http_protocol import HttpProtocol
 from slotwise.gateway.process import GatewayRecord, running
 from slotwise.interrupts import handed_to, settle
 
@@ -95,7 +96,7 @@ def serve(name: str, listen: ListenAddress, options: GatewayOptions, say: Callab
     finish_s = math.ceil(options.timeout_s) + 1  # with the grace that the server's own 504 has
     config = uvicorn.Config(
         build_app(gateway),
-        http="httptools",
+        http=HttpProtocol,
         ws="none",
         access_log=False,
         log_config=None,

@@ -60,6 +60,7 @@ class StandIn:
     likely: bool = False  # answer as the models would: labels, captions, translations, a 400 for what is no picture
     port: int = 0
     renewals: int = 0
+    vanishing: str = ""  # a model that is unregistered as soon as it was listed
     gathers: int = 1
     batches: list[list[bytes]] = field(default_factory=list)
     deaths: Counter[bytes] = field(default_factory=Counter)  # of workers, by the body
@@ -158,8 +159,9 @@ class StandIn:
             return _http(*failing[action])
         if self.likely:
             return _http(*_likely(model, seen.body))
+        given = {**SLOT, **{name: value for name, value in seen.headers.items() if name == "ts_request_sequence_id"}}
         sha256 = hashlib.sha256(seen.body).hexdigest()
-        return _http(200, {"label": "7", "probabilities": {"7": 0.98, "1": 0.02}, "server": self.name, "sha256": sha256}, SLOT)
+        return _http(200, {"label": "7", "probabilities": {"7": 0.98, "1": 0.02}, "server": self.name, "sha256": sha256}, given)
 
     async def _work(self) -> None:
         """Take batches from the queue, as a worker does; say of each whether it survived."""
@@ -185,7 +187,9 @@ class StandIn:
     def _management(self, target: str) -> bytes:
         path = target.split("?")[0]
         if path == "/models":
-            return _http(200, {"models": [{"modelName": name, "modelUrl": f"{name}.mar"} for name in self.models]}, {})
+            listed = [{"modelName": name, "modelUrl": f"{name}.mar"} for name in self.models]
+            self.models.pop(self.vanishing, None)
+            return _http(200, {"models": listed}, {})
         name = path.rsplit("/", 1)[1]
         if name == "token":
             self.renewals += 1
@@ -194,6 +198,8 @@ class StandIn:
             return _http(200, {}, {})
         if name == "metrics":
             return _http(200, {}, {})
+        if name not in self.models:
+            return _http(404, {"code": 404, "type": "ModelNotFoundException", "message": f"Model not found: {name}"}, {})
         workers = [{"id": str(i), "pid": os.getpid(), "status": "READY", "memoryUsage": 1} for i in range(self.models[name])]
         described = {
             "modelName": name,

@@ -186,6 +186,14 @@ async def test_a_key_file_that_is_just_being_written_is_read_again(
     assert auth_headers(front.record) == {"Authorization": "Bearer token"}
 
 
+async def test_the_headers_of_a_sequence_go_both_ways(make_front: MakeFront) -> None:
+    front = await make_front()
+    answer = await front.predict(headers={"ts_request_sequence_id": "7", "ts_request_sequence_start": "true"})
+    assert answer.headers["ts_request_sequence_id"] == "7"
+    sent = front.server.seen[0].headers
+    assert (sent["ts_request_sequence_id"], sent["ts_request_sequence_start"]) == ("7", "true")
+
+
 async def test_a_crash_is_a_guarded_500_with_the_logs_request_id(
     make_front: MakeFront, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
