@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,9 @@ from starlette.staticfiles import StaticFiles
 from slotwise import __version__
 from slotwise.gateway import openapi, replies
 from slotwise.gateway.catalog import ModelCard
-from slotwise.gateway.forward import Forward, Send
+from slotwise.gateway.forward import Forward
 from slotwise.gateway.gateway import Gateway
-from slotwise.gateway.inference_request import Receive, Scope
+from slotwise.gateway.guard import KeyGuard, SecurityHeaders
 from slotwise.gateway.upstream import CONNECTION_ERRORS
 
 log = logging.getLogger("slotwise.gateway")
@@ -32,30 +32,11 @@ FRESH_S = 1.0
 Answers = dict[int | str, dict[str, Any]]
 
 
-class SecurityHeaders:
-    """Puts the security headers on every answer; nothing but static files may be cached."""
+def build_app(gateway: Gateway, public: Collection[str] = ()) -> SecurityHeaders:
+    """The application of one gateway; it follows the server for as long as it runs.
 
-    def __init__(self, app: Any) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-
-        async def guarded(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                headers = message["headers"] = [*message["headers"], *replies.SECURITY]
-                if not any(name == b"cache-control" for name, _ in headers):
-                    headers.append((b"cache-control", b"no-cache" if scope["method"] == "GET" else b"no-store"))
-            await send(message)
-
-        await self.app(scope, receive, guarded)
-
-
-def build_app(gateway: Gateway) -> SecurityHeaders:
-    """The application of one gateway; it follows the server for as long as it runs."""
+    public: what needs no key, where there are keys: metrics, status, docs.
+    """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -80,7 +61,8 @@ def build_app(gateway: Gateway) -> SecurityHeaders:
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _crash)
     openapi.describe(app)
-    return SecurityHeaders(app)  # around all, also around what answers a crash
+    inside = KeyGuard(app, gateway.keys, public) if gateway.keys else app
+    return SecurityHeaders(inside)  # around all, also around what answers a crash
 
 
 def _add_forwards(app: FastAPI, gateway: Gateway) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from slotwise.errors import SlotwiseError
 from slotwise.gateway.backend import MAX_BODY_BYTES, Backend
 from slotwise.gateway.catalog import ModelCard, model_card
+from slotwise.gateway.keys import Keys
 from slotwise.gateway.killers import Killers
 from slotwise.gateway.limits import MemoryBudget
 from slotwise.gateway.metrics import GatewayMetrics
@@ -52,6 +53,7 @@ class Gateway:
 
     backend: Backend
     options: GatewayOptions = field(default_factory=GatewayOptions)
+    keys: Keys | None = None
     draining: bool = False
     reachable: bool = False
     upstream: Upstream | None = None

@@ -51,8 +51,9 @@ class InferenceRequest:
         return self.deadline - time.monotonic()
 
     def read_head(self, scope: Scope) -> None:
-        """Path, headers, length and deadline. Raises Refused (400, 404, 413, 429)."""
-        self.sender = (scope.get("client") or ("",))[0]
+        """Path, headers, length and deadline. Raises Refused (400, 403, 404, 413, 429)."""
+        key = scope.get("slotwise.key")
+        self.sender = f"key {key.name}" if key else (scope.get("client") or ("",))[0]
         given = {name: value.decode("latin-1") for name, value in scope["headers"]}
         self.identity = replies.request_id(given.get(b"x-request-id")) or self.identity
         version, query = scope["path_params"].get("version", ""), scope["query_string"].decode("latin-1")
@@ -61,12 +62,14 @@ class InferenceRequest:
         self.target = f"/predictions/{self.model}" + (f"/{version}" if version else "") + (f"?{query}" if query else "")
         if b"x-deadline-ms" in given:
             self.deadline = min(self.deadline, _deadline(given[b"x-deadline-ms"]))
-        self.headers = {n.decode(): v for n, v in given.items() if n in _KEPT or n[:2] == b"x-" or n.startswith(SEQUENCE)}
+        self.headers = {n.decode(): v for n, v in given.items() if _passed_on(n)}
         self.headers["x-request-id"] = self.identity
         self.headers["x-deadline-ms"] = str(int((time.time() + self.left_s) * 1000))
         if b"content-length" in given:
             self.length = int(given[b"content-length"])
             self._refuse_if_large(self.length)
+        if key and self.gateway.keys:
+            self.gateway.keys.allow(key, self.model)
         self.gateway.killers.refuse_sender(self.sender)
         self.traffic.limit.refuse_if_full()
 
@@ -112,6 +115,10 @@ class InferenceRequest:
         """The body is not needed any more."""
         self.gateway.held.give(self.held_bytes)
         self.body, self.held_bytes = b"", 0
+
+
+def _passed_on(name: bytes) -> bool:
+    return name in _KEPT or (name[:2] == b"x-" and name != b"x-api-key") or name.startswith(SEQUENCE)
 
 
 def _deadline(given: str) -> float:

@@ -34,15 +34,18 @@ _DROPPED = {b"x-request-id", b"x-content-type-options", b"x-slotwise-sent"}
 
 
 class Refused(Exception):
-    """Answer `status` with the error JSON; `retry_after_s` becomes a Retry-After header."""
+    """Answer `status` with the error JSON; `retry_after_s` becomes a Retry-After header, `extra` are further ones."""
 
-    def __init__(self, status: int, message: str, retry_after_s: int = 0, close: bool = False) -> None:
+    def __init__(
+        self, status: int, message: str, retry_after_s: int = 0, close: bool = False, extra: Iterable[tuple[bytes, bytes]] = ()
+    ) -> None:
         super().__init__(message)
         self.status, self.message, self.retry_after_s, self.close = status, message, retry_after_s, close
+        self.extra = extra
 
     def headers(self) -> RawHeaders:
         """The headers that only this refusal has."""
-        found: RawHeaders = []
+        found: RawHeaders = [*self.extra]
         if self.retry_after_s:
             found.append((b"retry-after", str(self.retry_after_s).encode()))
         if self.close:
