@@ -40,8 +40,9 @@ def list_keys(file: File = Path("keys.json"), as_json: Json = False) -> None:
     """The keys by name: the models each may use, and how often."""
     from slotwise.gateway import keys
 
-    found = [{"name": key.name, "models": list(key.models), "requests_per_s": key.requests_per_s} for key in keys.read(file)]
-    rows = [[key["name"], ", ".join(key["models"]) or "all", key["requests_per_s"] or "any"] for key in found]
+    known = keys.read(file)
+    found = [{"name": key.name, "models": list(key.models), "requests_per_s": key.requests_per_s} for key in known]
+    rows: list[list[object]] = [[key.name, ", ".join(key.models) or "all", key.requests_per_s or "any"] for key in known]
     emit(found, as_json, lambda: table("", ["name", "models", "requests a second"], rows))
 
 

@@ -107,7 +107,7 @@ def live(request: pytest.FixtureRequest, store: Path, tmp_path_factory: pytest.T
 def gateway_before(live: Live, *options: str) -> Iterator[GatewayRecord]:
     """A gateway process in front of a running server."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SLOTWISE_HOME", str(live.record.state_dir.parent.parent))
+        patch.setenv("SLOTWISE_HOME", str(live.record.state_dir.parent))
         name = live.record.name
         record = process.start_detached(name, ["--name", name, "--port", "0", "--translation-port", "-1", *options])
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -73,8 +74,8 @@ def test_bodies_that_end_workers_cost_nobody_else_anything(live: Live, front: Ga
     file = live.record.state_dir / "deaths.txt"
     file.unlink(missing_ok=True)
     with live.registered("killers", max_batch_delay=20, initial_workers=WORKERS):
-        while httpx.get(f"{front.url}/ready/killers").status_code != 200:
-            pass
+        while "killers" not in {model["name"] for model in front.status()["models"] if model["ready_workers"]}:
+            time.sleep(0.2)
         storm = Storm(front.url, [b"exit 1", b"segfault 2"])
         asyncio.run(storm.run())
         metrics = httpx.get(f"{front.url}/metrics").text
