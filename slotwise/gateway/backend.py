@@ -10,6 +10,7 @@ from slotwise import project
 from slotwise.client.inference import auth_headers
 from slotwise.client.management import ManagementClient
 from slotwise.errors import SlotwiseError
+from slotwise.gateway.canary import RolloutRecord
 from slotwise.server.lifecycle import ServerRecord
 
 if TYPE_CHECKING:
@@ -25,12 +26,14 @@ class Backend:
     """How the gateway learns of its server. The functions may block; they run in threads.
 
     find: the server's record. models, auth, max_body_bytes: its models, the header with its token, its largest body.
+    rollout: what `slotwise rollout` wants.
     """
 
     find: Callable[[], ServerRecord | None]
     models: Callable[[ServerRecord], Sequence[LiveModel]]
     auth: Callable[[ServerRecord], Mapping[str, str]]
     max_body_bytes: Callable[[ServerRecord], int] = lambda record: MAX_BODY_BYTES
+    rollout: Callable[[], RolloutRecord | None] = lambda: None
 
 
 def described(client: ManagementClient) -> list[LiveModel]:
@@ -65,4 +68,4 @@ def server_backend(name: str) -> Backend:
         except SlotwiseError:
             return MAX_BODY_BYTES
 
-    return Backend(find, models, auth_headers, max_body_bytes)
+    return Backend(find, models, auth_headers, max_body_bytes, lambda: RolloutRecord.load(name))

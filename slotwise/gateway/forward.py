@@ -63,9 +63,16 @@ class Forward:
             await self._send(send, ask, status, headers, body, seconds)
 
     async def _answer(self, ask: InferenceRequest, receive: Receive) -> ServerAnswer:
-        """Wait for a place, then ask the server."""
+        """Ask the model, or the archive that a roll-out tries in its place."""
         ask.refuse_killer()
         ask.sent_at = time.monotonic()
+        canary = self.gateway.canary
+        if canary is None or canary.record.model != ask.model or ask.version:
+            return await self._ask(ask, receive)
+        return await canary.answer(ask, lambda either: self._ask(either, receive))
+
+    async def _ask(self, ask: InferenceRequest, receive: Receive) -> ServerAnswer:
+        """Wait for a place, then ask the server."""
         limit = ask.traffic.limit
         await limit.enter(ask.left_s, receive)
         try:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise.errors import SlotwiseError
 from slotwise.gateway.backend import MAX_BODY_BYTES, Backend
+from slotwise.gateway.canary import Canary, RolloutRecord
 from slotwise.gateway.catalog import ModelCard, model_card
 from slotwise.gateway.keys import Keys
 from slotwise.gateway.killers import Killers
@@ -57,6 +58,7 @@ class Gateway:
     draining: bool = False
     reachable: bool = False
     upstream: Upstream | None = None
+    canary: Canary | None = None
     max_body_bytes: int = MAX_BODY_BYTES
     models: dict[str, LiveModel] = field(default_factory=dict)
 
@@ -109,6 +111,7 @@ class Gateway:
             "draining": self.draining,
             "server": record
             and {"kind": record.kind, "profile": record.profile, "pid": record.pid, "reachable": self.reachable},
+            "rollout": self.canary.shown() if self.canary else None,
             "leaving": sum(old.in_flight for old in self._retired),
             "requests_per_s": self._rate(),
             "models": self.described(),
@@ -148,11 +151,21 @@ class Gateway:
     async def refresh(self, max_age_s: float) -> None:
         """Look at the server's record; ask the server for its models where the list is older than `max_age_s`."""
         async with self._lock:
-            record = await asyncio.to_thread(self.backend.find)
+            record, wanted = await asyncio.to_thread(lambda: (self.backend.find(), self.backend.rollout()))
+            self._follow_rollout(wanted)
             if record is not None and (self.upstream is None or record.run_id != self.upstream.record.run_id):
                 await self._switch(record)
             elif time.monotonic() - self._models_at >= max_age_s:
                 await self._read_models(record)
+
+    def _follow_rollout(self, wanted: RolloutRecord | None) -> None:
+        """Start, go on with, or end what `slotwise rollout` wants."""
+        if wanted is None:
+            self.canary = None
+        elif self.canary is None or (self.canary.record.pid, self.canary.record.new) != (wanted.pid, wanted.new):
+            self.canary = Canary(wanted)
+        else:
+            self.canary.follow(wanted)
 
     async def _switch(self, record: ServerRecord) -> None:
         """Send every new request to the server of `record`; close the old one's connections once they are idle."""

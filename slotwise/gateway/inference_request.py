@@ -7,7 +7,7 @@ import math
 import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slotwise.gateway import replies
@@ -20,6 +20,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}"  # of a model, and of a version
 
+PATH = "/predictions/"
 _KEPT = {b"content-type", b"accept", b"content-encoding"}
 _MODEL = re.compile(NAME).fullmatch
 _FORM = re.compile(rb"[A-Za-z0-9%+&=*._\-]+").fullmatch
@@ -34,6 +35,7 @@ class InferenceRequest:
     deadline: float
     identity: str = field(default_factory=replies.new_id)
     target: str = ""
+    version: str = ""
     headers: dict[str, str] = field(default_factory=dict)
     length: int | None = None
     body: bytes = b""
@@ -56,10 +58,11 @@ class InferenceRequest:
         self.sender = f"key {key.name}" if key else (scope.get("client") or ("",))[0]
         given = {name: value.decode("latin-1") for name, value in scope["headers"]}
         self.identity = replies.request_id(given.get(b"x-request-id")) or self.identity
-        version, query = scope["path_params"].get("version", ""), scope["query_string"].decode("latin-1")
+        self.version = version = scope["path_params"].get("version", "")
+        query = scope["query_string"].decode("latin-1")
         if not _MODEL(self.model) or (version and not _MODEL(version)):
             raise Refused(404, "there is no such model")
-        self.target = f"/predictions/{self.model}" + (f"/{version}" if version else "") + (f"?{query}" if query else "")
+        self.target = f"{PATH}{self.model}" + (f"/{version}" if version else "") + (f"?{query}" if query else "")
         if b"x-deadline-ms" in given:
             self.deadline = min(self.deadline, _deadline(given[b"x-deadline-ms"]))
         self.headers = {n.decode(): v for n, v in given.items() if _passed_on(n)}
@@ -82,6 +85,10 @@ class InferenceRequest:
             raise Refused(504, "the deadline passed before the body had arrived", close=True) from None
         if self.headers.get("content-type", "").startswith("application/x-www-form-urlencoded") and not _FORM(self.body):
             self.headers["content-type"] = "application/octet-stream"  # curl --data-binary says so of every file
+
+    def to_model(self, name: str) -> InferenceRequest:
+        """The same request to a model of another name."""
+        return replace(self, model=name, target=f"{PATH}{name}{self.target[len(PATH) + len(self.model) :]}")
 
     def refuse_killer(self) -> None:
         """Raise Refused (422) where this body has ended workers of the model."""

@@ -140,13 +140,8 @@ def serve(
     )
     shown = "127.0.0.1" if listen.host in ("0.0.0.0", "::") else listen.host
     url = f"{'https' if access.tls_cert else 'http'}://{shown}:{sockets[0].getsockname()[1]}"
-    record = GatewayRecord.of_this_process(
-        name,
-        url,
-        listen.drain_delay_s + finish_s,
-        keys.own if keys else "",
-        str(access.tls_cert.resolve()) if access.tls_cert else "",
-    )
+    drain_s, certificate = listen.drain_delay_s + finish_s, str(access.tls_cert.resolve()) if access.tls_cert else ""
+    record = GatewayRecord.of_this_process(name, url, drain_s, keys.own if keys else "", certificate)
 
     def is_up() -> None:
         record.save()
