@@ -6,7 +6,11 @@ upstream.py   one model server as the gateway sees it: its connections, its toke
 backend.py    how the gateway learns of its server
 gateway.py    the state of one gateway: the server in front of which it stands, and the models there
 inference_request.py  one request: its head and body, read within the limits
-forward.py    the hot path: the request to the server, the answer back, a second try
+forward.py    the hot path: the request to the server, the answer back
+traffic.py    the requests to one model: limits.py, hedging.py (when one is late), turns.py (who goes alone)
+race.py       the copies of one request; alone.py where a worker died of it; killers.py remembers the bodies
+canary.py     a share of the requests for another archive, both compared
+keys.py       who may ask; guard.py lets them in
 app.py        the routes; openapi.py their description; catalog.py what models take; metrics.py; static/ the page
 serve.py      the process: its ports, its drain on SIGTERM
 process.py    the process as others see it: its record, starting and stopping it
