@@ -51,30 +51,30 @@ async def outcome_of(attempt: Awaitable[ServerAnswer], turns: Turns, turn: Turn)
 
 async def tried_alone(race: Race) -> ServerAnswer:
     """The answer to a request that goes alone. Raises Refused: 500 where its worker dies again, 422, 502, 504."""
-    ask = race.ask
-    log.warning("%s %s goes alone: its worker died", ask.identity, ask.model)
-    ask.sent = "alone"
+    request = race.request
+    log.warning("%s %s goes alone: its worker died", request.identity, request.model)
+    request.sent = "alone"
     try:
-        async with asyncio.timeout(ask.left_s):
+        async with asyncio.timeout(request.left_s):
             return await _trials(race)
     except TimeoutError:
         raise Refused(504, "the deadline passed before it could be tried alone") from None
 
 
 async def _trials(race: Race) -> ServerAnswer:
-    ask = race.ask
+    request = race.request
     outcome: CopyResult | None = None
     for trial in range(1, TRIALS + 1):
         async with race.turns.alone(race.sent) as sure:
             answer = race.settled()  # of an earlier copy that was still on its way
             if answer is not None:
                 return answer
-            ask.refuse_killer()  # the same body may have been tried just before
+            request.refuse_killer()  # the same body may have been tried just before
             race.metrics.alone.labels(race.label).inc()
             outcome = await _one_trial(race)
             if isinstance(outcome, ServerAnswer) and outcome.worker_died:
                 if trial == TRIALS or (sure and (outcome.status != SIGKILLED or trial > 1)):
-                    raise _convicted(ask)  # before the next one goes
+                    raise _convicted(request)  # before the next one goes
                 continue
         if isinstance(outcome, ServerAnswer) and (outcome.good or outcome.status < 500):
             return outcome
@@ -82,10 +82,10 @@ async def _trials(race: Race) -> ServerAnswer:
     return given(outcome)
 
 
-def _convicted(ask: InferenceRequest) -> Refused:
+def _convicted(request: InferenceRequest) -> Refused:
     """What the request is answered that ended its worker again."""
-    ask.gateway.metrics.killers.labels(ask.label).inc()
-    ask.gateway.killers.remember(ask.model, ask.body, ask.sender)
+    request.gateway.metrics.killers.labels(request.label).inc()
+    request.gateway.killers.remember(request.model, request.body, request.sender)
     return Refused(500, "the worker ended on this request, and another one when it went alone")
 
 

@@ -101,18 +101,18 @@ class Canary:
             self._start_window()
         self.record = record
 
-    def chosen(self, ask: InferenceRequest) -> bool:
+    def chosen(self, request: InferenceRequest) -> bool:
         """Whether this request is one of the share: by a hash of its id, so that the share of a step keeps its own."""
-        return zlib.crc32(ask.identity.encode()) % 10_000 < self.record.percent * 100
+        return zlib.crc32(request.identity.encode()) % 10_000 < self.record.percent * 100
 
-    async def answer(self, ask: InferenceRequest, send: Ask) -> ServerAnswer:
+    async def answer(self, request: InferenceRequest, send: Ask) -> ServerAnswer:
         """Send a request to the archive it is for. Raises Refused."""
         self._turn_window()
-        if not self.chosen(ask):
-            return await self._timed(self._old, ask, send)
-        copy = ask.to_model(self.record.new)
+        if not self.chosen(request):
+            return await self._timed(self._old, request, send)
+        copy = request.to_model(self.record.new)
         if self.record.shadow:
-            answer = await self._timed(self._old, ask, send)
+            answer = await self._timed(self._old, request, send)
             self._shadow(copy, answer, send)
             return answer
         failure: ServerAnswer | Refused
@@ -120,20 +120,20 @@ class Canary:
             failure = await self._timed(self._new, copy, send)
         except Refused as refused:
             failure = refused
-        ask.sent = copy.sent
+        request.sent = copy.sent
         if failure.status >= 500:
-            answer = await send(ask)
+            answer = await send(request)
             if answer.good or answer.status != MISSING:  # the old archive may be gone already
-                ask.sent = "again"
+                request.sent = "again"
                 return answer
         if isinstance(failure, Refused):
             raise failure
         return failure
 
-    async def _timed(self, side: Side, ask: InferenceRequest, send: Ask) -> ServerAnswer:
+    async def _timed(self, side: Side, request: InferenceRequest, send: Ask) -> ServerAnswer:
         started = self._clock()
         try:
-            answer = await send(ask)
+            answer = await send(request)
         except Refused as refused:
             if refused.status >= 500:
                 side.count(self._clock() - started, error=True)

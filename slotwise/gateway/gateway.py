@@ -42,7 +42,7 @@ class GatewayOptions:
     """What can be set. `in_flight` 0: two batches for each worker; `queued` -1: one more batch for each worker."""
 
     timeout_s: float = 60.0
-    max_held_bytes: int = 256 * 2**20
+    max_body_memory_bytes: int = 256 * 2**20
     in_flight: int = 0
     queued: int = -1
     hedge: bool = True
@@ -64,7 +64,7 @@ class Gateway:
 
     def __post_init__(self) -> None:
         self.metrics = GatewayMetrics()
-        self.held = MemoryBudget(self.options.max_held_bytes)
+        self.body_memory = MemoryBudget(self.options.max_body_memory_bytes)
         self.killers = Killers()
         self._traffic: dict[str, ModelTraffic] = {}
         self._served: set[str] = set()  # the models that were ready at some time, and are registered

@@ -21,7 +21,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}"  # of a model, and of a version
 
 PATH = "/predictions/"
-_KEPT = {b"content-type", b"accept", b"content-encoding"}
+_PASSED_ON = {b"content-type", b"accept", b"content-encoding"}
 _MODEL = re.compile(NAME).fullmatch
 _FORM = re.compile(rb"[A-Za-z0-9%+&=*._\-]+").fullmatch
 
@@ -39,7 +39,7 @@ class InferenceRequest:
     headers: dict[str, str] = field(default_factory=dict)
     length: int | None = None
     body: bytes = b""
-    held_bytes: int = 0
+    body_memory_bytes: int = 0
     sent_at: float | None = None
     sender: str = ""  # whose request it is, where bodies end workers
     sent: str = ""  # how it was sent, where not plainly: hedged, alone
@@ -56,20 +56,20 @@ class InferenceRequest:
         """Path, headers, length and deadline. Raises Refused (400, 403, 404, 413, 429)."""
         key = scope.get("slotwise.key")
         self.sender = f"key {key.name}" if key else (scope.get("client") or ("",))[0]
-        given = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        self.identity = replies.request_id(given.get(b"x-request-id")) or self.identity
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        self.identity = replies.request_id(headers.get(b"x-request-id")) or self.identity
         self.version = version = scope["path_params"].get("version", "")
         query = scope["query_string"].decode("latin-1")
         if not _MODEL(self.model) or (version and not _MODEL(version)):
             raise Refused(404, "there is no such model")
         self.target = f"{PATH}{self.model}" + (f"/{version}" if version else "") + (f"?{query}" if query else "")
-        if b"x-deadline-ms" in given:
-            self.deadline = min(self.deadline, _deadline(given[b"x-deadline-ms"]))
-        self.headers = {n.decode(): v for n, v in given.items() if _passed_on(n)}
+        if b"x-deadline-ms" in headers:
+            self.deadline = min(self.deadline, _deadline(headers[b"x-deadline-ms"]))
+        self.headers = {n.decode(): v for n, v in headers.items() if _passed_on(n)}
         self.headers["x-request-id"] = self.identity
         self.headers["x-deadline-ms"] = str(int((time.time() + self.left_s) * 1000))
-        if b"content-length" in given:
-            self.length = int(given[b"content-length"])
+        if b"content-length" in headers:
+            self.length = int(headers[b"content-length"])
             self._refuse_if_large(self.length)
         if key and self.gateway.keys:
             self.gateway.keys.allow(key, self.model)
@@ -104,7 +104,7 @@ class InferenceRequest:
             chunk, more = message.get("body", b""), message.get("more_body", False)
             size += len(chunk)
             self._refuse_if_large(size)
-            self._hold(size)
+            self._take_memory(size)
             chunks.append(chunk)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
@@ -112,28 +112,28 @@ class InferenceRequest:
         if count > self.gateway.max_body_bytes:
             raise Refused(413, f"the body is over the limit of {self.gateway.max_body_bytes} bytes", close=True)
 
-    def _hold(self, count: int) -> None:
+    def _take_memory(self, count: int) -> None:
         """Account for `count` bytes in all."""
-        if count > self.held_bytes:
-            self.gateway.held.take(count - self.held_bytes)
-            self.held_bytes = count
+        if count > self.body_memory_bytes:
+            self.gateway.body_memory.take(count - self.body_memory_bytes)
+            self.body_memory_bytes = count
 
-    def let_go(self) -> None:
+    def release_body(self) -> None:
         """The body is not needed any more."""
-        self.gateway.held.give(self.held_bytes)
-        self.body, self.held_bytes = b"", 0
+        self.gateway.body_memory.give_back(self.body_memory_bytes)
+        self.body, self.body_memory_bytes = b"", 0
 
 
 def _passed_on(name: bytes) -> bool:
-    return name in _KEPT or (name[:2] == b"x-" and name != b"x-api-key") or name.startswith(SEQUENCE)
+    return name in _PASSED_ON or (name[:2] == b"x-" and name != b"x-api-key") or name.startswith(SEQUENCE)
 
 
-def _deadline(given: str) -> float:
+def _deadline(text: str) -> float:
     """A client's x-deadline-ms (Unix time) on time.monotonic's clock."""
     try:
-        wanted_s = float(given) / 1000
+        unix_s = float(text) / 1000
     except ValueError:
-        wanted_s = math.nan
-    if not math.isfinite(wanted_s):
+        unix_s = math.nan
+    if not math.isfinite(unix_s):
         raise Refused(400, "x-deadline-ms must be a Unix time in milliseconds")
-    return time.monotonic() + (wanted_s - time.time())
+    return time.monotonic() + (unix_s - time.time())

@@ -101,6 +101,6 @@ class MemoryBudget:
             raise Refused(429, "too many large requests at once, try again later", retry_after_s=1, close=True)
         self.now_bytes += count
 
-    def give(self, count: int) -> None:
+    def give_back(self, count: int) -> None:
         """Bodies of `count` bytes are gone."""
         self.now_bytes -= count

@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING
 
 from slotwise.gateway.alone import Attempt, CopyResult, given, outcome_of, tried_alone
-from slotwise.gateway.hedging import COPIES
+from slotwise.gateway.hedging import COPIES_MAX
 from slotwise.gateway.replies import Refused
 from slotwise.gateway.turns import Turn
 from slotwise.gateway.upstream import ServerAnswer
@@ -38,15 +38,15 @@ class Race:
     attempt(fresh): send one copy, on a new connection where `fresh`. Raises ConnectionBroken, or Refused (502, 504).
     """
 
-    def __init__(self, ask: InferenceRequest, attempt: Attempt) -> None:
-        self.ask, self.attempt = ask, attempt
-        self.metrics, self.label = ask.gateway.metrics, ask.label
-        self.hedging, self.turns = ask.traffic.hedging, ask.traffic.turns
+    def __init__(self, request: InferenceRequest, attempt: Attempt) -> None:
+        self.request, self.attempt = request, attempt
+        self.metrics, self.label = request.gateway.metrics, request.label
+        self.hedging, self.turns = request.traffic.hedging, request.traffic.turns
         self.pending: set[Copy] = set()
         self.hedges: set[Copy] = set()
         self.sent: list[Turn] = []  # of every copy, once it is on its way
         self.tried_twice = False
-        self.resting = False  # the server said 503: nothing is sent before the second try
+        self.pausing = False  # the server said 503: nothing is sent before the second try
         self.killed = False  # a copy was answered with its worker's death
         self.failure: ServerAnswer | Refused | None = None
 
@@ -65,17 +65,17 @@ class Race:
 
     async def _first_good(self) -> ServerAnswer | None:
         """The first good answer; None when every copy has failed, or a worker died of one."""
-        pause_s = self.hedging.late_s
+        wait_s = self.hedging.late_s
         while self.pending and not self.killed:
-            hedge = self.hedging.enabled and len(self.hedges) < COPIES - 1
+            may_hedge = self.hedging.enabled and len(self.hedges) < COPIES_MAX - 1
             done, self.pending = await asyncio.wait(
-                self.pending, timeout=pause_s if hedge else None, return_when=asyncio.FIRST_COMPLETED
+                self.pending, timeout=wait_s if may_hedge else None, return_when=asyncio.FIRST_COMPLETED
             )
             answer = self._good(done)
             if answer is not None:
                 return answer
             if not done and self._hedge():
-                pause_s *= 2
+                wait_s *= 2
         return None
 
     def settled(self) -> ServerAnswer | None:
@@ -87,33 +87,33 @@ class Race:
     def _good(self, done: set[Copy]) -> ServerAnswer | None:
         """The good answer among these copies; what failed is remembered."""
         for copy in done:
-            outcome = copy.result()
-            if isinstance(outcome, ServerAnswer) and outcome.good:
+            result = copy.result()
+            if isinstance(result, ServerAnswer) and result.good:
                 if copy in self.hedges:
-                    self.metrics.hedge_won(self.label, self.ask.left_s)
-                return outcome
-            self._failed(outcome)
+                    self.metrics.hedge_won(self.label, self.request.left_s)
+                return result
+            self._copy_failed(result)
         return None
 
     def _send(self, fresh: bool, after_s: float = 0.0, late: bool = False) -> Copy:
-        copy = asyncio.create_task(self._copy(fresh, after_s, late))
+        copy = asyncio.create_task(self._run_copy(fresh, after_s, late))
         self.pending.add(copy)
         return copy
 
-    async def _copy(self, fresh: bool, after_s: float, late: bool) -> CopyResult:
+    async def _run_copy(self, fresh: bool, after_s: float, late: bool) -> CopyResult:
         """What became of one copy, sent after a pause of `after_s`."""
         if after_s:
-            self.resting = True
+            self.pausing = True
             await asyncio.sleep(after_s)
-            self.resting = False
+            self.pausing = False
         try:
             turn = await self._enter(late)
         except Refused as refused:
             return refused
-        outcome = await outcome_of(self.attempt(fresh), self.turns, turn)
-        if isinstance(outcome, ServerAnswer) and outcome.good:
-            self.hedging.answered(time.monotonic() - turn.sent_at)
-        return outcome
+        result = await outcome_of(self.attempt(fresh), self.turns, turn)
+        if isinstance(result, ServerAnswer) and result.good:
+            self.hedging.record_answer(time.monotonic() - turn.sent_at)
+        return result
 
     async def _enter(self, late: bool) -> Turn:
         """Wait until no request goes alone. Raises Refused (422, 504): what went alone may have had the same body."""
@@ -121,41 +121,41 @@ class Race:
             turn = self.turns.enter()
         else:
             try:
-                async with asyncio.timeout(self.ask.left_s):
+                async with asyncio.timeout(self.request.left_s):
                     await self.turns.opened(late)
             except TimeoutError:
                 raise Refused(504, "the deadline passed while other requests were tried alone") from None
-            self.ask.refuse_killer()
+            self.request.refuse_killer()
             turn = self.turns.enter()
         self.sent.append(turn)
         return turn
 
-    def _failed(self, outcome: CopyResult) -> None:
+    def _copy_failed(self, result: CopyResult) -> None:
         """Remember what the client gets when nothing better comes; the first failure of the server starts the second try."""
-        if isinstance(outcome, ServerAnswer) or (isinstance(outcome, Refused) and not isinstance(self.failure, ServerAnswer)):
-            self.failure = outcome
-        self.killed = self.killed or (isinstance(outcome, ServerAnswer) and outcome.worker_died)
-        final = isinstance(outcome, Refused) or (isinstance(outcome, ServerAnswer) and outcome.status < 500)
+        if isinstance(result, ServerAnswer) or (isinstance(result, Refused) and not isinstance(self.failure, ServerAnswer)):
+            self.failure = result
+        self.killed = self.killed or (isinstance(result, ServerAnswer) and result.worker_died)
+        final = isinstance(result, Refused) or (isinstance(result, ServerAnswer) and result.status < 500)
         if self.tried_twice or self.killed or final:
             return
-        busy = isinstance(outcome, ServerAnswer) and outcome.status == BUSY
-        if busy and self.ask.left_s <= BUSY_PAUSE_S:
+        busy = isinstance(result, ServerAnswer) and result.status == BUSY
+        if busy and self.request.left_s <= BUSY_PAUSE_S:
             return
         self.tried_twice = True
         self.metrics.retries.labels(self.label).inc()
-        reason = outcome.status if isinstance(outcome, ServerAnswer) else outcome
-        log.warning("%s %s retried: %s", self.ask.identity, self.ask.model, reason)
+        reason = result.status if isinstance(result, ServerAnswer) else result
+        log.warning("%s %s retried: %s", self.request.identity, self.request.model, reason)
         self._send(fresh=True, after_s=BUSY_PAUSE_S if busy else 0.0)
 
     def _hedge(self) -> bool:
         """Send a further copy of what seems to be lost, within the budget: others have overtaken it, or nothing moves."""
-        if self.resting or not self.sent:
+        if self.pausing or not self.sent:
             return False
         lost = self.turns.overtaken(self.sent[0]) or self.turns.standing_still(self.sent[0], self.hedging.late_s)
-        if not lost or not self.hedging.take():
+        if not lost or not self.hedging.take_from_budget():
             return False
         self.hedges.add(self._send(fresh=True, late=True))
-        self.ask.sent = "hedged"
+        self.request.sent = "hedged"
         self.metrics.hedges.labels(self.label).inc()
-        log.info("%s %s hedged: no answer yet", self.ask.identity, self.ask.model)
+        log.info("%s %s hedged: no answer yet", self.request.identity, self.request.model)
         return True
