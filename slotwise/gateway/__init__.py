@@ -1,4 +1,4 @@
-"""The front of a model server: REST contracts, a page, load shedding, retries, and profile swaps without a lost request.
+"""The gateway in front of a model server: REST, a page, load shedding, second tries, and swaps without a lost request.
 
 replies.py    what leaves the gateway: answers, error JSON, headers
 limits.py     a concurrency limit with a short queue for each model, and a budget for bodies held in memory

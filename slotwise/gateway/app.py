@@ -1,4 +1,4 @@
-"""The routes. Requests to models take the short way through `Forward`; everything else is ordinary FastAPI."""
+"""The gateway's routes. Requests to models go through `Forward` for speed; everything else is ordinary FastAPI."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def build_app(gateway: Gateway, public: Collection[str] = ()) -> SecurityHeaders
 
 
 def _add_forwards(app: FastAPI, gateway: Gateway) -> None:
-    by_path, both = Forward(gateway), ["POST", "PUT"]
+    by_path = Forward(gateway)
     for path in ("/predictions/{model}", "/predictions/{model}/{version}", "/classify/{model}"):
-        app.router.routes.append(Route(path, by_path, methods=both, include_in_schema=False))
+        app.router.routes.append(Route(path, by_path, methods=["POST", "PUT"], include_in_schema=False))
     for path, model in (("/caption", "captions"), ("/translation", "translation")):
         app.router.routes.append(Route(path, Forward(gateway, model), methods=["POST"], include_in_schema=False))
 
@@ -79,7 +79,9 @@ def _add_state(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/models", summary="The models that the server has, and what each takes")
     async def models() -> dict[str, Any]:
         await gateway.refresh(FRESH_S)
-        return {"models": [{**model, **_shown(model["name"], gateway.card(model["name"]))} for model in gateway.described()]}
+        return {
+            "models": [{**model, **_card_json(model["name"], gateway.card(model["name"]))} for model in gateway.described()]
+        }
 
     @app.get("/status", summary="The server, its models' workers and batch settings, and what is in flight")
     async def status() -> dict[str, Any]:
@@ -126,10 +128,10 @@ def _add_state(app: FastAPI, gateway: Gateway) -> None:
         return Response(answer.body, answer.status, media_type="text/plain; version=0.0.4")
 
 
-def _shown(name: str, found: ModelCard) -> dict[str, Any]:
+def _card_json(name: str, card: ModelCard) -> dict[str, Any]:
     """A model's card as the page reads it."""
-    examples = [f"/examples/{quote(name)}/{quote(example)}" for example in found.examples]
-    return {**{key: getattr(found, key) for key in ("description", "takes", "draw", "side", "languages")}, "examples": examples}
+    examples = [f"/examples/{quote(name)}/{quote(example)}" for example in card.examples]
+    return {**{key: getattr(card, key) for key in ("description", "takes", "draw", "side", "languages")}, "examples": examples}
 
 
 def _add_pages(app: FastAPI, gateway: Gateway) -> None:
@@ -163,7 +165,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 async def _crash(request: Request, _: Exception) -> Response:
-    """The client gets a sentence, the log its request id; uvicorn writes the trace below it."""
+    """Answer 500, and log the request id; uvicorn writes the trace below it."""
     answer = await _http_error(request, HTTPException(500, replies.CRASH))
     log.error("%s %s", answer.headers["x-request-id"], request.url.path)
     return answer

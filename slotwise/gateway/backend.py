@@ -49,7 +49,7 @@ def described(client: ManagementClient) -> list[LiveModel]:
 
 
 def server_backend(name: str) -> Backend:
-    """The server called `name`, as `slotwise serve` started it."""
+    """The backend of the server called `name`, as `slotwise serve` started it."""
     clients: dict[str, ManagementClient] = {}
 
     def find() -> ServerRecord | None:

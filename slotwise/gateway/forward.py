@@ -1,7 +1,7 @@
-"""The hot path: a request in, the server's answer out.
+"""Forward a request to the model server, and its answer back: the hot path.
 
-Inference is idempotent and the body stays in memory until it is answered. So what breaks is tried once more, and what is
-late is asked for again beside the first, within the deadline (race.py). A slot's own error is an answer like any other.
+A request may be sent again: inference is idempotent, and the body stays in memory until it is answered. So a failed copy is
+tried once more, and a late one gets a second copy beside it, within the deadline (race.py). A slot's own error is an answer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger("slotwise.gateway")
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-CLIENT_GONE = 499  # nobody sees it but the log and the metrics
+CLIENT_GONE = 499  # for the log and the metrics; nobody is there to get it
 
 
 class Forward:
@@ -140,9 +140,9 @@ def _reply(answer: ServerAnswer, request: InferenceRequest) -> tuple[int, RawHea
 
 
 def _number(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> float:
-    """A header as a number, 0 where it is missing or is none."""
-    for found, value in headers:
-        if found == name:
+    """A header as a number; 0 where it is missing or no number."""
+    for header, value in headers:
+        if header == name:
             try:
                 return float(value)
             except ValueError:

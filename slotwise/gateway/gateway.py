@@ -1,7 +1,7 @@
-"""The state of one gateway: the server it stands in front of, the models there, and their limits.
+"""Keep the state of one gateway: its server, the models there, and their limits.
 
-The server is found by the record that `slotwise serve` and `slotwise apply` write. When the record names another
-server, the next request goes there; what is in flight at the old one is answered by the old one.
+`slotwise serve` and `slotwise apply` write a record of the server. When the record names another server, the next request
+goes there; the old server answers what is in flight at it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RATE_OVER_S = 10.0
 
 @dataclass(frozen=True)
 class GatewayOptions:
-    """What can be set. `in_flight` 0: two batches for each worker; `queued` -1: one more batch for each worker."""
+    """The gateway's options. in_flight 0: two batches for each worker; queued -1: one more batch for each worker."""
 
     timeout_s: float = 60.0
     max_body_memory_bytes: int = 256 * 2**20
@@ -50,7 +50,7 @@ class GatewayOptions:
 
 @dataclass
 class Gateway:
-    """One front. `draining` is set on SIGTERM: readiness is off, requests are still answered."""
+    """One gateway. draining: SIGTERM has come; it is not ready any more, but still answers requests."""
 
     backend: Backend
     options: GatewayOptions = field(default_factory=GatewayOptions)
@@ -76,7 +76,7 @@ class Gateway:
         self._samples: deque[tuple[float, int]] = deque()
         self._add_traffic(OTHER, hedge=False)  # an unknown model may have side effects
 
-    # What the hot path asks.
+    # For the hot path.
 
     def label(self, model: str) -> str:
         """The model's name where the server has it, else "other": a stranger's names must not fill the memory."""
@@ -86,7 +86,7 @@ class Gateway:
         """The traffic that a request to `model` is part of."""
         return self._traffic[self.label(model)]
 
-    # What it shows.
+    # For the page, the API and the metrics.
 
     def ready(self) -> bool:
         """Whether it can serve what it did before: a model that was never ready is not waited for."""
@@ -133,7 +133,7 @@ class Gateway:
         then, answered = self._samples[0]
         return round((self.metrics.answered - answered) / max(now - then, WATCH_S), 1)
 
-    # How it keeps itself up to date.
+    # Following the server.
 
     async def watch(self) -> None:
         """Follow the server's record and its models for ever."""
@@ -170,7 +170,7 @@ class Gateway:
     async def _switch(self, record: ServerRecord) -> None:
         """Send every new request to the server of `record`; close the old one's connections once they are idle."""
         new = Upstream(record, self.backend.auth)
-        old, first = self.upstream, self.upstream is None
+        old = self.upstream
         try:
             await new.renew_token(new.token)
         except SlotwiseError as error:
@@ -179,9 +179,8 @@ class Gateway:
         self.max_body_bytes = await asyncio.to_thread(self.backend.max_body_bytes, record)
         self.upstream = new
         log.info("now in front of %s (profile %s) at %s", record.kind, record.profile, record.inference_url)
-        if not first:
-            self.metrics.swaps.inc()
         if old is not None:
+            self.metrics.swaps.inc()
             self._retired.add(old)
             task = asyncio.create_task(self._retire(old))
             self._closing.add(task)
@@ -241,5 +240,5 @@ class Gateway:
 
 def _settings(model: LiveModel) -> dict[str, Any]:
     keys = ("name", "version", "batch_size", "max_batch_delay", "profile", "engine", "precision")
-    shown = {key: getattr(model, key) for key in keys}
-    return {**shown, "workers": len(model.workers), "ready_workers": model.ready_workers}
+    settings = {key: getattr(model, key) for key in keys}
+    return {**settings, "workers": len(model.workers), "ready_workers": model.ready_workers}

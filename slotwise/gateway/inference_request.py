@@ -1,4 +1,4 @@
-"""One request as it arrives: who asks which model what, until when. What can be refused is refused here."""
+"""Read one request to a model: its head and its body, within the limits. What can be refused early is refused here."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ _FORM = re.compile(rb"[A-Za-z0-9%+&=*._\-]+").fullmatch
 
 @dataclass
 class InferenceRequest:
-    """A request to a model. `deadline` and `sent_at` (its body had arrived) are on time.monotonic's clock."""
+    """A request to a model. target: path and query for the server. length: the content-length, None where it is not given.
+
+    deadline, sent_at (when it began to wait for a place): on time.monotonic's clock. body_memory_bytes: taken for the body.
+    """
 
     gateway: Gateway
     model: str
@@ -77,14 +80,14 @@ class InferenceRequest:
         self.traffic.limit.refuse_if_full()
 
     async def read_body(self, receive: Receive) -> None:
-        """The whole body, in time and never more than the limits allow. Raises Refused (413, 429, 504) or ClientGone."""
+        """Read the whole body, before the deadline and within the limits. Raises Refused (413, 429, 504) or ClientGone."""
         try:
             async with asyncio.timeout(max(self.left_s, 0)):
                 self.body = await self._read(receive)
         except TimeoutError:
             raise Refused(504, "the deadline passed before the body had arrived", close=True) from None
         if self.headers.get("content-type", "").startswith("application/x-www-form-urlencoded") and not _FORM(self.body):
-            self.headers["content-type"] = "application/octet-stream"  # curl --data-binary says so of every file
+            self.headers["content-type"] = "application/octet-stream"  # curl --data-binary gives every file the type of a form
 
     def to_model(self, name: str) -> InferenceRequest:
         """The same request to a model of another name."""

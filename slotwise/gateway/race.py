@@ -1,4 +1,4 @@
-"""Send copies of one request until the first good answer.
+"""Send copies of one request until the first good answer comes. A slot's own error counts as one: the handler has answered.
 
 There is one copy, unless something goes wrong. A copy that breaks, or that the server and not a slot answers with 5xx, is
 followed by another one, once: the second try. While an answer is late, further copies are sent on connections of their
@@ -33,7 +33,7 @@ Copy = asyncio.Task[CopyResult]
 
 
 class Race:
-    """The copies of one request.
+    """The copies of one request, and which of them are still under way (`pending`).
 
     attempt(fresh): send one copy, on a new connection where `fresh`. Raises ConnectionBroken, or Refused (502, 504).
     """
@@ -141,6 +141,16 @@ class Race:
         busy = isinstance(result, ServerAnswer) and result.status == BUSY
         if busy and self.request.left_s <= BUSY_PAUSE_S:
             return
+        if isinstance(result, ConnectionBroken):
+            self._try_again(result, after_s=0.0)
+        elif result.status == BUSY:
+            if self.request.left_s > BUSY_PAUSE_S:
+                self._try_again(result.status, after_s=BUSY_PAUSE_S)
+        elif result.status >= 500:
+            self._try_again(result.status, after_s=0.0)
+
+    def _try_again(self, reason: ConnectionBroken | int, after_s: float) -> None:
+        """Send the second try after a pause; `reason` is for the log."""
         self.tried_twice = True
         self.metrics.retries.labels(self.label).inc()
         reason = result.status if isinstance(result, ServerAnswer) else result
@@ -159,3 +169,8 @@ class Race:
         self.metrics.hedges.labels(self.label).inc()
         log.info("%s %s hedged: no answer yet", self.request.identity, self.request.model)
         return True
+
+
+def _is_good(answer: ServerAnswer) -> bool:
+    """Whether the client gets this answer: it succeeded, or a slot gave it."""
+    return answer.status < 400 or answer.from_slot
