@@ -33,7 +33,7 @@ Answers = dict[int | str, dict[str, Any]]
 
 
 def build_app(gateway: Gateway, public: Collection[str] = ()) -> SecurityHeaders:
-    """The application of one gateway; it follows the server for as long as it runs.
+    """The application of one gateway. While it runs, the gateway follows its server.
 
     public: what needs no key, where there are keys: metrics, status, docs.
     """
@@ -62,7 +62,7 @@ def build_app(gateway: Gateway, public: Collection[str] = ()) -> SecurityHeaders
     app.add_exception_handler(Exception, _crash)
     openapi.describe(app)
     inside = KeyGuard(app, gateway.keys, public) if gateway.keys else app
-    return SecurityHeaders(inside)  # around all, also around what answers a crash
+    return SecurityHeaders(inside)  # outermost, so that the answer to a crash has them, too
 
 
 def _add_forwards(app: FastAPI, gateway: Gateway) -> None:

@@ -25,7 +25,8 @@ MANAGEMENT_S = 3.0  # a server that describes its models no faster is as good as
 class Backend:
     """How the gateway learns of its server. The functions may block; they run in threads.
 
-    find: the server's record. models, auth, max_body_bytes: its models, the header with its token, its largest body.
+    find: the server's record; None where there is none. models: its models. auth: the header with its token.
+    max_body_bytes: the largest body that it takes.
     rollout: what `slotwise rollout` wants.
     """
 

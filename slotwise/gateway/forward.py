@@ -81,7 +81,7 @@ class Forward:
             limit.leave()
 
     async def _attempt(self, request: InferenceRequest, fresh: bool) -> ServerAnswer:
-        """Send the request once. Raises Broken where the connection failed, Refused (502, 504)."""
+        """Send the request once. Raises ConnectionBroken where the connection failed, Refused (502, 504)."""
         upstream = self.gateway.upstream
         if upstream is None:
             raise Refused(502, "no model server is running")
@@ -103,11 +103,11 @@ class Forward:
             raise Refused(504, "the deadline has passed")
         token = upstream.token
         answer = await upstream.send(request.target, request.headers, request.body, request.left_s, fresh)
-        refused = answer.status in (400, 401, 403) and not answer.from_slot and b"oken" in answer.body
-        if refused:
+        token_refused = answer.status in (400, 401, 403) and not answer.from_slot and b"oken" in answer.body
+        if token_refused:
             async with asyncio.timeout(request.left_s):
                 await upstream.renew_token(token)
-        if refused and upstream.token != token:  # perhaps by another request that was refused beside this one
+        if token_refused and upstream.token != token:  # perhaps by another request that was refused beside this one
             return await upstream.send(request.target, request.headers, request.body, request.left_s, fresh)
         return answer
 

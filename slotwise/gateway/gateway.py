@@ -122,7 +122,7 @@ class Gateway:
         return [{**_settings(model), **self._traffic[name].shown()} for name, model in sorted(self.models.items())]
 
     def card(self, model: str) -> ModelCard:
-        """What a model takes; a model that the server does not have takes nothing."""
+        """What a model takes; the empty card for a model that the server does not have."""
         return self._cards.get(model, ModelCard())
 
     def _rate(self) -> float:

@@ -56,7 +56,7 @@ class GatewayRecord(ProcessRecord):
             headers = {"authorization": f"Bearer {self.key}"} if self.key else {}
             answer = httpx.get(f"{self.url}/status", headers=headers, timeout=10, trust_env=False, verify=self._trusted())
             answer.raise_for_status()
-            found: dict[str, Any] = answer.json()
+            status: dict[str, Any] = answer.json()
         except (httpx.HTTPError, OSError, ValueError) as error:
             raise SlotwiseError(f"the gateway at {self.url} does not answer: {error}") from error
         return status

@@ -1,11 +1,14 @@
 """Send copies of one request until the first good answer comes. A slot's own error counts as one: the handler has answered.
 
-There is one copy, unless something goes wrong. A copy that breaks, or that the server and not a slot answers with 5xx, is
-followed by another one, once: the second try. While an answer is late, further copies are sent on connections of their
-own: hedges. The first good answer wins, and the other copies are dropped. All share the request's deadline.
+At first there is one copy. Two things make the race send another one:
 
-A worker's death is another matter. The servers answer with it whatever the dead worker had in hand, so the request may be
-what ended it: no further copy is sent, and it goes alone (alone.py).
+the second try   a copy fails: its connection breaks, or the server itself answers 5xx. Once a request, in place of that copy.
+a hedge          no answer comes in time. Beside the copies under way, on a connection of its own, within a budget (hedging.py).
+
+The first good answer wins, and the other copies are dropped. All copies share the request's deadline.
+
+Where a worker dies, the servers answer so to every request that it had in hand. One of them may have ended it, so no further
+copy of any of them is sent: each goes alone (alone.py).
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from slotwise.gateway.alone import Attempt, CopyResult, given, outcome_of, tried
 from slotwise.gateway.hedging import COPIES_MAX
 from slotwise.gateway.replies import Refused
 from slotwise.gateway.turns import Turn
-from slotwise.gateway.upstream import ServerAnswer
+from slotwise.gateway.upstream import ConnectionBroken, ServerAnswer
 
 if TYPE_CHECKING:
     from slotwise.gateway.inference_request import InferenceRequest
@@ -135,11 +138,7 @@ class Race:
         if isinstance(result, ServerAnswer) or (isinstance(result, Refused) and not isinstance(self.failure, ServerAnswer)):
             self.failure = result
         self.killed = self.killed or (isinstance(result, ServerAnswer) and result.worker_died)
-        final = isinstance(result, Refused) or (isinstance(result, ServerAnswer) and result.status < 500)
-        if self.tried_twice or self.killed or final:
-            return
-        busy = isinstance(result, ServerAnswer) and result.status == BUSY
-        if busy and self.request.left_s <= BUSY_PAUSE_S:
+        if self.tried_twice or self.killed or isinstance(result, Refused):
             return
         if isinstance(result, ConnectionBroken):
             self._try_again(result, after_s=0.0)
@@ -153,9 +152,8 @@ class Race:
         """Send the second try after a pause; `reason` is for the log."""
         self.tried_twice = True
         self.metrics.retries.labels(self.label).inc()
-        reason = result.status if isinstance(result, ServerAnswer) else result
         log.warning("%s %s retried: %s", self.request.identity, self.request.model, reason)
-        self._send(fresh=True, after_s=BUSY_PAUSE_S if busy else 0.0)
+        self._send(fresh=True, after_s=after_s)
 
     def _hedge(self) -> bool:
         """Send a further copy of what seems to be lost, within the budget: others have overtaken it, or nothing moves."""
@@ -169,8 +167,3 @@ class Race:
         self.metrics.hedges.labels(self.label).inc()
         log.info("%s %s hedged: no answer yet", self.request.identity, self.request.model)
         return True
-
-
-def _is_good(answer: ServerAnswer) -> bool:
-    """Whether the client gets this answer: it succeeded, or a slot gave it."""
-    return answer.status < 400 or answer.from_slot

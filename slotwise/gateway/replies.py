@@ -45,7 +45,7 @@ class Refused(Exception):
 
     def headers(self) -> RawHeaders:
         """The headers that only this refusal has."""
-        found: RawHeaders = [*self.extra]
+        headers: RawHeaders = [*self.extra]
         if self.retry_after_s:
             headers.append((b"retry-after", str(self.retry_after_s).encode()))
         if self.close:
