@@ -23,7 +23,7 @@ from slotwise.archive import onnx_graph
 from slotwise.archive.make_script import check_fit, run_make_script
 from slotwise.archive.packaging import DIGESTS, MANIFEST, pack
 from slotwise.archive.trial import run_every_form
-from slotwise.archive.zip_safety import check_entries
+from slotwise.archive.zip_safety import check_entries, read_small
 from slotwise.errors import SlotwiseError
 from slotwise.interrupts import held
 from slotwise.model_spec import load_spec
@@ -168,6 +168,7 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(source, "sha256").hexdigest()
 
 
+MANIFEST_BYTES = 16 << 20  # of ours the largest: a digest for each of ten thousand files
 REBUILD = "it was changed after it was built: do not serve it; build it again or get a fresh copy"
 
 
@@ -186,7 +187,7 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
 
 def _json(path: Path, source: zipfile.ZipFile, name: str) -> dict[str, Any]:
     try:
-        data = json.loads(source.read(name))
+        data = json.loads(read_small(source, name, MANIFEST_BYTES))
     except (ValueError, RecursionError) as error:
         raise SlotwiseError(f"{path.name}: {name} is not JSON", REBUILD) from error
     if not isinstance(data, dict):

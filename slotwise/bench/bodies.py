@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from slotwise.archive.zip_safety import read_small
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import load_spec
 from slotwise.project import model_folder, model_store
 
+MAX_EXAMPLES, MAX_EXAMPLE_BYTES = 100, 32 << 20  # of an archive
 BODY_FIELD = "body"  # the form field in which both servers' front ends hand a plain HTTP body to a worker
 
 
@@ -65,8 +67,11 @@ def examples(model: str) -> list[RequestBody]:
 def _from_archive(archive: Path) -> list[RequestBody]:
     try:
         with zipfile.ZipFile(archive) as mar:
-            names = sorted(name for name in mar.namelist() if name.startswith("examples/"))
-            return [RequestBody(mar.read(name), content_type(name), name=Path(name).name) for name in names]
+            names = sorted(name for name in mar.namelist() if name.startswith("examples/"))[:MAX_EXAMPLES]
+            return [
+                RequestBody(read_small(mar, name, MAX_EXAMPLE_BYTES), content_type(name), name=Path(name).name)
+                for name in names
+            ]
     except (OSError, zipfile.BadZipFile) as error:
         raise SlotwiseError(f"{archive} cannot be read: {error}", "`slotwise build MODEL` makes an archive") from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -82,7 +83,8 @@ def _target(model: str, url: str | None, name: str) -> Target:
     from slotwise.server.record import need
 
     if url:
-        return Target(url, {})
+        key = os.environ.get("SLOTWISE_KEY")  # not an option: everybody can read a command line
+        return Target(url, {"authorization": f"Bearer {key}"} if key else {})
     record = need(name)
     return Target(f"{record.inference_url}/predictions/{model}", auth_headers(record))
 

@@ -35,8 +35,9 @@ class ProcessRecord:
         return self.started is not None and start_time(self.pid) == self.started
 
     def write(self, file: Path) -> None:
-        """Write the record as JSON, in one step."""
+        """Write the record as JSON, in one step; nobody else can read it."""
         partial = file.with_suffix(".json.partial")
+        partial.touch(mode=0o600)
         partial.write_text(json.dumps(asdict(self), indent=2, default=str), "utf-8")
         partial.replace(file)
 

@@ -140,7 +140,9 @@ function showExamples(model) {
     const name = decodeURIComponent(url.split("/").pop());
     const use = async () => (asFiles ? sendFiles([await exampleFile(url)]) : fill(await (await exampleFile(url)).text()));
     if (model.takes !== "picture") return make("button", { type: "button", className: "words", onclick: use }, name);
-    const picture = make("img", { src: url, alt: "" });
+    const picture = make("img", { alt: "" });
+    if (api.hasKey()) api.example(url).then((blob) => { picture.src = URL.createObjectURL(blob); });
+    else picture.src = url;
     picture.onload = () => picture.classList.toggle("small-picture", picture.naturalWidth < 64);
     return make("button", { type: "button", onclick: use, title: name, ariaLabel: `Ask about the example ${name}` }, picture);
   }));
@@ -204,6 +206,19 @@ function wireTheme() {
   label();
 }
 
+function wireKey() {
+  byId("lock").onclick = () => {
+    byId("key-form").hidden = false;
+    byId("key").focus();
+  };
+  byId("key-form").onsubmit = (event) => {
+    event.preventDefault();
+    api.useKey(byId("key").value);
+    byId("key").value = "";
+    document.dispatchEvent(new Event("key"));
+  };
+}
+
 const sheet = paper(byId("paper"), () => sendDrawing(sheet));
 byId("send-drawing").onclick = () => sendDrawing(sheet);
 byId("clear-drawing").onclick = () => sheet.clear();
@@ -221,4 +236,5 @@ byId("clear").onclick = () => {
 };
 wireFiles();
 wireTheme();
+wireKey();
 await follow(load);
