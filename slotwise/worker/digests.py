@@ -19,8 +19,10 @@ class DigestError(ValueError):
     """The extracted archive is not what was built. (TorchServe would log a RuntimeError as "Unknown exception" only.)"""
 
 
-def verify(model_dir: Path) -> None:
+def verify(model_dir: Path, *, others: bool = False) -> None:
     """Compare every file with its SHA-256; a second worker of the same extraction finds that it has been done.
+
+    others: code that nobody listed may be there (TorchServe installs an archive's requirements beside it).
 
     A folder without slotwise.json and without digests (a handler under development, an archive of another tool) passes.
     Raises DigestError for a file that was changed, is missing, or is code that nobody listed.
@@ -42,7 +44,7 @@ def verify(model_dir: Path) -> None:
             raise DigestError(f"{name} is missing from the extracted archive")
         if _sha256(model_dir / name) != wanted:
             raise DigestError(f"{name} is not the file that was built")
-    for file in model_dir.rglob("*"):  # other files may be what a library left in its working directory; code may not
+    for file in [] if others else model_dir.rglob("*"):  # what a library left in its working directory may be there; code not
         name = file.relative_to(model_dir).as_posix()
         if file.suffix in CODE and file.parent.name != "__pycache__" and name not in listed:
             raise DigestError(f"{name} is code that the archive's digests do not list")

@@ -7,13 +7,12 @@ a request and lets no exception out: on MMS an exception would cost every client
 from __future__ import annotations
 
 import logging
-import os
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slotwise.worker.handler import BatchHandler
 from slotwise.worker.hosts import mms, reading, report, torchserve
+from slotwise.worker.hosts.between import end_after_this_answer
 from slotwise.worker.hosts.context import PACKAGES, ServerContext
 from slotwise.worker.hosts.starting import start
 
@@ -60,22 +59,3 @@ class Entry:
         self.meter = report.Meter()
         headers = self.pipeline.hooks.headers()
         report.write(context, self.pipeline.settings, self.handler.engine, headers if isinstance(headers, dict) else {})
-
-
-def end_after_this_answer(package: str) -> None:
-    """End the worker instead of reading the next message: the server starts a new one.
-
-    A worker reads its next message only when it has written the last answer. So the batch in hand is answered, however long
-    that takes, and no other batch is accepted.
-    """
-    protocol: Any = sys.modules.get(f"{package}.protocol.otf_message_handler")
-    if not hasattr(protocol, "_retrieve_buffer"):
-        logger.error("this worker cannot end itself: %s has no such protocol", package)
-        return
-
-    def end(conn: Any, length: int) -> Any:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(1)
-
-    protocol._retrieve_buffer = end

@@ -1,0 +1,57 @@
+"""A guarded archive's entry point, for both servers."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from slotwise.worker import digests
+from slotwise.worker.guard import theirs
+from slotwise.worker.guard.batches import Guard
+from slotwise.worker.guard.metrics import metrics_of
+from slotwise.worker.hosts import mms_frames, unreadable
+from slotwise.worker.hosts.between import end_after_this_answer
+from slotwise.worker.hosts.context import PACKAGES, ServerContext
+from slotwise.worker.hosts.limits import limits_of
+
+logger = logging.getLogger(__name__)
+
+
+class Entry:
+    """`handle(data, context)` of the archive whose guard has these terms (guard.json)."""
+
+    def __init__(self, terms: Path) -> None:
+        self.terms: dict[str, Any] = json.loads(terms.read_text("utf-8"))
+
+    def handle(self, data: Sequence[Any] | None, raw: Any) -> list[Any]:
+        """Answer one batch: exactly one body a request, in order. With `data=None`: find theirs and start it."""
+        if data is None:
+            self.load(raw)
+            return []
+        answers = self.guard.answer(data, raw)
+        if self.guard.dead:
+            end_after_this_answer(self.package)
+        return answers
+
+    def load(self, raw: Any) -> None:
+        """Verify the archive, start theirs, and put the guard around it."""
+        context = ServerContext(raw)
+        self.package = PACKAGES[context.server]
+        digests.verify(context.model_dir, others=True)
+        if context.server == "mms":
+            mms_frames.install()
+            unreadable.install()
+        handle = theirs.start(self.terms["handler"], raw, context.server, self.terms.get("legacy", False))
+        limits = limits_of(raw)
+        self.guard = Guard(
+            handle,
+            metrics_of(raw, context.server),
+            self.terms.get("bad_input", ()),
+            response_timeout_s=limits.response_timeout_s,
+            max_response_bytes=limits.max_response_bytes,
+            tensors=context.server == "torchserve",
+        )
+        logger.info("slotwise guard: around %s", self.terms["handler"])
