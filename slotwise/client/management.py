@@ -16,21 +16,21 @@ from urllib.parse import quote
 import httpx
 
 from slotwise.client.api import TIMEOUT_S, Api
-from slotwise.client.live import LiveModel, Worker, live_model
+from slotwise.client.live_model import LiveModel, live_model
 from slotwise.errors import SlotwiseError
 from slotwise.server.failures import WorkerLog
 
 if TYPE_CHECKING:
     from slotwise.server.lifecycle import ServerRecord
 
-__all__ = ["Listed", "LiveModel", "ManagementClient", "Worker"]
+__all__ = ["LiveModel", "ManagementClient", "RegisteredModel"]
 
 READY_TIMEOUT_S = 180.0
 SCALE_ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
-class Listed:
+class RegisteredModel:
     """One line of `list`: a registered model and the archive it came from."""
 
     name: str
@@ -95,13 +95,13 @@ class ManagementClient:
                     raise
             time.sleep(0.2)
 
-    def list(self) -> tuple[Listed, ...]:
+    def list(self) -> tuple[RegisteredModel, ...]:
         """Every registered model."""
-        found: tuple[Listed, ...] = ()
+        found: tuple[RegisteredModel, ...] = ()
         token: str | None = None
         while True:
             page = self._api.call("list the models", "GET", "/models", {"limit": 100, "next_page_token": token})
-            found += tuple(Listed(str(m["modelName"]), str(m.get("modelUrl", ""))) for m in page.get("models") or [])
+            found += tuple(RegisteredModel(str(m["modelName"]), str(m.get("modelUrl", ""))) for m in page.get("models") or [])
             token = page.get("nextPageToken")
             if token is None:
                 return found

@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw
 
 from slotwise import console
 from slotwise.archive.build import build
-from slotwise.check.run import check
+from slotwise.check.conformance import check
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import ModelSpec, load_spec
 from slotwise.worker.inputs.images import Recipe
