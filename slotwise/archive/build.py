@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise import console, project
 from slotwise.archive import onnx_graph
-from slotwise.archive.foreign import LEGACY_MANIFEST, migrated
+from slotwise.archive.foreign import GUARD, LEGACY_MANIFEST, migrated
 from slotwise.archive.packaging import DIGESTS, MANIFEST, pack
 from slotwise.archive.trial import run_every_form
 from slotwise.archive.weights import check_fit, made
@@ -110,12 +110,12 @@ def build(
 def inspect(path: Path, *, need_digests: bool = True) -> ArchiveInfo:
     """Read a whole archive and compare every byte with its digests; SlotwiseError says what is wrong with it.
 
-    need_digests=False lets an archive of another tool pass, which carries none.
+    need_digests=False lets an archive of another tool pass, which carries none; ours always need them.
     """
     with opened(path) as source:
         manifest = manifest_of(path, source)
         entries = [Entry(item.filename, item.file_size, _entry_sha256(source, item)) for item in source.infolist()]
-        if need_digests or DIGESTS in source.namelist():
+        if need_digests or {DIGESTS, "slotwise.json", f"{GUARD}/guard.json"} & set(source.namelist()):
             _compare(path, entries, _digests(path, source))
         settings = _json(path, source, "slotwise.json") if "slotwise.json" in source.namelist() else {}
         model, profiles = settings.get("model", {}), settings.get("profiles", {})

@@ -7,7 +7,12 @@ import re
 import zipfile
 from collections.abc import Iterator
 from pathlib import PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from slotwise.archive.packaging import DIGESTS, MANIFEST
+
+if TYPE_CHECKING:
+    from slotwise.archive.build import ArchiveInfo
 
 LEGACY_MANIFEST = "MANIFEST.json"
 GUARD = "_slotwise_guard"  # the folder that a guard adds to an archive
@@ -24,6 +29,22 @@ CONFIGURED = {
     "sequenceBatching": "its config has sequenceBatching: its requests depend on one another",
     "parallelType": "its config has parallelType: several processes answer one batch together",
 }
+
+
+def lacks(info: ArchiveInfo) -> list[str]:
+    """One line for everything that an archive of another tool lacks; none for one of ours."""
+    names = {entry.name for entry in info.entries}
+    if DIGESTS in names:
+        return []
+    lines = ["foreign: no digests, so nobody can tell whether it is what was built"]
+    if not any(name.startswith("examples/") for name in names):
+        lines.append("foreign: no examples, so `slotwise check` needs a body to ask with (--body FILE)")
+    if MANIFEST not in names:
+        lines.append("foreign: laid out for Multi Model Server before 1.0, so TorchServe cannot read it")
+    elif f"{info.handler.partition(':')[0].removesuffix('.py').split('/')[-1]}.py" not in names:
+        known = "is TorchServe's own" if info.handler in DEFAULT_HANDLERS else "has to be installed where the server runs"
+        lines.append(f"foreign: no handler of its own: {info.handler} {known}")
+    return [*lines, "foreign: no guard, so one bad request can cost a whole batch (`slotwise guard`)"]
 
 
 def migrated(legacy: dict[str, Any]) -> dict[str, Any]:

@@ -124,24 +124,24 @@ def _fix_manifest(path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Content:
+class FileContent:
     """What one file of an archive holds. open: a stream of its bytes."""
 
     size_bytes: int
     open: Callable[[], IO[bytes]]
 
 
-def in_folder(folder: Path) -> dict[str, Content]:
+def in_folder(folder: Path) -> dict[str, FileContent]:
     """Every file of a folder, by its name in an archive."""
     files = [file for file in folder.rglob("*") if file.is_file()]
-    return {file.relative_to(folder).as_posix(): Content(file.stat().st_size, partial(_stream, file)) for file in files}
+    return {file.relative_to(folder).as_posix(): FileContent(file.stat().st_size, partial(_stream, file)) for file in files}
 
 
 def _stream(file: Path) -> IO[bytes]:
     return file.open("rb")
 
 
-def write_zip(contents: Mapping[str, Content], archive: Path) -> None:
+def write_zip(contents: Mapping[str, FileContent], archive: Path) -> None:
     """Sorted, undated, stored uncompressed (weights hardly compress, and every zlib packs differently), plus the digests."""
     digests: dict[str, str] = {}
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as target:

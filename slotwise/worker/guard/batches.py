@@ -13,9 +13,9 @@ from slotwise.worker.answer import serialise
 from slotwise.worker.budget import Budget
 from slotwise.worker.errors import BadRequest, ModelFault, SlotError, Unavailable
 from slotwise.worker.guard.blame import WrongAnswer, verdict
-from slotwise.worker.guard.metrics import Held
+from slotwise.worker.guard.held_metrics import HeldMetrics
 from slotwise.worker.guard.sending import check_headers, check_status, encoded
-from slotwise.worker.guard.slots import Given, Slots
+from slotwise.worker.guard.slots import BatchSlots, Given
 from slotwise.worker.hosts.unreadable import Unreadable
 from slotwise.worker.isolation import EngineDead, Isolation, Tally, is_out_of_memory
 from slotwise.worker.padding import Padding
@@ -37,7 +37,7 @@ class Guard:
     def __init__(
         self,
         theirs: Callable[[Any, Any], Any],
-        held: Held,
+        held: HeldMetrics,
         bad_input: Collection[str] = (),
         *,
         response_timeout_s: float = 120.0,
@@ -53,7 +53,7 @@ class Guard:
 
     def answer(self, rows: Sequence[Any], raw: Any) -> list[Any]:
         """One body a request; its status and headers are set in the context."""
-        self.slots = slots = Slots(raw, rows, self.held)
+        self.slots = slots = BatchSlots(raw, rows, self.held)
         outputs = self._outputs(slots)
         bodies: list[Any] = []
         processors: list[Any] = []
@@ -70,7 +70,7 @@ class Guard:
         del self.slots
         return bodies
 
-    def _outputs(self, slots: Slots) -> list[Any]:
+    def _outputs(self, slots: BatchSlots) -> list[Any]:
         """What theirs gave, or a SlotError, for each slot."""
         budget = Budget(slots.n, self.response_timeout_s, 0, clock=self.clock)
         outputs: list[Any] = [Unavailable("the model's device failed; the worker is being restarted")] * slots.n
@@ -86,7 +86,7 @@ class Guard:
         self._learn(slots.n, tally, outputs)
         return outputs
 
-    def _groups(self, slots: Slots, outputs: list[Any]) -> list[list[int]]:
+    def _groups(self, slots: BatchSlots, outputs: list[Any]) -> list[list[int]]:
         """Which slots go to theirs together: all of them, but those that theirs would take for another route."""
         together: list[int] = []
         alone: list[list[int]] = []

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slotwise.worker.errors import PHRASES, SlotError
-from slotwise.worker.guard.metrics import Held
+from slotwise.worker.guard.held_metrics import HeldMetrics
 
 
 class Frozen:
@@ -54,10 +54,10 @@ class Given:
     processor: Any
 
 
-class Slots:
+class BatchSlots:
     """One batch as the server gave it. `whole` is true until the rows have been given out once."""
 
-    def __init__(self, raw: Any, rows: Sequence[Any], held: Held) -> None:
+    def __init__(self, raw: Any, rows: Sequence[Any], held: HeldMetrics) -> None:
         self.raw, self.rows, self.held = raw, rows, held
         self.ids = raw.request_ids or {}
         self.processors = list(raw.request_processor)

@@ -10,7 +10,7 @@ import sys
 from typing import Any, Protocol
 
 
-class Held(Protocol):
+class HeldMetrics(Protocol):
     """One attempt after the other: `begin`, then `keep` or `drop`; `end` when the batch is done."""
 
     def begin(self, raw: Any, ids: dict[int, Any] | None) -> None:
@@ -26,7 +26,7 @@ class Held(Protocol):
         """The batch is done, its requests have these ids."""
 
 
-class Nothing:
+class NoMetrics:
     """For a worker without metrics."""
 
     def begin(self, raw: Any, ids: dict[int, Any] | None) -> None:
@@ -115,10 +115,10 @@ class MmsMetrics:
             raw.metrics, self.batch = self.batch, None
 
 
-def metrics_of(raw: Any, server: str) -> Held:
+def metrics_of(raw: Any, server: str) -> HeldMetrics:
     """What holds this server's metrics back."""
     if server == "mms":
         return MmsMetrics()
     module: Any = sys.modules.get("ts.metrics.caching_metric")
     kind = getattr(module, "CachingMetric", None)
-    return Nothing() if kind is None or raw.metrics is None else TorchServeMetrics(kind)
+    return NoMetrics() if kind is None or raw.metrics is None else TorchServeMetrics(kind)

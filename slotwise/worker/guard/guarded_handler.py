@@ -11,16 +11,16 @@ from typing import Any
 from slotwise.worker import digests
 from slotwise.worker.guard import theirs
 from slotwise.worker.guard.batches import Guard
-from slotwise.worker.guard.metrics import metrics_of
+from slotwise.worker.guard.held_metrics import metrics_of
 from slotwise.worker.hosts import mms_frames, unreadable
 from slotwise.worker.hosts.between import end_after_this_answer
 from slotwise.worker.hosts.context import PACKAGES, ServerContext
-from slotwise.worker.hosts.limits import limits_of
+from slotwise.worker.hosts.server_limits import limits_of
 
 logger = logging.getLogger(__name__)
 
 
-class Entry:
+class GuardedHandler:
     """`handle(data, context)` of the archive whose guard has these terms (guard.json)."""
 
     def __init__(self, terms: Path) -> None:
@@ -31,15 +31,18 @@ class Entry:
         if data is None:
             self.load(raw)
             return []
+        if self.decodes:
+            headers = [processor.get_request_properties() for processor in raw.request_processor]
+            data = [unreadable.row(row, own, self.server) for row, own in zip(data, headers, strict=True)]
         answers = self.guard.answer(data, raw)
         if self.guard.dead:
-            end_after_this_answer(self.package)
+            end_after_this_answer(PACKAGES[self.server])
         return answers
 
     def load(self, raw: Any) -> None:
         """Verify the archive, start theirs, and put the guard around it."""
         context = ServerContext(raw)
-        self.package = PACKAGES[context.server]
+        self.server, self.decodes = context.server, unreadable.left_to_us()
         digests.verify(context.model_dir, others=True)
         if context.server == "mms":
             mms_frames.install()

@@ -23,11 +23,11 @@ from typing import Any
 from slotwise import __version__, project
 from slotwise.archive.build import manifest_of, opened
 from slotwise.archive.foreign import GUARD, objection
-from slotwise.archive.packaging import DIGESTS, MANIFEST, Content, write_zip
+from slotwise.archive.packaging import DIGESTS, MANIFEST, FileContent, write_zip
 from slotwise.errors import SlotwiseError
 from slotwise.interrupts import held
 
-ENTRY = "slotwise.worker.guard.entry"
+ENTRY = "slotwise.worker.guard.guarded_handler"
 INIT = f'''"""A guard around the handler that guard.json names. Made by `slotwise guard`; see docs/guard.md of Slotwise."""
 
 import sys
@@ -36,9 +36,9 @@ from pathlib import Path
 if sys.version_info < (3, 11):
     raise ValueError("the guard around this archive needs Python 3.11")
 
-from {GUARD}.guard.entry import Entry
+from {GUARD}.guard.guarded_handler import GuardedHandler
 
-handle = Entry(Path(__file__).with_name("guard.json")).handle
+handle = GuardedHandler(Path(__file__).with_name("guard.json")).handle
 '''
 
 
@@ -85,12 +85,12 @@ def _check(path: Path, source: zipfile.ZipFile, manifest: dict[str, Any]) -> Non
         raise SlotwiseError(f"{path.name} cannot be guarded: {why}", "a guard calls a handler again for parts of a batch")
 
 
-def _kept(source: zipfile.ZipFile, item: zipfile.ZipInfo) -> Content:
-    return Content(item.file_size, partial(source.open, item))
+def _kept(source: zipfile.ZipFile, item: zipfile.ZipInfo) -> FileContent:
+    return FileContent(item.file_size, partial(source.open, item))
 
 
-def _made(text: str) -> Content:
-    return Content(len(text.encode()), partial(io.BytesIO, text.encode()))
+def _made(text: str) -> FileContent:
+    return FileContent(len(text.encode()), partial(io.BytesIO, text.encode()))
 
 
 def _code() -> dict[str, str]:

@@ -21,14 +21,14 @@ LEVELS = 4  # a worker of MMS is a child of a child
 
 
 @dataclass(frozen=True)
-class Limits:
+class ServerLimits:
     """response_timeout_s: after this the server ends the worker. max_response_bytes: of one answer; None where nobody knows."""
 
     response_timeout_s: float = DEFAULT_TIMEOUT_S
     max_response_bytes: int | None = DEFAULT_RESPONSE_BYTES
 
 
-def limits_of(raw: Any, environ: Mapping[str, str] = os.environ) -> Limits:
+def limits_of(raw: Any, environ: Mapping[str, str] = os.environ) -> ServerLimits:
     """The limits of the worker whose context this is. A registration's own response_timeout is told to nobody."""
     told: dict[str, Any] = json.loads(environ.get("SLOTWISE_WORKER") or "{}")
     config = {} if told else configuration(_config_file(environ))
@@ -38,8 +38,8 @@ def limits_of(raw: Any, environ: Mapping[str, str] = os.environ) -> Limits:
     timeout = own or told.get("response_timeout_s") or config.get("default_response_timeout")
     size = told.get("max_response_bytes") or config.get("max_response_size")
     if not size and not Path("/proc/self").exists():
-        return Limits(_number(timeout, DEFAULT_TIMEOUT_S), None)
-    return Limits(_number(timeout, DEFAULT_TIMEOUT_S), int(_number(size, DEFAULT_RESPONSE_BYTES)))
+        return ServerLimits(_number(timeout, DEFAULT_TIMEOUT_S), None)
+    return ServerLimits(_number(timeout, DEFAULT_TIMEOUT_S), int(_number(size, DEFAULT_RESPONSE_BYTES)))
 
 
 def configuration(file: Path | None) -> dict[str, str]:
