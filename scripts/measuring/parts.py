@@ -190,3 +190,10 @@ def earlier(asked: Namespace, work: Path) -> dict[str, Any]:
     (work / "store").mkdir()
     with server(work) as record:
         return earlier_worker.compare(asked, work, record)
+
+
+def repeat(asked: Namespace, work: Path) -> dict[str, Any]:
+    """The tests that once lost a request, with every core busy."""
+    from measuring.repeat import repeat as again
+
+    return again(asked.rounds)

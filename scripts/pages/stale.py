@@ -22,6 +22,8 @@ CODE = {  # what each of docs/figures measures; what measures it counts as well
     "gateway": (*VISION, "slotwise/gateway"),
     "earlier": (WORKER,),
     "hedging": ("slotwise/gateway",),
+    "hostile": (WORKER, "handlers/image_classifier.py", "handlers/captioner.py"),
+    "repeat": ("slotwise/gateway", "slotwise/server", "slotwise/interrupts.py"),
     "tune-mnist-64": (*TENSORS, "slotwise/tune"),
     "tune-mnist-8": (*TENSORS, "slotwise/tune"),
     "tune-resnet18": (*VISION, "slotwise/tune"),

@@ -103,6 +103,16 @@ def hedging_rows(figures: Figures) -> str:
     return table(["", "a second", "p50 ms", "p99 ms", "lost", "copies a request"], lines)
 
 
+def hostile_rows(figures: Figures) -> str:
+    """A picture model's example beside pictures that are dear to decode."""
+    lines = []
+    for row in figures["hostile"]["hostile"]:
+        others = ", ".join(f"{count} x {status}" for status, count in row["statuses"].items())
+        seconds = " ".join(f"{value:.2g}" for value in row["seconds"])
+        lines.append([row["model"], row["others"], row["status"], seconds, others, "yes" if row["same_workers"] else "no"])
+    return table(["model", "beside", "the example", "its seconds, by round", "the others", "no worker died"], lines)
+
+
 def earlier_rows(figures: Figures) -> str:
     """The worker as it is against the worker of an earlier commit."""
     lines = []
@@ -203,6 +213,7 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "captions.loads": captions_loads,
     "gateway.rows": gateway_rows,
     "hedging.rows": hedging_rows,
+    "hostile.rows": hostile_rows,
     "earlier.rows": earlier_rows,
     "echo.rows": echo_rows,
     "study.by_clients": study_by_clients,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
-from slotwise.archive.local import LocalModel
+from slotwise.archive.local_model import LocalModel
 from slotwise.bench.bodies import RequestBody
 from slotwise.errors import SlotwiseError
 from slotwise.interrupts import held, let_through

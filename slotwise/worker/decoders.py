@@ -18,7 +18,8 @@ from typing import Any
 
 from slotwise.worker.request import Request
 
-QUICK_S = 0.001  # a request, on average
+QUICK_S = 0.001  # of computing a request, on average
+PREEMPTED_S = 0.02  # that a quick batch may wait for a core: where others keep the cores busy it is not the handler's fault
 TRUSTED_AFTER = 256  # requests in a row that were quick
 DOUBTED_FOR = 10_000  # requests, after a trusted handler was slow once
 MAX_STUCK = 32  # threads that were left behind and still run; with more the worker is not fit to serve
@@ -32,6 +33,7 @@ class Work:
         self.waiting = deque(range(len(requests)))
         self.results: list[Any] = [None] * len(requests)
         self.left = len(requests)
+        self.computed_s = 0.0
         self.lock = threading.Lock()
         self.done = threading.Lock()  # released once by the thread that finishes the last request
         self.done.acquire()
@@ -43,8 +45,10 @@ class Work:
                 i = self.waiting.popleft()
             except IndexError:
                 return
+            before = time.thread_time()
             self.results[i] = self.call(self.requests[i])
             with self.lock:
+                self.computed_s += time.thread_time() - before
                 self.left -= 1
                 if not self.left:
                     self.done.release()
@@ -66,23 +70,29 @@ class Decoders:
 
         The first requests are started first. `call` raises nothing.
         """
-        started, largest = time.monotonic(), max((len(request.body) for request in requests), default=0)
+        started, computed_s = time.monotonic(), -time.thread_time()
+        most_s = QUICK_S * len(requests)
+        largest = max((len(request.body) for request in requests), default=0)
         trusted = self.quick >= TRUSTED_AFTER and largest <= self.largest
         results: list[Any] = []
         if trusted or len(requests) <= 1:  # one alone holds up nobody
             for request in requests:
                 results.append(call(request))
-                if time.monotonic() - started > QUICK_S * len(requests):  # not so quick after all
+                if time.monotonic() - started > most_s + PREEMPTED_S:  # not so quick after all
                     break
+        computed_s += time.thread_time()
         if len(results) < len(requests):
-            results += self._side_by_side(call, requests[len(results) :], share_s, until)
-        if time.monotonic() - started <= QUICK_S * len(requests):
+            work = self._side_by_side(call, requests[len(results) :], share_s, until)
+            results += work.results
+            computed_s += work.computed_s
+        if computed_s <= most_s and time.monotonic() - started <= most_s + PREEMPTED_S:
             self.quick, self.largest = self.quick + len(requests), max(self.largest, largest)
         else:
             self.quick, self.largest = -DOUBTED_FOR if trusted else 0, 0
         return results
 
-    def _side_by_side(self, call: Callable[[Any], Any], requests: Sequence[Request], share_s: float, until: float) -> list[Any]:
+    def _side_by_side(self, call: Callable[[Any], Any], requests: Sequence[Request], share_s: float, until: float) -> Work:
+        """The work: finished, or as far as it came until then."""
         work = Work(call, requests)
         self._start(work)
         while not work.done.acquire(timeout=max(0.0, min(share_s, until - time.monotonic()))):
@@ -93,7 +103,7 @@ class Decoders:
             if work.waiting:
                 self._leave_behind()
                 self._start(work)
-        return list(work.results)
+        return work
 
     def stuck(self) -> int:
         """How many threads were left behind and still run."""

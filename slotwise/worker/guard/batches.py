@@ -11,7 +11,6 @@ from typing import Any
 
 from slotwise.worker.answer import serialise
 from slotwise.worker.budget import Budget
-from slotwise.worker.errors import BadRequest, ModelFault, SlotError, Unavailable
 from slotwise.worker.guard.blame import WrongAnswer, verdict
 from slotwise.worker.guard.held_metrics import HeldMetrics
 from slotwise.worker.guard.sending import check_headers, check_status, encoded
@@ -19,6 +18,7 @@ from slotwise.worker.guard.slots import BatchSlots, Given
 from slotwise.worker.hosts.unreadable import Unreadable
 from slotwise.worker.isolation import EngineDead, Isolation, Tally, is_out_of_memory
 from slotwise.worker.padding import Padding
+from slotwise.worker.slot_errors import BadRequest, ModelFault, SlotError, Unavailable
 
 logger = logging.getLogger(__name__)
 

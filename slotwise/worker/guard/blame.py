@@ -6,7 +6,7 @@ import struct
 from collections.abc import Collection
 from typing import Any
 
-from slotwise.worker.errors import BadRequest, ModelFault, SlotError, text
+from slotwise.worker.slot_errors import BadRequest, ModelFault, SlotError, text
 
 # Errors that tell of what was sent, by the name of their class: JSONDecodeError is that of json, orjson and simplejson alike.
 BAD_INPUT = frozenset(

@@ -11,8 +11,8 @@ import json
 import sys
 from typing import Any
 
-from slotwise.worker.answer import NAME
-from slotwise.worker.errors import ModelFault, text
+from slotwise.worker.answer import HEADER_NAME
+from slotwise.worker.slot_errors import ModelFault, text
 
 
 def encoded(result: Any, tensors: bool) -> bytes | bytearray:
@@ -49,7 +49,7 @@ def check_headers(headers: Any) -> None:
             continue
         if type(value) is not str:
             headers[name] = value = text(value)
-        if type(name) is not str or NAME.fullmatch(name) is None or not value.replace("\t", " ").isprintable():
+        if type(name) is not str or HEADER_NAME.fullmatch(name) is None or not value.replace("\t", " ").isprintable():
             raise ModelFault("the handler set a header that cannot be sent")
         if name.lower() == "content-type" and not value.isascii():
             raise ModelFault("the handler set a content type that cannot be sent")

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slotwise.worker.errors import PHRASES, SlotError
 from slotwise.worker.guard.held_metrics import HeldMetrics
+from slotwise.worker.slot_errors import PHRASES, SlotError
 
 
 class Frozen:
