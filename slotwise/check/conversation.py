@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from slotwise.bench.bodies import RequestBody
-from slotwise.check.agree import agree
+from slotwise.worker.agree import agree
 from slotwise.check.example_variants import variants
 from slotwise.check.real_worker import RealWorker, WorkerFault
 from slotwise.check.worker_protocol import SlotAnswer

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from slotwise.archive.build import build
-from slotwise.check.agree import agree
+from slotwise.worker.agree import agree
 from slotwise.check.conformance import CheckReport, check
 from slotwise.errors import SlotwiseError
 
