@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import logging
-import sys
 import time
-import traceback
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from slotwise.worker.answer import serialise
+from slotwise.worker.audit import Audit, AuditedAnswer
 from slotwise.worker.budget import Budget
 from slotwise.worker.guard.blame import WrongAnswer, verdict
-from slotwise.worker.guard.held_metrics import HeldMetrics
+from slotwise.worker.guard.device import device_alive, let_go, release
+from slotwise.worker.guard.held_metrics import HeldMetrics, Silenced
 from slotwise.worker.guard.sending import check_headers, check_status, encoded
-from slotwise.worker.guard.slots import BatchSlots, Given
+from slotwise.worker.guard.slots import BatchSlots, Given, KeptSlot
 from slotwise.worker.hosts.unreadable import Unreadable
 from slotwise.worker.isolation import EngineDead, Isolation, Tally, is_out_of_memory
 from slotwise.worker.padding import Padding
@@ -48,6 +49,7 @@ class Guard:
         self.theirs, self.held, self.bad_input, self.tensors, self.clock = theirs, held, bad_input, tensors, clock
         self.response_timeout_s, self.max_response_bytes = response_timeout_s, max_response_bytes
         self.isolation = Isolation(self._attempt, Padding("none", LARGEST), device_alive, release, clock)
+        self.audit: Audit | None = None
         self.dead = False
         self.singly, self.singly_until = 0, 0.0
 
@@ -67,8 +69,35 @@ class Guard:
                 processors.append(output.processor)
                 bodies.append(body)
         slots.restore(processors)
+        if self.audit is not None:
+            self.audit.keep(self._audited(outputs, bodies))
         del self.slots
         return bodies
+
+    def audit_with(self, rate: float, raw: Any, count: Callable[[str, int], None]) -> Audit:
+        """Have this share of the requests answered again, alone: the audit that is to be run between two batches."""
+        self.audit = Audit(rate, lambda slot: self._again(slot, raw), count)
+        return self.audit
+
+    def _again(self, slot: KeptSlot, raw: Any) -> AuditedAnswer:
+        before = raw.request_ids, raw.request_processor
+        raw.request_ids, raw.request_processor = {0: slot.identity}, [slot.processor]
+        self.slots = BatchSlots(raw, [slot.row()], Silenced(self.held))
+        try:
+            output = self._outputs(self.slots)[0]
+            body = self._said(output) if type(output) is Given else output
+            return _refusal(body) if isinstance(body, SlotError) else _comparable(output, body)
+        finally:
+            self.slots.restore([])
+            raw.request_ids, raw.request_processor = before
+            del self.slots
+
+    def _audited(self, outputs: Sequence[Any], bodies: Sequence[Any]) -> Iterator[Any]:
+        """What theirs answered, for the audit to draw from; a refusal was decided alone."""
+        slots = self.slots
+        for i, output in enumerate(outputs):
+            if type(output) is Given:
+                yield str(slots.ids.get(i)), lambda i=i, output=output: (slots.kept_slot(i), _comparable(output, bodies[i]))
 
     def _outputs(self, slots: BatchSlots) -> list[Any]:
         """What theirs gave, or a SlotError, for each slot."""
@@ -149,31 +178,20 @@ class Guard:
                 logger.warning("the handler answers no batches: from now on it gets one request at a time")
 
 
-def device_alive() -> bool:
-    """Whether the GPU that this process uses still computes; an assertion in one kernel ends all later ones."""
-    torch: Any = sys.modules.get("torch")
-    try:
-        if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
-            torch.zeros(1, device="cuda").item()
-        return True
-    except Exception as error:
-        return is_out_of_memory(error)
+def _comparable(given: Given, body: Any) -> AuditedAnswer:
+    """An answer as the audit compares it: a tensor by its numbers."""
+    if (
+        isinstance(body, bytes | bytearray)
+        and not isinstance(given.result, bytes | bytearray)
+        and hasattr(given.result, "tolist")
+    ):
+        body = json.dumps(given.result.tolist()).encode()
+    status, headers = given.processor.get_response_status_code(), given.processor.get_response_headers()
+    return AuditedAnswer(200 if status is None else int(status), headers.get("content-type"), bytes(body))
 
 
-def let_go(error: BaseException | None) -> None:
-    """Empty the frames that an error keeps: they hold what theirs had in memory when the next attempt needs it."""
-    for _ in range(10):
-        if error is None:
-            return
-        traceback.clear_frames(error.__traceback__)
-        error = error.__context__
-
-
-def release() -> None:
-    """Give back what a failed call has left in torch's cache of GPU memory."""
-    torch: Any = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
+def _refusal(error: SlotError) -> AuditedAnswer:
+    return AuditedAnswer(error.code, None, serialise(error.body()))
 
 
 def _kind(results: Any) -> str:

@@ -13,9 +13,9 @@ from slotwise.worker.guard import theirs
 from slotwise.worker.guard.batches import Guard
 from slotwise.worker.guard.held_metrics import metrics_of
 from slotwise.worker.hosts import mms_frames, unreadable
-from slotwise.worker.hosts.between import end_after_this_answer
+from slotwise.worker.hosts.between import before_every_read, end_after_this_answer
 from slotwise.worker.hosts.context import PACKAGES, ServerContext
-from slotwise.worker.hosts.server_limits import limits_of
+from slotwise.worker.hosts.server_limits import limits_of, told_by_slotwise
 
 logger = logging.getLogger(__name__)
 
@@ -57,4 +57,8 @@ class GuardedHandler:
             max_response_bytes=limits.max_response_bytes,
             tensors=context.server == "torchserve",
         )
+        rate = float(self.terms.get("audit") or told_by_slotwise().get("audit") or 0.0)
+        if rate:
+            audit = self.guard.audit_with(rate, raw, context.metric_between)
+            before_every_read(PACKAGES[self.server], audit.run)
         logger.info("slotwise guard: around %s", self.terms["handler"])

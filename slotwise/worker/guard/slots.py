@@ -54,6 +54,19 @@ class Given:
     processor: Any
 
 
+@dataclass(frozen=True, slots=True)
+class KeptSlot:
+    """One request as the server gave it, to be answered once more."""
+
+    identity: Any
+    processor: Any
+    kept: Any
+
+    def row(self) -> Any:
+        """Its row."""
+        return thawed(self.kept)
+
+
 class BatchSlots:
     """One batch as the server gave it. `whole` is true until the rows have been given out once."""
 
@@ -105,6 +118,10 @@ class BatchSlots:
     def fresh(self, i: int) -> Any:
         """Slot i as the server made it: nothing set."""
         return type(self.processors[i])(dict(self.headers[i]))
+
+    def kept_slot(self, i: int) -> KeptSlot:
+        """Slot i for later."""
+        return KeptSlot(self.ids.get(i), self.fresh(i), self.kept[i])
 
     def refused(self, i: int, error: SlotError) -> Any:
         """Slot i with an error's status."""

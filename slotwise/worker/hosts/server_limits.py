@@ -30,7 +30,7 @@ class ServerLimits:
 
 def limits_of(raw: Any, environ: Mapping[str, str] = os.environ) -> ServerLimits:
     """The limits of the worker whose context this is. A registration's own response_timeout is told to nobody."""
-    told: dict[str, Any] = json.loads(environ.get("SLOTWISE_WORKER") or "{}")
+    told = told_by_slotwise(environ)
     config = {} if told else configuration(_config_file(environ))
     if config.get("enable_envvars_config") == "true":
         config |= {name[3:].lower(): value for name, value in environ.items() if name.startswith("TS_")}
@@ -40,6 +40,11 @@ def limits_of(raw: Any, environ: Mapping[str, str] = os.environ) -> ServerLimits
     if not size and not Path("/proc/self").exists():
         return ServerLimits(_number(timeout, DEFAULT_TIMEOUT_S), None)
     return ServerLimits(_number(timeout, DEFAULT_TIMEOUT_S), int(_number(size, DEFAULT_RESPONSE_BYTES)))
+
+
+def told_by_slotwise(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """The profile's keys for workers, where `slotwise serve` started the server."""
+    return dict(json.loads(environ.get("SLOTWISE_WORKER") or "{}"))
 
 
 def configuration(file: Path | None) -> dict[str, str]:
