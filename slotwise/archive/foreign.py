@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 LEGACY_MANIFEST = "MANIFEST.json"
 GUARD = "_slotwise_guard"  # the folder that a guard adds to an archive
-DEFAULT_HANDLERS = ("image_classifier", "object_detector", "image_segmenter", "text_classifier", "base_handler")
+DEFAULT_HANDLERS = (
+    *("image_classifier", "object_detector", "image_segmenter", "text_classifier", "base_handler"),
+    *("dali_image_classifier", "vllm_handler", "trt_llm_handler"),
+)
 
 # What shows that a handler's calls must not be repeated, or are made side by side in several processes
 STREAMS = {"send_intermediate_predict_response", "stopping_criteria", "ts_stream_next"}
@@ -58,6 +61,8 @@ def migrated(legacy: dict[str, Any]) -> dict[str, Any]:
 def objection(source: zipfile.ZipFile, manifest: dict[str, Any]) -> str:
     """Why the archive's handler cannot be guarded, "" where nothing is against it."""
     handler = str(manifest["model"]["handler"])
+    if not str(manifest.get("runtime", "python")).lower().startswith("python"):
+        return f"its handler is no Python, but for {manifest['runtime']}"
     config = str(manifest["model"].get("configFile", "")).split("/")[-1]
     if config in source.namelist():
         text = source.read(config).decode("utf-8", "replace")
