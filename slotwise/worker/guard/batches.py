@@ -24,9 +24,9 @@ from slotwise.worker.slot_errors import BadRequest, ModelFault, SlotError, Unava
 logger = logging.getLogger(__name__)
 
 LARGEST = 1 << 16  # rows at once: whatever the server calls a batch
+NO_DEVICE = Unavailable("the model's device failed; the worker is being restarted")
 SINGLY_AFTER = 3  # batches in a row that theirs answered only one request at a time
 SINGLY_S = 60.0  # so long no batch is tried, then one again
-OWN_ROUTES = ("explain", "describe")  # headers of TorchServe; its handlers look at slot 0's only
 
 
 class Guard:
@@ -102,7 +102,7 @@ class Guard:
     def _outputs(self, slots: BatchSlots) -> list[Any]:
         """What theirs gave, or a SlotError, for each slot."""
         budget = Budget(slots.n, self.response_timeout_s, 0, clock=self.clock)
-        outputs: list[Any] = [Unavailable("the model's device failed; the worker is being restarted")] * slots.n
+        outputs: list[Any] = [NO_DEVICE] * slots.n
         tally = Tally()
         try:
             for group in self._groups(slots, outputs):
@@ -120,9 +120,9 @@ class Guard:
         together: list[int] = []
         alone: list[list[int]] = []
         for i, (headers, row) in enumerate(zip(slots.headers, slots.rows, strict=True)):
-            if any(isinstance(value, Unreadable) for value in row.values()):
+            if Unreadable in map(type, row.values()):
                 outputs[i] = BadRequest("the body is not what its content type says")
-            elif any(headers.get(route) == "True" for route in OWN_ROUTES):
+            elif headers.get("explain") == "True" or headers.get("describe") == "True":  # theirs look at slot 0's only
                 alone.append([i])
             else:
                 together.append(i)

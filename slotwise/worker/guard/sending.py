@@ -32,6 +32,8 @@ def encoded(result: Any, tensors: bool) -> bytes | bytearray:
 def check_status(processor: Any) -> None:
     """Raise ModelFault where the slot's status line cannot be sent: both servers pack it without looking."""
     code, phrase = processor.get_response_status_code(), processor.get_response_status_phrase()
+    if code == 200 and not phrase:
+        return
     if code is not None and not (isinstance(code, int) and 100 <= code <= 999):
         raise ModelFault("the handler set a status that does not exist")
     if phrase and not (isinstance(phrase, str) and phrase.isascii() and phrase.isprintable()):

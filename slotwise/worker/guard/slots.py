@@ -10,7 +10,7 @@ import copy
 import marshal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from slotwise.worker.guard.held_metrics import HeldMetrics
 from slotwise.worker.slot_errors import PHRASES, SlotError
@@ -19,35 +19,31 @@ from slotwise.worker.slot_errors import PHRASES, SlotError
 class Frozen:
     """A value that may be changed by who gets it, kept so that it can be given out again as it was."""
 
-    __slots__ = ("thaw",)
+    __slots__ = ("kept", "thaw")
 
     def __init__(self, value: Any) -> None:
-        self.thaw: Callable[[], Any]
+        self.kept: Any
+        self.thaw: Callable[[Any], Any]
         if type(value) is bytearray:
-            kept = bytes(value)
-            self.thaw = lambda: bytearray(kept)
+            self.kept, self.thaw = bytes(value), bytearray
             return
         try:
-            packed = marshal.dumps(value)  # JSON that the server has parsed: a tenth of the time that deepcopy takes
+            self.kept, self.thaw = marshal.dumps(value), marshal.loads  # a tenth of the time that deepcopy takes
         except ValueError:
-            original = copy.deepcopy(value)
-            self.thaw = lambda: copy.deepcopy(original)
-            return
-        self.thaw = lambda: marshal.loads(packed)
+            self.kept, self.thaw = copy.deepcopy(value), copy.deepcopy
 
 
 def frozen(row: Any) -> Any:
     """One row's fields, so that `thawed` gives the same again, however often."""
-    return {name: value if type(value) in (bytes, str) else Frozen(value) for name, value in row.items()}
+    return {name: value if type(value) is bytes or type(value) is str else Frozen(value) for name, value in row.items()}
 
 
 def thawed(row: Any) -> Any:
     """A row as the server gave it."""
-    return {name: value.thaw() if type(value) is Frozen else value for name, value in row.items()}
+    return {name: value.thaw(value.kept) if type(value) is Frozen else value for name, value in row.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
+class Given(NamedTuple):
     """What theirs gave for one slot: its result, and the status and headers that it set."""
 
     result: Any
