@@ -118,6 +118,14 @@ def test_what_the_guilty_get(error: Any, status: int) -> None:
         assert said["message"] == "send three numbers"
 
 
+def test_a_request_without_a_body_is_its_senders_fault() -> None:
+    def theirs(data: Any, context: Any) -> list[Any]:
+        return [len(row.get("data") or row.get("body")) for row in data]
+
+    slots = ask(guard(theirs), [b"a", {}, {"other": b"x"}, {"body": 3}])
+    assert [slot.status for slot in slots] == [200, 400, 400, 500]
+
+
 def test_pillow_tells_of_bad_input() -> None:
     import io
 

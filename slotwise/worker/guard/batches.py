@@ -144,7 +144,7 @@ class Guard:
             self.slots.drop()
             let_go(error)
             if len(group) == 1 and not is_out_of_memory(error):
-                raise verdict(error, self.bad_input) from error
+                raise verdict(error, self.bad_input, self.slots.kept[group[0]]) from error
             raise
 
     def _said(self, given: Given) -> Any:

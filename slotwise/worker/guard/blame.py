@@ -20,14 +20,19 @@ class WrongAnswer(Exception):
     """Theirs returned something else than one answer a request."""
 
 
-def verdict(error: BaseException, bad_input: Collection[str]) -> SlotError:
-    """What the one request gets that made theirs raise: never a trace, and a message only where it was meant for the client."""
+def verdict(error: BaseException, bad_input: Collection[str], fields: Collection[str]) -> SlotError:
+    """What the one request gets that made theirs raise: never a trace, and a message only where it was meant for the client.
+
+    bad_input: further exceptions that tell of it. fields: what the request consists of.
+    """
     if "PredictionException" in (kind.__name__ for kind in type(error).__mro__):
         return _predicted(error)
     if isinstance(error, WrongAnswer):
         return ModelFault("the handler did not give one answer to this request")
     if tells_of_bad_input(error, bad_input):
         return BadRequest(f"the handler cannot read this request ({type(error).__name__})")
+    if isinstance(error, TypeError | AttributeError | LookupError) and not set(FIELDS) & set(fields):
+        return BadRequest("the request has no field that is called body or data, and the handler cannot do without")
     return ModelFault("the handler failed on this request")
 
 
