@@ -13,6 +13,7 @@ import pytest
 from slotwise.worker.audit import AUDITED, MISMATCHES, Audit, AuditedAnswer
 from slotwise.worker.guard.held_metrics import metrics_of
 from slotwise.worker.hosts.between import before_every_read
+from slotwise.worker.hosts.context import ServerContext
 from tests.worker.strangers import ask, context, guard
 from tests.worker.test_hosts import serving_entry
 from tests.worker.toy import RawContext, Toy
@@ -125,6 +126,16 @@ def test_a_batch_handler_is_audited_between_two_batches(monkeypatch: pytest.Monk
         seen[type(handler)] = dict(raw.metrics.seen)
     assert (seen[Toy][AUDITED], seen[Toy].get(MISMATCHES)) == (3, None)
     assert (seen[Leaks][AUDITED], seen[Leaks][MISMATCHES]) == (3, 2)
+
+
+@pytest.mark.parametrize("kind", ["torchserve", "mms"])
+def test_a_count_reaches_the_servers_own_metrics(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    context_ = ServerContext(context(kind, [{}]))
+    with caplog.at_level(logging.INFO):
+        context_.metric_between(MISMATCHES, 2)
+    lines = [record.getMessage() for record in caplog.records if MISMATCHES in record.getMessage()]
+    assert len(lines) == 1
+    assert lines[0].startswith(f"[METRICS]{MISMATCHES}.Count:2|")
 
 
 def test_without_the_servers_module_nothing_is_installed() -> None:

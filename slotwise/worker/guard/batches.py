@@ -89,6 +89,7 @@ class Guard:
             return _refusal(body) if isinstance(body, SlotError) else _comparable(output, body)
         finally:
             self.slots.restore([])
+            self.held.end(raw, before[0])
             raw.request_ids, raw.request_processor = before
             del self.slots
 

@@ -83,7 +83,7 @@ class ServerContext:
         importlib.import_module("mms.service").emit_metrics(store)
         store.clear()
 
-    def _dimensions(self, code: int | None) -> list[Any] | None:
+    def _dimensions(self, code: int | None) -> list[Any]:
         if code is None:
-            return None
+            return []  # TorchServe takes no None here, and adds to the list
         return [importlib.import_module(f"{PACKAGES[self.server]}.metrics.dimension").Dimension("Code", str(code))]
