@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from slotwise.check.conformance import CheckReport
 
 Archive = Annotated[Path, typer.Argument(metavar="ARCHIVE", help="A .mar file.", show_default=False)]
-SAID = {True: "holds", False: "BROKEN", None: "not tested"}
+VERDICTS = {True: "holds", False: "BROKEN", None: "not tested"}
 
 
 def register(app: typer.Typer) -> None:
@@ -115,11 +115,11 @@ def check(
     infos = {path: inspect(path, need_digests=False) for path in paths}
     foreign = {path: lines for path, info in infos.items() if (lines := lacks(info))}
     asked = [path for path in paths if path not in foreign or body or carried_bodies(infos[path])]
-    with progress() as shown:
-        task = shown.add_task("checking", total=len(asked) * len(servers) * len(SENTENCES))
+    with progress() as bar:
+        task = bar.add_task("checking", total=len(asked) * len(servers) * len(SENTENCES))
 
         def advance(kind: str, promise: str) -> None:
-            shown.update(task, advance=1, description=f"{kind}: {promise}")
+            bar.update(task, advance=1, description=f"{kind}: {promise}")
 
         limits = {"batch_size": batch_size, "profile": profile, "timeout_s": timeout}
         reports = [check(path, body, **limits, servers=servers, progress=advance) for path in asked]  # type: ignore[arg-type]
@@ -145,13 +145,13 @@ def _render_check(reports: list[CheckReport], sentences: dict[str, str]) -> None
     rows = []
     for name, sentence in sentences.items():
         found = [verdict for report, kind in asked for verdict in report.verdicts[kind] if verdict.promise == name]
-        rows.append([name, sentence.rstrip("."), *(SAID[verdict.holds] for verdict in found)])
+        rows.append([name, sentence.rstrip("."), *(VERDICTS[verdict.holds] for verdict in found)])
     columns = [f"{names[id(report)]}{kind} {report.versions[kind]}" for report, kind in asked]
     out().print(table("", ["promise", "", *columns], rows))
     for report, kind in asked:
         for verdict in report.verdicts[kind]:
             if not verdict.holds:
-                typer.echo(f"{names[id(report)]}{kind}, {verdict.promise}, {SAID[verdict.holds]}: {verdict.why}")
+                typer.echo(f"{names[id(report)]}{kind}, {verdict.promise}, {VERDICTS[verdict.holds]}: {verdict.why}")
 
 
 def new(

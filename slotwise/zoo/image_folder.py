@@ -1,4 +1,4 @@
-"""A folder of pictures, one subfolder a class; and what training does to a picture that serving does not."""
+"""Read a folder of pictures, one subfolder a class, and vary a picture at random for training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from slotwise.worker.slot_errors import SlotError
 
 @dataclass(frozen=True)
 class LabelledPictures:
-    """Files and the index of each one's label. ignored: how many files were no pictures."""
+    """Picture files and the label of each. targets: [n] indices of `labels`. ignored: how many files were no pictures."""
 
     labels: Sequence[str]
     files: list[Path]
@@ -29,7 +29,7 @@ class LabelledPictures:
 
     @classmethod
     def find(cls, folder: Path, labels: Sequence[str]) -> LabelledPictures:
-        """All pictures in `folder`/CLASS. A class's folder is called as its label, or with an s: ants for ant."""
+        """All pictures in `folder`/CLASS. A class's folder has the name of its label, or that with an s: ants for ant."""
         files: list[Path] = []
         targets: list[int] = []
         ignored = 0
@@ -52,10 +52,10 @@ class LabelledPictures:
 
 
 def _class_folders(folder: Path, labels: Sequence[str]) -> list[Path]:
-    found = {path.name: path for path in folder.glob("*") if path.is_dir()}
-    folders = [found.get(label) or found.get(f"{label}s") for label in labels]
+    existing = {path.name: path for path in folder.glob("*") if path.is_dir()}
+    folders = [existing.get(label) or existing.get(f"{label}s") for label in labels]
     chosen = [path for path in folders if path is not None]
-    unknown = sorted(set(found.values()) - set(chosen))
+    unknown = sorted(set(existing.values()) - set(chosen))
     if len(chosen) < len(labels) or unknown:
         names = ", ".join(f"{folder.name}/{label}s" for label in labels)
         wrong = f"{unknown[0]} is no label of the model" if unknown else f"{folder} lacks a folder for some label"
@@ -72,7 +72,7 @@ def _is_picture(file: Path) -> bool:
 
 
 def vary(body: bytes, recipe: Recipe, random: np.random.Generator) -> Any:
-    """A random cut (35 to 100% of the area, 3:4 to 4:3) and a random mirroring of a picture: uint8 [h, w, c]."""
+    """Cut a picture at random (35 to 100% of its area, 3:4 to 4:3), and mirror it at random: uint8 [h, w, c]."""
     picture = Image.fromarray(decode_rgb(body, size_hint=recipe.resize or recipe.width, max_pixels=recipe.max_pixels))
     w, h = picture.size
     area, ratio = random.uniform(0.35, 1.0) * w * h, np.exp(random.uniform(np.log(3 / 4), np.log(4 / 3)))

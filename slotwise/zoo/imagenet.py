@@ -1,4 +1,4 @@
-"""Build one of torchvision's ImageNet networks for serving: what models/resnet18 and models/resnet152 have in common."""
+"""Build one of torchvision's ImageNet networks for serving: what models/resnet18 and models/resnet152 share."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ COUNT = 64  # pictures to calibrate and compare with
 def make(folder: Path, out: Path, weights: str | None, progress: Progress) -> dict[str, Any]:
     """Write the weights that `folder`/model.toml names. weights: a checkpoint's path, "imagenet" (the default) or "none".
 
-    Pictures in `folder`/calibration are used to calibrate int8 and to compare the engines, else cuts of two sample photos.
+    int8 is calibrated, and engines are compared, on the pictures in `folder`/calibration, else on cuts of two photos.
     """
-    started, spec = time.monotonic(), load_spec(folder)
+    started = time.monotonic()
+    spec = load_spec(folder)
     weights = weights or "imagenet"
     recipe = Recipe.of(spec.input.model_dump())
     own = folder / "calibration"

@@ -1,4 +1,4 @@
-"""Pictures to calibrate int8 with and to compare engines on, where the model brings none of its own."""
+"""Find pictures to calibrate int8 with and to compare engines on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slotwise.worker.slot_errors import SlotError
 
 
 def from_folder(folder: Path, recipe: Recipe, most: int) -> np.ndarray[Any, Any]:
-    """Up to `most` pictures below `folder`, as the model gets them: uint8 [n, h, w, c]; what is no picture is left out."""
+    """Up to `most` pictures below `folder`, as the model gets them: uint8 [n, h, w, c]. Other files are left out."""
     items: list[Any] = []
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
         if len(items) == most:

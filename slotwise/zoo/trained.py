@@ -1,4 +1,4 @@
-"""Build a network that `slotwise train` trained: its weights, and the very preprocessing they were validated with."""
+"""Build a network that `slotwise train` has trained, with the preprocessing that its weights were validated with."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ COUNT = 64  # pictures to calibrate int8 and compare engines with
 
 
 def preprocessing(spec: ModelSpec) -> dict[str, Any]:
-    """Everything between a picture's bytes and the network: it must be the same in training and in serving."""
+    """How model.toml turns a picture's bytes into the network's input. It must be the same in training and in serving."""
     return {**spec.input.model_dump(mode="json", include={"shape", "resize", "interpolation", "mean", "std", "ink"})}
 
 
 def module_of(spec: ModelSpec, weights: str) -> PixelNetwork:
-    """The network on pixels, in eval mode."""
+    """The network that takes pixels, in eval mode."""
     module = PixelNetwork(network(spec.options["network"], len(spec.labels), weights), spec.input.mean, spec.input.std)
     module.eval()
     return module
 
 
 def make(folder: Path, out: Path, weights: str | None, progress: Progress) -> dict[str, Any]:
-    """Write the weights that `folder`/model.toml names. weights: a path, "none", or None: what was trained here."""
+    """Write the weights that `folder`/model.toml names. weights: a path, "none", or None for those trained here."""
     started, spec = time.monotonic(), load_spec(folder)
     if weights is None and not (folder / WEIGHTS).is_file():
         hint = f"`slotwise train {spec.name} --data FOLDER` trains it; `--weights none` builds an untrained one for load tests"

@@ -1,7 +1,8 @@
-"""Fine-tune a picture model on a folder of pictures, an ImageFolder: train/CLASS/*, val/CLASS/*.
+"""Fine-tune a picture model on a folder of pictures: train/CLASS/*, val/CLASS/*.
 
-Validation uses the serving code itself to turn a file into the network's input, so what is measured here is what is served.
-The best epoch's weights, the preprocessing and what was measured go into the model's folder; `slotwise build` takes them.
+Validation turns a file into the network's input with the serving code itself, so the accuracy measured here is that of the
+served model. The best epoch's weights, the preprocessing and the measurements are written into the model's folder, where
+`slotwise build` takes them from.
 """
 
 from __future__ import annotations
@@ -36,7 +37,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """How to train. weights: where to start, PATH, "imagenet" or "none". patience: epochs without a better one."""
+    """How to train.
+
+    weights: what to start from, PATH, "imagenet" or "none". patience: after how many epochs without a better one to stop.
+    device: "auto", "cpu" or "cuda".
+    """
 
     weights: str = "imagenet"
     epochs: int = 25
@@ -49,7 +54,11 @@ class TrainingPlan:
 
 @dataclass
 class TrainingResult:
-    """What came of it. confusion[true][answered] counts validation pictures, in the order of `labels`."""
+    """What training gave.
+
+    accuracy, loss: of the best epoch, on the validation pictures. confusion[true][answered]: counts of validation pictures,
+    in the order of `labels`. plan: the TrainingPlan as a dict.
+    """
 
     labels: list[str]
     network: str
@@ -90,12 +99,12 @@ def train(spec: ModelSpec, data: Path, folder: Path, plan: TrainingPlan, progres
     return result
 
 
-def device_of(wanted: str) -> str:
-    """cpu or cuda; "auto" is cuda where torch sees one."""
+def device_of(requested: str) -> str:
+    """ "cpu" or "cuda"; "auto" is cuda where torch sees a CUDA device."""
     available = has_cuda()
-    if wanted == "cuda" and not available:
+    if requested == "cuda" and not available:
         raise SlotwiseError("torch sees no CUDA device here", "leave out --device, or use --device cpu")
-    return "cuda" if available and wanted != "cpu" else "cpu"
+    return "cuda" if available and requested != "cpu" else "cpu"
 
 
 def _epochs(
@@ -106,7 +115,7 @@ def _epochs(
     result: TrainingResult,
     progress: Progress,
 ) -> dict[str, Tensor]:
-    """The best epoch's state_dict; `result` gets its figures."""
+    """Train, write the figures of the best epoch into `result`, and return that epoch's state_dict."""
     device = device_of(plan.device)
     start = network(spec.options["network"], len(spec.labels), plan.weights, pretraining=True)
     module = PixelNetwork(start, spec.input.mean, spec.input.std).to(device, memory_format=torch.channels_last)
@@ -154,7 +163,10 @@ def evaluate(
 def _batches(
     pictures: LabelledPictures, recipe: Recipe, batch_size: int, random: np.random.Generator | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """uint8 [b, h, w, c] and int64 [b]; shuffled and varied where `random` is given. The next batch is decoded meanwhile."""
+    """Batches of pixels, uint8 [b, h, w, c], and targets, int64 [b]; shuffled and varied where `random` is given.
+
+    While a batch is used, the next one is decoded.
+    """
     order = random.permutation(len(pictures)) if random else np.arange(len(pictures))
     groups = [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
     if random and len(groups) > 1 and len(groups[-1]) == 1:

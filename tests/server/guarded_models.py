@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import subprocess
 import sys
@@ -98,10 +99,16 @@ def odd(x: int, do: str | None = None) -> bytes:
     return json.dumps({"x": x, "do": do}).encode()
 
 
+SENTENCES = ["good film", "bad film", "good book", "bad book", "very good film", "not good", "not bad book", "very bad"]
+
+
 def vocabulary() -> bytes:
+    """Every word and pair of words of the sentences, as text_classifier looks them up."""
+    words = [sentence.split() for sentence in SENTENCES]
+    pairs = [f"{one} {other}" for sentence in words for one, other in itertools.pairwise(sentence)]
+    known = dict.fromkeys([word for sentence in words for word in sentence] + pairs)
     target = io.BytesIO()
-    words = ["good", "bad", "film", "book", "very", "not", *(f"{a} {b}" for a in ("good", "bad") for b in ("film", "book"))]
-    torch.save({word: i for i, word in enumerate(words)}, target)
+    torch.save({word: i for i, word in enumerate(known)}, target)
     return target.getvalue()
 
 
@@ -132,8 +139,8 @@ DETECTOR = Guarded(
 TEXTS = Guarded(
     "text_classifier",
     network(networks.TEXTS, "text_classifier", **{"source_vocab.pt": vocabulary()}),
-    [b"good film", b"bad film", b"good book", b"bad book", b"very good film", b"not good", b"not bad book", b"very bad"],
-    [(b"\xff\xfe", 400)],
+    [sentence.encode() for sentence in SENTENCES],
+    [(b"\xff\xfe", 400), (b"words that it does not know", 500)],
 )
 
 
