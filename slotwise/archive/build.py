@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise import console, project
 from slotwise.archive import onnx_graph
+from slotwise.archive.foreign import GUARD, LEGACY_MANIFEST, migrated
 from slotwise.archive.make_script import check_fit, run_make_script
 from slotwise.archive.packaging import DIGESTS, MANIFEST, pack
 from slotwise.archive.trial import run_every_form
@@ -110,12 +111,12 @@ def build(
 def inspect(path: Path, *, need_digests: bool = True) -> ArchiveInfo:
     """Read a whole archive and compare every byte with its digests; SlotwiseError says what is wrong with it.
 
-    need_digests: False accepts an archive of another tool, which carries no digests.
+    need_digests: False accepts an archive of another tool, which carries no digests. Ours always need them.
     """
-    with _opened(path) as source:
-        manifest = _manifest(path, source)
+    with opened(path) as source:
+        manifest = manifest_of(path, source)
         entries = [ArchivedFile(item.filename, item.file_size, _entry_sha256(source, item)) for item in source.infolist()]
-        if need_digests or DIGESTS in source.namelist():
+        if need_digests or {DIGESTS, "slotwise.json", f"{GUARD}/guard.json"} & set(source.namelist()):
             _compare(path, entries, _digests(path, source))
         settings = _json(path, source, "slotwise.json") if "slotwise.json" in source.namelist() else {}
         model, profiles = settings.get("model", {}), settings.get("profiles", {})
@@ -152,7 +153,7 @@ def extract(path: Path, out_dir: Path, *, trusted: bool = False, names: Collecti
     """
     if not trusted:
         verify(path)
-    with _opened(path) as source:
+    with opened(path) as source:
         try:
             out_dir.mkdir(parents=True)
             source.extractall(out_dir, names)
@@ -173,7 +174,7 @@ REBUILD = "it was changed after it was built: do not serve it; build it again or
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
+def opened(path: Path) -> Iterator[zipfile.ZipFile]:
     """Open the archive and check its directory. Whatever is damaged in the file becomes one SlotwiseError."""
     if not path.is_file():
         raise SlotwiseError(f"there is no archive {path}", "`slotwise build MODEL` makes one in model_store/")
@@ -195,10 +196,20 @@ def _json(path: Path, source: zipfile.ZipFile, name: str) -> dict[str, Any]:
     return data
 
 
-def _manifest(path: Path, source: zipfile.ZipFile) -> dict[str, Any]:
-    if MANIFEST not in source.namelist():
+def manifest_of(path: Path, source: zipfile.ZipFile) -> dict[str, Any]:
+    """What the archive says of itself; that of an archive for MMS before 1.0 as MMS migrates it."""
+    names = source.namelist()
+    if MANIFEST in names:
+        manifest = _json(path, source, MANIFEST)
+    elif LEGACY_MANIFEST in names:
+        try:
+            manifest = migrated(_json(path, source, LEGACY_MANIFEST))
+        except (KeyError, TypeError):
+            manifest = {}
+    else:
         raise SlotwiseError(f"{path.name} has no {MANIFEST}", "it is not a model archive")
-    manifest = _json(path, source, MANIFEST)
+    if "workflow" in manifest:
+        raise SlotwiseError(f"{path.name} is a workflow archive", "it holds no model: name the archives of its models")
     model = manifest.get("model")
     named = [model.get(key) for key in ("modelName", "handler")] if isinstance(model, dict) else [None]
     if not all(isinstance(name, str) and name and name.isprintable() for name in named):

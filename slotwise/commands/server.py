@@ -36,6 +36,7 @@ def serve(
     port: Annotated[
         int, typer.Option(min=0, max=32_000, help="Inference port; management and metrics follow. 0: free ones.")
     ] = 8080,
+    guard: Annotated[bool, typer.Option("--guard", help="Put a guard around archives of other tools first.")] = False,
     detach: Annotated[
         bool, typer.Option("--detach", help="Return once the models are ready; `slotwise stop` ends it.")
     ] = False,
@@ -56,7 +57,7 @@ def serve(
     ports = Ports.at(port)
     store = project.model_store()
     check_can_start(name, server, ports)  # before an archive is built, which may take minutes
-    archives = [obtain(model, store, say=say) for model in models or []]
+    archives = [obtain(model, store, say=say, guarded=guard) for model in models or []]
     say(f"starting {server}")
     loaded = None if loaded_profile.model_api else preloaded(archives, loaded_profile, overrides)
     with interrupts.held():

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from slotwise import project
 from slotwise.archive.build import ArchiveInfo, build, file_sha256, inspect, outdated
 from slotwise.archive.download import fetch, is_url
+from slotwise.archive.foreign import lacks
+from slotwise.archive.guarded import guard
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import load_spec
 
@@ -21,19 +23,35 @@ if TYPE_CHECKING:
 
 
 def obtain(
-    what: str, model_store: Path, *, sha256: str | None = None, say: Callable[[str], None] = lambda message: None
+    what: str,
+    model_store: Path,
+    *,
+    sha256: str | None = None,
+    say: Callable[[str], None] = lambda message: None,
+    guarded: bool = False,
 ) -> ArchiveInfo:
     """The archive of a model's name, folder, .mar file or URL, verified and in the model store; built where it is missing.
 
-    Raises SlotwiseError for an archive that is not what was built.
+    guarded: put a guard around an archive of another tool. Raises SlotwiseError for an archive that is not what was built.
     """
     model_store.mkdir(parents=True, exist_ok=True)
+    info = _obtained(what, model_store, sha256, say, guarded)
+    if not (guarded and lacks(info)):
+        return info
+    say(f"guarding {info.path.name}")
+    return inspect(guard(info.path, model_store / f"{info.path.stem}-guarded.mar"))
+
+
+def _obtained(what: str, model_store: Path, sha256: str | None, say: Callable[[str], None], anywhere: bool) -> ArchiveInfo:
+    """As `obtain`. anywhere: a file may stay outside the model store."""
     if is_url(what):
         return inspect(fetch(what, sha256, model_store), need_digests=False)
-    if what.endswith(".mar"):
+    if what.endswith((".mar", ".model")):
         path = Path(what) if Path(what).exists() else model_store / what
         info = inspect(path, need_digests=False)
-        return info if path.resolve().parent == model_store.resolve() else _copy(info, model_store)
+        return (
+            info if (anywhere and lacks(info)) or path.resolve().parent == model_store.resolve() else _copy(info, model_store)
+        )
     stored = model_store / f"{what}.mar"
     if "/" not in what and what not in project.models() and not (Path(what) / "model.toml").is_file() and stored.is_file():
         return inspect(stored, need_digests=False)
