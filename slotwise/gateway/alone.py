@@ -17,7 +17,7 @@ from slotwise.gateway.upstream import ConnectionBroken, ServerAnswer
 if TYPE_CHECKING:
     from slotwise.gateway.inference_request import InferenceRequest
     from slotwise.gateway.race import Race
-    from slotwise.gateway.turns import Turn, Turns
+    from slotwise.gateway.passage import Turn, Turns
 
 log = logging.getLogger("slotwise.gateway")
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from slotwise.gateway.alone import Attempt, CopyResult, given, outcome_of, tried_alone
 from slotwise.gateway.hedging import COPIES_MAX
 from slotwise.gateway.replies import Refused
-from slotwise.gateway.turns import Turn
+from slotwise.gateway.passage import Turn
 from slotwise.gateway.upstream import ConnectionBroken, ServerAnswer
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from slotwise.gateway.hedging import Hedging
 from slotwise.gateway.limits import ConcurrencyLimit
-from slotwise.gateway.turns import Turns
+from slotwise.gateway.passage import Turns
 
 if TYPE_CHECKING:
     from slotwise.client.live_model import LiveModel
