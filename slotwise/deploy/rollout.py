@@ -74,12 +74,10 @@ def rollout(server: ServerRecord, model: str, archive: ArchiveInfo, settings: Ma
         if new in names:  # of a roll-out that was killed
             client.unregister(new)
         share = Share(gateway, server.name, model, new, plan)
-        with _registered(client, new, archive, settings, say):
-            with share.running():
-                found = _steps(share, plan, say)
-                if not plan.shadow:
-                    _replace(client, share, archive, settings, say)
-            share.drained(new)
+        with _registered(client, new, archive, settings, say), share.running():
+            found = _steps(share, plan, say)
+            if not plan.shadow:
+                _replace(client, share, archive, settings, say)
     return found
 
 
@@ -119,6 +117,7 @@ class Share:
                 rollout_file(self.server).unlink(missing_ok=True)
                 with suppress(SlotwiseError):
                     self._await(lambda shown: shown is None)
+                    self.drained(self.new)
 
     def set(self, percent: float) -> None:
         """Have this share go to the new archive, from now on. Raises SlotwiseError where the gateway does not follow."""

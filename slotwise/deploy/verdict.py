@@ -17,29 +17,29 @@ Window = Mapping[str, Mapping[str, float]]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Judgement:
     """enough: whether it can be said at all. worse: what is worse, in one sentence; empty where nothing is."""
 
     enough: bool
     worse: str = ""
 
 
-def verdict(windows: Sequence[Window]) -> Verdict:
+def verdict(windows: Sequence[Window]) -> Judgement:
     """What these windows say of the new archive."""
     pairs = [(window["old"], window["new"]) for window in windows if window["old"]["requests"] and window["new"]["requests"]]
     totals = [sum(side["requests"] for side in sides) for sides in zip(*pairs, strict=True)] if pairs else [0, 0]
     if min(totals) < LEAST_REQUESTS or len(pairs) < LEAST_PAIRS:
-        return Verdict(enough=False)
+        return Judgement(enough=False)
     asked = f"({totals[1]:.0f} and {totals[0]:.0f} requests)"
     errors = [(old["errors"] / old["requests"], new["errors"] / new["requests"]) for old, new in pairs]
     if _least_difference(errors) > 0:
         old_share, new_share = (100 * statistics.fmean(side) for side in zip(*errors, strict=True))
-        return Verdict(True, f"{new_share:.1f}% of its requests fail, {old_share:.1f}% of the old one's {asked}")
+        return Judgement(True, f"{new_share:.1f}% of its requests fail, {old_share:.1f}% of the old one's {asked}")
     times = [(old["p99_ms"], new["p99_ms"]) for old, new in pairs if old["p99_ms"] and new["p99_ms"]]
     if len(times) >= LEAST_PAIRS and _least_difference([(SLOWER * old, new) for old, new in times]) > 0:
         old_ms, new_ms = (statistics.fmean(side) for side in zip(*times, strict=True))
-        return Verdict(True, f"its p99 is {new_ms:.1f} ms, the old one's {old_ms:.1f} ms {asked}")
-    return Verdict(enough=True)
+        return Judgement(True, f"its p99 is {new_ms:.1f} ms, the old one's {old_ms:.1f} ms {asked}")
+    return Judgement(enough=True)
 
 
 def _least_difference(pairs: Sequence[tuple[float, float]]) -> float:

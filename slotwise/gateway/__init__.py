@@ -2,10 +2,10 @@
 
 inference_request.py   one request: its head and body, read within the limits
 forward.py             the hot path: the request to the server, the answer back
-traffic.py             the requests to one model: its limit, its hedging, its turns
+traffic.py             the requests to one model: its limit, its hedging, its passage
 race.py                the copies of one request: a second try, and hedges
 hedging.py             when an answer is late, and how many hedges there may be
-turns.py               which request has been overtaken, and who goes alone
+passage.py            which request has been overtaken, and who goes alone
 alone.py               a request whose worker died; killers.py remembers the bodies that end workers
 limits.py              a concurrency limit with a short queue for each model, and a budget for bodies in memory
 canary.py              a share of the requests for another archive; both are compared

@@ -16,8 +16,8 @@ from slotwise.gateway.upstream import ConnectionBroken, ServerAnswer
 
 if TYPE_CHECKING:
     from slotwise.gateway.inference_request import InferenceRequest
+    from slotwise.gateway.passage import Passage, SentCopy
     from slotwise.gateway.race import Race
-    from slotwise.gateway.turns import Turn, Turns
 
 log = logging.getLogger("slotwise.gateway")
 
@@ -37,7 +37,7 @@ def given(outcome: CopyResult | None) -> ServerAnswer:
     raise outcome if isinstance(outcome, Refused) else Refused(502, "the model server cannot be reached")
 
 
-async def outcome_of(attempt: Awaitable[ServerAnswer], turns: Turns, turn: Turn) -> CopyResult:
+async def outcome_of(attempt: Awaitable[ServerAnswer], passage: Passage, sent: SentCopy) -> CopyResult:
     """What became of one copy on its way; what it raised is returned."""
     outcome: CopyResult | None = None
     try:
@@ -45,7 +45,7 @@ async def outcome_of(attempt: Awaitable[ServerAnswer], turns: Turns, turn: Turn)
     except (Refused, ConnectionBroken) as failure:
         outcome = failure
     finally:
-        turns.leave(turn, isinstance(outcome, ServerAnswer) and (outcome.good or outcome.worker_died))
+        passage.leave(sent, isinstance(outcome, ServerAnswer) and (outcome.good or outcome.worker_died))
     return outcome
 
 
@@ -65,7 +65,7 @@ async def _trials(race: Race) -> ServerAnswer:
     request = race.request
     outcome: CopyResult | None = None
     for trial in range(1, TRIALS + 1):
-        async with race.turns.alone(race.sent) as sure:
+        async with race.passage.alone(race.sent_copies) as sure:
             answer = race.settled()  # of an earlier copy that was still on its way
             if answer is not None:
                 return answer
@@ -95,7 +95,7 @@ async def _one_trial(race: Race) -> CopyResult:
     copies: set[asyncio.Task[CopyResult]] = set()
     try:
         while True:
-            copies.add(asyncio.create_task(outcome_of(race.attempt(True), race.turns, race.turns.enter())))
+            copies.add(asyncio.create_task(outcome_of(race.attempt(True), race.passage, race.passage.enter())))
             done, _ = await asyncio.wait(
                 copies, timeout=late_s if race.hedging.enabled else None, return_when=asyncio.FIRST_COMPLETED
             )

@@ -121,7 +121,7 @@ class Canary:
         except Refused as refused:
             failure = refused
         request.sent = copy.sent
-        if failure.status >= 500:
+        if failure.status >= 500 or (isinstance(failure, ServerAnswer) and not failure.good):
             answer = await send(request)
             if answer.good or answer.status != MISSING:  # the old archive may be gone already
                 request.sent = "again"

@@ -18,7 +18,7 @@ from slotwise.errors import SlotwiseError
 from slotwise.gateway.backend import MAX_BODY_BYTES, Backend
 from slotwise.gateway.canary import Canary, RolloutRecord
 from slotwise.gateway.catalog import ModelCard, model_card
-from slotwise.gateway.keys import Keys
+from slotwise.gateway.keys import KeyFile
 from slotwise.gateway.killers import Killers
 from slotwise.gateway.limits import MemoryBudget
 from slotwise.gateway.metrics import GatewayMetrics
@@ -54,7 +54,7 @@ class Gateway:
 
     backend: Backend
     options: GatewayOptions = field(default_factory=GatewayOptions)
-    keys: Keys | None = None
+    keys: KeyFile | None = None
     draining: bool = False
     reachable: bool = False
     upstream: Upstream | None = None
@@ -155,7 +155,10 @@ class Gateway:
             self._follow_rollout(wanted)
             if record is not None and (self.upstream is None or record.run_id != self.upstream.record.run_id):
                 await self._switch(record)
-            elif time.monotonic() - self._models_at >= max_age_s:
+                return
+            if record is not None and self.upstream is not None:
+                self.upstream.record = record  # scaled: the same run, with other settings
+            if time.monotonic() - self._models_at >= max_age_s:
                 await self._read_models(record)
 
     def _follow_rollout(self, wanted: RolloutRecord | None) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from slotwise.gateway import replies
 from slotwise.gateway.forward import Send
 from slotwise.gateway.inference_request import Receive, Scope
-from slotwise.gateway.keys import Keys
+from slotwise.gateway.keys import KeyFile
 from slotwise.gateway.replies import Refused
 
 log = logging.getLogger("slotwise.gateway")
@@ -44,7 +44,7 @@ class SecurityHeaders:
 class KeyGuard:
     """Lets in who has a key; `public` names what needs none besides."""
 
-    def __init__(self, app: Any, keys: Keys, public: Collection[str] = ()) -> None:
+    def __init__(self, app: Any, keys: KeyFile, public: Collection[str] = ()) -> None:
         self.app, self.keys = app, keys
         self.open = OPEN.union(*[PUBLIC[name] for name in public])
 

@@ -11,7 +11,7 @@ from slotwise.gateway import replies
 log = logging.getLogger("slotwise.gateway")
 
 
-class HttpProtocol(HttpToolsProtocol):
+class GatewayProtocol(HttpToolsProtocol):
     """One connection."""
 
     def send_400_response(self, msg: str) -> None:

@@ -47,7 +47,7 @@ class _Bucket:
 
 
 @dataclass
-class Keys:
+class KeyFile:
     """The keys of a file, read again when it changes; and the gateway's own, which stands in no file of keys."""
 
     file: Path
@@ -55,7 +55,7 @@ class Keys:
 
     def __post_init__(self) -> None:
         self._keys = read(self.file)
-        self._own = Key(OWN, _sha256(self.own))
+        self._own = AccessKey(OWN, _sha256(self.own))
         self._stamp = self._stat()
         self._looked_at = time.monotonic()
         self._buckets: dict[str, _Bucket] = {}
@@ -75,7 +75,7 @@ class Keys:
             raise Refused(401, what, extra=[(b"www-authenticate", b"Bearer")])
         return found
 
-    def allow(self, key: Key, model: str) -> None:
+    def allow(self, key: AccessKey, model: str) -> None:
         """Count one request of this key to that model. Raises Refused (403, 429)."""
         if key.models and model not in key.models:
             raise Refused(403, "this key may not use this model")
@@ -90,7 +90,7 @@ class Keys:
             raise Refused(429, f"this key may ask {key.requests_per_s:g} times a second", retry_after_s=math.ceil(wait_s))
         bucket.tokens -= 1
 
-    def _current(self) -> list[Key]:
+    def _current(self) -> list[AccessKey]:
         """The keys as the file says now; where it cannot be read, as it said before."""
         now = time.monotonic()
         if now - self._looked_at >= LOOK_AGAIN_S:
@@ -111,11 +111,12 @@ class Keys:
         return found.st_mtime_ns, found.st_size
 
 
-def read(file: Path) -> list[Key]:
+def read(file: Path) -> list[AccessKey]:
     """The keys in a file. Raises SlotwiseError."""
     try:
         found = [
-            Key(**{**entry, "models": tuple(entry.get("models", ()))}) for entry in json.loads(file.read_text("utf-8"))["keys"]
+            AccessKey(**{**entry, "models": tuple(entry.get("models", ()))})
+            for entry in json.loads(file.read_text("utf-8"))["keys"]
         ]
     except FileNotFoundError:
         raise SlotwiseError(f"there is no file of keys {file}", f"`slotwise key add NAME --keys {file}` makes one") from None
@@ -126,7 +127,7 @@ def read(file: Path) -> list[Key]:
     return found
 
 
-def write(file: Path, keys: list[Key]) -> None:
+def write(file: Path, keys: list[AccessKey]) -> None:
     """Write a file of keys that only its owner can read, in one step."""
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f"{file.name}.partial")
@@ -144,7 +145,7 @@ def add(file: Path, name: str, models: tuple[str, ...] = (), requests_per_s: flo
     if any(key.name == name for key in keys):
         raise SlotwiseError(f"there is a key named {name!r} in {file}", f"`slotwise key remove {name}` first, or another name")
     new = secrets.token_urlsafe(32)
-    write(file, [*keys, Key(name, _sha256(new), models, requests_per_s)])
+    write(file, [*keys, AccessKey(name, _sha256(new), models, requests_per_s)])
     return new
 
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 from slotwise.gateway.alone import Attempt, CopyResult, given, outcome_of, tried_alone
 from slotwise.gateway.hedging import COPIES_MAX
+from slotwise.gateway.passage import SentCopy
 from slotwise.gateway.replies import Refused
-from slotwise.gateway.turns import Turn
 from slotwise.gateway.upstream import ConnectionBroken, ServerAnswer
 
 if TYPE_CHECKING:
@@ -44,10 +44,10 @@ class Race:
     def __init__(self, request: InferenceRequest, attempt: Attempt) -> None:
         self.request, self.attempt = request, attempt
         self.metrics, self.label = request.gateway.metrics, request.label
-        self.hedging, self.turns = request.traffic.hedging, request.traffic.turns
+        self.hedging, self.passage = request.traffic.hedging, request.traffic.passage
         self.pending: set[Copy] = set()
         self.hedges: set[Copy] = set()
-        self.sent: list[Turn] = []  # of every copy, once it is on its way
+        self.sent_copies: list[SentCopy] = []  # of every copy, once it is on its way
         self.tried_twice = False
         self.pausing = False  # the server said 503: nothing is sent before the second try
         self.killed = False  # a copy was answered with its worker's death
@@ -110,28 +110,28 @@ class Race:
             await asyncio.sleep(after_s)
             self.pausing = False
         try:
-            turn = await self._enter(late)
+            sent = await self._enter(late)
         except Refused as refused:
             return refused
-        result = await outcome_of(self.attempt(fresh), self.turns, turn)
+        result = await outcome_of(self.attempt(fresh), self.passage, sent)
         if isinstance(result, ServerAnswer) and result.good:
-            self.hedging.record_answer(time.monotonic() - turn.sent_at)
+            self.hedging.record_answer(time.monotonic() - sent.sent_at)
         return result
 
-    async def _enter(self, late: bool) -> Turn:
+    async def _enter(self, late: bool) -> SentCopy:
         """Wait until no request goes alone. Raises Refused (422, 504): what went alone may have had the same body."""
-        if not self.turns.closed(late):
-            turn = self.turns.enter()
+        if not self.passage.closed(late):
+            sent = self.passage.enter()
         else:
             try:
                 async with asyncio.timeout(self.request.left_s):
-                    await self.turns.opened(late)
+                    await self.passage.opened(late)
             except TimeoutError:
                 raise Refused(504, "the deadline passed while other requests were tried alone") from None
             self.request.refuse_killer()
-            turn = self.turns.enter()
-        self.sent.append(turn)
-        return turn
+            sent = self.passage.enter()
+        self.sent_copies.append(sent)
+        return sent
 
     def _copy_failed(self, result: CopyResult) -> None:
         """Remember what the client gets when nothing better comes; the first failure of the server starts the second try."""
@@ -157,9 +157,11 @@ class Race:
 
     def _hedge(self) -> bool:
         """Send a further copy of what seems to be lost, within the budget: others have overtaken it, or nothing moves."""
-        if self.pausing or not self.sent:
+        if self.pausing or not self.sent_copies:
             return False
-        lost = self.turns.overtaken(self.sent[0]) or self.turns.standing_still(self.sent[0], self.hedging.late_s)
+        lost = self.passage.overtaken(self.sent_copies[0]) or self.passage.standing_still(
+            self.sent_copies[0], self.hedging.late_s
+        )
         if not lost or not self.hedging.take_from_budget():
             return False
         self.hedges.add(self._send(fresh=True, late=True))

@@ -25,8 +25,8 @@ from slotwise.errors import SlotwiseError
 from slotwise.gateway.app import build_app
 from slotwise.gateway.backend import server_backend
 from slotwise.gateway.gateway import Gateway, GatewayOptions
-from slotwise.gateway.http_protocol import HttpProtocol
-from slotwise.gateway.keys import Keys
+from slotwise.gateway.http_protocol import GatewayProtocol
+from slotwise.gateway.keys import KeyFile
 from slotwise.gateway.process import GatewayRecord, running
 from slotwise.interrupts import handed_to, settle
 
@@ -118,7 +118,7 @@ def serve(
         raise SlotwiseError(
             f"a gateway for {name!r} is already running at {other.url}", "`slotwise stop` ends it and the server"
         )
-    keys = Keys(access.keys) if access.keys else None
+    keys = KeyFile(access.keys) if access.keys else None
     access.check()
     sockets = [_bind(listen.host, port) for port in (listen.port, listen.translation_port) if port >= 0]
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
@@ -129,7 +129,7 @@ def serve(
         build_app(gateway, access.public),
         ssl_certfile=access.tls_cert,
         ssl_keyfile=access.tls_key,
-        http=HttpProtocol,
+        http=GatewayProtocol,
         ws="none",
         access_log=False,
         log_config=None,

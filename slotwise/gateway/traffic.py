@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from slotwise.gateway.hedging import Hedging
 from slotwise.gateway.limits import ConcurrencyLimit
-from slotwise.gateway.turns import Turns
+from slotwise.gateway.passage import Passage
 
 if TYPE_CHECKING:
     from slotwise.client.live_model import LiveModel
@@ -21,7 +21,7 @@ class ModelTraffic:
         self._in_flight, self._queued = in_flight, queued
         self.limit = ConcurrencyLimit(*self._sizes(UNKNOWN_BATCH))
         self.hedging = Hedging(hedge)
-        self.turns = Turns()
+        self.passage = Passage()
 
     def fit(self, model: LiveModel) -> None:
         """Resize the limit to the model's batches and workers."""

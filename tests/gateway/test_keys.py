@@ -1,4 +1,4 @@
-"""Keys: who is let in, to what, how often; TLS; and that no key is ever seen in a log."""
+"""KeyFile: who is let in, to what, how often; TLS; and that no key is ever seen in a log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from slotwise.errors import SlotwiseError
 from slotwise.gateway import keys, process
 from slotwise.gateway.app import build_app
 from slotwise.gateway.guard import PUBLIC
-from slotwise.gateway.keys import Keys
+from slotwise.gateway.keys import KeyFile
 
 from .conftest import Front, MakeFront
 from .live import StandInThread, gateway_before
@@ -42,7 +42,7 @@ def file(tmp_path: Path) -> Path:
 async def guarded(make_front: MakeFront, file: Path, *public: str) -> Front:
     """A front with keys."""
     front = await make_front()
-    front.gateway.keys = Keys(file)
+    front.gateway.keys = KeyFile(file)
     front.client._transport = httpx.ASGITransport(build_app(front.gateway, public), raise_app_exceptions=False)
     return front
 
@@ -111,7 +111,7 @@ def test_the_file_holds_hashes_is_read_again_and_survives_nonsense(file: Path, m
     first = keys.add(file, "first")
     assert first not in file.read_text()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    known = Keys(file)
+    known = KeyFile(file)
     second = keys.add(file, "second", ("digits",), 5)
     assert known.find({b"x-api-key": second.encode()}).models == ("digits",)
     assert known.find({b"x-api-key": known.own.encode()}).name == "slotwise"
@@ -123,7 +123,7 @@ def test_the_file_holds_hashes_is_read_again_and_survives_nonsense(file: Path, m
     for text in ("nonsense", "[]", '{"keys": [{"name": "x"}]}', '{"keys": [{"name": "x", "sha256": ""}]}'):
         file.write_text(text)
         with pytest.raises(SlotwiseError):
-            Keys(file)
+            KeyFile(file)
 
 
 def test_names_that_are_taken_or_no_names_are_refused(file: Path) -> None:

@@ -17,18 +17,18 @@ QUIET_S = 15.0  # without any answer for so long, what is on its way is taken fo
 
 
 @dataclass(eq=False)
-class Turn:
+class SentCopy:
     """One copy of a request, on its way to the server since `sent_at`."""
 
     sent_at: float
 
 
-class Turns:
+class Passage:
     """The copies of one model's requests that are on their way, and who wants to go alone."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._on_the_way: set[Turn] = set()
+        self._on_the_way: set[SentCopy] = set()
         self._newest_answered = float("-inf")  # when the newest request was sent that has been answered
         self._answered_at = float("-inf")
         self._wanted = 0  # by how many it is wanted to go alone
@@ -45,36 +45,36 @@ class Turns:
         while self.closed(late):
             await self._change.wait()
 
-    def enter(self) -> Turn:
+    def enter(self) -> SentCopy:
         """A copy starts on its way; before, see that it is not closed."""
-        turn = Turn(self._clock())
-        self._on_the_way.add(turn)
-        return turn
+        sent = SentCopy(self._clock())
+        self._on_the_way.add(sent)
+        return sent
 
-    def leave(self, turn: Turn, answered: bool) -> None:
+    def leave(self, sent: SentCopy, answered: bool) -> None:
         """The copy was answered, or given up."""
-        self._on_the_way.discard(turn)
+        self._on_the_way.discard(sent)
         if answered:
             self._answered_at = self._clock()
-            self._newest_answered = max(self._newest_answered, turn.sent_at)
+            self._newest_answered = max(self._newest_answered, sent.sent_at)
         if self._wanted:
             self._notify()
 
-    def overtaken(self, turn: Turn) -> bool:
+    def overtaken(self, sent: SentCopy) -> bool:
         """Whether a request that was sent later has been answered."""
-        return self._newest_answered > turn.sent_at + REORDER_S
+        return self._newest_answered > sent.sent_at + REORDER_S
 
-    def standing_still(self, turn: Turn, late_s: float) -> bool:
+    def standing_still(self, sent: SentCopy, late_s: float) -> bool:
         """Whether nothing has been answered for `late_s` and nobody waits longer than this: a copy of it shows what is lost.
 
         Once that is answered, everything before it is overtaken. Where a worker starts, or is slow, nothing is lost; and a
         further copy of the one that will end it would end another.
         """
-        oldest = min(self._on_the_way, key=lambda each: each.sent_at, default=turn)
-        return oldest is turn and self._clock() - self._answered_at > late_s
+        oldest = min(self._on_the_way, key=lambda each: each.sent_at, default=sent)
+        return oldest is sent and self._clock() - self._answered_at > late_s
 
     @asynccontextmanager
-    async def alone(self, own: Collection[Turn]) -> AsyncIterator[bool]:
+    async def alone(self, own: Collection[SentCopy]) -> AsyncIterator[bool]:
         """Within, nobody else sends, and no queue holds anything but `own`; false where that is not sure."""
         self._wanted += 1
         try:
@@ -89,9 +89,9 @@ class Turns:
             self._wanted -= 1
             self._notify()
 
-    async def _quiet(self, own: Collection[Turn]) -> bool:
+    async def _quiet(self, own: Collection[SentCopy]) -> bool:
         """Wait until everything else that is on its way was answered or overtaken; false where nothing moves any more."""
-        while not all(turn in own or self.overtaken(turn) for turn in self._on_the_way):
+        while not all(sent in own or self.overtaken(sent) for sent in self._on_the_way):
             try:
                 async with asyncio.timeout(QUIET_S):
                     await self._change.wait()
