@@ -11,8 +11,8 @@ from slotwise.worker import BatchHandler, Headers, Request, Settings
 from slotwise.worker.budget import Cost
 from slotwise.worker.engines import git
 from slotwise.worker.engines.pretrained import FOLDER, about, suited
-from slotwise.worker.inputs.bodies import cost_of, each, items_of
 from slotwise.worker.inputs.images import Recipe
+from slotwise.worker.inputs.uploads import cost_of, each, items_of
 
 
 class Captioner(BatchHandler):

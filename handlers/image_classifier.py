@@ -10,8 +10,8 @@ import numpy as np
 
 from slotwise.worker import BatchHandler, Headers, Request, Settings
 from slotwise.worker.budget import Cost
-from slotwise.worker.inputs.bodies import cost_of, each, items_of
 from slotwise.worker.inputs.images import Recipe
+from slotwise.worker.inputs.uploads import cost_of, each, items_of
 from slotwise.worker.labels import classified, in_words, probabilities, wants_softmax
 
 

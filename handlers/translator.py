@@ -10,7 +10,7 @@ from typing import Any
 from slotwise.worker import BatchHandler, Headers, Request, Settings
 from slotwise.worker.engines.pretrained import FOLDER, about, suited
 from slotwise.worker.engines.translation import load_engine
-from slotwise.worker.inputs import records as contract
+from slotwise.worker.inputs import translation_request as contract
 from slotwise.worker.inputs.text import Vocabulary, pack
 
 DEFAULTS = {"beams": 1, "max_records": 1000, "max_input_tokens": 256, "max_output_tokens": 256, "max_group_tokens": 4096}

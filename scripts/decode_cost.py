@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from slotwise.worker.errors import SlotError
 from slotwise.worker.inputs.images import Recipe
+from slotwise.worker.slot_errors import SlotError
 
 RECIPE = Recipe(3, 224, 224, resize=256)
 SIDES = {"2MP": (1600, 1200), "8MP": (3264, 2448)}

@@ -16,8 +16,8 @@ import psutil
 import pytest
 import yaml
 
-from slotwise.gateway.gateway import Options
-from slotwise.gateway.run import Listen
+from slotwise.gateway.gateway import GatewayOptions
+from slotwise.gateway.serve import ListenAddress
 from slotwise.server.lifecycle import STOP_TIMEOUT_S
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -86,7 +86,7 @@ def test_compose_runs_it_locked_down() -> None:
 
 def test_kubernetes_gives_the_longest_request_its_time() -> None:
     """The gateway's preStop and its drain; then the server ends, which waits for it."""
-    listen, options = Listen(), Options()
+    listen, options = ListenAddress(), GatewayOptions()
     drain_s = listen.drain_delay_s + options.timeout_s + 1
     pod = yaml.safe_load((ROOT / "k8s" / "base" / "deployment.yaml").read_text("utf-8"))["spec"]["template"]["spec"]
     container = next(container for container in pod["containers"] if container["name"] == "gateway")

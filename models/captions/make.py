@@ -14,7 +14,7 @@ from drawing import COLOURS, SHAPES, caption, draw, everything
 
 from slotwise.worker.engines.git import GitEngine, load_words
 from slotwise.worker.inputs.images import Recipe
-from slotwise.zoo.pretrained import ready, save_local, useful_threads
+from slotwise.zoo.transformers_files import ready, save_local, useful_threads
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -10,7 +10,7 @@ import numpy as np
 from drawing import COLOURS, SHAPES, caption, draw, everything
 
 from slotwise.worker.padding import pad_sequences
-from slotwise.zoo.pretrained import save
+from slotwise.zoo.transformers_files import save
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import load_spec
 from slotwise.worker.inputs.images import Recipe
-from slotwise.zoo.vision import Pixels, classes_right, export
+from slotwise.zoo.vision import PixelNetwork, classes_right, export
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -72,13 +72,13 @@ def png(picture: np.ndarray[Any, Any], side: int = 28) -> bytes:
     return target.getvalue()
 
 
-def fit(items: Tensor, targets: Tensor, progress: Progress, network: Callable[[], nn.Module] = Net) -> Pixels:
+def fit(items: Tensor, targets: Tensor, progress: Progress, network: Callable[[], nn.Module] = Net) -> PixelNetwork:
     """Train on uint8 [n, 28, 28, 1]; every epoch sees each digit turned, shifted, scaled and thickened a little differently."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # sums in a fixed order: the same weights every time
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = Pixels(network(), mean=[0.13], std=[0.31])
+        model = PixelNetwork(network(), mean=[0.13], std=[0.31])
         steps = EPOCHS * (len(items) // BATCH)
         optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=1e-2)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 6e-3, total_steps=steps)

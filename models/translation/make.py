@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,8 +15,9 @@ from corpus import LANGUAGES, SENTENCES
 
 from slotwise.worker.engines.ctranslate2 import CTranslate2Engine
 from slotwise.worker.engines.m2m100 import M2M100Engine
+from slotwise.worker.engines.translation import INT8_FOLDER
 from slotwise.worker.inputs.text import Vocabulary
-from slotwise.zoo.pretrained import ready, save_local, useful_threads
+from slotwise.zoo.transformers_files import ready, save_local, useful_threads
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -23,11 +25,11 @@ if TYPE_CHECKING:
 NOTE = (
     f"demonstration model: knows {len(SENTENCES)} sentences in {', '.join(LANGUAGES)}; build it with --weights for a real one"
 )
-LEAST_AGREEMENT = 0.9  # of int8's text with the reference's, 1 = equal; int8 below it is not served
+LEAST_AGREEMENT = 0.9  # of int8's text with the reference's, 1 = equal; int8 below it is left out of the archive
 
 
 def make(out: Path, weights: str | None, progress: Progress) -> dict[str, Any]:
-    """Write model/ (transformers), int8/ (CTranslate2) and model/slotwise.json; returns how far the two agree."""
+    """Write model/ (transformers) with its slotwise.json, and int8/ (CTranslate2); returns how far the two agree."""
     started, folder = time.monotonic(), out / "model"
     folder.mkdir()
     ready()
@@ -40,20 +42,29 @@ def make(out: Path, weights: str | None, progress: Progress) -> dict[str, Any]:
         save_local(str(weights), folder, "M2M100ForConditionalGeneration", "M2M100Tokenizer")
     made_s, threads = time.monotonic() - started, useful_threads(folder)
     languages = _languages(folder, LANGUAGES if demonstration else None)
-    _convert(folder, out / "int8")
+    _convert(folder, out / INT8_FOLDER)
     measured = _compare(out, Vocabulary.load(folder, languages), threads, progress)
-    served = ["ctranslate2", "transformers"] if measured["agreement"] >= LEAST_AGREEMENT else ["transformers"]
-    about = {"note": NOTE if demonstration else None, "threads": threads, "languages": languages, "engines": served}
+    if measured["agreement"] < LEAST_AGREEMENT:
+        _leave_out(out / INT8_FOLDER, measured["agreement"])
+    about = {"note": NOTE if demonstration else None, "threads": threads, "languages": languages}
     (folder / "slotwise.json").write_text(json.dumps(about, indent=2), "utf-8")
-    return {"made_s": round(made_s, 1), "demonstration": demonstration, "engines": served, **measured}
+    return {"made_s": round(made_s, 1), "demonstration": demonstration, **measured}
 
 
-def _languages(folder: Path, wanted: Sequence[str] | None) -> dict[str, int]:
+def _leave_out(int8: Path, agreement: float) -> None:
+    """Replace weights that translate otherwise than the reference by a note: an archive carries only what may serve."""
+    shutil.rmtree(int8)
+    int8.mkdir()
+    reason = f"int8 agrees with the reference on {agreement:.1%} of the text only; {LEAST_AGREEMENT:.0%} are required\n"
+    (int8 / "refused.txt").write_text(reason, "utf-8")
+
+
+def _languages(folder: Path, codes: Sequence[str] | None) -> dict[str, int]:
     """The id of every language's token, as the tokenizer of these weights counts them."""
     from transformers import M2M100Tokenizer
 
     ids = M2M100Tokenizer.from_pretrained(folder, local_files_only=True).lang_code_to_id
-    return {code: ids[code] for code in wanted or ids}
+    return {code: ids[code] for code in codes or ids}
 
 
 def _convert(folder: Path, out: Path) -> None:
@@ -73,7 +84,7 @@ def _compare(out: Path, vocabulary: Vocabulary, threads: int | None, progress: P
     ]
     settings = {"device": "cpu", "threads": threads or len(os.sched_getaffinity(0)), "beams": 1, "max_output_tokens": 128}
     reference = M2M100Engine(out / "model", precision="fp32", **settings)
-    quantized = CTranslate2Engine(out / "int8", precision="int8", **settings)
+    quantized = CTranslate2Engine(out / INT8_FOLDER, precision="int8", **settings)
     texts, seconds = {}, {}
     for engine in (reference, quantized):
         begun = time.perf_counter()

@@ -10,7 +10,7 @@ from corpus import LANGUAGES, SENTENCES
 
 from slotwise.worker.inputs.text import BOS, EOS, PAD, UNK, Vocabulary
 from slotwise.worker.padding import pad_sequences
-from slotwise.zoo.pretrained import save
+from slotwise.zoo.transformers_files import save
 
 if TYPE_CHECKING:
     from rich.progress import Progress

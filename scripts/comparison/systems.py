@@ -19,9 +19,9 @@ import httpx
 from measuring.rounds import Reading
 
 from slotwise.bench import load_tools
-from slotwise.bench.bodies import Body
-from slotwise.bench.load import Plan
-from slotwise.bench.wire import Target
+from slotwise.bench.bodies import RequestBody
+from slotwise.bench.http_connection import Target
+from slotwise.bench.load import LoadPlan
 from slotwise.client.management import ManagementClient
 from slotwise.client.tokens import auth_headers
 from slotwise.profiles.ports import Ports
@@ -40,9 +40,9 @@ class Http:
     name = ""
     target: Target
 
-    def wrap(self, body: bytes) -> Body:
+    def wrap(self, body: bytes) -> RequestBody:
         """The body as this server wants it."""
-        return Body(body, "image/jpeg")
+        return RequestBody(body, "image/jpeg")
 
     def load(self, tool: str, body: Path, clients: int, seconds: float) -> Reading:
         """One measurement. Afterwards the server works off what the tool left in its queue, or the next system would pay."""
@@ -54,7 +54,7 @@ class Http:
                 httpx.post(self.target.url, content=sent.data, headers=headers, timeout=60, trust_env=False)
 
         ask(WARM_UP)
-        measured = load_tools.measure(tool, self.target, [sent], Plan(clients, seconds, warm_up_s=0))
+        measured = load_tools.measure(tool, self.target, [sent], LoadPlan(clients, seconds, warm_up_s=0))
         ask(1)
         return Reading.of(measured)
 
@@ -123,11 +123,11 @@ class Peer(Http):
         self.environ = {"WEIGHTS": str(weights.resolve()), "BATCH_SIZE": str(batch_size)}
         self.process: subprocess.Popen[bytes] | None = None
 
-    def wrap(self, body: bytes) -> Body:
+    def wrap(self, body: bytes) -> RequestBody:
         """A form with one file, which is what both of them document."""
         head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="request"; filename="a.jpg"\r\n'
         data = head.encode() + b"Content-Type: image/jpeg\r\n\r\n" + body + f"\r\n--{BOUNDARY}--\r\n".encode()
-        return Body(data, f"multipart/form-data; boundary={BOUNDARY}")
+        return RequestBody(data, f"multipart/form-data; boundary={BOUNDARY}")
 
     def start(self) -> None:
         """Make the environment where there is none, start, and wait for the first answer."""

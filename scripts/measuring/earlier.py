@@ -13,16 +13,16 @@ from typing import Any
 from measuring.about import ROOT, git
 from measuring.rounds import Cell, Reading, Readings, in_turn, ratio, rows
 from slotwise.archive.build import ArchiveInfo, build, inspect
-from slotwise.bench.bodies import Body, examples
+from slotwise.bench.bodies import RequestBody, examples
 from slotwise.console import say
-from slotwise.tune.live import LiveBench
-from slotwise.tune.space import Setting
+from slotwise.tune.live_bench import LiveBench
+from slotwise.tune.space import TrialSetting
 from slotwise.zoo import pictures
 
 LOADS = [  # model, setting, clients; the engine is named, so that both workers take the same
-    ("mnist", Setting(16, 1, 2, 1, "onnxruntime", "fp32"), 64),
-    ("mnist", Setting(4, 1, 1, 2, "onnxruntime", "fp32"), 8),
-    ("resnet18", Setting(8, 10, 1, 2, "openvino", "fp32"), 8),
+    ("mnist", TrialSetting(16, 1, 2, 1, "onnxruntime", "fp32"), 64),
+    ("mnist", TrialSetting(4, 1, 1, 2, "onnxruntime", "fp32"), 8),
+    ("resnet18", TrialSetting(8, 10, 1, 2, "openvino", "fp32"), 8),
 ]
 WEIGHTS = {"resnet18": "none"}
 
@@ -58,7 +58,7 @@ def compare(asked: Namespace, work: Path, record: Any) -> dict[str, Any]:
                 "now": inspect(build(model, work / "store", WEIGHTS.get(model))),
             }
             bodies = [body for body in examples(str(infos["now"].path)) if body.name.endswith(".f32")]
-            bodies = bodies or [Body(pictures.sample_jpeg(720, 720), "image/jpeg")]
+            bodies = bodies or [RequestBody(pictures.sample_jpeg(720, 720), "image/jpeg")]
             with ExitStack() as stack:
                 benches = {
                     who: stack.enter_context(LiveBench(record, info, bodies, tool=asked.tool)) for who, info in infos.items()
@@ -67,7 +67,7 @@ def compare(asked: Namespace, work: Path, record: Any) -> dict[str, Any]:
                     bench.hold([setting])
 
                 def measure(
-                    cell: Cell, who: str, benches: dict[str, LiveBench] = benches, setting: Setting = setting
+                    cell: Cell, who: str, benches: dict[str, LiveBench] = benches, setting: TrialSetting = setting
                 ) -> Reading:
                     return Reading.of(benches[who].measure(setting, cell[1], asked.seconds))
 

@@ -66,7 +66,18 @@ def standin(home: Path) -> Iterator[Hanging]:
     folder.mkdir()
     ends = {"expiration time": "9999-01-01T00:00:00+00:00"}
     (folder / "key_file.json").write_text(json.dumps({"inference": {"key": "k", **ends}, "management": {"key": "k", **ends}}))
-    ServerRecord("default", "torchserve", 1, Ports(port, port, port), "cpu", {}, folder, folder, folder, "standin").save()
+    ServerRecord(
+        name="default",
+        kind="torchserve",
+        pid=1,
+        ports=Ports(port, port, port),
+        profile="cpu",
+        overrides={},
+        model_store=folder,
+        state_dir=folder,
+        tmp_dir=folder,
+        run_id="standin",
+    ).save()
     thread = threading.Thread(target=lambda: asyncio.run(hanging.serve(port, up, end)))
     thread.start()
     up.wait()

@@ -8,18 +8,18 @@ from typing import Any
 import psutil
 
 from slotwise.bench import load
-from slotwise.bench.bodies import Body
-from slotwise.bench.load import Plan
-from slotwise.bench.wire import Target
+from slotwise.bench.bodies import RequestBody
+from slotwise.bench.http_connection import Target
+from slotwise.bench.load import LoadPlan
 from slotwise.console import say
 from slotwise.gateway import process as gateway_process
 
 
-def overload(target: Target, front: gateway_process.GatewayRecord, bodies: list[Body], seconds: float) -> dict[str, Any]:
+def overload(target: Target, front: gateway_process.GatewayRecord, bodies: list[RequestBody], seconds: float) -> dict[str, Any]:
     """As many clients as the gateway lets in, then arrivals at twice the rate that this gave."""
     limits = front.status()["models"][0]
     clients = limits["in_flight_max"] + limits["queue_max"]
-    full = load.measure(target, bodies, Plan(clients, 15, warm_up_s=3))
+    full = load.measure(target, bodies, LoadPlan(clients, 15, warm_up_s=3))
     say(f"capacity: {full.req_s:.1f} a second with {clients} clients, p99 {full.p99_ms:.0f} ms; now twice that")
     memory: list[float] = []
     ended = threading.Event()
@@ -30,7 +30,7 @@ def overload(target: Target, front: gateway_process.GatewayRecord, bodies: list[
 
     watcher = threading.Thread(target=watch)
     watcher.start()
-    over = load.measure(target, bodies, Plan(1000, seconds, warm_up_s=3, rate=2 * full.req_s, timeout_s=30))
+    over = load.measure(target, bodies, LoadPlan(1000, seconds, warm_up_s=3, rate=2 * full.req_s, timeout_s=30))
     ended.set()
     watcher.join()
     return {

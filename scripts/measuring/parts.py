@@ -19,9 +19,9 @@ from measuring.overload import overload
 from measuring.rounds import Cell, Reading, Readings, in_turn, ratio, rows
 from slotwise.archive.build import ArchiveInfo, build, inspect
 from slotwise.bench import load, load_tools
-from slotwise.bench.bodies import Body, examples, with_records
-from slotwise.bench.load import Plan
-from slotwise.bench.wire import Target
+from slotwise.bench.bodies import RequestBody, examples, with_records
+from slotwise.bench.http_connection import Target
+from slotwise.bench.load import LoadPlan
 from slotwise.client.inference import auth_headers
 from slotwise.client.management import ManagementClient
 from slotwise.console import say
@@ -30,14 +30,17 @@ from slotwise.gateway import process as gateway_process
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import load_profile
 from slotwise.server.lifecycle import ServerRecord, start, stop
-from slotwise.tune.live import LiveBench
-from slotwise.tune.run import baselines
-from slotwise.tune.space import Setting
+from slotwise.tune.live_bench import LiveBench
+from slotwise.tune.space import TrialSetting
+from slotwise.tune.tuning import baselines
 from slotwise.worker.cores import available_cores
 from slotwise.zoo import pictures
 
 HANDLERS = Path(__file__).parent / "handlers"
-TUNED = {64: [Setting(16, 1, 2, 1)], 8: [Setting(4, 1, 1, 2), Setting(1, 1, 2, 1)]}  # clients: what tune found, and batch 1
+TUNED = {
+    64: [TrialSetting(16, 1, 2, 1)],
+    8: [TrialSetting(4, 1, 1, 2), TrialSetting(1, 1, 2, 1)],
+}  # clients: what tune found, and batch 1
 
 
 @contextmanager
@@ -86,7 +89,7 @@ def echo(asked: Namespace, work: Path) -> dict[str, Any]:
             for bench in benches.values():
                 bench.hold(settings)
 
-            def measure(cell: Cell, system: str, by_name: dict[str, Setting] = by_name) -> Reading:
+            def measure(cell: Cell, system: str, by_name: dict[str, TrialSetting] = by_name) -> Reading:
                 return Reading.of(benches[system].measure(by_name[cell[0]], cell[1], asked.seconds))
 
             cells = [(name, clients) for name in by_name]  # the JVM goes on compiling for half a minute: a round to warm up
@@ -108,7 +111,9 @@ def text(asked: Namespace, work: Path) -> dict[str, Any]:
             with LiveBench(record, info, bodies) as bench:
                 bench.hold(list(settings.values()))
 
-                def measure(cell: Cell, system: str, bench: LiveBench = bench, by: dict[str, Setting] = settings) -> Reading:
+                def measure(
+                    cell: Cell, system: str, bench: LiveBench = bench, by: dict[str, TrialSetting] = settings
+                ) -> Reading:
                     return Reading.of(bench.measure(by[system], cell[1], asked.seconds))
 
                 readings |= in_turn([(model, 64)], list(settings), measure, asked.rounds, say=say)
@@ -118,7 +123,7 @@ def text(asked: Namespace, work: Path) -> dict[str, Any]:
 def gateway(asked: Namespace, work: Path) -> dict[str, Any]:
     """ResNet-18: 8 clients straight to the server and through the gateway; then twice what it can do."""
     info = built("resnet18", work, "none")
-    bodies = [Body(pictures.sample_jpeg(720, 720), "image/jpeg")]
+    bodies = [RequestBody(pictures.sample_jpeg(720, 720), "image/jpeg")]
     with server(work) as record:
         with ManagementClient(record) as client:
             deploy(client, info, registration(info, load_profile("cpu", environ={}), {}))
@@ -131,7 +136,7 @@ def gateway(asked: Namespace, work: Path) -> dict[str, Any]:
         }
 
         def measure(cell: Cell, system: str) -> Reading:
-            return Reading.of(load_tools.measure(asked.tool, targets[system], bodies, Plan(cell[1], asked.seconds)))
+            return Reading.of(load_tools.measure(asked.tool, targets[system], bodies, LoadPlan(cell[1], asked.seconds)))
 
         cell = ("720", 8)
         readings = in_turn([cell], list(targets), measure, asked.rounds, say=say)
@@ -155,7 +160,9 @@ def hedging(asked: Namespace, work: Path) -> dict[str, Any]:
 
         def measure(cell: Cell, system: str) -> Reading:
             server.every, before = every[system], server.seen
-            measured = load.measure(target, [Body(b"x")], Plan(cell[1], None, requests=int(200 * asked.seconds), warm_up_s=0))
+            measured = load.measure(
+                target, [RequestBody(b"x")], LoadPlan(cell[1], None, requests=int(200 * asked.seconds), warm_up_s=0)
+            )
             sent[system].append(round((server.seen - before) / measured.requests, 4))
             return Reading.of(measured)
 

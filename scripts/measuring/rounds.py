@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from slotwise.bench.load import Measured
+    from slotwise.bench.load import LoadResult
 
 Cell = tuple[str, int]  # a workload and a number of clients
 Row = Mapping[str, Any]
@@ -25,7 +25,7 @@ class Reading:
     mean_batch: float | None = None
 
     @classmethod
-    def of(cls, measured: Measured) -> Reading:
+    def of(cls, measured: LoadResult) -> Reading:
         """What a load gave."""
         return cls(measured.req_s, measured.p50_ms, measured.p99_ms, measured.lost, measured.mean_batch)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from slotwise.archive import local  # it needs the whole room, which most importers of one module do not
+from slotwise.archive import local_model  # it needs the whole room, which most importers of one module do not
 
 if TYPE_CHECKING:
-    from slotwise.archive.local import LocalModel
+    from slotwise.archive.local_model import LocalModel
 
 __all__ = ["load"]
 
 
 def load(archive: Any, *, batch_size: int = 8, profile: str | None = None) -> LocalModel:
-    """The archive, ready to answer: `load("m.mar").answer([body, ...])`. See slotwise.archive.local."""
-    return local.load(archive, batch_size=batch_size, profile=profile)
+    """The archive, ready to answer: `load("m.mar").answer([body, ...])`. See slotwise.archive.local_model."""
+    return local_model.load(archive, batch_size=batch_size, profile=profile)

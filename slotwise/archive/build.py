@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise import console, project
 from slotwise.archive import onnx_graph
+from slotwise.archive.make_script import check_fit, made
 from slotwise.archive.packaging import DIGESTS, MANIFEST, pack
 from slotwise.archive.trial import run_every_form
-from slotwise.archive.weights import check_fit, made
 from slotwise.archive.zip_safety import check_entries
 from slotwise.errors import SlotwiseError
 from slotwise.interrupts import held
@@ -35,7 +35,7 @@ BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class Entry:
+class ArchivedFile:
     """One file in an archive."""
 
     name: str
@@ -53,7 +53,7 @@ class ArchiveInfo:
     manifest: dict[str, Any]
     model: dict[str, Any]
     profiles: dict[str, Any] = field(default_factory=dict)
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[ArchivedFile] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -113,7 +113,7 @@ def inspect(path: Path, *, need_digests: bool = True) -> ArchiveInfo:
     """
     with _opened(path) as source:
         manifest = _manifest(path, source)
-        entries = [Entry(item.filename, item.file_size, _entry_sha256(source, item)) for item in source.infolist()]
+        entries = [ArchivedFile(item.filename, item.file_size, _entry_sha256(source, item)) for item in source.infolist()]
         if need_digests or DIGESTS in source.namelist():
             _compare(path, entries, _digests(path, source))
         settings = _json(path, source, "slotwise.json") if "slotwise.json" in source.namelist() else {}
@@ -214,7 +214,7 @@ def _digests(path: Path, source: zipfile.ZipFile) -> dict[str, str]:
     return files
 
 
-def _compare(path: Path, entries: list[Entry], digests: dict[str, str]) -> None:
+def _compare(path: Path, entries: list[ArchivedFile], digests: dict[str, str]) -> None:
     for entry in entries:
         wanted = entry.sha256 if entry.name == DIGESTS else digests.get(entry.name)
         if wanted is None:

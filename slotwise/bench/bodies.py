@@ -16,15 +16,21 @@ from slotwise.errors import SlotwiseError
 from slotwise.model_spec import load_spec
 from slotwise.project import model_folder, model_store
 
+BODY_FIELD = "body"  # the form field in which both servers' front ends hand a plain HTTP body to a worker
+
 
 @dataclass(frozen=True)
-class Body:
-    """One request body. bad: it is meant to be refused. name: where it came from."""
+class RequestBody:
+    """One request body. bad: it is meant to be refused. name: where it came from, or what is wrong with it.
+
+    field: the form field in which a worker gets it; None for a request without any field.
+    """
 
     data: bytes
     content_type: str = "application/octet-stream"
     bad: bool = False
     name: str = ""
+    field: str | None = BODY_FIELD
 
 
 def content_type(path: str) -> str:
@@ -32,16 +38,16 @@ def content_type(path: str) -> str:
     return mimetypes.guess_type(path)[0] or "application/octet-stream"
 
 
-def from_files(paths: Sequence[Path]) -> list[Body]:
+def from_files(paths: Sequence[Path]) -> list[RequestBody]:
     """One body a file; a folder stands for the files in it."""
     files = [file for path in paths for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
     try:
-        return [Body(file.read_bytes(), content_type(file.name), name=file.name) for file in files]
+        return [RequestBody(file.read_bytes(), content_type(file.name), name=file.name) for file in files]
     except OSError as error:
         raise SlotwiseError(f"a body cannot be read: {error}", "name files to send with --body") from error
 
 
-def examples(model: str) -> list[Body]:
+def examples(model: str) -> list[RequestBody]:
     """The bodies that a model (a name, a folder or an archive) names as `examples` in its model.toml."""
     if model.endswith(".mar"):
         found = _carried(Path(model))
@@ -56,26 +62,36 @@ def examples(model: str) -> list[Body]:
     return found
 
 
-def _carried(archive: Path) -> list[Body]:
+def _carried(archive: Path) -> list[RequestBody]:
     try:
         with zipfile.ZipFile(archive) as mar:
             names = sorted(name for name in mar.namelist() if name.startswith("examples/"))
-            return [Body(mar.read(name), content_type(name), name=Path(name).name) for name in names]
+            return [RequestBody(mar.read(name), content_type(name), name=Path(name).name) for name in names]
     except (OSError, zipfile.BadZipFile) as error:
         raise SlotwiseError(f"{archive} cannot be read: {error}", "`slotwise build MODEL` makes an archive") from error
 
 
-def spoiled(body: Body) -> list[Body]:
-    """Three bodies that no model can take: this one cut off in the middle, a text, and nothing."""
-    cut = Body(body.data[: len(body.data) // 2], body.content_type, bad=True, name="truncated")
+def bad_bodies(example: RequestBody) -> list[RequestBody]:
+    """Bodies that few models can take. The last two need a worker's own protocol: plain HTTP cannot carry them."""
+    kind = example.content_type
+    half = example.data[: len(example.data) // 2]
     return [
-        cut,
-        Body(b"this is no input", body.content_type, bad=True, name="text"),
-        Body(b"", body.content_type, True, "empty"),
+        RequestBody(half, kind, bad=True, name="truncated body"),
+        RequestBody(b"this is no input", kind, bad=True, name="plain text"),
+        RequestBody(b"", kind, bad=True, name="empty body"),
+        RequestBody(b"\x00\xff not what you expected \xfe" * 9, kind, bad=True, name="noise"),
+        RequestBody(b"{}", "application/json", bad=True, name="empty JSON object"),
+        RequestBody(b"1", "text/plain", bad=True, name="form without a body", field="somefield"),
+        RequestBody(b"", bad=True, name="request without a field", field=None),
     ]
 
 
-def with_records(body: Body, count: int) -> Body:
+def bad_http_bodies(example: RequestBody) -> list[RequestBody]:
+    """The bad bodies that plain HTTP can carry."""
+    return [body for body in bad_bodies(example) if body.field == BODY_FIELD]
+
+
+def with_records(body: RequestBody, count: int) -> RequestBody:
     """The same request with `count` records, its own ones again and again, each with its own id."""
     try:
         asked: dict[str, Any] = json.loads(body.data)
@@ -87,16 +103,17 @@ def with_records(body: Body, count: int) -> Body:
             "--records is for bodies such as the translation model's",
         ) from error
     asked["payload"]["records"] = records
-    return Body(json.dumps(asked, ensure_ascii=False).encode(), body.content_type, name=body.name)
+    return RequestBody(json.dumps(asked, ensure_ascii=False).encode(), body.content_type, name=body.name)
 
 
-def deck(bodies: Sequence[Body], poison: float = 0.0, seed: int = 0) -> Iterator[Body]:
-    """The bodies one after the other, without end; a share `poison` of them, drawn at random, is spoiled."""
-    draw, spoilt = random.Random(seed), spoiled(bodies[0])
+def deck(bodies: Sequence[RequestBody], poison: float = 0.0, seed: int = 0) -> Iterator[RequestBody]:
+    """The bodies one after the other, without end; a share `poison` of them, drawn at random, is replaced by bad ones."""
+    draw = random.Random(seed)
+    bad = bad_http_bodies(bodies[0])
     turn = 0
     while True:
         if poison and draw.random() < poison:
-            yield draw.choice(spoilt)
+            yield draw.choice(bad)
         else:
             yield bodies[turn % len(bodies)]
             turn += 1

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from slotwise.bench.bodies import Body, examples, spoiled
-from slotwise.bench.wire import Connection, Reply, Target, run
+from slotwise.bench.bodies import RequestBody, bad_http_bodies, examples
+from slotwise.bench.http_connection import Connection, HttpReply, Target, run
 from slotwise.client.inference import auth_headers
 from slotwise.console import table
 from slotwise.errors import SlotwiseError
@@ -23,7 +23,7 @@ TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
-class Line:
+class DemoRequest:
     """One request. sent: the digit, or how it was spoiled; got: the label, or the error's message. right: as it should be."""
 
     number: int
@@ -37,10 +37,10 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Told:
+class DemoResult:
     """What happened to all of them."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[DemoRequest, ...]
 
     @property
     def kept(self) -> bool:
@@ -65,20 +65,20 @@ class Told:
         return {"kept": self.kept, "verdict": self.verdict, "requests": [asdict(line) for line in self.lines]}
 
 
-def play(record: ServerRecord, model: str = "digits") -> Told:
+def play(record: ServerRecord, model: str = "digits") -> DemoResult:
     """Send the requests together and judge every answer."""
     target = Target(f"{record.inference_url}/predictions/{model}", auth_headers(record))
     sent = bodies(examples("digits"))
     return judged(sent, run(_ask(target, sent)))
 
 
-def bodies(digits: Sequence[Body]) -> list[Body]:
+def bodies(digits: Sequence[RequestBody]) -> list[RequestBody]:
     """29 digits, and in between a truncated picture, a text and nothing. A digit's file is named by its label."""
-    spoilt = iter(spoiled(digits[0]))
-    return [next(spoilt) if i in BAD_AT else digits[i % len(digits)] for i in range(REQUESTS)]
+    bad = dict(zip(BAD_AT, bad_http_bodies(digits[0]), strict=False))
+    return [bad.get(i, digits[i % len(digits)]) for i in range(REQUESTS)]
 
 
-async def _ask(target: Target, sent: Sequence[Body]) -> list[Reply]:
+async def _ask(target: Target, sent: Sequence[RequestBody]) -> list[HttpReply]:
     connections = [Connection(target) for _ in sent]
     asked = [c.ask(target.request(b.data, b.content_type)) for c, b in zip(connections, sent, strict=True)]
     try:
@@ -95,7 +95,7 @@ async def _ask(target: Target, sent: Sequence[Body]) -> list[Reply]:
             connection.close()
 
 
-def judged(sent: Sequence[Body], replies: Sequence[Reply]) -> Told:
+def judged(sent: Sequence[RequestBody], replies: Sequence[HttpReply]) -> DemoResult:
     """Every answer beside what it should have been."""
     batches = named_batches(replies)
     lines = []
@@ -104,11 +104,11 @@ def judged(sent: Sequence[Body], replies: Sequence[Reply]) -> Told:
         said = _said(reply)
         right = 400 <= reply.status < 500 and "x-batch-slot" in reply.headers if body.bad else said == what
         slot = int(reply.headers["x-batch-slot"]) if "x-batch-slot" in reply.headers else None
-        lines.append(Line(i, what, body.bad, reply.status, said, batches[i], slot, right))
-    return Told(tuple(lines))
+        lines.append(DemoRequest(i, what, body.bad, reply.status, said, batches[i], slot, right))
+    return DemoResult(tuple(lines))
 
 
-def named_batches(replies: Sequence[Reply]) -> list[str]:
+def named_batches(replies: Sequence[HttpReply]) -> list[str]:
     """A letter for every batch. Answers of one batch carry the same size and the same times, and no slot twice."""
     found: list[tuple[tuple[str | None, ...], set[str]]] = []
     names = []
@@ -126,7 +126,7 @@ def named_batches(replies: Sequence[Reply]) -> list[str]:
     return names
 
 
-def _said(reply: Reply) -> str:
+def _said(reply: HttpReply) -> str:
     try:
         answer = json.loads(reply.body)
         return str(answer["label"] if reply.status == 200 else answer["error"]["message"])
@@ -134,7 +134,7 @@ def _said(reply: Reply) -> str:
         return reply.body[:80].decode("utf-8", "replace")
 
 
-def render(told: Told) -> Any:
+def render(told: DemoResult) -> Any:
     """The table and the verdict."""
     from rich.console import Group  # noqa: PLC0415  slow to import
 
@@ -146,7 +146,7 @@ def render(told: Told) -> Any:
     return Group(table("32 requests at once", columns, rows), told.verdict)
 
 
-def _mark(line: Line) -> str:
+def _mark(line: DemoRequest) -> str:
     if not line.right:
         return "WRONG"
     return "refused" if line.bad else "right"

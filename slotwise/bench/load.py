@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from slotwise.bench.bodies import Body, deck
-from slotwise.bench.wire import Connection, Target, run
+from slotwise.bench.bodies import RequestBody, deck
+from slotwise.bench.http_connection import Connection, Target, run
 
 BUSY = 0.9  # share of one core from which on the client is the limit
 LATE_MS = 10.0  # an open-loop client that sends its requests later than this (median) is the limit
@@ -28,7 +28,7 @@ Tick = Callable[[float], None]  # share done, 0..1
 
 
 @dataclass(frozen=True)
-class Plan:
+class LoadPlan:
     """How to load. clients: how many wait at the same time (closed loop), or how many may (open loop).
 
     seconds or requests ends the measured part; warm_up_s before it is not counted. rate: arrivals a second, None for
@@ -46,7 +46,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class RequestSample:
     """One request. status: the HTTP status, "timeout" or "connection". Times in seconds; late_s: sent after it was due."""
 
     status: str
@@ -60,7 +60,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Measured:
+class LoadResult:
     """What a load gave. req_s: good answers a second; latencies: of good answers; errors: good requests lost, by status.
 
     mean_batch: requests a batch, from the answers' headers. decode_ms, inference_ms: inside the handler, a batch.
@@ -91,24 +91,24 @@ class Measured:
         return sum(self.errors.values())
 
 
-def measure(target: Target, bodies: Sequence[Body], plan: Plan, tick: Tick = lambda done: None) -> Measured:
+def measure(target: Target, bodies: Sequence[RequestBody], plan: LoadPlan, tick: Tick = lambda done: None) -> LoadResult:
     """Load `target` as planned and say what came of it."""
-    return run(_Load(target, deck(bodies, plan.poison, plan.seed), plan, tick).measured())
+    return run(_LoadRun(target, deck(bodies, plan.poison, plan.seed), plan, tick).measured())
 
 
-class _Load:
+class _LoadRun:
     """One load while it runs. All times are seconds since its start."""
 
-    def __init__(self, target: Target, bodies: Iterator[Body], plan: Plan, tick: Tick) -> None:
+    def __init__(self, target: Target, bodies: Iterator[RequestBody], plan: LoadPlan, tick: Tick) -> None:
         self.target, self.bodies, self.plan, self.tick = target, bodies, plan, tick
-        self.samples: list[Sample] = []
+        self.samples: list[RequestSample] = []
         self.wires: dict[tuple[str, bytes], bytes] = {}
         self.started_s, self.cpu_s, self.counted = 0.0, 0.0, 0
 
     def now(self) -> float:
         return time.perf_counter() - self.started_s
 
-    async def measured(self) -> Measured:
+    async def measured(self) -> LoadResult:
         self.started_s, self.cpu_s = time.perf_counter(), time.process_time()
         ticker = asyncio.ensure_future(self._tick())
         try:
@@ -142,7 +142,7 @@ class _Load:
                 async with asyncio.timeout(self.plan.timeout_s - late_s):
                     connection = await idle.get()
             if connection is None:
-                self.samples.append(Sample("timeout", next(self.bodies).bad, self.now(), self.plan.timeout_s, late_s))
+                self.samples.append(RequestSample("timeout", next(self.bodies).bad, self.now(), self.plan.timeout_s, late_s))
                 return
             await self._ask(connection, due_s, late_s)
             idle.put_nowait(connection)
@@ -180,7 +180,9 @@ class _Load:
             await asyncio.sleep(0.01)  # a server that is gone is not asked a million times a second
         inside = [float(said.get(name, 0)) for name in ("x-batch-size", "x-decode-ms", "x-inference-ms")]
         finished_s = self.now()
-        self.samples.append(Sample(status, body.bad, finished_s, finished_s - due_s, late_s, int(inside[0]), *inside[1:]))
+        self.samples.append(
+            RequestSample(status, body.bad, finished_s, finished_s - due_s, late_s, int(inside[0]), *inside[1:])
+        )
 
     async def _tick(self) -> None:
         while True:
@@ -191,7 +193,7 @@ class _Load:
                 self.tick(min(1.0, self.now() / (self.plan.warm_up_s + (self.plan.seconds or 0.0))))
 
 
-def summary(samples: Sequence[Sample], plan: Plan, client_cores: float = 0.0) -> Measured:
+def summary(samples: Sequence[RequestSample], plan: LoadPlan, client_cores: float = 0.0) -> LoadResult:
     """The samples in numbers: what finished after the warm-up; with a rate or a number of requests, what was due after it."""
     since_s, by_due = plan.warm_up_s, plan.rate is not None or plan.requests is not None
     counted = [s for s in samples if (s.finished_s - s.latency_s + 1e-9 if by_due else s.finished_s) >= since_s]
@@ -203,7 +205,7 @@ def summary(samples: Sequence[Sample], plan: Plan, client_cores: float = 0.0) ->
     latencies = sorted(s.latency_s * 1000 for s in good)
     batches = sum(1 / s.batch_size for s in counted if s.batch_size)  # every batch of s sends s answers
     late_ms = statistics.median(s.late_s for s in counted) * 1000 if counted else 0.0
-    return Measured(
+    return LoadResult(
         clients=plan.clients,
         rate=plan.rate,
         seconds=seconds,
@@ -228,6 +230,6 @@ def percentile(ordered: Sequence[float], p: float) -> float:
     return ordered[max(0, math.ceil(len(ordered) * p / 100) - 1)]
 
 
-def rounded(measured: Measured) -> dict[str, Any]:
+def rounded(measured: LoadResult) -> dict[str, Any]:
     """The numbers as they are printed: milliseconds and rates to a sensible digit."""
     return {k: round(v, 3) if isinstance(v, float) else v for k, v in asdict(measured).items()}

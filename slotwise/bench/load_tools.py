@@ -10,9 +10,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from slotwise.bench.bodies import Body
-from slotwise.bench.load import Measured, Plan
-from slotwise.bench.wire import Target
+from slotwise.bench.bodies import RequestBody
+from slotwise.bench.http_connection import Target
+from slotwise.bench.load import LoadPlan, LoadResult
 from slotwise.errors import SlotwiseError
 
 PACKAGES = {"wrk": "wrk", "ab": "apache2-utils"}
@@ -36,7 +36,7 @@ end
 """
 
 
-def measure(tool: str, target: Target, bodies: Sequence[Body], plan: Plan) -> Measured:
+def measure(tool: str, target: Target, bodies: Sequence[RequestBody], plan: LoadPlan) -> LoadResult:
     """Load `target` with wrk or ab. No rate, no poison; batch sizes stay unknown (0). ab sends the first body only."""
     if shutil.which(tool) is None:
         raise SlotwiseError(f"{tool} is not installed", f"on Debian: apt-get install {PACKAGES[tool]}")
@@ -47,7 +47,7 @@ def measure(tool: str, target: Target, bodies: Sequence[Body], plan: Plan) -> Me
         return (_wrk if tool == "wrk" else _ab)(target, bodies, plan, folder)
 
 
-def _wrk(target: Target, bodies: Sequence[Body], plan: Plan, folder: Path) -> Measured:
+def _wrk(target: Target, bodies: Sequence[RequestBody], plan: LoadPlan, folder: Path) -> LoadResult:
     paths = [folder / f"request-{i}" for i in range(len(bodies))]
     for path, body in zip(paths, bodies, strict=True):
         path.write_bytes(target.request(body.data, body.content_type))
@@ -68,7 +68,7 @@ def _wrk(target: Target, bodies: Sequence[Body], plan: Plan, folder: Path) -> Me
     return _measured(plan, seconds, told["requests"], told["status"], times, errors)
 
 
-def _ab(target: Target, bodies: Sequence[Body], plan: Plan, folder: Path) -> Measured:
+def _ab(target: Target, bodies: Sequence[RequestBody], plan: LoadPlan, folder: Path) -> LoadResult:
     (folder / "body").write_bytes(bodies[0].data)
     base = ["ab", "-q", "-k", "-l", "-r", "-c", str(plan.clients), "-p", str(folder / "body"), "-T", bodies[0].content_type]
     base += ["-s", f"{plan.timeout_s:.0f}", "-e", str(folder / "served.csv")]
@@ -93,10 +93,12 @@ def _ab(target: Target, bodies: Sequence[Body], plan: Plan, folder: Path) -> Mea
     return _measured(plan, number("Time taken for tests"), int(number("Complete requests")), refused + failed, times, errors)
 
 
-def _measured(plan: Plan, seconds: float, requests: int, failed: int, times: list[float], errors: dict[str, int]) -> Measured:
+def _measured(
+    plan: LoadPlan, seconds: float, requests: int, failed: int, times: list[float], errors: dict[str, int]
+) -> LoadResult:
     p50, p90, p95, p99, most = times
     req_s = (requests - failed) / max(seconds, 1e-9)
-    return Measured(plan.clients, None, seconds, requests, req_s, p50, p90, p95, p99, most, 0.0, 0.0, 0.0, errors)
+    return LoadResult(plan.clients, None, seconds, requests, req_s, p50, p90, p95, p99, most, 0.0, 0.0, 0.0, errors)
 
 
 def _run(command: list[str]) -> str:

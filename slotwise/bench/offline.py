@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
-from slotwise.archive.local import LocalModel
-from slotwise.bench.bodies import Body
+from slotwise.archive.local_model import LocalModel
+from slotwise.bench.bodies import RequestBody
 from slotwise.errors import SlotwiseError
 from slotwise.interrupts import held, let_through
 from slotwise.model_spec import load_spec
@@ -20,7 +20,7 @@ LEAST_REPEATS = 5
 
 
 @dataclass(frozen=True)
-class Timed:
+class BatchTiming:
     """Medians over full batches of n requests, in milliseconds. batch_ms = decode_ms + model_ms + encode_ms."""
 
     n: int
@@ -37,7 +37,7 @@ class Timed:
 
 
 @dataclass(frozen=True)
-class Line:
+class LinearTime:
     """A batch of n takes a_ms * n + b_ms."""
 
     a_ms: float
@@ -48,27 +48,27 @@ class Line:
         return self.a_ms * n + self.b_ms
 
 
-def fit(points: Sequence[tuple[float, float]]) -> Line:
+def fit(points: Sequence[tuple[float, float]]) -> LinearTime:
     """The line through (n, milliseconds): the median of all slopes between two points (Theil and Sen), so that one
     disturbed point does not bend it. One point: everything is a_ms. Neither number is negative.
     """
     slopes = [(y - v) / (x - u) for (x, y), (u, v) in combinations(points, 2) if x != u]
     if not slopes:
         x, y = points[0]
-        return Line(y / x, 0.0)
+        return LinearTime(y / x, 0.0)
     a = max(0.0, statistics.median(slopes))
-    return Line(a, max(0.0, statistics.median(y - a * x for x, y in points)))
+    return LinearTime(a, max(0.0, statistics.median(y - a * x for x, y in points)))
 
 
 def measure(
     archive: Path,
-    bodies: Sequence[Body],
+    bodies: Sequence[RequestBody],
     batch_sizes: Sequence[int],
     *,
     seconds: float = 1.0,
     environ: Mapping[str, str] | None = None,
-    done: Callable[[Timed], None] = lambda timed: None,
-) -> list[Timed]:
+    done: Callable[[BatchTiming], None] = lambda timed: None,
+) -> list[BatchTiming]:
     """Time the archive's handler on full batches, `seconds` a size, in a process of its own.
 
     environ: what `environment` gives, as a server would set it.
@@ -94,9 +94,9 @@ def measure(
     return found
 
 
-def _medians(n: int, times: list[dict[str, float]]) -> Timed:
+def _medians(n: int, times: list[dict[str, float]]) -> BatchTiming:
     total, decode, model = (statistics.median(t[key] for t in times) for key in ("total_ms", "decode_ms", "inference_ms"))
-    return Timed(n, len(times), total, decode, model, max(0.0, total - decode - model))
+    return BatchTiming(n, len(times), total, decode, model, max(0.0, total - decode - model))
 
 
 def archive_of(model: str) -> Path:

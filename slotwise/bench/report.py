@@ -9,15 +9,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotwise.bench.load import BUSY, Measured, rounded
-from slotwise.bench.offline import Line, Timed
+from slotwise.bench.load import BUSY, LoadResult, rounded
+from slotwise.bench.offline import BatchTiming, LinearTime
 from slotwise.console import table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def load_table(model: str, found: Sequence[Measured]) -> Any:
+def load_table(model: str, found: Sequence[LoadResult]) -> Any:
     """One row a load. batch: requests a batch; model: decode and model of one batch; lost: good requests without an answer."""
     first = "rate" if any(m.rate is not None for m in found) else "clients"
     columns = [first, "req/s", "p50", "p90", "p95", "p99", "max", "batch", "model", "lost"]
@@ -30,7 +30,7 @@ def load_table(model: str, found: Sequence[Measured]) -> Any:
     return table(f"{model}: times in ms", columns, rows)
 
 
-def load_notes(found: Sequence[Measured]) -> list[str]:
+def load_notes(found: Sequence[LoadResult]) -> list[str]:
     """What a reader has to know about these numbers."""
     bad = sum((Counter(m.refused) for m in found), Counter[str]())
     among, lost = sum(m.requests for m in found), sum(m.lost for m in found)
@@ -48,7 +48,7 @@ def by_status(counts: dict[str, int]) -> str:
     return ", ".join(f"{status}: {count}" for status, count in sorted(counts.items()))
 
 
-def offline_table(archive: str, found: Sequence[Timed]) -> Any:
+def offline_table(archive: str, found: Sequence[BatchTiming]) -> Any:
     """One row a batch size; milliseconds of a batch, and what of it is decode, model and encode."""
     columns = ["batch", "batch ms", "item ms", "items/s", "decode ms", "model ms", "encode ms"]
     rows = []
@@ -58,7 +58,7 @@ def offline_table(archive: str, found: Sequence[Timed]) -> Any:
     return table(f"{archive}, no server", columns, rows)
 
 
-def line_text(line: Line) -> str:
+def line_text(line: LinearTime) -> str:
     """The fitted line in words."""
     return f"a batch of n takes {line.a_ms:.3g} * n + {line.b_ms:.3g} ms"
 
@@ -72,7 +72,7 @@ def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
         writer.writerows(flat)
 
 
-def load_figure(model: str, found: Sequence[Measured]) -> Figure:
+def load_figure(model: str, found: Sequence[LoadResult]) -> Figure:
     """Throughput and latency over clients (or over the rate)."""
     figure, (left, right) = panels(2)
     x = [float(m.rate or m.clients) for m in found]
@@ -107,7 +107,7 @@ def panels(count: int, columns: int = 4) -> tuple[Figure, Any]:
     return figure, axes
 
 
-def as_json(found: Sequence[Measured]) -> list[dict[str, Any]]:
+def as_json(found: Sequence[LoadResult]) -> list[dict[str, Any]]:
     """The measurements as JSON says them."""
     return [rounded(m) for m in found]
 

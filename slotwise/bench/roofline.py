@@ -38,7 +38,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Work:
+class ForwardCost:
     """What one forward pass needs: operations and input and output bytes an item, weight bytes a batch.
 
     activation_bytes: what the layers in between write an item. A multiplication and its addition are two operations;
@@ -71,7 +71,7 @@ class Work:
         return 1000 * max(n * self.operations / machine.peak, self.moved(n) / machine.bandwidth)
 
 
-def work_of(model_dir: Path, model: dict[str, Any]) -> Work:
+def forward_cost(model_dir: Path, model: dict[str, Any]) -> ForwardCost:
     """Count the work of an unpacked archive's graph; `model` is its description."""
     shape, weights = model.get("input", {}).get("shape"), model.get("weights", {})
     if not shape:
@@ -83,7 +83,7 @@ def work_of(model_dir: Path, model: dict[str, Any]) -> Work:
     raise SlotwiseError(f"{model.get('name')} carries neither an ONNX graph nor torch weights", "roofline counts one graph")
 
 
-def _onnx_work(path: Path, shape: Sequence[int]) -> Work:
+def _onnx_work(path: Path, shape: Sequence[int]) -> ForwardCost:
     import onnx  # noqa: PLC0415  optional
 
     graph = onnx.load(path)
@@ -111,7 +111,7 @@ def _onnx_work(path: Path, shape: Sequence[int]) -> Work:
         written += size
     weight_bytes = sum(_onnx_bytes(tensor) for tensor in known.initializer)
     io_bytes = 4 * (math.prod(shape) + sum(math.prod(shapes[value.name]) for value in known.output))
-    return Work(operations, weight_bytes, io_bytes, 4 * written)
+    return ForwardCost(operations, weight_bytes, io_bytes, 4 * written)
 
 
 def _onnx_bytes(tensor: Any) -> int:
@@ -121,14 +121,14 @@ def _onnx_bytes(tensor: Any) -> int:
     return size
 
 
-def _torch_work(model_dir: Path, weights: dict[str, str], shape: Sequence[int]) -> Work:
+def _torch_work(model_dir: Path, weights: dict[str, str], shape: Sequence[int]) -> ForwardCost:
     import torch  # noqa: PLC0415  heavy
     from torch.utils._python_dispatch import TorchDispatchMode  # noqa: PLC0415  heavy
     from torch.utils.flop_counter import FlopCounterMode, flop_registry  # noqa: PLC0415  heavy
 
     written = 0
 
-    class Outputs(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
+    class OutputCounter(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             nonlocal written
             result = func(*args, **(kwargs or {}))
@@ -138,10 +138,10 @@ def _torch_work(model_dir: Path, weights: dict[str, str], shape: Sequence[int]) 
 
     module = _torch_module(model_dir, weights)
     example = torch.zeros(1, *shape)
-    with torch.no_grad(), FlopCounterMode(display=False) as counter, Outputs():
+    with torch.no_grad(), FlopCounterMode(display=False) as counter, OutputCounter():
         output = module(example)
     tensors = [*module.parameters(), *module.buffers()]
-    return Work(counter.get_total_flops(), sum(t.nbytes for t in tensors), example.nbytes + output.nbytes, written)
+    return ForwardCost(counter.get_total_flops(), sum(t.nbytes for t in tensors), example.nbytes + output.nbytes, written)
 
 
 def _torch_module(model_dir: Path, weights: dict[str, str]) -> Any:
@@ -182,7 +182,7 @@ def _best(action: Any, seconds: float) -> float:
     return best
 
 
-def draw(name: str, work: Work, machine: Machine, sizes: Sequence[int]) -> Figure:
+def draw(name: str, work: ForwardCost, machine: Machine, sizes: Sequence[int]) -> Figure:
     """Left: the roof, and every batch size below it. Right: intensity over the batch size, and the ridge."""
     figure, (left, right) = panels(2)
     marks = [work.intensity(n) for n in sizes]
@@ -201,7 +201,7 @@ def draw(name: str, work: Work, machine: Machine, sizes: Sequence[int]) -> Figur
     return figure
 
 
-def at(work: Work, n: int, machine: Machine) -> dict[str, float]:
+def at(work: ForwardCost, n: int, machine: Machine) -> dict[str, float]:
     """A batch of n in numbers."""
     return {
         "n": n,

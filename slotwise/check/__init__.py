@@ -1,6 +1,6 @@
 """`slotwise check`: does an archive keep its promises? Asked of both servers' real workers, without Java.
 
-wire -> real_worker -> conversation -> promises -> run: from the bytes on the socket to the verdict.
+worker_protocol -> real_worker -> conversation -> promises -> conformance: from the bytes on the socket to the verdict.
 """
 
 from __future__ import annotations

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from slotwise.check import bodies as made_up
+from slotwise.bench.bodies import RequestBody
 from slotwise.check.agree import agree
+from slotwise.check.example_variants import variants
 from slotwise.check.real_worker import RealWorker, WorkerFault
-from slotwise.check.wire import Answer, Body
+from slotwise.check.worker_protocol import SlotAnswer
 
 DISTINCT = 6  # so many bodies with different answers are enough
 
 
-class Broken(Exception):
+class PromiseBroken(Exception):
     """A promise does not hold; the message says what was seen."""
 
 
-class Untested(Exception):
+class PromiseUntested(Exception):
     """A promise could not be put to the test; the message says what is missing."""
 
 
@@ -27,15 +28,15 @@ class Conversation:
     alone[i] is what good[i] is answered in a batch of its own; `distinct` are the bodies whose answers can be told apart.
     """
 
-    def __init__(self, start: Callable[[], RealWorker], examples: list[Body], batch_size: int) -> None:
+    def __init__(self, start: Callable[[], RealWorker], examples: list[RequestBody], batch_size: int) -> None:
         self.start, self.examples, self.batch_size = start, examples, batch_size
         self.worker: RealWorker | None = None
-        self.good: list[Body] = []
+        self.good: list[RequestBody] = []
         self.alone: list[Any] = []
         self.distinct: list[int] = []
-        self.bad: list[Body] = []
+        self.bad: list[RequestBody] = []
 
-    def ask(self, batch: Sequence[Body]) -> list[Answer]:
+    def ask(self, batch: Sequence[RequestBody]) -> list[SlotAnswer]:
         """One batch; Broken where the worker did not give one answer a request."""
         if self.worker is None:
             self.worker = self.start()
@@ -44,9 +45,9 @@ class Conversation:
         except WorkerFault as fault:
             if fault.ended:
                 self.restart()
-            raise Broken(f"{self._batch(batch)}: {fault}") from fault
+            raise PromiseBroken(f"{self._batch(batch)}: {fault}") from fault
         if len(answers) != len(batch):
-            raise Broken(f"{self._batch(batch)}: {len(answers)} answers came back")
+            raise PromiseBroken(f"{self._batch(batch)}: {len(answers)} answers came back")
         return answers
 
     def restart(self) -> None:
@@ -55,7 +56,7 @@ class Conversation:
             self.worker.close()
         self.worker = None
 
-    def learn(self, body: Body) -> bool:
+    def learn(self, body: RequestBody) -> bool:
         """Ask for `body` alone and remember its answer; False where it is refused."""
         answer = self.ask([body])[0]
         if answer.code != 200:
@@ -70,7 +71,7 @@ class Conversation:
     def learn_variants(self) -> None:
         """Vary the examples until there are enough bodies with different answers."""
         for example in self.examples:
-            for body in made_up.variants(example):
+            for body in variants(example):
                 if len(self.distinct) >= DISTINCT:
                     return
                 self.learn(body)
@@ -80,7 +81,7 @@ class Conversation:
         pool = self.distinct + [number for number in range(len(self.good)) if number not in self.distinct]
         return [pool[(first + i) % len(pool)] for i in range(n)]
 
-    def expect(self, batch: Sequence[int | Body]) -> None:
+    def expect(self, batch: Sequence[int | RequestBody]) -> None:
         """Ask for a batch of good bodies (by number) and bad ones; Broken unless each gets what is its own."""
         asked = [self.good[entry] if isinstance(entry, int) else entry for entry in batch]
         for slot, (entry, answer) in enumerate(zip(batch, self.ask(asked), strict=True)):
@@ -88,39 +89,43 @@ class Conversation:
                 self._judge(asked, slot, entry, answer)
             elif answer.code < 400:
                 whose = self._whose(asked, slot, answer.value())
-                raise Broken(f"{self._batch(asked)}: slot {slot}, {entry.what}, got {answer.code} {_short(answer)}{whose}")
+                raise PromiseBroken(
+                    f"{self._batch(asked)}: slot {slot}, {entry.name}, got {answer.code} {_short(answer)}{whose}"
+                )
 
     def need_distinct(self) -> None:
         """Untested unless two good bodies are answered differently."""
         if len(self.distinct) < 2:
-            raise Untested("all examples get the same answer, so rows in wrong places cannot be told: add other examples")
+            raise PromiseUntested(
+                "all examples get the same answer, so rows in wrong places cannot be told: add other examples"
+            )
 
-    def _judge(self, asked: Sequence[Body], slot: int, number: int, answer: Answer) -> None:
-        where = f"{self._batch(asked)}: slot {slot}, {self.good[number].what},"
+    def _judge(self, asked: Sequence[RequestBody], slot: int, number: int, answer: SlotAnswer) -> None:
+        where = f"{self._batch(asked)}: slot {slot}, {self.good[number].name},"
         if answer.code != 200:
-            raise Broken(f"{where} got {answer.code} {_short(answer)}; alone it is answered")
+            raise PromiseBroken(f"{where} got {answer.code} {_short(answer)}; alone it is answered")
         value = answer.value()
         if agree(value, self.alone[number]):
             return
         whose = self._whose(asked, slot, value)
-        raise Broken(f"{where} got {_short(answer)}{whose}; alone it gets {str(self.alone[number])[:80]}")
+        raise PromiseBroken(f"{where} got {_short(answer)}{whose}; alone it gets {str(self.alone[number])[:80]}")
 
-    def _whose(self, asked: Sequence[Body], slot: int, value: Any) -> str:
+    def _whose(self, asked: Sequence[RequestBody], slot: int, value: Any) -> str:
         """Whose answer a slot got, where that can be told."""
         for other, body in enumerate(asked):
             if other != slot and body in self.good and agree(value, self.alone[self.good.index(body)]):
                 return f", the answer of slot {other}"
         return ""
 
-    def _batch(self, asked: Sequence[Body]) -> str:
-        poisoned = [f"{body.what} in slot {slot}" for slot, body in enumerate(asked) if body in self.bad]
+    def _batch(self, asked: Sequence[RequestBody]) -> str:
+        poisoned = [f"{body.name} in slot {slot}" for slot, body in enumerate(asked) if body in self.bad]
         if len(asked) == 1:
-            return f"{asked[0].what} alone"
+            return f"{asked[0].name} alone"
         if len(poisoned) == len(asked):
             return f"a batch of {len(asked)} bad bodies"
-        return f"a batch of {len(asked)}" + (f" with {', '.join(poisoned[:2])}" if poisoned else "")
+        return f"a batch of {len(asked)}" + (f" ({', '.join(poisoned[:2])})" if poisoned else "")
 
 
-def _short(answer: Answer) -> str:
+def _short(answer: SlotAnswer) -> str:
     text = " ".join(answer.body.decode("utf-8", "replace").split())
     return text if len(text) <= 80 else text[:77] + "..."

@@ -9,10 +9,10 @@ import contextlib
 import random
 from collections.abc import Callable
 
-from slotwise.check import bodies as made_up
+from slotwise.bench.bodies import RequestBody, bad_bodies
 from slotwise.check.agree import agree
-from slotwise.check.conversation import Broken, Conversation, Untested
-from slotwise.check.wire import Answer, Body
+from slotwise.check.conversation import Conversation, PromiseBroken, PromiseUntested
+from slotwise.check.worker_protocol import SlotAnswer
 
 
 def starts(talk: Conversation) -> None:
@@ -28,27 +28,27 @@ def answers(talk: Conversation) -> None:
         if not talk.learn(body):
             code = talk.ask([body])[0].code
             why = f"; it reported itself loaded after {logged}" if logged else ""
-            raise Broken(f"{body.what} alone gets {code}{why}")
+            raise PromiseBroken(f"{body.name} alone gets {code}{why}")
     talk.learn_variants()
 
 
 def refuses(talk: Conversation) -> None:
     """It refuses a bad body with a 4xx that gives nothing away."""
     faults = []
-    for body in made_up.bad(talk.examples[0]):
+    for body in bad_bodies(talk.examples[0]):
         try:
             answer = talk.ask([body])[0]
-        except Broken as broken:
+        except PromiseBroken as broken:
             faults.append(str(broken))
         else:
             if answer.code == 200:
                 continue
-            faults += [f"{body.what} alone {fault}" for fault in _refusal_faults(answer)]
+            faults += [f"{body.name} alone {fault}" for fault in _refusal_faults(answer)]
         talk.bad.append(body)
     if faults:
-        raise Broken(faults[0])
+        raise PromiseBroken(faults[0])
     if not talk.bad:
-        raise Untested("the model takes every body, bad ones included")
+        raise PromiseUntested("the model takes every body, bad ones included")
 
 
 def partial(talk: Conversation) -> None:
@@ -92,7 +92,7 @@ def mates(talk: Conversation) -> None:
     """Batch-mates change nobody's answer."""
     _need_answers(talk)
     if len(talk.good) < 2:
-        raise Untested("there is one example only: add others")
+        raise PromiseUntested("there is one example only: add others")
     some = talk.mixed(min(3, len(talk.good)))
     for one in some:
         for mate in some:
@@ -107,11 +107,11 @@ def memory(talk: Conversation) -> None:
         value = talk.ask([talk.good[number]])[0].value()
         if not agree(value, talk.alone[number]):
             was = str(talk.alone[number])[:80]
-            raise Broken(f"{talk.good[number].what} alone gets {str(value)[:80]}; asked in another order it got {was}")
+            raise PromiseBroken(f"{talk.good[number].name} alone gets {str(value)[:80]}; asked in another order it got {was}")
     batch = talk.mixed(talk.batch_size)
     talk.expect(batch)
     if talk.bad:
-        with contextlib.suppress(Broken):  # another promise's business; here only what comes after it counts
+        with contextlib.suppress(PromiseBroken):  # another promise's business; here only what comes after it counts
             talk.expect(_poisoned(talk, talk.batch_size, {0}))
     talk.expect(batch[:1])
     talk.expect(batch)
@@ -124,22 +124,22 @@ PROMISES: dict[str, Callable[[Conversation], None]] = {
 
 def _need_answers(talk: Conversation) -> None:
     if not talk.good:
-        raise Untested("no example is answered")
+        raise PromiseUntested("no example is answered")
 
 
 def _need_bad(talk: Conversation) -> None:
     _need_answers(talk)
     if not talk.bad:
-        raise Untested("the model takes every body, bad ones included")
+        raise PromiseUntested("the model takes every body, bad ones included")
 
 
-def _poisoned(talk: Conversation, n: int, slots: set[int]) -> list[int | Body]:
+def _poisoned(talk: Conversation, n: int, slots: set[int]) -> list[int | RequestBody]:
     """n different good bodies with bad ones in `slots`, of every kind in turn."""
     good = talk.mixed(n, first=min(slots))
     return [talk.bad[(slot + n) % len(talk.bad)] if slot in slots else good[slot] for slot in range(n)]
 
 
-def _refusal_faults(answer: Answer) -> list[str]:
+def _refusal_faults(answer: SlotAnswer) -> list[str]:
     text = answer.body.decode("utf-8", "replace")
     faults = [] if 400 <= answer.code < 500 else [f"gets {answer.code}, which is not its sender's fault"]
     if "Traceback" in text or 'File "' in text:

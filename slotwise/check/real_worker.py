@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
-from slotwise.check.wire import Answer, Body, load_message, predict_message, read_answers, read_status
+from slotwise.bench.bodies import RequestBody
+from slotwise.check.worker_protocol import SlotAnswer, load_message, predict_message, read_answers, read_status
 from slotwise.errors import SlotwiseError
 
 SERVERS = {"torchserve": ("ts", "torchserve"), "mms": ("mms", "multi-model-server")}  # kind: its package, its distribution
@@ -85,7 +86,7 @@ class RealWorker:
         if code != 200:
             raise WorkerFault(f"the model was not loaded: {message}{self._reason(0)}")
 
-    def predict(self, bodies: Sequence[Body]) -> list[Answer]:
+    def predict(self, bodies: Sequence[RequestBody]) -> list[SlotAnswer]:
         """One batch; WorkerFault where the server could not tell its clients apart any more."""
         seen = self._log_size()
         try:

@@ -18,10 +18,13 @@ __all__ = ["InferenceClient", "auth_headers"]
 
 
 class InferenceClient:
-    """Predictions of one server; safe to use from several threads at once.
+    """Asks one server for predictions; may be used from several threads at once.
 
-    with InferenceClient(record) as client:
-        print(client.predict("digits", body).json())
+        with InferenceClient(record) as client:
+            print(client.predict("digits", body).json())
+
+    record: what `slotwise serve` wrote down about the server. timeout_s: seconds for one request. transport: httpx's, for
+    tests.
     """
 
     def __init__(
@@ -32,13 +35,16 @@ class InferenceClient:
     def predict(
         self, model: str, body: bytes, headers: Mapping[str, str] | None = None, *, version: str | None = None
     ) -> httpx.Response:
-        """The answer to one body, whatever its status. Raises SlotwiseError where no server answers."""
+        """Send one body to a model and return the response, whatever its status.
+
+        Raises SlotwiseError where no server answers.
+        """
         path = f"/predictions/{quote(model, safe='')}" + (f"/{quote(version, safe='')}" if version else "")
         given = {"Content-Type": "application/octet-stream", **(headers or {})}
         return self._api.send("POST", path, content=body, headers=given)
 
     def ping(self) -> bool:
-        """Whether the server says that it is healthy; it says so too early, see ManagementClient.ready."""
+        """Whether the server says that it is healthy. It says so before models are ready, see ManagementClient.ready."""
         return self._api.send("GET", "/ping").status_code == 200
 
     def close(self) -> None:

@@ -16,21 +16,21 @@ from urllib.parse import quote
 import httpx
 
 from slotwise.client.api import TIMEOUT_S, Api
-from slotwise.client.live import LiveModel, Worker, live_model
+from slotwise.client.live_model import LiveModel, live_model
 from slotwise.errors import SlotwiseError
 from slotwise.server.failures import WorkerLog
 
 if TYPE_CHECKING:
     from slotwise.server.lifecycle import ServerRecord
 
-__all__ = ["Listed", "LiveModel", "ManagementClient", "Worker"]
+__all__ = ["LiveModel", "ManagementClient", "RegisteredModel"]
 
 READY_TIMEOUT_S = 180.0
 SCALE_ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
-class Listed:
+class RegisteredModel:
     """One line of `list`: a registered model and the archive it came from."""
 
     name: str
@@ -38,11 +38,15 @@ class Listed:
 
 
 class ManagementClient:
-    """The models and workers of one server.
+    """Manages the models and workers of one server.
 
-    with ManagementClient(record) as client:
-        client.register("digits.mar", batch_size=8, max_batch_delay=10, initial_workers=1)
-        client.wait_ready("digits", workers=1)
+        with ManagementClient(record) as client:
+            client.register("digits.mar", batch_size=8, max_batch_delay=10, initial_workers=1)
+            client.wait_ready("digits", workers=1)
+
+    record: what `slotwise serve` wrote down about the server. timeout_s: seconds for one call. transport: httpx's, for tests.
+
+    Every method raises SlotwiseError, one line and a hint, where the server refuses or does not answer.
     """
 
     def __init__(
@@ -62,9 +66,11 @@ class ManagementClient:
         initial_workers: int | None = None,
         response_timeout: int | None = None,
     ) -> None:
-        """Register an archive by its file name in the model store; returns while its workers start.
+        """Register an archive by its file name in the model store. Returns while its workers still start.
 
-        max_batch_delay in ms, response_timeout in seconds. None leaves it to the server's configuration.
+        max_batch_delay: in milliseconds. response_timeout: in seconds.
+
+        None leaves a value to the server's configuration.
         """
         unit_s = 60 if self.record.kind == "mms" else 1
         params = {
@@ -80,11 +86,11 @@ class ManagementClient:
         self._api.call(f"register {archive}", "POST", "/models", params)
 
     def unregister(self, model: str, version: str | None = None) -> None:
-        """Take a model away, with whatever waits in its queue."""
+        """Remove a model; requests that wait in its queue are lost."""
         self._api.call(f"unregister {model}", "DELETE", self._path(model, version))
 
     def scale(self, model: str, workers: int, version: str | None = None) -> None:
-        """Set the number of workers; returns while they start or stop."""
+        """Set the number of workers. Returns while they still start or stop."""
         params = {"min_worker": workers, "max_worker": workers, "synchronous": "false"}
         for attempt in range(SCALE_ATTEMPTS):
             try:
@@ -95,19 +101,19 @@ class ManagementClient:
                     raise
             time.sleep(0.2)
 
-    def list(self) -> tuple[Listed, ...]:
+    def list(self) -> tuple[RegisteredModel, ...]:
         """Every registered model."""
-        found: tuple[Listed, ...] = ()
+        found: tuple[RegisteredModel, ...] = ()
         token: str | None = None
         while True:
             page = self._api.call("list the models", "GET", "/models", {"limit": 100, "next_page_token": token})
-            found += tuple(Listed(str(m["modelName"]), str(m.get("modelUrl", ""))) for m in page.get("models") or [])
+            found += tuple(RegisteredModel(str(m["modelName"]), str(m.get("modelUrl", ""))) for m in page.get("models") or [])
             token = page.get("nextPageToken")
             if token is None:
                 return found
 
     def describe(self, model: str, version: str | None = None) -> LiveModel:
-        """One model: its settings, its workers and what they got. Without a version: the default one."""
+        """One model: its settings, its workers, and what each of them runs with. Without a version: the default one."""
         return self._described(model, version)[0]
 
     def describe_all(self, model: str) -> tuple[LiveModel, ...]:
@@ -115,7 +121,7 @@ class ManagementClient:
         return self._described(model, None if self.record.kind == "mms" else "all")
 
     def ready(self) -> bool:
-        """True only when there are models and each has a READY worker."""
+        """Whether there are models and each of them has a READY worker."""
         models = self.list()
         return bool(models) and all(self.describe(model.name).ready_workers > 0 for model in models)
 
@@ -128,9 +134,10 @@ class ManagementClient:
         timeout_s: float = READY_TIMEOUT_S,
         progress: Callable[[int, int], None] = lambda ready, wanted: None,
     ) -> LiveModel:
-        """Wait until exactly `workers` workers are READY and no other is left; `progress` hears (ready, wanted).
+        """Wait until exactly `workers` workers are READY and no other is left.
 
-        Raises SlotwiseError, with the worker's last words, where they die again and again or the time is over.
+        timeout_s: seconds. progress: called with the number of READY workers and the number that is awaited.
+        Raises SlotwiseError, with the last line of the worker's log, where workers keep dying or the time is over.
         """
         deadline = time.monotonic() + timeout_s
         while True:

@@ -10,7 +10,7 @@ import typer
 from slotwise.console import Json, emit, say
 
 if TYPE_CHECKING:
-    from slotwise.deploy.drift import Declared, Difference, State
+    from slotwise.deploy.drift import DesiredState, Difference, ObservedState
 
 ProfileName = Annotated[str, typer.Argument(help="A profile's name, or a .toml file.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE: override a key of the profile; repeatable.")]
@@ -67,20 +67,20 @@ def drift(profile: ProfileName, set_: Set = None, server: Server = None, name: N
 
 def _compare(
     name: str, profile: str, set_: list[str] | None, server: Literal["torchserve", "mms"] | None
-) -> tuple[State, Declared]:
+) -> tuple[ObservedState, DesiredState]:
     import os
 
     from slotwise.commands.server import pairs
-    from slotwise.deploy.drift import Declared, read
+    from slotwise.deploy.drift import DesiredState, read
     from slotwise.profiles.profile import from_environment
     from slotwise.server.lifecycle import need
 
     record = need(name)
     overrides = {**from_environment(os.environ), **pairs(set_ or [])}
-    return read(record), Declared.load(profile, overrides, server or record.kind)
+    return read(record), DesiredState.load(profile, overrides, server or record.kind)
 
 
-def _ask(state: State, found: list[Difference], yes: bool) -> None:
+def _ask(state: ObservedState, found: list[Difference], yes: bool) -> None:
     """Nothing is asked for what is changed while the server serves."""
     from slotwise.errors import SlotwiseError
     from slotwise.gateway import process
@@ -100,18 +100,18 @@ def _ask(state: State, found: list[Difference], yes: bool) -> None:
         raise SlotwiseError("nothing was changed", "`slotwise drift` shows what differs")
 
 
-def _as_json(state: State, declared: Declared, found: list[Difference]) -> dict[str, Any]:
+def _as_json(state: ObservedState, declared: DesiredState, found: list[Difference]) -> dict[str, Any]:
     from dataclasses import asdict
 
     facts = {"server": state.record.name, "profile": declared.profile.name}
     return {**facts, "differences": [asdict(one) for one in found], "notes": _notes(state)}
 
 
-def _say(state: State, told: str) -> None:
+def _say(state: ObservedState, told: str) -> None:
     typer.echo("\n".join([told, *(f"note: {note}" for note in _notes(state))]))
 
 
-def _notes(state: State) -> list[str]:
+def _notes(state: ObservedState) -> list[str]:
     from slotwise.deploy.drift import notes
     from slotwise.worker.cores import available_cores
 

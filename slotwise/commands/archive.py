@@ -10,7 +10,7 @@ import typer
 from slotwise.console import Json, emit, out, progress, table
 
 if TYPE_CHECKING:
-    from slotwise.check.run import Report
+    from slotwise.check.conformance import CheckReport
 
 Archive = Annotated[Path, typer.Argument(metavar="ARCHIVE", help="A .mar file.", show_default=False)]
 SAID = {True: "holds", False: "BROKEN", None: "not tested"}
@@ -76,8 +76,8 @@ def check(
     """Ask both servers' real workers, without Java, which promises an archive keeps; fail if one is broken."""
     from dataclasses import asdict
 
+    from slotwise.check.conformance import SENTENCES, check
     from slotwise.check.real_worker import SERVERS
-    from slotwise.check.run import SENTENCES, check
 
     if server not in (None, *SERVERS):
         raise typer.BadParameter(f"{server!r} is not one of {', '.join(SERVERS)}", param_hint="--server")
@@ -94,7 +94,7 @@ def check(
         raise typer.Exit(1)
 
 
-def _render_check(report: Report, sentences: dict[str, str]) -> None:
+def _render_check(report: CheckReport, sentences: dict[str, str]) -> None:
     """A table of promises by server, then one line for everything that does not hold."""
     rows = []
     for name, sentence in sentences.items():

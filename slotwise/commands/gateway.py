@@ -49,12 +49,12 @@ def gateway(
         record = running(name) or start_detached(name, arguments)
         emit({"page": record.page, "url": record.url, "pid": record.pid}, as_json, lambda: f"page: {record.page}")
         return
-    from slotwise.gateway.gateway import Options
-    from slotwise.gateway.run import Listen, serve
+    from slotwise.gateway.gateway import GatewayOptions
+    from slotwise.gateway.serve import ListenAddress, serve
 
     serve(
         name,
-        Listen(host, port, translation_port, drain_delay_s),
-        Options(timeout_s=timeout_s, in_flight=max_in_flight, queued=max_queued, hedge=hedge),
+        ListenAddress(host, port, translation_port, drain_delay_s),
+        GatewayOptions(timeout_s=timeout_s, in_flight=max_in_flight, queued=max_queued, hedge=hedge),
         say,
     )

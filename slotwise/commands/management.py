@@ -10,7 +10,7 @@ import typer
 from slotwise.console import Json, emit, say, table
 
 if TYPE_CHECKING:
-    from slotwise.client.live import LiveModel
+    from slotwise.client.live_model import LiveModel
 
 Name = Annotated[str, typer.Option(help="The server's name.")]
 Model = Annotated[str, typer.Argument(help="A registered model's name.")]

@@ -11,9 +11,9 @@ from slotwise.console import Json, emit, out, progress, say
 from slotwise.errors import SlotwiseError
 
 if TYPE_CHECKING:
-    from slotwise.bench.bodies import Body
-    from slotwise.bench.load import Measured, Plan
-    from slotwise.bench.wire import Target
+    from slotwise.bench.bodies import RequestBody
+    from slotwise.bench.http_connection import Target
+    from slotwise.bench.load import LoadPlan, LoadResult
 
 Counts = Annotated[str, typer.Option(help="Numbers of clients, separated by commas.")]
 
@@ -68,16 +68,16 @@ def bench(
     if offline:
         _offline(model, bodies, counts(batch_sizes, "--batch-sizes"), profile, set_ or [], min(seconds, 2.0), csv, as_json)
         return
-    from slotwise.bench.load import Plan
+    from slotwise.bench.load import LoadPlan
 
     clients = [1000] if rate else counts(concurrency, "--concurrency")
-    plans = [Plan(n, seconds, requests, warm_up, rate, poison, timeout) for n in clients]
+    plans = [LoadPlan(n, seconds, requests, warm_up, rate, poison, timeout) for n in clients]
     target = _target(model, url, name)
     _finish(model, [_measure(tool, target, bodies, plan) for plan in plans], csv, figure, as_json)
 
 
 def _target(model: str, url: str | None, name: str) -> Target:
-    from slotwise.bench.wire import Target
+    from slotwise.bench.http_connection import Target
     from slotwise.client.inference import auth_headers
     from slotwise.server.record import need
 
@@ -87,7 +87,7 @@ def _target(model: str, url: str | None, name: str) -> Target:
     return Target(f"{record.inference_url}/predictions/{model}", auth_headers(record))
 
 
-def _measure(tool: str, target: Target, bodies: list[Body], plan: Plan) -> Measured:
+def _measure(tool: str, target: Target, bodies: list[RequestBody], plan: LoadPlan) -> LoadResult:
     from slotwise.bench import load, load_tools
 
     what = f"{plan.rate:g} a second" if plan.rate else f"{plan.clients} clients"
@@ -101,7 +101,7 @@ def _measure(tool: str, target: Target, bodies: list[Body], plan: Plan) -> Measu
     return measured
 
 
-def _finish(model: str, found: list[Measured], csv: Path | None, figure: Path | None, as_json: bool) -> None:
+def _finish(model: str, found: list[LoadResult], csv: Path | None, figure: Path | None, as_json: bool) -> None:
     from slotwise.bench import report
 
     rows = report.as_json(found)
@@ -120,7 +120,7 @@ def _finish(model: str, found: list[Measured], csv: Path | None, figure: Path | 
 
 def _offline(
     model: str,
-    bodies: list[Body],
+    bodies: list[RequestBody],
     sizes: list[int],
     profile: str,
     sets: list[str],
@@ -133,7 +133,7 @@ def _offline(
     from slotwise.bench import offline, report
     from slotwise.commands.server import pairs
 
-    found: list[offline.Timed] = []
+    found: list[offline.BatchTiming] = []
     with progress() as shown:
         task = shown.add_task("timing the handler", total=len(sizes))
         found = offline.measure(

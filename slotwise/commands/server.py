@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from slotwise.archive.build import ArchiveInfo
-    from slotwise.client.live import LiveModel
+    from slotwise.client.live_model import LiveModel
     from slotwise.profiles.profile import Profile
     from slotwise.server.lifecycle import ServerRecord
 
@@ -48,9 +48,8 @@ def serve(
     from slotwise.deploy.deploy import obtain, preloaded
     from slotwise.profiles.ports import Ports
     from slotwise.profiles.profile import from_environment, load_profile
-    from slotwise.server.lifecycle import check_can_start, start
+    from slotwise.server.lifecycle import check_can_start, start, wait_until_ended
     from slotwise.server.lifecycle import stop as stop_server
-    from slotwise.server.serving import until_it_ends
 
     overrides = {**from_environment(os.environ), **pairs(set_ or [])}
     wanted, ports, store = load_profile(profile, overrides, {}), Ports.at(port), project.model_store()
@@ -68,7 +67,7 @@ def serve(
                 interrupts.settle()
                 return
             say("Ctrl-C stops it")  # from here on a signal is held: it ends the wait
-            until_it_ends(record)
+            wait_until_ended(record)
         except BaseException:
             stop_server(record)
             raise

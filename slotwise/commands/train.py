@@ -10,7 +10,7 @@ import typer
 from slotwise.console import Json, emit, out, progress, say, table
 
 if TYPE_CHECKING:
-    from slotwise.zoo.train import Outcome
+    from slotwise.zoo.training import TrainingResult
 
 
 def register(app: typer.Typer) -> None:
@@ -43,16 +43,16 @@ def train(
         raise SlotwiseError(f"there is no device {device!r}", "use auto, cpu or cuda")
     from dataclasses import asdict
 
-    from slotwise.zoo import train as training
+    from slotwise.zoo import training
 
-    plan = training.Plan(weights, epochs, batch_size, learning_rate, patience, device, seed)
+    plan = training.TrainingPlan(weights, epochs, batch_size, learning_rate, patience, device, seed)
     with progress() as shown:
         outcome = training.train(spec, data, own_folder(folder), plan, shown)
     emit(asdict(outcome), as_json, lambda: _show(outcome))
     say(f"next: slotwise build {model}")
 
 
-def _show(outcome: Outcome) -> None:
+def _show(outcome: TrainingResult) -> None:
     out().print(
         f"validation accuracy {outcome.accuracy:.2%}, best of {outcome.epochs} epochs: {outcome.best_epoch}\n"
         f"{outcome.train_pictures} pictures to train on, {outcome.validation_pictures} to validate on, "

@@ -13,8 +13,8 @@ from slotwise.commands.measure import counts
 from slotwise.console import Json, emit, out, say, table
 
 if TYPE_CHECKING:
-    from slotwise.tune.run import Outcome
     from slotwise.tune.search import Trial
+    from slotwise.tune.tuning import TuneResult
 
 Body = Annotated[
     list[Path] | None, typer.Option(help="A file to send, or a folder of them; repeatable. Default: the model's examples.")
@@ -40,7 +40,7 @@ def tune(
     directory: Annotated[
         Path | None, typer.Option("--out", help="Where the report goes. Default: .slotwise/tune/MODEL.")
     ] = None,
-    apply: Annotated[
+    write_setting: Annotated[
         bool, typer.Option("--apply", help="Write the winner into the profile and render the config files.")
     ] = False,
     study: Annotated[
@@ -58,17 +58,17 @@ def tune(
     if study:
         _study(model, body, seconds, directory, as_json)
         return
-    if apply:
+    if write_setting:
         from slotwise.server.record import need
-        from slotwise.tune.apply import check_own
+        from slotwise.tune.profile_edit import check_own
 
         check_own(need(name))
     outcome = _tuned(model, body, slo_p99_ms, clients, objective, engines, max_trials, seconds, tool, name)
     changed: list[str] = []
     with held():  # the report and the profile are written whole
         page = _written(outcome, directory)
-        if apply and outcome.winner:
-            from slotwise.tune.apply import apply as write
+        if write_setting and outcome.winner:
+            from slotwise.tune.profile_edit import write_setting as write
 
             changed = write(outcome.winner, outcome.order.model, outcome.machine["profile"], outcome.machine["cores"])
     emit({**outcome.as_json(), "report": str(page), "applied": changed}, as_json, lambda: _show(outcome, page, changed))
@@ -87,19 +87,19 @@ def _tuned(
     seconds: float,
     tool: str,
     name: str,
-) -> Outcome:
+) -> TuneResult:
     from slotwise.bench.bodies import examples, from_files
     from slotwise.deploy.deploy import obtain
     from slotwise.server.record import need
-    from slotwise.tune.run import Order
-    from slotwise.tune.run import tune as search
     from slotwise.tune.search import Goal
+    from slotwise.tune.tuning import TuneRequest
+    from slotwise.tune.tuning import tune as search
 
     record = need(name)
     info = obtain(model, record.model_store, say=say)
     bodies = from_files(body) if body else examples(str(info.path))
     pairs = [(one.partition(":")[0], one.partition(":")[2]) for one in engines.split(",") if one]
-    order = Order(info.name, Goal(slo_p99_ms, clients, objective), pairs, trials, seconds, tool=tool)
+    order = TuneRequest(info.name, Goal(slo_p99_ms, clients, objective), pairs, trials, seconds, tool=tool)
     count = iter(range(1, trials + 1))
     return search(order, record, info, bodies, say, lambda trial: say(f"{next(count):3} {_line(trial)}"))
 
@@ -113,7 +113,7 @@ def _line(trial: Trial) -> str:
     return f"{trial.setting}: {m.req_s:.0f}/s, p99 {m.p99_ms:.1f} ms{lost}{pruned}"
 
 
-def _written(outcome: Outcome, directory: Path | None) -> Path:
+def _written(outcome: TuneResult, directory: Path | None) -> Path:
     from slotwise import project
     from slotwise.tune import page
 
@@ -121,7 +121,7 @@ def _written(outcome: Outcome, directory: Path | None) -> Path:
     return page.write(outcome, directory or project.state_root() / "tune" / outcome.order.model, command)
 
 
-def _show(outcome: Outcome, page: Path, changed: list[str]) -> Any:
+def _show(outcome: TuneResult, page: Path, changed: list[str]) -> Any:
     out().print(f"{'winner' if outcome.winner else 'target not met'}: {outcome.reason}", highlight=False)
     for line in changed:
         out().print(line, highlight=False)
@@ -172,7 +172,7 @@ def roofline(
     path = offline.archive_of(model)
     info = inspect(path)
     with tempfile.TemporaryDirectory(prefix="slotwise-roofline-") as folder:
-        work = roof.work_of(extract(path, Path(folder) / "model", trusted=True), info.model)
+        work = roof.forward_cost(extract(path, Path(folder) / "model", trusted=True), info.model)
     if not peak_tflops or not bandwidth_gbs:
         say("measuring this machine (--peak-tflops and --bandwidth-gbs say it instead)")
         measured = roof.measure_machine()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from slotwise import project
 from slotwise.client.management import ManagementClient
 from slotwise.deploy import deploy
-from slotwise.deploy.drift import Declared, Difference, State
+from slotwise.deploy.drift import DesiredState, Difference, ObservedState
 from slotwise.errors import SlotwiseError
 from slotwise.gateway import process, swap
 from slotwise.server import lifecycle
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from slotwise.server.record import ServerRecord
 
 Say = Callable[[str], None]
-Plan = Sequence[tuple["ArchiveInfo", Mapping[str, Any]]]
+Registrations = Sequence[tuple["ArchiveInfo", Mapping[str, Any]]]
 
 
-def carry_out(state: State, declared: Declared, differences: Sequence[Difference], say: Say) -> ServerRecord:
+def carry_out(state: ObservedState, declared: DesiredState, differences: Sequence[Difference], say: Say) -> ServerRecord:
     """Make the live state the declared one; returns the record of the server that serves afterwards.
 
     Raises SlotwiseError where the new profile does not come up; the old one, with its models, serves again then.
@@ -39,7 +39,7 @@ def carry_out(state: State, declared: Declared, differences: Sequence[Difference
     return state.record
 
 
-def scale(state: State, declared: Declared, differences: Sequence[Difference], say: Say) -> None:
+def scale(state: ObservedState, declared: DesiredState, differences: Sequence[Difference], say: Say) -> None:
     """Change numbers of workers while the server serves, and wait until just these are READY.
 
     What is registered later follows the declared numbers, too: they become what the server was started with.
@@ -56,7 +56,7 @@ def scale(state: State, declared: Declared, differences: Sequence[Difference], s
     record.save(project.state_dir(record.name))
 
 
-def replace(state: State, declared: Declared, say: Say) -> ServerRecord:
+def replace(state: ObservedState, declared: DesiredState, say: Say) -> ServerRecord:
     """A server with the declared profile in the old one's place: by a switch behind the gateway, else by a restart."""
 
     def start_declared(name: str, ports: Ports) -> ServerRecord:
@@ -67,7 +67,7 @@ def replace(state: State, declared: Declared, say: Say) -> ServerRecord:
     return restart(state, start_declared, say)
 
 
-def restart(state: State, start_new: Callable[[str, Ports], ServerRecord], say: Say) -> ServerRecord:
+def restart(state: ObservedState, start_new: Callable[[str, Ports], ServerRecord], say: Say) -> ServerRecord:
     """Stop the old server, start the new one on its ports; where that fails, start the old one again as it was."""
     old = state.record
     say(f"stopping {old.kind} with the profile {state.told.name}")
@@ -76,7 +76,7 @@ def restart(state: State, start_new: Callable[[str, Ports], ServerRecord], say: 
         return start_new(old.name, old.ports)
     except BaseException as failed:
         say(f"going back to the profile {state.told.name}")
-        before = Declared(state.told, old.overrides, old.kind)
+        before = DesiredState(state.told, old.overrides, old.kind)
         try:
             start_ready(old.name, before, old.ports, state, old_plan(state), say)
         except SlotwiseError as error:
@@ -90,7 +90,9 @@ def restart(state: State, start_new: Callable[[str, Ports], ServerRecord], say: 
         raise
 
 
-def start_ready(name: str, declared: Declared, ports: Ports, state: State, plan: Plan, say: Say) -> ServerRecord:
+def start_ready(
+    name: str, declared: DesiredState, ports: Ports, state: ObservedState, plan: Registrations, say: Say
+) -> ServerRecord:
     """Start a server, register the plan's models and wait until all their workers are READY.
 
     Raises SlotwiseError, with nothing of it left running, where one does not become READY.
@@ -118,11 +120,11 @@ def start_ready(name: str, declared: Declared, ports: Ports, state: State, plan:
     return record
 
 
-def new_plan(state: State, declared: Declared) -> Plan:
+def new_plan(state: ObservedState, declared: DesiredState) -> Registrations:
     """Every model that is registered now, as the declared profile wants it."""
     return [(model.info, declared.registration(model.info)) for model in state.models]
 
 
-def old_plan(state: State) -> Plan:
+def old_plan(state: ObservedState) -> Registrations:
     """Every model that is registered now, as it is."""
     return [(model.info, model.settings(state.told_of_model(model.info))) for model in state.models]

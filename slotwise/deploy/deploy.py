@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise import project
 from slotwise.archive.build import ArchiveInfo, build, file_sha256, inspect, outdated
-from slotwise.archive.fetch import fetch, is_url
+from slotwise.archive.download import fetch, is_url
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import load_spec
 

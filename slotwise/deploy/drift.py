@@ -21,14 +21,14 @@ from slotwise.errors import SlotwiseError
 from slotwise.profiles.profile import Profile, load_profile
 
 if TYPE_CHECKING:
-    from slotwise.client.live import LiveModel
+    from slotwise.client.live_model import LiveModel
     from slotwise.server.record import Kind, ServerRecord
 
 Needs = Literal["scale", "restart"]
 
 
 @dataclass(frozen=True)
-class Declared:
+class DesiredState:
     """What shall be. overrides: what `--set` and the environment said (they are in `profile`)."""
 
     profile: Profile
@@ -36,7 +36,7 @@ class Declared:
     kind: Kind
 
     @classmethod
-    def load(cls, name: str, overrides: Mapping[str, str], kind: Kind) -> Declared:
+    def load(cls, name: str, overrides: Mapping[str, str], kind: Kind) -> DesiredState:
         """The profile as its file is now."""
         return cls(load_profile(name, overrides, {}), dict(overrides), kind)
 
@@ -50,7 +50,7 @@ class Declared:
 
 
 @dataclass(frozen=True)
-class Registered:
+class DeployedModel:
     """One version of a model on the server, and its archive in the model store."""
 
     live: LiveModel
@@ -67,12 +67,12 @@ class Registered:
 
 
 @dataclass(frozen=True)
-class State:
+class ObservedState:
     """What is. told: the profile that the server was started with."""
 
     record: ServerRecord
     told: Profile
-    models: tuple[Registered, ...]
+    models: tuple[DeployedModel, ...]
 
     def told_of_model(self, info: ArchiveInfo) -> Profile:
         """The profile that this model's workers were started with."""
@@ -94,9 +94,9 @@ class Difference:
         return f"{f'{self.model} {self.version}' if self.model else 'server'}: {self.key} {self.live} -> {self.declared}"
 
 
-def read(record: ServerRecord) -> State:
+def read(record: ServerRecord) -> ObservedState:
     """The state of a running server. Raises SlotwiseError where it does not answer or an archive is gone or another one."""
-    models: list[Registered] = []
+    models: list[DeployedModel] = []
     with ManagementClient(record) as client:
         for listed in client.list():
             first = client.describe(listed.name)  # the default version: registered first, it becomes the default again
@@ -108,11 +108,11 @@ def read(record: ServerRecord) -> State:
                         f"{live.name} {live.version} is registered, but {info.path.name} now holds {info.version}",
                         f"put its archive back, or unregister all versions of {live.name} and register it again",
                     )
-                models.append(Registered(live, info))
-    return State(record, record.effective_profile(), tuple(models))
+                models.append(DeployedModel(live, info))
+    return ObservedState(record, record.effective_profile(), tuple(models))
 
 
-def differences(state: State, declared: Declared) -> list[Difference]:
+def differences(state: ObservedState, declared: DesiredState) -> list[Difference]:
     """Every key that is not as declared; none where there is nothing to do."""
     found = [_server("server", state.record.kind, declared.kind), _server("profile", state.told.name, declared.profile.name)]
     found += [_server(key, getattr(state.told, key), getattr(declared.profile, key)) for key in Profile.section("server")]
@@ -121,7 +121,7 @@ def differences(state: State, declared: Declared) -> list[Difference]:
     return [difference for difference in found if difference.live != difference.declared]
 
 
-def notes(state: State, cores: int) -> list[str]:
+def notes(state: ObservedState, cores: int) -> list[str]:
     """What a person should know of the live state although it is no difference to any profile."""
     said = []
     for model in state.models:
@@ -145,7 +145,7 @@ def _server(key: str, live: Any, declared: Any) -> Difference:
     return Difference(None, None, key, live, declared, "restart")
 
 
-def _model(model: Registered, told: Profile, wanted: Profile) -> list[Difference]:
+def _model(model: DeployedModel, told: Profile, wanted: Profile) -> list[Difference]:
     live = model.live
     rows: list[tuple[str, Any, Any, Needs]] = [
         ("batch_size", live.batch_size, wanted.batch_size, "restart"),

@@ -23,7 +23,7 @@ from slotwise.errors import SlotwiseError
 from slotwise.model_spec import parse, read_toml
 
 
-class Entry(BaseModel):
+class ArchiveSource(BaseModel):
     """One archive: exactly one of file, url and model."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -35,7 +35,7 @@ class Entry(BaseModel):
     weights: str | None = None
 
     @model_validator(mode="after")
-    def _one_source(self) -> Entry:
+    def _one_source(self) -> ArchiveSource:
         if sum(map(bool, (self.file, self.url, self.model))) != 1:
             raise ValueError("an archive has one of file, url and model")
         if bool(self.url) != bool(self.sha256):
@@ -50,7 +50,7 @@ class ModelList(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    archive: list[Entry]
+    archive: list[ArchiveSource]
 
 
 def fill(path: Path, store: Path, say: Callable[[str], None] = lambda message: None) -> list[ArchiveInfo]:
@@ -66,7 +66,7 @@ def fill(path: Path, store: Path, say: Callable[[str], None] = lambda message: N
         raise SlotwiseError(f"{store} cannot be filled: {error}", "is it a folder that this user may write to?") from error
 
 
-def _put(entry: Entry, store: Path, say: Callable[[str], None]) -> ArchiveInfo:
+def _put(entry: ArchiveSource, store: Path, say: Callable[[str], None]) -> ArchiveInfo:
     say(entry.file or entry.url or f"{entry.model} {entry.weights or ''}")
     if entry.model:
         target = store / f"{entry.model}.mar"

@@ -5,10 +5,10 @@ limits.py     a concurrency limit with a short queue for each model, and a budge
 upstream.py   one model server as the gateway sees it: its connections, its token, what is in flight there
 backend.py    how the gateway learns of its server
 gateway.py    the state of one gateway: the server in front of which it stands, and the models there
-ask.py        one request: its head and body, read within the limits
+inference_request.py  one request: its head and body, read within the limits
 forward.py    the hot path: the request to the server, the answer back, a second try
 app.py        the routes; openapi.py their description; catalog.py what models take; metrics.py; static/ the page
-run.py        the process: its ports, its drain on SIGTERM
+serve.py      the process: its ports, its drain on SIGTERM
 process.py    the process as others see it: its record, starting and stopping it
 swap.py       another server behind a running gateway
 """

@@ -19,11 +19,11 @@ from starlette.staticfiles import StaticFiles
 
 from slotwise import __version__
 from slotwise.gateway import openapi, replies
-from slotwise.gateway.ask import Receive, Scope
-from slotwise.gateway.catalog import Card
+from slotwise.gateway.catalog import ModelCard
 from slotwise.gateway.forward import Forward, Send
 from slotwise.gateway.gateway import Gateway
-from slotwise.gateway.upstream import BROKEN
+from slotwise.gateway.inference_request import Receive, Scope
+from slotwise.gateway.upstream import CONNECTION_ERRORS
 
 log = logging.getLogger("slotwise.gateway")
 
@@ -32,7 +32,7 @@ FRESH_S = 1.0
 Answers = dict[int | str, dict[str, Any]]
 
 
-class Guarded:
+class SecurityHeaders:
     """Puts the security headers on every answer; nothing but static files may be cached."""
 
     def __init__(self, app: Any) -> None:
@@ -54,7 +54,7 @@ class Guarded:
         await self.app(scope, receive, guarded)
 
 
-def build_app(gateway: Gateway) -> Guarded:
+def build_app(gateway: Gateway) -> SecurityHeaders:
     """The application of one gateway; it follows the server for as long as it runs."""
 
     @asynccontextmanager
@@ -80,7 +80,7 @@ def build_app(gateway: Gateway) -> Guarded:
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _crash)
     openapi.describe(app)
-    return Guarded(app)  # around all, also around what answers a crash
+    return SecurityHeaders(app)  # around all, also around what answers a crash
 
 
 def _add_forwards(app: FastAPI, gateway: Gateway) -> None:
@@ -128,12 +128,12 @@ def _add_state(app: FastAPI, gateway: Gateway) -> None:
             raise HTTPException(404, "there is no server with Prometheus metrics")
         try:
             answer = await upstream.metrics()
-        except (*BROKEN, TimeoutError) as error:
+        except (*CONNECTION_ERRORS, TimeoutError) as error:
             raise HTTPException(502, "the server's metrics do not answer") from error
         return Response(answer.body, answer.status, media_type="text/plain; version=0.0.4")
 
 
-def _shown(name: str, found: Card) -> dict[str, Any]:
+def _shown(name: str, found: ModelCard) -> dict[str, Any]:
     """A model's card as the page reads it."""
     examples = [f"/examples/{quote(name)}/{quote(example)}" for example in found.examples]
     return {**{key: getattr(found, key) for key in ("description", "takes", "draw", "side", "languages")}, "examples": examples}

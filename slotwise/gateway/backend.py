@@ -13,7 +13,7 @@ from slotwise.errors import SlotwiseError
 from slotwise.server.lifecycle import ServerRecord
 
 if TYPE_CHECKING:
-    from slotwise.client.live import LiveModel
+    from slotwise.client.live_model import LiveModel
     from slotwise.server.lifecycle import ServerRecord
 
 MAX_BODY_BYTES = 32 * 2**20

@@ -12,7 +12,7 @@ from typing import Any
 
 from slotwise import project
 from slotwise.bench import bodies
-from slotwise.bench.bodies import Body
+from slotwise.bench.bodies import RequestBody
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import load_spec
 
@@ -28,7 +28,7 @@ DRAWABLE_SIDE = 32  # pictures this small are drawn by hand more easily than fou
 
 
 @dataclass(frozen=True)
-class Card:
+class ModelCard:
     """`takes`: picture, translation, tensor, or file when nothing is known. `examples`: by name.
 
     draw: what is drawn by hand can be sent; as a tensor it is `side` by `side`. hedge: a late request may be sent again.
@@ -39,24 +39,24 @@ class Card:
     draw: bool = False
     side: int = 0
     languages: list[str] = field(default_factory=list)
-    examples: dict[str, Body] = field(default_factory=dict)
+    examples: dict[str, RequestBody] = field(default_factory=dict)
     hedge: bool = True
 
 
-def card(name: str, archive: Path) -> Card:
+def model_card(name: str, archive: Path) -> ModelCard:
     """The card of a model; one that nothing is known of gets the empty card."""
     try:
-        return _card(name, archive, archive.stat().st_mtime_ns)
+        return _model_card(name, archive, archive.stat().st_mtime_ns)
     except OSError:
-        return _card(name, None, 0)
+        return _model_card(name, None, 0)
 
 
 @lru_cache(maxsize=256)
-def _card(name: str, archive: Path | None, _changed: int) -> Card:
+def _model_card(name: str, archive: Path | None, _changed: int) -> ModelCard:
     spec, languages = _carried(archive) if archive else _described(name)
     takes = INPUTS.get(Path(spec.get("handler", "")).stem, "file")
     shape = spec.get("input", {}).get("shape", [])
-    return Card(
+    return ModelCard(
         takes=takes,
         description=spec.get("description", ""),
         draw=takes in ("picture", "tensor") and len(shape) == 3 and max(shape) <= DRAWABLE_SIDE,
@@ -85,7 +85,7 @@ def _described(name: str) -> tuple[Mapping[str, Any], list[str]]:
         return {}, []
 
 
-def _examples(model: str) -> dict[str, Body]:
+def _examples(model: str) -> dict[str, RequestBody]:
     """The model's own example bodies by file name."""
     try:
         return {body.name: body for body in bodies.examples(model)}

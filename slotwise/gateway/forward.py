@@ -16,12 +16,12 @@ import aiohttp
 
 from slotwise.errors import SlotwiseError
 from slotwise.gateway import replies
-from slotwise.gateway.ask import Ask, Receive, Scope
 from slotwise.gateway.gateway import Gateway
+from slotwise.gateway.inference_request import InferenceRequest, Receive, Scope
 from slotwise.gateway.limits import ClientGone
 from slotwise.gateway.race import Race
-from slotwise.gateway.replies import Headers, Refused
-from slotwise.gateway.upstream import Answer, Broken, Upstream
+from slotwise.gateway.replies import RawHeaders, Refused
+from slotwise.gateway.upstream import ConnectionBroken, ServerAnswer, Upstream
 
 log = logging.getLogger("slotwise.gateway")
 
@@ -39,7 +39,7 @@ class Forward:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, whatever happens."""
         model = self.model or scope["path_params"]["model"]
-        ask = Ask(self.gateway, model, time.monotonic() + self.gateway.options.timeout_s)
+        ask = InferenceRequest(self.gateway, model, time.monotonic() + self.gateway.options.timeout_s)
         try:
             ask.read_head(scope)
             await ask.read_body(receive)
@@ -62,7 +62,7 @@ class Forward:
         if status != CLIENT_GONE:
             await self._send(send, ask, status, headers, body, seconds)
 
-    async def _answer(self, ask: Ask, receive: Receive) -> Answer:
+    async def _answer(self, ask: InferenceRequest, receive: Receive) -> ServerAnswer:
         """Wait for a place, then ask the server."""
         ask.sent_at = time.monotonic()
         limit = self.gateway.limit(ask.model)
@@ -72,7 +72,7 @@ class Forward:
         finally:
             limit.leave()
 
-    async def _attempt(self, ask: Ask, fresh: bool) -> Answer:
+    async def _attempt(self, ask: InferenceRequest, fresh: bool) -> ServerAnswer:
         """Send the request once. Raises Broken where the connection failed, Refused (502, 504)."""
         upstream = self.gateway.upstream
         if upstream is None:
@@ -81,16 +81,16 @@ class Forward:
             with upstream.busy():  # while its token is renewed, too
                 return await self._send_with_token(upstream, ask, fresh)
         except aiohttp.ClientError as error:  # before TimeoutError: a connection that takes too long is both
-            raise Broken(type(error).__name__) from error
+            raise ConnectionBroken(type(error).__name__) from error
         except TimeoutError:
             raise Refused(504, "the model server did not answer before the deadline") from None
         except OSError as error:
-            raise Broken(type(error).__name__) from error
+            raise ConnectionBroken(type(error).__name__) from error
         except SlotwiseError as error:
             log.warning("%s %s", ask.identity, error)
-            return Answer(503, [], b"the model server's token could not be renewed")
+            return ServerAnswer(503, [], b"the model server's token could not be renewed")
 
-    async def _send_with_token(self, upstream: Upstream, ask: Ask, fresh: bool) -> Answer:
+    async def _send_with_token(self, upstream: Upstream, ask: InferenceRequest, fresh: bool) -> ServerAnswer:
         if ask.left_s <= 0:
             raise Refused(504, "the deadline has passed")
         token = upstream.token
@@ -103,7 +103,9 @@ class Forward:
             return await upstream.send(ask.target, ask.headers, ask.body, ask.left_s, fresh)
         return answer
 
-    async def _send(self, send: Send, ask: Ask, status: int, headers: Headers, body: bytes, seconds: float | None) -> None:
+    async def _send(
+        self, send: Send, ask: InferenceRequest, status: int, headers: RawHeaders, body: bytes, seconds: float | None
+    ) -> None:
         headers += [(b"x-request-id", ask.identity.encode()), (b"content-length", b"%d" % len(body)), *replies.ANSWER]
         if seconds is not None:
             total_ms = seconds * 1000
@@ -116,7 +118,7 @@ class Forward:
         await send({"type": "http.response.body", "body": body})
 
 
-def _reply(answer: Answer, ask: Ask) -> tuple[int, Headers, bytes]:
+def _reply(answer: ServerAnswer, ask: InferenceRequest) -> tuple[int, RawHeaders, bytes]:
     """The server's answer as the client gets it: an error in the one shape that errors have."""
     headers = replies.passed_on(answer.headers)
     if answer.status < 400:

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise.errors import SlotwiseError
 from slotwise.gateway.backend import MAX_BODY_BYTES, Backend
-from slotwise.gateway.catalog import Card, card
+from slotwise.gateway.catalog import ModelCard, model_card
 from slotwise.gateway.hedging import Hedging
-from slotwise.gateway.limits import Held, Limit
-from slotwise.gateway.metrics import Metrics
+from slotwise.gateway.limits import ConcurrencyLimit, MemoryBudget
+from slotwise.gateway.metrics import GatewayMetrics
 from slotwise.gateway.upstream import Upstream
 
 if TYPE_CHECKING:
-    from slotwise.client.live import LiveModel
+    from slotwise.client.live_model import LiveModel
     from slotwise.server.lifecycle import ServerRecord
 
 log = logging.getLogger("slotwise.gateway")
@@ -35,7 +35,7 @@ RATE_OVER_S = 10.0
 
 
 @dataclass(frozen=True)
-class Options:
+class GatewayOptions:
     """What can be set. `in_flight` 0: two batches for each worker; `queued` -1: one more batch for each worker."""
 
     timeout_s: float = 60.0
@@ -50,7 +50,7 @@ class Gateway:
     """One front. `draining` is set on SIGTERM: readiness is off, requests are still answered."""
 
     backend: Backend
-    options: Options = field(default_factory=Options)
+    options: GatewayOptions = field(default_factory=GatewayOptions)
     draining: bool = False
     reachable: bool = False
     upstream: Upstream | None = None
@@ -58,9 +58,9 @@ class Gateway:
     models: dict[str, LiveModel] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.metrics = Metrics()
-        self.held = Held(self.options.max_held_bytes)
-        self._limits: dict[str, Limit] = {}
+        self.metrics = GatewayMetrics()
+        self.held = MemoryBudget(self.options.max_held_bytes)
+        self._limits: dict[str, ConcurrencyLimit] = {}
         self._hedging: dict[str, Hedging] = {}
         self._retired: set[Upstream] = set()
         self._closing: set[asyncio.Task[None]] = set()
@@ -75,7 +75,7 @@ class Gateway:
         """The model's name where the server has it, else "other": a stranger's names must not fill the memory."""
         return model if model in self.models else OTHER
 
-    def limit(self, model: str) -> Limit:
+    def limit(self, model: str) -> ConcurrencyLimit:
         """The limit that a request to `model` is under."""
         return self._limits[self.label(model)]
 
@@ -107,15 +107,15 @@ class Gateway:
         """Every model with its settings and what is in flight."""
         return [{**_settings(model), **self._load(name)} for name, model in sorted(self.models.items())]
 
-    def card(self, model: str) -> Card:
+    def card(self, model: str) -> ModelCard:
         """What a model takes; a model that the server does not have takes nothing."""
         if self.upstream is None or model not in self.models:
-            return Card()
+            return ModelCard()
         return self._card(self.models[model], self.upstream.record)
 
     @staticmethod
-    def _card(model: LiveModel, record: ServerRecord) -> Card:
-        return card(model.name, record.model_store / Path(model.archive).name)
+    def _card(model: LiveModel, record: ServerRecord) -> ModelCard:
+        return model_card(model.name, record.model_store / Path(model.archive).name)
 
     def _load(self, model: str) -> dict[str, int]:
         limit = self._limits[model]
@@ -212,7 +212,7 @@ class Gateway:
         if name in self._limits:
             self._limits[name].resize(in_flight, queued)
         else:
-            self._limits[name] = Limit(in_flight, queued)
+            self._limits[name] = ConcurrencyLimit(in_flight, queued)
             self._hedging[name] = Hedging(self.options.hedge and name != OTHER)  # an unknown model may have side effects
             self.metrics.watch(name, self._limits[name])
 

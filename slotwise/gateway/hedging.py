@@ -23,7 +23,7 @@ COPIES = 4  # of one request at most, the first and what is hedged
 
 
 @dataclass
-class _Second:
+class _SecondCount:
     """What happened in one second of the clock."""
 
     at: int
@@ -40,7 +40,7 @@ class Hedging:
         self._clock = clock
         self._times_s: deque[float] = deque(maxlen=KEPT)
         self._unranked = 0
-        self._seconds: deque[_Second] = deque()
+        self._seconds: deque[_SecondCount] = deque()
 
     def count_request(self) -> None:
         """One more request was sent."""
@@ -65,11 +65,11 @@ class Hedging:
         now.hedges += 1
         return True
 
-    def _now(self) -> _Second:
+    def _now(self) -> _SecondCount:
         """The current second; those that are over PERIOD_S old are forgotten."""
         at = int(self._clock())
         if not self._seconds or self._seconds[-1].at != at:
-            self._seconds.append(_Second(at))
+            self._seconds.append(_SecondCount(at))
             while self._seconds[0].at <= at - PERIOD_S:
                 self._seconds.popleft()
         return self._seconds[-1]

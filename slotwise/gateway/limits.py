@@ -20,7 +20,7 @@ class ClientGone(Exception):
     """The client closed its connection while its request waited."""
 
 
-class Limit:
+class ConcurrencyLimit:
     """One model's places: `running` at the server, `queued` here. Places are handed on in order of arrival."""
 
     def __init__(self, in_flight_max: int, queue_max: int) -> None:
@@ -89,7 +89,7 @@ class Limit:
             self.running += 1
 
 
-class Held:
+class MemoryBudget:
     """The bytes of all bodies in memory, bounded by `max_bytes`."""
 
     def __init__(self, max_bytes: int) -> None:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 if TYPE_CHECKING:
-    from slotwise.gateway.limits import Limit
+    from slotwise.gateway.limits import ConcurrencyLimit
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
-class Metrics:
+class GatewayMetrics:
     """The gateway's own counters, in a registry of their own."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Metrics:
         self.swaps = Counter("slotwise_swaps", "Switches to another server.", registry=r)
         self.answered = 0
 
-    def watch(self, model: str, limit: Limit) -> None:
+    def watch(self, model: str, limit: ConcurrencyLimit) -> None:
         """Read the two gauges of a model from its limit, when they are asked for."""
         self.in_flight.labels(model).set_function(lambda: limit.running)
         self.queued.labels(model).set_function(lambda: limit.queued)

@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from slotwise.gateway.ask import NAME
+from slotwise.gateway.inference_request import NAME
 
 ERROR = {
     "type": "object",

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,40 +17,29 @@ import psutil
 from slotwise import project
 from slotwise.errors import SlotwiseError
 from slotwise.interrupts import held, let_through, settle
+from slotwise.server.processes import start_time
+from slotwise.server.record import ProcessRecord
 
 START_TIMEOUT_S = 60.0
 STOP_GRACE_S = 5.0
 
 
-@dataclass(frozen=True)
-class GatewayRecord:
-    """A gateway in front of the server `name`. `started` tells its pid from a later process of the same number.
+@dataclass(frozen=True, kw_only=True)
+class GatewayRecord(ProcessRecord):
+    """A gateway in front of the server `name`. drain_s: how long it may take after SIGTERM, to finish what is in flight."""
 
-    drain_s: how long it may take after SIGTERM, to finish what is in flight.
-    """
-
-    name: str
-    pid: int
-    started: float
     url: str
     drain_s: float
 
     @classmethod
     def of_this_process(cls, name: str, url: str, drain_s: float) -> GatewayRecord:
-        """The record of the process that asks."""
-        return cls(name, os.getpid(), psutil.Process().create_time(), url, drain_s)
+        """The record of the process that this code runs in."""
+        return cls(name=name, pid=os.getpid(), started=start_time(os.getpid()), url=url, drain_s=drain_s)
 
     @property
     def page(self) -> str:
         """Where a person goes."""
         return f"{self.url}/index.html"
-
-    def alive(self) -> bool:
-        """Whether that process runs."""
-        with contextlib.suppress(psutil.Error):
-            process = psutil.Process(self.pid)
-            return abs(process.create_time() - self.started) < 1 and process.status() != psutil.STATUS_ZOMBIE
-        return False
 
     def status(self) -> dict[str, Any]:
         """Its GET /status. Raises SlotwiseError where it does not answer."""
@@ -68,7 +57,7 @@ class GatewayRecord:
         """Write gateway.json."""
         file = _file(self.name)
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        file.write_text(json.dumps(asdict(self), indent=2), "utf-8")
+        self.write(file)
 
     def forget(self) -> None:
         """Remove gateway.json, unless it is another gateway's by now."""

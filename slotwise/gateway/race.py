@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING
 
 from slotwise.gateway.hedging import COPIES
 from slotwise.gateway.replies import Refused
-from slotwise.gateway.upstream import Answer, Broken
+from slotwise.gateway.upstream import ConnectionBroken, ServerAnswer
 
 if TYPE_CHECKING:
-    from slotwise.gateway.ask import Ask
+    from slotwise.gateway.inference_request import InferenceRequest
 
 log = logging.getLogger("slotwise.gateway")
 
 BUSY = 503  # the server's own: asking again at once would only add to its load
 BUSY_PAUSE_S = 0.5
 
-Outcome = Answer | Refused | Broken
-Copy = asyncio.Task[Outcome]
+CopyResult = ServerAnswer | Refused | ConnectionBroken
+Copy = asyncio.Task[CopyResult]
 
 
 class Race:
@@ -35,7 +35,7 @@ class Race:
     attempt(fresh): send one copy, on a new connection where `fresh`. Raises Broken, or Refused (502, 504).
     """
 
-    def __init__(self, ask: Ask, attempt: Callable[[bool], Awaitable[Answer]]) -> None:
+    def __init__(self, ask: InferenceRequest, attempt: Callable[[bool], Awaitable[ServerAnswer]]) -> None:
         self.ask, self.attempt = ask, attempt
         self.gateway, self.label = ask.gateway, ask.gateway.label(ask.model)
         self.hedging = ask.gateway.hedging(ask.model)
@@ -43,9 +43,9 @@ class Race:
         self.hedges: set[Copy] = set()
         self.tried_twice = False
         self.resting = False  # the server said 503: nothing is sent before the second try
-        self.failure: Answer | Refused = Refused(502, "the model server cannot be reached")
+        self.failure: ServerAnswer | Refused = Refused(502, "the model server cannot be reached")
 
-    async def run(self) -> Answer:
+    async def run(self) -> ServerAnswer:
         """The first good answer, else the server's own error. Raises Refused (502, 504)."""
         self.hedging.count_request()
         self._send(fresh=False)
@@ -58,7 +58,7 @@ class Race:
                 )
                 for copy in done:
                     outcome = copy.result()
-                    if isinstance(outcome, Answer) and (outcome.from_slot or outcome.status < 400):
+                    if isinstance(outcome, ServerAnswer) and (outcome.from_slot or outcome.status < 400):
                         if copy in self.hedges:
                             self.gateway.metrics.hedge_wins.labels(self.label).inc()
                         return outcome
@@ -77,7 +77,7 @@ class Race:
         self.pending.add(copy)
         return copy
 
-    async def _copy(self, fresh: bool, after_s: float) -> Outcome:
+    async def _copy(self, fresh: bool, after_s: float) -> CopyResult:
         """What became of one copy, sent after a pause of `after_s`."""
         if after_s:
             self.resting = True
@@ -86,24 +86,24 @@ class Race:
         started = time.monotonic()
         try:
             answer = await self.attempt(fresh)
-        except (Refused, Broken) as failure:
+        except (Refused, ConnectionBroken) as failure:
             return failure
         if answer.status < 400 or answer.from_slot:
             self.hedging.answered(time.monotonic() - started)
         return answer
 
-    def _failed(self, outcome: Outcome) -> None:
+    def _failed(self, outcome: CopyResult) -> None:
         """Remember what the client gets when nothing better comes; the first failure of the server starts the second try."""
-        if isinstance(outcome, Answer) or (isinstance(outcome, Refused) and not isinstance(self.failure, Answer)):
+        if isinstance(outcome, ServerAnswer) or (isinstance(outcome, Refused) and not isinstance(self.failure, ServerAnswer)):
             self.failure = outcome
-        if self.tried_twice or isinstance(outcome, Refused) or (isinstance(outcome, Answer) and outcome.status < 500):
+        if self.tried_twice or isinstance(outcome, Refused) or (isinstance(outcome, ServerAnswer) and outcome.status < 500):
             return
-        busy = isinstance(outcome, Answer) and outcome.status == BUSY
+        busy = isinstance(outcome, ServerAnswer) and outcome.status == BUSY
         if busy and self.ask.left_s <= BUSY_PAUSE_S:
             return
         self.tried_twice = True
         self.gateway.metrics.retries.labels(self.label).inc()
-        reason = outcome.status if isinstance(outcome, Answer) else outcome
+        reason = outcome.status if isinstance(outcome, ServerAnswer) else outcome
         log.warning("%s %s retried: %s", self.ask.identity, self.ask.model, reason)
         self._send(fresh=True, after_s=BUSY_PAUSE_S if busy else 0.0)
 

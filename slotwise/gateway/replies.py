@@ -11,20 +11,20 @@ import secrets
 from collections.abc import Iterable
 from http import HTTPStatus
 
-Headers = list[tuple[bytes, bytes]]
+RawHeaders = list[tuple[bytes, bytes]]
 
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
     "manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-SECURITY: Headers = [
+SECURITY: RawHeaders = [
     (b"content-security-policy", CSP.encode()),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(self), microphone=(), geolocation=()"),
 ]
-ANSWER: Headers = [(b"cache-control", b"no-store")]
+ANSWER: RawHeaders = [(b"cache-control", b"no-store")]
 CRASH = "the gateway failed on this request"
 JSON_TYPE = (b"content-type", b"application/json")
 
@@ -39,9 +39,9 @@ class Refused(Exception):
         super().__init__(message)
         self.status, self.message, self.retry_after_s, self.close = status, message, retry_after_s, close
 
-    def headers(self) -> Headers:
+    def headers(self) -> RawHeaders:
         """The headers that only this refusal has."""
-        found: Headers = []
+        found: RawHeaders = []
         if self.retry_after_s:
             found.append((b"retry-after", str(self.retry_after_s).encode()))
         if self.close:
@@ -84,9 +84,9 @@ def error_from_server(status: int, body: bytes, identity: str) -> bytes:
     return error_body(status, message or phrase(status), identity)
 
 
-def passed_on(raw: Iterable[tuple[bytes, bytes]]) -> Headers:
+def passed_on(raw: Iterable[tuple[bytes, bytes]]) -> RawHeaders:
     """The server's headers that the client gets: its content type and its own x- headers, names in lower case."""
-    kept: Headers = []
+    kept: RawHeaders = []
     for name, value in raw:
         low = name.lower()
         if (low[:2] == b"x-" and low not in _DROPPED) or low == b"content-type":

@@ -11,26 +11,26 @@ from typing import TYPE_CHECKING
 import aiohttp
 from yarl import URL
 
-from slotwise.gateway.replies import Headers
+from slotwise.gateway.replies import RawHeaders
 
 if TYPE_CHECKING:
     from slotwise.server.lifecycle import ServerRecord
 
 CONNECT_S = 5.0
 GRACE_S = 0.5  # past the deadline the server itself answers 504, with its slot; it gets this long to do so
-BROKEN = (aiohttp.ClientError, OSError)
+CONNECTION_ERRORS = (aiohttp.ClientError, OSError)
 
 
-class Broken(Exception):
+class ConnectionBroken(Exception):
     """A connection to the server failed; the text says how."""
 
 
 @dataclass(frozen=True)
-class Answer:
+class ServerAnswer:
     """What the server said."""
 
     status: int
-    headers: Headers
+    headers: RawHeaders
     body: bytes
 
     @property
@@ -88,7 +88,7 @@ class Upstream:
             if not self.in_flight:
                 self._idle.set()
 
-    async def send(self, target: str, headers: Mapping[str, str], body: bytes, timeout_s: float, fresh: bool) -> Answer:
+    async def send(self, target: str, headers: Mapping[str, str], body: bytes, timeout_s: float, fresh: bool) -> ServerAnswer:
         """POST `body` to `target` (path and query). `fresh` takes a new connection, not one that may be stale.
 
         Raises one of `BROKEN` when the connection failed, TimeoutError after `timeout_s` and a little grace.
@@ -102,13 +102,13 @@ class Upstream:
             timeout=timeout,
             allow_redirects=False,
         ) as response:
-            return Answer(response.status, list(response.raw_headers), await response.read())
+            return ServerAnswer(response.status, list(response.raw_headers), await response.read())
 
-    async def metrics(self) -> Answer:
+    async def metrics(self) -> ServerAnswer:
         """The server's own Prometheus metrics, which need no token. Raises one of `BROKEN`, or TimeoutError."""
         url = f"{self.record.metrics_url}/metrics"
         async with self._fresh.get(url, timeout=aiohttp.ClientTimeout(total=CONNECT_S)) as response:
-            return Answer(response.status, list(response.raw_headers), await response.read())
+            return ServerAnswer(response.status, list(response.raw_headers), await response.read())
 
     async def drained(self, timeout_s: float) -> bool:
         """Wait until nothing is in flight here; false when that takes longer than `timeout_s`."""

@@ -5,8 +5,8 @@
     logs/  server.log                              what it says
     workers/PID.json                               what each worker says it got
 
-Every process of a server carries `SLOTWISE_RUN=<run_id>` in its environment. That, not a pid, tells its processes from
-others: a pid may have been given to someone else, and orphans of a crashed server have lost their parent.
+Every process of a server carries `SLOTWISE_RUN=<run_id>` in its environment. So its workers are found also where the
+server has crashed and they have lost their parent.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ import contextlib
 import importlib.util
 import shutil
 import subprocess
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotwise import project
+from slotwise import interrupts, project
 from slotwise.errors import MMS, SlotwiseError, pip_install
 from slotwise.interrupts import held, let_through
 from slotwise.profiles.ports import Ports, check_free
 from slotwise.profiles.render import registrable
 from slotwise.server.java import java_home
-from slotwise.server.launch import MODULES, launch, own_tmp_dir, run_start_module, wait_until_up, write_config
 from slotwise.server.processes import end
 from slotwise.server.record import Kind, ServerRecord, all_running, need, running
+from slotwise.server.start_module import MODULES, launch, own_tmp_dir, run_start_module, wait_until_up, write_config
 
 if TYPE_CHECKING:
     from slotwise.profiles.profile import Profile
@@ -44,9 +45,11 @@ __all__ = [
     "running",
     "start",
     "stop",
+    "wait_until_ended",
 ]
 
 STOP_TIMEOUT_S = 20.0
+FOREGROUND_POLL_S = 0.3
 
 
 def check_can_start(name: str, kind: Kind, ports: Ports) -> None:
@@ -91,7 +94,16 @@ def start(
     with held():  # until its pid is known
         run_id, tmp_dir = uuid.uuid4().hex, own_tmp_dir(state)
         record = ServerRecord(
-            name, kind, 0, ports, profile.name, dict(overrides or {}), model_store.resolve(), state, tmp_dir, run_id
+            name=name,
+            pid=0,
+            kind=kind,
+            ports=ports,
+            profile=profile.name,
+            overrides=dict(overrides or {}),
+            model_store=model_store.resolve(),
+            state_dir=state,
+            tmp_dir=tmp_dir,
+            run_id=run_id,
         )
         try:
             write_config(record, profile, models)
@@ -104,6 +116,18 @@ def start(
             stop(record)
             raise
     return record
+
+
+def wait_until_ended(record: ServerRecord) -> None:
+    """Wait in the foreground until the first signal, which the caller holds (slotwise.interrupts).
+
+    Raises SlotwiseError where the server ends by itself.
+    """
+    while record.alive() and not interrupts.wanted():
+        time.sleep(FOREGROUND_POLL_S)
+    if not interrupts.wanted() and running(record.name) is None and (record.state_dir / "server.json").exists():
+        raise SlotwiseError(f"{record.kind} ended by itself", f"its logs are in {record.state_dir / 'logs'}")
+    interrupts.settle()
 
 
 def stop(record: ServerRecord) -> None:

@@ -1,13 +1,35 @@
-"""Every process of one server, found by the mark in its environment, and their orderly end."""
+"""Processes of other programs: whether one still runs, which ones belong to a server, and how they are ended.
+
+A pid alone says little, because it may have been given to somebody else. `start_time` tells whether a process that was
+recorded is still the same. A server's other processes carry a mark in their environment, also when their parent is gone.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 import time
+from pathlib import Path
 
 import psutil
 
 MARK = "SLOTWISE_RUN"
+
+
+def start_time(pid: int) -> float | None:
+    """When a process started, in seconds; None where there is no such process or it is a zombie.
+
+    Linux counts from the boot, so that setting the clock changes nothing; other systems count from 1970.
+    """
+    try:
+        if sys.platform != "linux":
+            process = psutil.Process(pid)
+            return None if process.status() == psutil.STATUS_ZOMBIE else float(process.create_time())
+        state, *numbers = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()  # the name may hold blanks
+    except (psutil.Error, OSError):
+        return None
+    return None if state in ("Z", "X") else int(numbers[18]) / os.sysconf("SC_CLK_TCK")
 
 
 def carries(pid: int, run_id: str) -> bool:

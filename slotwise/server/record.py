@@ -1,9 +1,9 @@
-"""What is known of a server that was started: enough to find it, to talk to it and to stop it."""
+"""What is known of a process that was started, and of a server: enough to find it, to talk to it and to stop it."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,7 +11,7 @@ from slotwise import project
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import Profile
-from slotwise.server.processes import carries
+from slotwise.server.processes import start_time
 
 if TYPE_CHECKING:
     from slotwise.profiles.profile import Profile
@@ -19,16 +19,36 @@ if TYPE_CHECKING:
 Kind = Literal["torchserve", "mms"]
 
 
-@dataclass(frozen=True)
-class ServerRecord:
+@dataclass(frozen=True, kw_only=True)
+class ProcessRecord:
+    """A process that was started. started: its `start_time`, None before it has a pid.
+
+    It tells whether the pid is still the same process: the system gives pids of processes that have ended to others.
+    """
+
+    name: str
+    pid: int
+    started: float | None = None
+
+    def alive(self) -> bool:
+        """Whether that very process still runs."""
+        return self.started is not None and start_time(self.pid) == self.started
+
+    def write(self, file: Path) -> None:
+        """Write the record as JSON, in one step."""
+        partial = file.with_suffix(".json.partial")
+        partial.write_text(json.dumps(asdict(self), indent=2, default=str), "utf-8")
+        partial.replace(file)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerRecord(ProcessRecord):
     """A server that was started. Stored as server.json in its folder.
 
     overrides: what `--set` said. tmp_dir: the server's own TMPDIR and TEMP.
     """
 
-    name: str
     kind: Kind
-    pid: int
     ports: Ports
     profile: str
     overrides: dict[str, str]
@@ -54,10 +74,6 @@ class ServerRecord:
             return self.inference_url
         return f"http://127.0.0.1:{self.ports.metrics}"
 
-    def alive(self) -> bool:
-        """Whether the server's own process runs."""
-        return carries(self.pid, self.run_id)
-
     def effective_profile(self) -> Profile:
         """The profile that it was started with, overrides included, whatever has happened to the file since."""
         try:
@@ -66,12 +82,8 @@ class ServerRecord:
             raise SlotwiseError(f"what {self.name} was started with cannot be read", "stop and start it again") from error
 
     def save(self, folder: Path | None = None) -> None:
-        """Write server.json, in one step; `folder` is another than state_dir after a swap."""
-        data = {**self.__dict__, "ports": self.ports.__dict__}
-        file = (folder or self.state_dir) / "server.json"
-        partial = file.with_suffix(".json.partial")
-        partial.write_text(json.dumps(data, indent=2, default=str), "utf-8")
-        partial.replace(file)
+        """Write server.json; `folder` is another than state_dir after a swap."""
+        self.write((folder or self.state_dir) / "server.json")
 
     @classmethod
     def load(cls, state_dir: Path) -> ServerRecord | None:

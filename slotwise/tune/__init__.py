@@ -2,6 +2,6 @@
 
 space      what may be chosen                       simulate   a server made of arithmetic: which settings to try first
 search     trials with Optuna, pruned early         finals     the best again, interleaved; is the lead real?
-live       trials on a running server               guard      takes the trial models away when the tuner cannot
+live_bench trials on a running server               cleanup    takes the trial models away when the tuner cannot
 study      the classic batching study               page       the report
 """

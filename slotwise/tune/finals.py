@@ -10,10 +10,10 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from slotwise.bench.load import Measured
+from slotwise.bench.load import LoadResult
 from slotwise.errors import SlotwiseError
-from slotwise.tune.search import Bench, Goal
-from slotwise.tune.space import Setting
+from slotwise.tune.search import Goal, TrialBench
+from slotwise.tune.space import TrialSetting
 
 ROUNDS = 5
 
@@ -22,8 +22,8 @@ ROUNDS = 5
 class Finalist:
     """One setting over all rounds."""
 
-    setting: Setting
-    rounds: tuple[Measured, ...]
+    setting: TrialSetting
+    rounds: tuple[LoadResult, ...]
 
     def middle(self, key: str) -> float:
         """The median of a number over the rounds."""
@@ -48,21 +48,21 @@ class Decision:
     winner: Finalist | None
     reason: str
     finalists: tuple[Finalist, ...] = ()
-    equal: tuple[Setting, ...] = ()
+    equal: tuple[TrialSetting, ...] = ()
     dropped: dict[str, str] = field(default_factory=dict)
 
 
 def play(
-    bench: Bench,
-    settings: Sequence[Setting],
+    bench: TrialBench,
+    settings: Sequence[TrialSetting],
     goal: Goal,
     *,
     seconds: float,
     rounds: int = ROUNDS,
-    heard: Callable[[int, Setting], None] = lambda turn, setting: None,
+    heard: Callable[[int, TrialSetting], None] = lambda turn, setting: None,
 ) -> Decision:
     """Measure all settings in turn and decide among them."""
-    found: dict[Setting, list[Measured]] = {setting: [] for setting in dict.fromkeys(settings)}
+    found: dict[TrialSetting, list[LoadResult]] = {setting: [] for setting in dict.fromkeys(settings)}
     dropped: dict[str, str] = {}
     bench.hold(list(found))
     for turn in range(rounds):

@@ -9,11 +9,11 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotwise.bench.load import Measured
+from slotwise.bench.load import LoadResult
 from slotwise.bench.report import from_zero, line_text, panels
 from slotwise.tune.finals import figure
-from slotwise.tune.run import Outcome
-from slotwise.tune.space import Setting
+from slotwise.tune.space import TrialSetting
+from slotwise.tune.tuning import TuneResult
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,7 +33,7 @@ code { background: #8882; padding: .1rem .3rem; }
 """
 
 
-def write(outcome: Outcome, folder: Path, command: str) -> Path:
+def write(outcome: TuneResult, folder: Path, command: str) -> Path:
     """Write index.html, tune.png and tune.json into `folder`; returns the page's path."""
     folder.mkdir(parents=True, exist_ok=True)
     drawing = draw(outcome)
@@ -52,7 +52,7 @@ def svg(drawing: Figure) -> str:
     return text[text.index("<svg") :]
 
 
-def html(outcome: Outcome, drawing: str, command: str) -> str:
+def html(outcome: TuneResult, drawing: str, command: str) -> str:
     """The whole page."""
     order, goal = outcome.order, outcome.order.goal
     won = outcome.winner
@@ -79,7 +79,7 @@ def html(outcome: Outcome, drawing: str, command: str) -> str:
 """
 
 
-def _finalists(outcome: Outcome) -> str:
+def _finalists(outcome: TuneResult) -> str:
     if outcome.decision is None:
         return ""
     rows = []
@@ -98,7 +98,7 @@ def _finalists(outcome: Outcome) -> str:
     return title + _table(["setting", "answers/s", "spread", "p99 ms", "batch", "lost"], rows)
 
 
-def _trials(outcome: Outcome) -> str:
+def _trials(outcome: TuneResult) -> str:
     rows = []
     for i, t in enumerate(outcome.trials, 1):
         m = t.measured
@@ -119,7 +119,7 @@ def _table(columns: Sequence[str], rows: Sequence[tuple[list[str], bool]]) -> st
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def draw(outcome: Outcome) -> Figure:
+def draw(outcome: TuneResult) -> Figure:
     """Throughput over clients by batch size, over delay, throughput against p99, and the handler's line."""
     drawing, axes = panels(4, columns=2)
     _by_clients(axes[0], outcome)
@@ -136,7 +136,7 @@ def draw(outcome: Outcome) -> Figure:
     return drawing
 
 
-def _by_clients(axis: Any, outcome: Outcome) -> None:
+def _by_clients(axis: Any, outcome: TuneResult) -> None:
     for size in sorted({size for size, _ in outcome.by_clients}):
         points = [m for n, m in outcome.by_clients if n == size]
         axis.plot([m.clients for m in points], [m.req_s for m in points], "o-", label=f"batch size {size}")
@@ -145,8 +145,10 @@ def _by_clients(axis: Any, outcome: Outcome) -> None:
         axis.legend()
 
 
-def _pareto(axis: Any, outcome: Outcome) -> None:
-    found: list[tuple[Setting, Measured]] = [(t.setting, t.measured) for t in outcome.trials if t.measured and t.measured.req_s]
+def _pareto(axis: Any, outcome: TuneResult) -> None:
+    found: list[tuple[TrialSetting, LoadResult]] = [
+        (t.setting, t.measured) for t in outcome.trials if t.measured and t.measured.req_s
+    ]
     axis.plot([m.p99_ms for _, m in found], [m.req_s for _, m in found], "o", alpha=0.5, label="trials")
     front, most = [], 0.0
     for _, m in sorted(found, key=lambda pair: pair[1].p99_ms):

@@ -8,10 +8,10 @@ from typing import Literal, Protocol
 
 import optuna
 
-from slotwise.bench.load import Measured
+from slotwise.bench.load import LoadResult
 from slotwise.errors import SlotwiseError
-from slotwise.tune.simulate import Service, simulate
-from slotwise.tune.space import Setting, Space
+from slotwise.tune.simulate import ServiceTimes, simulate
+from slotwise.tune.space import SearchSpace, TrialSetting
 
 PRUNE_BELOW = 0.7  # of the best so far, after a third of the time: noise does not make that up
 PATIENCE = 14  # trials without a better one
@@ -20,13 +20,13 @@ SEEDS = 9
 Objective = Literal["throughput", "latency"]
 
 
-class Bench(Protocol):
+class TrialBench(Protocol):
     """Whatever can serve a setting and be measured."""
 
-    def measure(self, setting: Setting, clients: int, seconds: float) -> Measured:
+    def measure(self, setting: TrialSetting, clients: int, seconds: float) -> LoadResult:
         """Serve and load; raises SlotwiseError where the setting cannot be served."""
 
-    def hold(self, settings: Sequence[Setting]) -> None:
+    def hold(self, settings: Sequence[TrialSetting]) -> None:
         """These will be measured in turn: keep them ready."""
 
 
@@ -38,11 +38,11 @@ class Goal:
     clients: int = 64
     objective: Objective = "throughput"
 
-    def met(self, measured: Measured) -> bool:
+    def met(self, measured: LoadResult) -> bool:
         """Whether the constraints hold."""
         return not measured.lost and 0 < measured.p99_ms <= self.slo_p99_ms
 
-    def score(self, measured: Measured) -> float:
+    def score(self, measured: LoadResult) -> float:
         """Larger is better. What misses the target is below everything that meets it, the nearer the better."""
         if measured.lost or not measured.p99_ms:
             return -1e9 * (1 + measured.lost / max(1, measured.requests))
@@ -55,9 +55,9 @@ class Goal:
 class Trial:
     """One setting, tried. state: "measured", "pruned" (a short look was enough) or "failed" (see note)."""
 
-    setting: Setting
+    setting: TrialSetting
     state: Literal["measured", "pruned", "failed"]
-    measured: Measured | None = None
+    measured: LoadResult | None = None
     note: str = ""
 
 
@@ -66,8 +66,8 @@ class Search:
 
     def __init__(
         self,
-        bench: Bench,
-        space: Space,
+        bench: TrialBench,
+        space: SearchSpace,
         goal: Goal,
         *,
         max_trials: int = 40,
@@ -81,7 +81,7 @@ class Search:
         self.trials: list[Trial] = []
         self.study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
 
-    def run(self, baselines: Iterable[Setting], service: Service | None) -> list[Trial]:
+    def run(self, baselines: Iterable[TrialSetting], service: ServiceTimes | None) -> list[Trial]:
         """Measure the baselines, then search. service: what is known of the model, to rank the settings by arithmetic."""
         for setting in dict.fromkeys(baselines):
             self.try_setting(setting, whole=True)
@@ -112,7 +112,7 @@ class Search:
         """Larger is better."""
         return self.goal.score(trial.measured) if trial.measured else -1e10
 
-    def tried(self, setting: Setting) -> bool:
+    def tried(self, setting: TrialSetting) -> bool:
         """Whether there is a trial of this setting."""
         return any(trial.setting == setting for trial in self.trials)
 
@@ -121,7 +121,7 @@ class Search:
         scores = [self.score(trial) for trial in self.trials]
         return len(scores) > PATIENCE and max(scores[-PATIENCE:]) <= max(scores[:-PATIENCE])
 
-    def ranked(self, service: Service) -> list[Setting]:
+    def ranked(self, service: ServiceTimes) -> list[TrialSetting]:
         """Every setting, the best first by arithmetic; the server's own share of a batch follows from the first trial."""
         first = next((t for t in self.trials if t.setting.batch_size == 1 and t.measured and t.measured.req_s), None)
         if first and first.measured:
@@ -131,7 +131,7 @@ class Search:
         scores = {s: self.goal.score(simulate(service, s, self.goal.clients, requests)) for s in self.space}
         return sorted(scores, key=lambda s: scores[s], reverse=True)
 
-    def neighbour(self, ranked: Sequence[Setting]) -> Setting | None:
+    def neighbour(self, ranked: Sequence[TrialSetting]) -> TrialSetting | None:
         """The likeliest untried setting one step from the best ones."""
         order = {setting: i for i, setting in enumerate(ranked)}
         for trial in sorted(self.trials, key=self.score, reverse=True)[:2]:
@@ -140,7 +140,7 @@ class Search:
                 return min(near, key=lambda s: order[s])
         return None
 
-    def proposed(self) -> Setting | None:
+    def proposed(self) -> TrialSetting | None:
         """What Optuna proposes; None where it repeats itself."""
         for _ in range(5):
             trial = self.study.ask()
@@ -151,14 +151,14 @@ class Search:
             self.study.tell(trial, self.score(known))
         return None
 
-    def try_setting(self, setting: Setting, *, whole: bool = False) -> None:
+    def try_setting(self, setting: TrialSetting, *, whole: bool = False) -> None:
         """Measure one setting; whole: without a short look first."""
         trial = self._measured(setting, whole)
         self.trials.append(trial)
         self._tell(trial)
         self.heard(trial)
 
-    def _measured(self, setting: Setting, whole: bool) -> Trial:
+    def _measured(self, setting: TrialSetting, whole: bool) -> Trial:
         best = self.best()
         try:
             if best and not whole:
@@ -186,7 +186,7 @@ class Search:
         self.study.add_trial(optuna.trial.create_trial(params=params, distributions=kinds, value=self.score(trial)))
 
 
-def hopeless(look: Measured, best: Measured | None, goal: Goal) -> bool:
+def hopeless(look: LoadResult, best: LoadResult | None, goal: Goal) -> bool:
     """Whether a short look is enough: errors, far over the target, or far behind the best."""
     if look.lost or not look.p99_ms or look.p99_ms > 2 * goal.slo_p99_ms:
         return True
@@ -197,7 +197,7 @@ def hopeless(look: Measured, best: Measured | None, goal: Goal) -> bool:
     return look.req_s < PRUNE_BELOW * best.req_s
 
 
-def _varied(ranked: Sequence[Setting], count: int) -> list[Setting]:
+def _varied(ranked: Sequence[TrialSetting], count: int) -> list[TrialSetting]:
     """The first three, then the first of every layout, engine and batch size: arithmetic may be wrong about any of them."""
     chosen = list(ranked[:3])
     for aspect in (lambda s: (s.engine, s.precision), lambda s: (s.workers, s.threads), lambda s: s.batch_size):

@@ -12,21 +12,21 @@ import random
 from collections import deque
 from dataclasses import dataclass
 
-from slotwise.bench.load import Measured, Plan, Sample, summary
-from slotwise.bench.offline import Line
-from slotwise.tune.space import Setting
+from slotwise.bench.load import LoadPlan, LoadResult, RequestSample, summary
+from slotwise.bench.offline import LinearTime
+from slotwise.tune.space import TrialSetting
 
 WARM_UP_BATCHES = 2  # a worker's first ones, when all clients arrive at once, are not typical
 
 
 @dataclass(frozen=True)
-class Service:
+class ServiceTimes:
     """What a worker needs. line: a batch of n on one thread; parallel: the share of it that threads divide.
 
     batch_ms: what the server adds to a batch; request_ms: what it adds to a request outside the workers.
     """
 
-    line: Line
+    line: LinearTime
     cores: int = 2
     parallel: float = 0.8
     batch_ms: float = 0.0
@@ -39,15 +39,15 @@ class Service:
         return (alone + self.batch_ms) * max(1.0, busy * threads / self.cores)
 
 
-def simulate(service: Service, setting: Setting, clients: int, requests: int = 600, seed: int = 0) -> Measured:
+def simulate(service: ServiceTimes, setting: TrialSetting, clients: int, requests: int = 600, seed: int = 0) -> LoadResult:
     """Run the clients until `requests` are answered after the warm-up; virtual time, so it takes milliseconds."""
-    return _Run(service, setting, clients, seed).until(requests)
+    return _Simulation(service, setting, clients, seed).until(requests)
 
 
-class _Run:
+class _Simulation:
     """Virtual time in ms. events: (time, order, what, data)."""
 
-    def __init__(self, service: Service, setting: Setting, clients: int, seed: int) -> None:
+    def __init__(self, service: ServiceTimes, setting: TrialSetting, clients: int, seed: int) -> None:
         self.service, self.setting, self.clients = service, setting, clients
         self.draw = random.Random(seed)
         self.events: list[tuple[float, int, str, list[float]]] = []
@@ -55,7 +55,7 @@ class _Run:
         self.queue: deque[float] = deque()  # when each waiting request was sent
         self.idle = setting.workers
         self.closes: float | None = None  # when the batch that is being collected closes
-        self.samples: list[Sample] = []
+        self.samples: list[RequestSample] = []
         for _ in range(clients):
             self.plan(self.draw.random(), "arrive", [0.0])
 
@@ -63,7 +63,7 @@ class _Run:
         self.order += 1
         heapq.heappush(self.events, (at, self.order, what, data))
 
-    def until(self, requests: int) -> Measured:
+    def until(self, requests: int) -> LoadResult:
         warm_up = WARM_UP_BATCHES * self.setting.workers * self.setting.batch_size + self.clients
         started_ms = 0.0
         while len(self.samples) < warm_up + requests:
@@ -74,12 +74,12 @@ class _Run:
                 self.idle += 1
                 for sent in data:
                     latency_s = (now - sent + self.service.request_ms) / 1000
-                    self.samples.append(Sample("200", False, now / 1000, latency_s, 0.0, len(data)))
+                    self.samples.append(RequestSample("200", False, now / 1000, latency_s, 0.0, len(data)))
                     self.plan(now + self.service.request_ms, "arrive", [])
             if len(self.samples) < warm_up:
                 started_ms = now
             self.dispatch(now)
-        plan = Plan(self.clients, None, requests, started_ms / 1000)
+        plan = LoadPlan(self.clients, None, requests, started_ms / 1000)
         return summary(self.samples, plan)
 
     def dispatch(self, now: float) -> None:

@@ -14,7 +14,7 @@ BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 
 @dataclass(frozen=True)
-class Setting:
+class TrialSetting:
     """One way to serve a model. max_batch_delay in ms; threads a worker; engine and precision: "" as the profile has them."""
 
     batch_size: int
@@ -37,7 +37,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Space:
+class SearchSpace:
     """All settings: batch sizes x delays x layouts (workers, threads) x engines (engine, precision)."""
 
     batch_sizes: Sequence[int] = BATCH_SIZES
@@ -48,7 +48,7 @@ class Space:
     @classmethod
     def of_machine(
         cls, cores: int, clients: int, *, shared_by: int = 1, threads: int = 0, engines: Sequence[tuple[str, str]] = ()
-    ) -> Space:
+    ) -> SearchSpace:
         """The space of a machine: no more threads than cores; a batch no larger than the clients could fill.
 
         Workers of one thread may be twice the cores, since a worker waits for its server now and then. A server that was
@@ -61,23 +61,23 @@ class Space:
         sizes = [n for n in BATCH_SIZES if n <= max(2, clients)]
         return cls(sizes, DELAYS, layouts, list(engines) or [("", "")])
 
-    def __iter__(self) -> Iterator[Setting]:
+    def __iter__(self) -> Iterator[TrialSetting]:
         """Every setting once; with batch size 1 the delay means nothing and is the shortest."""
         for engine in self.engines:
             for workers, threads in self.layouts:
                 for size in self.batch_sizes:
                     for delay in self.delays if size > 1 else self.delays[:1]:
-                        yield Setting(size, delay, workers, threads, *engine)
+                        yield TrialSetting(size, delay, workers, threads, *engine)
 
-    def suggest(self, trial: Trial) -> Setting:
+    def suggest(self, trial: Trial) -> TrialSetting:
         """What Optuna wants to try next."""
         size = trial.suggest_categorical("batch_size", self.batch_sizes)
         delay = trial.suggest_categorical("max_batch_delay", self.delays)
         workers, threads = self.layouts[trial.suggest_categorical("layout", range(len(self.layouts)))]
         engine = self.engines[trial.suggest_categorical("engine", range(len(self.engines)))]
-        return Setting(size, delay if size > 1 else self.delays[0], workers, threads, *engine)
+        return TrialSetting(size, delay if size > 1 else self.delays[0], workers, threads, *engine)
 
-    def params(self, setting: Setting) -> dict[str, int]:
+    def params(self, setting: TrialSetting) -> dict[str, int]:
         """The same in Optuna's terms; raises ValueError for a setting outside the space."""
         layout = list(self.layouts).index((setting.workers, setting.threads))
         engine = list(self.engines).index((setting.engine, setting.precision))
@@ -88,7 +88,7 @@ class Space:
             "engine": engine,
         }
 
-    def neighbours(self, setting: Setting) -> list[Setting]:
+    def neighbours(self, setting: TrialSetting) -> list[TrialSetting]:
         """The settings one step away: next batch size or delay, any other layout or engine."""
         found = [replace(setting, batch_size=n) for n in _beside(self.batch_sizes, setting.batch_size)]
         if setting.batch_size > 1:

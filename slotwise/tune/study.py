@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise import project
 from slotwise.archive.build import build, inspect
-from slotwise.bench.bodies import Body, examples, from_files
-from slotwise.bench.offline import Line
+from slotwise.bench.bodies import RequestBody, examples, from_files
+from slotwise.bench.offline import LinearTime
 from slotwise.bench.report import from_zero, panels
 from slotwise.console import table
 from slotwise.deploy.deploy import obtain
@@ -27,10 +27,10 @@ from slotwise.interrupts import held, let_through
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import load_profile
 from slotwise.server.lifecycle import start, stop
-from slotwise.tune.live import LiveBench
+from slotwise.tune.live_bench import LiveBench
 from slotwise.tune.page import STYLE, svg
-from slotwise.tune.run import machine
-from slotwise.tune.space import Setting
+from slotwise.tune.space import TrialSetting
+from slotwise.tune.tuning import machine
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,7 +47,7 @@ QUEUE = 1000
 PATIENCE_S = 600.0  # a slow model has a thousand clients waiting
 PUBLISHED = {1: (190, 191, 190, 191, 190), 8: (95, 301, 338, 336, 339), 16: (48, 202, 331, 353, 352)}
 PUBLISHED_BY_DELAY = (187, 99, 95, 83, 74)
-STANDIN = Line(20.0, 20.0)  # ms; about what the published numbers come from
+STANDIN = LinearTime(20.0, 20.0)  # ms; about what the published numbers come from
 STANDIN_HANDLER = '''
 """A stand-in, no model: a batch of n sleeps a + b*n milliseconds."""
 import time
@@ -116,7 +116,7 @@ def run(
     """Measure on a server of the study's own (its queue holds 1000), which is stopped afterwards. real: the model, too."""
     with held(), ExitStack() as stack, let_through():
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slotwise-study-")))
-        entered = {"a stand-in that sleeps": (inspect(standin(folder)), [Body(b"x")])}
+        entered = {"a stand-in that sleeps": (inspect(standin(folder)), [RequestBody(b"x")])}
         if real:
             info = obtain(model, project.model_store(), say=say)
             entered[info.name] = (
@@ -142,21 +142,26 @@ def run(
 
 
 def _curves(
-    record: ServerRecord, info: ArchiveInfo, bodies: Sequence[Body], study: Study, seconds: float, say: Callable[[str], None]
+    record: ServerRecord,
+    info: ArchiveInfo,
+    bodies: Sequence[RequestBody],
+    study: Study,
+    seconds: float,
+    say: Callable[[str], None],
 ) -> Curves:
     by_clients: dict[int, tuple[float, ...]] = {}
     with LiveBench(record, info, bodies, timeout_s=PATIENCE_S) as bench:
         for size in SIZES:
             say(f"  batch size {size}, {min(study.clients)} to {max(study.clients)} clients")
-            loads = [bench.measure(Setting(size, DELAY_MS, WORKERS), clients, seconds) for clients in study.clients]
+            loads = [bench.measure(TrialSetting(size, DELAY_MS, WORKERS), clients, seconds) for clients in study.clients]
             by_clients[size] = tuple(m.req_s for m in loads)
         say(f"  delays of {min(study.delays)} to {max(study.delays)} ms")
         few = min(study.clients)
-        by_delay = [bench.measure(Setting(8, delay, WORKERS), few, seconds).req_s for delay in study.delays]
+        by_delay = [bench.measure(TrialSetting(8, delay, WORKERS), few, seconds).req_s for delay in study.delays]
     return Curves(by_clients, tuple(by_delay))
 
 
-def standin(folder: Path, line: Line = STANDIN) -> Path:
+def standin(folder: Path, line: LinearTime = STANDIN) -> Path:
     """Build the stand-in's archive in `folder`: a batch of n sleeps line.a_ms * n + line.b_ms."""
     source = folder / "standin"
     source.mkdir()

@@ -1,9 +1,13 @@
-"""Everything that runs inside the server's worker; copied into every archive, imports nothing else of slotwise."""
+"""Everything that runs inside a server's worker. It is copied into every archive, and imports nothing else of slotwise."""
 
 from slotwise.worker.answer import Answer
 from slotwise.worker.batch import Batch
 from slotwise.worker.budget import Cost
-from slotwise.worker.errors import (
+from slotwise.worker.handler import BatchHandler
+from slotwise.worker.pipeline import Pipeline
+from slotwise.worker.request import Headers, Request
+from slotwise.worker.settings import Settings
+from slotwise.worker.slot_errors import (
     BadRequest,
     DeadlineExceeded,
     ModelFault,
@@ -15,10 +19,6 @@ from slotwise.worker.errors import (
     Unprocessable,
     UnsupportedMedia,
 )
-from slotwise.worker.handler import BatchHandler
-from slotwise.worker.pipeline import Pipeline
-from slotwise.worker.request import Headers, Request
-from slotwise.worker.settings import Settings
 
 __all__ = [
     "Answer",

@@ -1,4 +1,4 @@
-"""One slot's answer, ready to be sent: what cannot be said fails here, alone."""
+"""Make one slot's answer ready to be sent. What cannot be sent fails here, in its own slot."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from slotwise.worker.errors import PHRASES, ModelFault, SlotError, known_status, text
+from slotwise.worker.slot_errors import PHRASES, ModelFault, SlotError, known_status, text
 
 JSON_TYPE = "application/json"
-NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # what HTTP calls a token
-# the server's, and `respond`'s
+HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # what HTTP calls a token
+# A handler cannot set these: the server frames its messages with them, and `respond` gives the content type.
 FRAMING = {"content-length", "content-type", "transfer-encoding", "connection", "ts_stream_next"}
 
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False)  # json.dumps would make a new one for every answer
@@ -31,9 +31,9 @@ class CheckedHeaders(dict[str, str]):
 
 
 def checked(raw: Any) -> CheckedHeaders:
-    """Any mapping of headers as text; None is none.
+    """Check a handler's response headers: any mapping, or None for no headers.
 
-    A number becomes text, a character beyond ASCII becomes "?", and what frames a message is left out: it is the server's.
+    A number becomes text, and a character beyond ASCII becomes "?". Headers that frame a message are left out.
     Raises ModelFault where it is no mapping, or a name or value holds a line break.
     """
     if raw is None:
@@ -42,33 +42,34 @@ def checked(raw: Any) -> CheckedHeaders:
         raise ModelFault("the handler's response headers are not a mapping")
     headers = CheckedHeaders()
     for name, value in raw.items():
-        said = text(name)
-        if NAME.fullmatch(said) is None:
-            raise ModelFault("the name of a response header holds a character that it may not hold")
-        if said.lower() not in FRAMING:
-            headers[said] = header_text(value)
+        header = text(name)
+        if HEADER_NAME.fullmatch(header) is None:
+            raise ModelFault("the name of a response header holds a character that is not allowed there")
+        if header.lower() not in FRAMING:
+            headers[header] = header_text(value)
     return headers
 
 
 def header_text(value: Any) -> str:
     """One header's value as ASCII. Raises ModelFault where it holds a line break or another control character."""
-    return _line(text(value))
+    return _one_line(text(value))
 
 
 @lru_cache(256)
-def _line(said: str) -> str:
-    said = said.encode("ascii", "replace").decode()
-    if not said.isprintable():
+def _one_line(value: str) -> str:
+    value = value.encode("ascii", "replace").decode()
+    if not value.isprintable():
         raise ModelFault("a response header holds a line break")
-    return said
+    return value
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One slot's answer. It checks itself: nothing that is in it can break the answer of another slot.
+    """One slot's answer. It checks itself, so that nothing in it can break the answer of another slot.
 
-    status: an unknown one becomes its class's (400, 500). content_type: None is JSON. Raises ModelFault where the content
-    type or a header holds a line break, or the body is not bytes.
+    status: an HTTP status; one that HTTP does not know becomes 400 or 500. content_type: None means JSON. body: bytes.
+    headers: any mapping; numbers become text, and a character beyond ASCII becomes "?".
+    Raises ModelFault where the content type or a header holds a line break, or the body is not bytes.
     """
 
     status: int
@@ -82,8 +83,8 @@ class Answer:
         if self.status not in PHRASES:
             object.__setattr__(self, "status", known_status(self.status))
         if self.content_type != JSON_TYPE:
-            kind = JSON_TYPE if self.content_type is None else header_text(self.content_type)
-            object.__setattr__(self, "content_type", kind)
+            content_type = JSON_TYPE if self.content_type is None else header_text(self.content_type)
+            object.__setattr__(self, "content_type", content_type)
         if type(self.body) is not bytes:
             raise ModelFault("the answer's body is not bytes")
 
@@ -94,24 +95,22 @@ class Answer:
 
 
 def refusal(error: SlotError, headers: CheckedHeaders) -> Answer:
-    """The answer that an error becomes. It cannot fail, whatever an author's error is."""
+    """The answer that a SlotError becomes. This cannot fail, whatever an author's error is like."""
     error = sound(error)
     return Answer(known_status(error.code), JSON_TYPE, serialise(error.body()), headers)
 
 
 def sound(error: SlotError) -> SlotError:
-    """The error itself where it can be sent, else a plain one of the same status and message.
+    """The error itself where it can be sent, else a plain SlotError with the same status and message.
 
-    It forgets where it was raised: those frames hold the body and what had been decoded of it.
+    Its traceback is dropped, because the frames in it keep the body and what was decoded of it in memory.
     """
     with contextlib.suppress(Exception):
         error.__traceback__ = error.__context__ = error.__cause__ = None
-    try:
-        right = isinstance(error.message, str) and known_status(error.code) == error.code
-        if right and (type(error).body is SlotError.body or serialise(error.body())):
+    with contextlib.suppress(Exception):  # an author's attributes and body() may raise anything
+        sendable = isinstance(error.message, str) and known_status(error.code) == error.code
+        if sendable and (type(error).body is SlotError.body or serialise(error.body())):
             return error
-    except Exception:
-        right = False
     plain = SlotError(_attribute(error, "message"))
     plain.code = known_status(_attribute(error, "code"))
     return plain
@@ -125,18 +124,19 @@ def _attribute(error: SlotError, name: str) -> Any:
 
 
 def serialise(body: Any) -> bytes:
-    """Bytes as they are, a string or JSON as UTF-8; a lone surrogate becomes its \\uXXXX escape.
+    """A body as bytes: bytes stay, text becomes UTF-8, and anything else becomes JSON in UTF-8.
 
-    Raises ValueError on NaN, infinity and what refers to itself, TypeError on what JSON cannot say.
+    A lone surrogate becomes its \\uXXXX escape. Raises ValueError on NaN, on infinity and on what contains itself, and
+    TypeError on what JSON has no form for.
     """
     if isinstance(body, bytes):
         return bytes(body)
-    said = body if isinstance(body, str) else _JSON.encode(body)
-    return said.encode("utf-8", "backslashreplace")
+    written = body if isinstance(body, str) else _JSON.encode(body)
+    return written.encode("utf-8", "backslashreplace")
 
 
-def sayable(result: Any) -> Any:
-    """The result, or a ModelFault where JSON cannot say it."""
+def json_safe(result: Any) -> Any:
+    """The result itself, or a ModelFault where it cannot be written as JSON."""
     try:
         if not isinstance(result, SlotError):
             serialise(result)

@@ -1,8 +1,9 @@
-"""Which request owns which row.
+"""Keep track of which request owns which row.
 
-n requests decode to m items; each item is one row. `owners[row]` says which request a row belongs to, `places[row]` where
-its result stands among that request's results. Rows that padding adds behind the m rows have no owner: nobody ever reads
-them. An error stands where the answer would have stood: `errors[i]` for a whole request, in `results[i]` for one record.
+n requests decode to m items; each item is one row. `owners[row]` is the index of the request that a row belongs to, and
+`places[row]` is where its result stands among that request's results. Rows that padding adds behind the m rows have no owner,
+and nobody reads them. An error stands where the answer would have stood: in `errors[i]` for a whole request, in `results[i]`
+for one record of it.
 """
 
 from __future__ import annotations
@@ -12,14 +13,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slotwise.worker.answer import Answer
-from slotwise.worker.errors import SlotError
 from slotwise.worker.isolation import Tally
 from slotwise.worker.request import Request
+from slotwise.worker.slot_errors import SlotError
 
 
 @dataclass
 class Batch:
-    """The one mutable carrier between the stages; it lives for one call and nothing of it is kept."""
+    """One batch on its way through the stages of the pipeline. It lives for one call, and nothing of it is kept.
+
+    requests: the n requests. items: what they decoded to, m rows. owners: [m] the index of each row's request. places: [m]
+    where each row's result stands among those of its request. outputs: [m] what the model gave, or the row's SlotError.
+    answers: one a request. tally: how many rows the model ran. decode_ms, inference_ms, total_ms: milliseconds.
+    """
 
     requests: Sequence[Request]  # [n]
     errors: list[SlotError | None] = field(init=False)  # [n]
@@ -49,7 +55,7 @@ class Batch:
         return len(self.items)
 
     def accept(self, i: int, decoded: Sequence[Any]) -> None:
-        """Request i decoded to these items; a SlotError among them takes its record's place and costs no row."""
+        """Take the items that request i decoded to. A SlotError among them stays in its record's place and costs no row."""
         for place, item in enumerate(decoded):
             if not isinstance(item, SlotError):
                 self.items.append(item)
@@ -58,11 +64,11 @@ class Batch:
         self.results[i] = list(decoded)
 
     def reject(self, i: int, error: SlotError) -> None:
-        """Request i as a whole is answered with this error."""
+        """Answer request i as a whole with this error."""
         self.errors[i] = error
 
     def scatter(self, results: Sequence[Any]) -> None:
-        """Give every row's result, or its SlotError, back to the request that owns it. One result a row, [m]."""
+        """Give every row's result (or SlotError) to the request that owns the row. results: [m], one a row."""
         if len(results) != self.m:
             raise ValueError(f"{len(results)} results for {self.m} rows")
         for owner, place, result in zip(self.owners, self.places, results, strict=True):

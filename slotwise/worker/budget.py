@@ -1,13 +1,13 @@
-"""What one batch may cost, and whose turn it is.
+"""Limit the time and memory that one batch may cost.
 
-A batch has half of the response timeout to start work in: a quarter to decode, the next to predict. The third quarter is for
-encoding what was predicted; the last is the server's. The quarters are counted from the moment the batch is there, so time that
-decoding leaves is the model's.
+The response timeout is cut into quarters, counted from the moment the batch is there. In the first, requests are decoded. Until
+the end of the second, calls of the model are started, so time that decoding leaves is the model's. Until the end of the third,
+outputs are encoded. The last quarter is the server's.
 
     t0 ------ decode_until ------ predict_until ------ encode_until ------ the server ends the worker
 
-No decoder can be stopped midway. So what a body will cost is estimated before it is decoded, and the cheapest are let in first:
-a request within its share (the budget divided by the requests) is never refused for what others sent.
+No decoder can be stopped midway. So what a body will cost is estimated before it is decoded, and the cheapest bodies are let
+in first. A request within its share (the budget divided by the requests) is never refused for what others sent.
 """
 
 from __future__ import annotations
@@ -23,14 +23,20 @@ DECODE_MEMORY_BYTES = 1 << 30  # for all bodies that are being decoded at one mo
 
 @dataclass(frozen=True)
 class Cost:
-    """What decoding one body will take, estimated before anything of it is decoded."""
+    """What decoding one body will take, as estimated before anything of it is decoded.
+
+    decode_ms: milliseconds of one thread. memory_bytes: the most memory in use at any moment.
+    """
 
     decode_ms: float
     memory_bytes: int
 
 
 def total(costs: Sequence[Any]) -> Cost | None:
-    """The cost of bodies that are decoded one after the other. What is no estimate, or makes no sense, is left out."""
+    """The cost of bodies that are decoded one after the other; None where no estimate makes sense.
+
+    Their times are added, and their memory is that of the largest. What is no Cost of sensible numbers is left out.
+    """
     known = [cost for cost in costs if isinstance(cost, Cost) and _sensible(cost.decode_ms) and _sensible(cost.memory_bytes)]
     return Cost(sum(cost.decode_ms for cost in known), max(cost.memory_bytes for cost in known)) if known else None
 
@@ -58,11 +64,11 @@ class Budget:
         self.decode_ms, self.threads = decode_ms, max(1, threads)
 
     def over(self, until: float) -> bool:
-        """Whether nothing may be started any more: `until` is decode_until, predict_until or encode_until."""
+        """Whether it is too late to start anything. until: decode_until, predict_until or encode_until."""
         return self.clock() >= until
 
     def admit(self, costs: Sequence[Cost | None]) -> list[bool]:
-        """Which requests may be decoded, cheapest first until the budget is spent. What has no estimate is let in."""
+        """Whether each request may be decoded: the cheapest first, until the budget is spent. Without an estimate it may."""
         admitted = [True] * len(costs)
         left_ms = self.decode_ms * self.threads
         known = [(cost.decode_ms, i, cost) for i, cost in enumerate(costs) if cost is not None]

@@ -1,4 +1,4 @@
-"""Verify, once per extraction, that the archive is what was built (MAR-INF/DIGESTS.json)."""
+"""Verify, once for each extraction, that the archive holds what was built (MAR-INF/DIGESTS.json)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ CODE = {".py", ".pyc", ".so", ".pth"}
 
 
 class DigestError(ValueError):
-    """The extracted archive is not what was built. (TorchServe would log a RuntimeError as "Unknown exception" only.)"""
+    """The extracted archive is not what was built. A ValueError, because TorchServe logs no message of a RuntimeError."""
 
 
 def verify(model_dir: Path) -> None:
-    """Compare every file with its SHA-256; a second worker of the same extraction finds that it has been done.
+    """Compare every file with its SHA-256, unless an earlier worker of the same extraction has done so.
 
-    A folder without slotwise.json and without digests (a handler under development, an archive of another tool) passes.
-    Raises DigestError for a file that was changed, is missing, or is code that nobody listed.
+    A folder without slotwise.json and without digests passes: a handler under development, or an archive of another tool.
+    Raises DigestError for a file that was changed or is missing, and for code that the digests do not list.
     """
     if (model_dir / "slotwise").is_dir() and not Path(__file__).resolve().is_relative_to(model_dir.resolve()):
         logger.warning("this worker runs %s, not the archive's own code: unset PYTHONPATH", Path(__file__).parent)
@@ -37,12 +37,12 @@ def verify(model_dir: Path) -> None:
     if marker.is_file() and marker.read_text("ascii", "replace") == stamp:
         return
     listed: dict[str, str] = json.loads(raw)["files"]
-    for name, wanted in listed.items():
+    for name, digest in listed.items():
         if not (model_dir / name).is_file():
             raise DigestError(f"{name} is missing from the extracted archive")
-        if _sha256(model_dir / name) != wanted:
+        if _sha256(model_dir / name) != digest:
             raise DigestError(f"{name} is not the file that was built")
-    for file in model_dir.rglob("*"):  # other files may be what a library left in its working directory; code may not
+    for file in model_dir.rglob("*"):  # a library may leave other files in its working directory
         name = file.relative_to(model_dir).as_posix()
         if file.suffix in CODE and file.parent.name != "__pycache__" and name not in listed:
             raise DigestError(f"{name} is code that the archive's digests do not list")
@@ -55,7 +55,7 @@ def _sha256(path: Path) -> str:
 
 
 def _mark(marker: Path, stamp: str) -> None:
-    """Leave the marker at once or not at all: workers start side by side, and the folder may be read-only."""
+    """Write the marker at once or not at all, because workers start side by side. The folder may be read-only."""
     partial = marker.with_name(f"{marker.name}.{os.getpid()}")
     try:
         partial.write_text(stamp, "ascii")

@@ -1,6 +1,6 @@
-"""What a handler's author overrides: how a request becomes items, and how a row of output becomes an answer.
+"""The hooks that a handler's author overrides: how a request becomes items, and how a row of output becomes an answer.
 
-The pipeline calls these hooks (pipeline.py), and whatever one of them does costs only the requests that it was called for.
+The pipeline calls them (pipeline.py, hooks.py). Whatever a hook does wrong costs only the requests that it was called for.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from typing import Any, ClassVar
 import numpy as np
 
 from slotwise.worker.budget import Cost
-from slotwise.worker.errors import SlotError
-from slotwise.worker.metrics import Metrics
+from slotwise.worker.handler_metrics import HandlerMetrics
 from slotwise.worker.request import Headers, Request
 from slotwise.worker.settings import Settings
+from slotwise.worker.slot_errors import SlotError
 
 
 class BatchHandler:
-    """Override `load`, `decode`, `predict`, `encode`; most handlers need one or two of them.
+    """The base class of every handler. Override `load`, `decode`, `predict`, `encode`; most handlers need one or two of them.
 
-    max_rows: the most rows that run at once (None: the batch_size of the registration). settings and engine are there once
-    `load` has returned. metrics: `count(name, value)` and `time(name, ms)` export numbers of your own.
+    max_rows: the most rows that run at once; None means the batch_size of the registration. settings: how this worker is to
+    run, set before `load`. engine: what `load` returned. metrics: numbers of your own, by `metrics.count(name, value)` and
+    `metrics.time(name, ms)`.
     """
 
     max_rows: ClassVar[int | None] = None
@@ -32,24 +33,32 @@ class BatchHandler:
     engine: Any
 
     def load(self, model_dir: Path, settings: Settings) -> Any:
-        """Once, when the worker starts: return the engine, a callable [b, ...] -> [b, ...]."""
+        """Load the engine, once, when the worker starts: a callable from [b, ...] to [b, ...].
+
+        model_dir: the folder of the extracted archive. May raise anything: the worker then does not start.
+        """
         from slotwise.worker.engines import load_engine  # noqa: PLC0415  brings the engine
 
         return load_engine(model_dir, settings, self)
 
     def example(self) -> Any | None:
-        """One valid item: for the warm-up, and to tell a bad input from a dead engine. None: there is no such item."""
+        """One valid item, for the warm-up and to tell a bad input from a dead engine; None where there is none."""
         shape = self.model.get("input", {}).get("shape")
         return np.zeros(shape, np.float32) if shape else None
 
     def cost(self, body: bytes, headers: Headers) -> Cost | None:
-        """What decoding this body will take, told before it is decoded; over its share it never is. None: no idea."""
+        """Estimate what decoding this body will take; None where that is unknown.
+
+        It is called before anything is decoded, and must be much quicker than decoding. A body that would take more than its
+        share of `decode_budget_ms` is answered with 413 and never decoded. Touch nothing but the arguments.
+        """
         return None
 
     def read(self, request: Request) -> list[Any]:
-        """One request's items, where `decode` of its body is not enough: override it to see form fields and query.
+        """Turn one request into items. Override it where the body is not enough: to see a form's fields, or the query.
 
-        Several parts of one name are an item each. Runs in a pool of threads: touch nothing but the arguments.
+        By default it calls `decode` for the body, and for every part where a form has several parts of the body's name.
+        Raise a SlotError to refuse the whole request. Runs in a pool of threads: touch nothing but the arguments.
         """
         if request.unclear:
             raise request.unclear
@@ -58,35 +67,44 @@ class BatchHandler:
         return [item for body in request.bodies for item in self._items_or_error(body, request.headers)]
 
     def decode(self, body: bytes, headers: Headers) -> list[Any]:
-        """One body's items (or a SlotError in a record's place); raise a SlotError to refuse the whole body.
+        """Turn one body into items: one, many or none. A SlotError in an item's place is that record's answer.
 
-        Runs in a pool of threads: touch nothing but the arguments.
+        Raise a SlotError (usually BadRequest) to refuse the whole body. Runs in a pool of threads: touch nothing but the
+        arguments.
         """
         raise NotImplementedError
 
     def groups(self, items: Sequence[Any]) -> list[list[int]]:
-        """Which rows run together: every index of `items` exactly once. Groups over max_rows are cut later."""
+        """Say which rows run together: lists of indices of `items`, every index exactly once.
+
+        A group of more than max_rows rows is cut later. By default rows run in order, max_rows at a time.
+        """
         step = self.max_rows or self.settings.batch_size
         return [list(range(start, min(start + step, len(items)))) for start in range(0, len(items), step)]
 
     def collate(self, items: list[Any]) -> Any:
-        """Items of one group to the engine's input: [b, ...]."""
+        """Turn the items of one group into the engine's input: [b, ...]. By default `numpy.stack`."""
         return np.stack(items)
 
     def predict(self, inputs: Any) -> Any:
-        """[b, ...] to exactly b outputs, one a row, in order; or a tuple or dict of arrays, each with b rows."""
+        """Run the engine: [b, ...] to exactly b outputs, one a row, in order.
+
+        A model with several outputs gives a tuple or dict of arrays, each with b rows. It may raise anything: the rows that
+        make it fail are found, and only they are answered with 500.
+        """
         return self.engine(inputs)
 
     def encode(self, output: Any, item: Any) -> Any:
-        """One row's output to one result that JSON can say."""
+        """Turn one row's output into one result that can be written as JSON. Raise a SlotError to refuse it."""
         if isinstance(output, dict):
             return {name: _plain(value) for name, value in output.items()}
         return [_plain(value) for value in output] if isinstance(output, tuple) else _plain(output)
 
     def respond(self, request: Request, results: list[Any]) -> tuple[Any, str]:
-        """One request's results (a SlotError in a failed record's place) to its body and content type.
+        """Turn one request's results into the body of its answer and a content type.
 
-        The body may be bytes, str, or anything that JSON can say.
+        results: one an item, with a SlotError in the place of a record that failed. The body may be bytes, str, or anything
+        that can be written as JSON. By default a single result is the body, and several results are a JSON list.
         """
         if len(results) == 1:
             if isinstance(results[0], SlotError):
@@ -95,27 +113,30 @@ class BatchHandler:
         return [r.body() if isinstance(r, SlotError) else r for r in results], "application/json"
 
     def response_headers(self) -> dict[str, str]:
-        """Headers that every answer of this model carries."""
+        """Headers for every answer of this model, by name. By default none."""
         return {}
 
     # Not to be overridden --------------------------------------------------------------------------------------------
 
     @property
     def model(self) -> Any:
-        """The model's description, as in its model.toml."""
+        """The model's description, with the keys of its model.toml."""
         return self.settings.model
 
     @cached_property
-    def metrics(self) -> Metrics:
-        """Numbers of the author's own; the host exports them."""
-        return Metrics()
+    def metrics(self) -> HandlerMetrics:
+        """Numbers of your own; they are exported beside slotwise's."""
+        return HandlerMetrics()
 
     @classmethod
     def entry_point(cls) -> Callable[[Sequence[Any] | None, Any], list[bytes]]:
-        """The module-level `handle` of an archive, for both servers: MMS hides the failed initialize of a class."""
-        from slotwise.worker.hosts.serving import Entry  # noqa: PLC0415  a host imports the handler
+        """Make the function that both servers call: `handle = MyHandler.entry_point()` at the end of a handler's file.
 
-        return Entry(cls()).handle
+        It is a function and not a class, because MMS hides that the `initialize` of a class failed.
+        """
+        from slotwise.worker.hosts.entry_point import EntryPoint  # noqa: PLC0415  a host imports the handler
+
+        return EntryPoint(cls()).handle
 
     def _items_or_error(self, body: bytes, headers: Headers) -> list[Any]:
         try:

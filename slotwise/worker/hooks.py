@@ -1,6 +1,7 @@
-"""Call an author's hooks for one request, one row or one slot: what they do wrong becomes that one's SlotError.
+"""Call an author's hooks for one request, one row or one slot. Whatever a hook does wrong becomes that one's SlotError.
 
-Only a KeyboardInterrupt goes on: it is the operator's. An author's `sys.exit()` is a failure like any other.
+Only a KeyboardInterrupt passes through, because it comes from the operator. An author's `sys.exit()` is a failure like any
+other.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from slotwise.worker.answer import Answer, CheckedHeaders, checked, sayable, serialise, sound
+from slotwise.worker.answer import Answer, CheckedHeaders, checked, json_safe, serialise, sound
 from slotwise.worker.budget import Cost, total
-from slotwise.worker.errors import BadRequest, DeadlineExceeded, ModelFault, OutOfMemory, SlotError
 from slotwise.worker.outputs import WrongCount, on_host, rows_of
 from slotwise.worker.padding import pad_rows
 from slotwise.worker.request import Request
+from slotwise.worker.slot_errors import BadRequest, DeadlineExceeded, ModelFault, OutOfMemory, SlotError
 
 if TYPE_CHECKING:
     from slotwise.worker.handler import BatchHandler
@@ -24,7 +25,10 @@ logger = logging.getLogger(__name__)
 
 
 class Hooks:
-    """One handler's hooks, each of which gives a value or a SlotError."""
+    """One handler's hooks. Each method returns what the hook gave, or a SlotError; only `attempt` may raise.
+
+    estimates: whether the author has a `cost` hook.
+    """
 
     def __init__(self, handler: BatchHandler, max_response_bytes: int) -> None:
         self.handler = handler
@@ -32,9 +36,9 @@ class Hooks:
         self.estimates = "cost" in _overridden(handler)
 
     def cost(self, request: Request) -> Cost | SlotError | None:
-        """What decoding the request, with all parts of its form, will cost; None where nobody can say.
+        """What decoding the request costs, all parts of its form together; None where there is no estimate.
 
-        A body that cannot be estimated is let in: decoding will find out what it is.
+        A body without an estimate is decoded: that shows what it is.
         """
         if not request.fields:
             cost = self._cost(request.body, request)
@@ -72,7 +76,7 @@ class Hooks:
             return BadRequest("the body could not be decoded")
 
     def attempt(self, items: list[Any], size: int) -> list[Any]:
-        """Run the model once on `items` padded to `size` rows: one output or SlotError an item; may raise anything."""
+        """Run the model once on `items` padded to `size` rows: one output or SlotError an item. May raise anything."""
         inputs = self.handler.collate(pad_rows(items, size, items[-1]))
         return rows_of(on_host(self.handler.predict(inputs)), size, len(items))  # b = size
 
@@ -100,12 +104,12 @@ class Hooks:
             return error if type(error) is ModelFault else ModelFault("the handler's response headers failed")
 
     def answer(self, request: Request, results: list[Any], headers: CheckedHeaders) -> Answer | SlotError:
-        """One slot's answer; a result that JSON cannot say fails in its own place."""
+        """One slot's answer. A result that cannot be written as JSON is an error in its own place."""
         try:
             try:
-                return self._said(request, results, headers)
+                return self._answer(request, results, headers)
             except (ValueError, TypeError, RecursionError):
-                return self._said(request, [sayable(result) for result in results], headers)
+                return self._answer(request, [json_safe(result) for result in results], headers)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -114,15 +118,15 @@ class Hooks:
             logger.warning("request %s: the answer could not be encoded", request.id, exc_info=True)
             return ModelFault("the answer could not be encoded")
 
-    def _said(self, request: Request, results: Sequence[Any], headers: CheckedHeaders) -> Answer:
+    def _answer(self, request: Request, results: Sequence[Any], headers: CheckedHeaders) -> Answer:
         body, content_type = self.handler.respond(request, list(results))
-        said = serialise(body)
-        if len(said) > self.max_response_bytes:  # the server would end the worker, and with it the whole batch
-            raise ModelFault(f"the answer has {len(said)} bytes, {self.max_response_bytes} may leave the server")
-        return Answer(200, content_type, said, headers)
+        content = serialise(body)
+        if len(content) > self.max_response_bytes:  # the server would end the worker, and with it the whole batch
+            raise ModelFault(f"the answer has {len(content)} bytes, but the server sends at most {self.max_response_bytes}")
+        return Answer(200, content_type, content, headers)
 
     def alive(self, size: int) -> bool:
-        """Whether the warm-up input still runs."""
+        """Whether the engine still runs the warm-up input."""
         try:
             item = self.handler.example()
             if item is not None:
@@ -130,7 +134,7 @@ class Hooks:
             return True
         except KeyboardInterrupt:
             raise
-        except WrongCount:  # it runs
+        except WrongCount:  # a wrong number of outputs, but it runs
             return True
         except BaseException:
             logger.exception("the warm-up input fails")
@@ -144,6 +148,6 @@ class Hooks:
 
 
 def _overridden(handler: BatchHandler) -> set[str]:
-    """The names that an author's classes define, down to BatchHandler."""
+    """The names that the author's classes define, without those of BatchHandler."""
     kinds = type(handler).__mro__
     return {name for kind in kinds[: [k.__name__ for k in kinds].index("BatchHandler")] for name in vars(kind)}

@@ -1,8 +1,10 @@
-"""Find the rows that make a batch fail, and answer all the others.
+"""Find the rows that make a batch fail, and give all other rows their outputs.
 
-A failing group is cut in halves until the guilty rows stand alone: about 2k*log2(n/k) calls for k guilty ones among n.
-Out of memory is nobody's guilt: the group is run in smaller pieces, and the size that worked is kept as a ceiling. After
-a quiet while one step more is tried.
+A group that fails is cut in halves until each guilty row stands alone. With k guilty rows among n rows that takes about
+2k*log2(n/k) calls of the model.
+
+Out of memory is the fault of no row. The group is then run in smaller pieces, and the size that fits becomes the ceiling of
+later groups. When memory has held for a while, the next larger size is tried once.
 """
 
 from __future__ import annotations
@@ -13,13 +15,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slotwise.worker.errors import ModelFault, OutOfMemory, SlotError, Unavailable
 from slotwise.worker.padding import Padding, ladder
+from slotwise.worker.slot_errors import ModelFault, OutOfMemory, SlotError, Unavailable
 
 logger = logging.getLogger(__name__)
 
-QUIET_S = 60.0  # without memory trouble, before a larger size is tried again
-LONGEST_QUIET_S = 3600.0  # each failed trial doubles the wait, up to this
+QUIET_S = 60.0  # without memory trouble, before a size above the ceiling is tried
+LONGEST_QUIET_S = 3600.0  # each trial that fails doubles the wait, up to this
+NO_TIME = "there was no time left to run this row"
 
 Attempt = Callable[[list[Any], int], list[Any]]
 
@@ -30,7 +33,7 @@ class EngineDead(Exception):
 
 @dataclass
 class Tally:
-    """What one batch cost: rows that the model ran, padding among them, and how often a group had to be cut."""
+    """What one batch cost: rows that the model ran, padding among them, and how often a group was cut."""
 
     rows: int = 0
     padding: int = 0
@@ -38,19 +41,22 @@ class Tally:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether this is MemoryError or a device's own out-of-memory error, told by its name or message."""
+    """Whether this is MemoryError or a device's own out-of-memory error, known by its name or message."""
     names = {kind.__name__ for kind in type(error).__mro__}
     try:
         return bool(names & {"MemoryError", "OutOfMemoryError"}) or "out of memory" in str(error).lower()
-    except Exception:
+    except Exception:  # an error that cannot be turned into text
         return False
 
 
 class Isolation:
-    """Runs lists of items through `attempt`, whatever some of them do to it.
+    """Runs lists of items through the model, so that a row that fails costs no other row its output.
 
-    attempt(items, size): collate the items, pad them to `size` rows, run the model once, return one output (or SlotError)
-    an item; it may raise anything. alive(): whether the warm-up input still runs. release(): free what a failed call holds.
+    attempt(items, size): collate the items, pad them to `size` rows, run the model once, and return one output (or
+    SlotError) an item; it may raise anything. alive(): whether the warm-up input still runs. release(): free what a failed
+    call holds. clock: seconds that never go back.
+
+    ceiling: the most rows at once, as far as memory is known to reach.
     """
 
     def __init__(
@@ -68,104 +74,114 @@ class Isolation:
         self.clock = clock
         self.ceiling = padding.max_rows
         self.quiet_s = QUIET_S
-        self.probe_at = 0.0  # when a size above the ceiling may be tried
+        self.retry_at = 0.0  # when a size above the ceiling may be tried
 
     def run(
-        self, items: Sequence[Any], stop_at: float = float("inf"), tally: Tally | None = None, whose: Callable[[], str] = str
+        self, items: Sequence[Any], stop_at: float = float("inf"), tally: Tally | None = None, ids: Callable[[], str] = str
     ) -> list[Any]:
-        """One output or SlotError an item, in order. Nothing is started after `stop_at` (the clock's seconds).
+        """Run the model on these items: one output or SlotError an item, in order.
 
-        whose(): the ids of the requests that the items are of, for the log. Raises EngineDead when a failure turns out to be
-        nobody's.
+        stop_at: seconds of the clock. No call is started after that, and items that were not run get Unavailable.
+        ids(): the ids of the requests that sent the items, for the log.
+        Raises EngineDead where the warm-up input fails as well.
         """
         tally = tally if tally is not None else Tally()
-        answers: list[Any] = [Unavailable("the batch could not be decided in time")] * len(items)
-        worked, too_big, misfit, checked = 0, False, False, False
-        # a stack of pieces [start, stop), each with the most rows of it that may run at once
-        work = [(0, len(items), self._limit(len(items)))] if items else []
-        while work and self.clock() < stop_at:
-            start, stop, limit = work.pop()
-            if stop - start > limit:
-                work += [(start + limit, stop, limit), (start, start + limit, limit)]
+        outputs: list[Any] = [Unavailable(NO_TIME)] * len(items)
+        largest_run = 0  # rows of the largest call that succeeded
+        out_of_memory = False  # whether any call ran out of memory
+        row_too_large = False  # whether a row ran out of memory although it was alone
+        engine_checked = False
+        # The pieces still to run, the next one last: items[start:stop], of which at most `limit` rows may run at once.
+        pieces = [(0, len(items), self._limit(len(items)))] if items else []
+        while pieces and self.clock() < stop_at:
+            start, stop, limit = pieces.pop()
+            count = stop - start
+            if count > limit:
+                pieces.append((start + limit, stop, limit))
+                pieces.append((start, start + limit, limit))
                 continue
-            size = self.padding.size(stop - start, limit)
-            tally.rows, tally.padding = tally.rows + size, tally.padding + size - (stop - start)
-            error = self._try(list(items[start:stop]), size, answers, start)
+            size = self.padding.size(count, limit)
+            tally.rows += size
+            tally.padding += size - count
+            error = self._try(list(items[start:stop]), size, outputs, start)
             if error is None:
-                worked = max(worked, size)
+                largest_run = max(largest_run, size)
                 continue
             self.release()
             memory = is_out_of_memory(error)
-            alone = size == 1 if memory else stop - start == 1
-            if not checked and (alone or not memory):
-                self._check_alive(error, whose())
-                checked = True
+            alone = size == 1 if memory else count == 1  # padding rows take memory, but they cannot be guilty
+            if not engine_checked and (alone or not memory):
+                self._check_alive(error, ids())
+                engine_checked = True
             if alone:
-                answers[start] = _verdict(error, memory)
-                misfit = misfit or memory
+                outputs[start] = _row_error(error, memory)
+                row_too_large = row_too_large or memory
                 continue
             tally.cuts += 1
-            too_big = too_big or memory
-            half = self.padding.next_limit(size) if memory else (stop - start + 1) // 2
-            work.append((start, stop, half))
-        self._remember(worked, too_big, misfit, whose)
-        return answers
+            out_of_memory = out_of_memory or memory
+            pieces.append((start, stop, self.padding.next_limit(size) if memory else (count + 1) // 2))
+        self._move_ceiling(largest_run, out_of_memory, row_too_large, ids)
+        return outputs
 
     def prepare(self, item: Any, runs: int = 1) -> None:
-        """Run one good item so often at every size that will be served, largest first; what does not fit lowers the ceiling.
+        """Warm up: run one good item at every size that will be served, the largest first, `runs` times each.
 
-        Raises what a size that fits raises: such an engine cannot serve.
+        A size that does not fit into memory lowers the ceiling. Raises what any other failure raises, because such an
+        engine cannot serve.
         """
         for size in self.padding.sizes():
             try:
-                answer = [self.attempt([item], size)[0] for _ in range(runs)][-1]
+                output = [self.attempt([item], size)[0] for _ in range(runs)][-1]
             except Exception as error:
                 if size == 1 or not is_out_of_memory(error):
                     raise
                 self.release()
                 self.ceiling = self.padding.next_limit(size)
-                self.probe_at = self.clock() + self.quiet_s
+                self.retry_at = self.clock() + self.quiet_s
                 continue
-            if isinstance(answer, SlotError):
-                raise ValueError(f"the warm-up input fails: {answer.message}")
+            if isinstance(output, SlotError):
+                raise ValueError(f"the warm-up input fails: {output.message}")
 
     def _limit(self, rows: int) -> int:
-        """The most rows at once: the ceiling, or after a quiet while one step more."""
-        if self.ceiling >= min(rows, self.padding.max_rows) or self.clock() < self.probe_at:
+        """The most rows that may run at once: the ceiling, or one step more when memory has held for a while."""
+        if self.ceiling >= min(rows, self.padding.max_rows) or self.clock() < self.retry_at:
             return self.ceiling
         return next(rung for rung in reversed(ladder(self.padding.max_rows)) if rung > self.ceiling)
 
-    def _remember(self, worked: int, too_big: bool, misfit: bool, whose: Callable[[], str]) -> None:
+    def _move_ceiling(self, largest_run: int, out_of_memory: bool, row_too_large: bool, ids: Callable[[], str]) -> None:
         """Move the ceiling to what this group has shown."""
-        if too_big:
-            probed = worked == self.ceiling < self.padding.max_rows
-            self.quiet_s = min(2 * self.quiet_s, LONGEST_QUIET_S) if probed else QUIET_S
-            self.probe_at = self.clock() + self.quiet_s
-            if worked and not misfit and worked < self.ceiling:  # a row that fits nowhere says nothing about the others
-                self.ceiling = worked
-                logger.warning("requests %s: out of memory: from now on at most %d rows at once", whose(), worked)
-        elif worked > self.ceiling:
-            self.ceiling, self.probe_at = worked, self.clock() + self.quiet_s
-            logger.info("%d rows at once fit again", worked)
+        if out_of_memory:
+            step_failed = largest_run == self.ceiling < self.padding.max_rows  # the ceiling was right
+            self.quiet_s = min(2 * self.quiet_s, LONGEST_QUIET_S) if step_failed else QUIET_S
+            self.retry_at = self.clock() + self.quiet_s
+            # A row that does not fit even alone says nothing about how many of the others fit.
+            if 0 < largest_run < self.ceiling and not row_too_large:
+                self.ceiling = largest_run
+                logger.warning("requests %s: out of memory: from now on at most %d rows at once", ids(), largest_run)
+        elif largest_run > self.ceiling:
+            self.ceiling = largest_run
+            self.retry_at = self.clock() + self.quiet_s
+            logger.info("%d rows at once fit again", largest_run)
 
-    def _try(self, items: list[Any], size: int, answers: list[Any], start: int) -> BaseException | None:
-        """Put the outputs of these items where they belong, or say what was raised."""
+    def _try(self, items: list[Any], size: int, outputs: list[Any], start: int) -> BaseException | None:
+        """Run the model once. Put its outputs in their places, from `start` on, or return what was raised."""
         try:
-            answers[start : start + len(items)] = self.attempt(items, size)
+            outputs[start : start + len(items)] = self.attempt(items, size)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # an author's sys.exit() is no reason to end the worker
             return error
         return None
 
-    def _check_alive(self, error: BaseException, whose: str) -> None:
-        logger.warning("requests %s: a group of rows failed: %s", whose, type(error).__name__, exc_info=error)
+    def _check_alive(self, error: BaseException, ids: str) -> None:
+        """Log the failure, and raise EngineDead where the warm-up input fails as well."""
+        logger.warning("requests %s: a group of rows failed: %s", ids, type(error).__name__, exc_info=error)
         if not self.alive():
             raise EngineDead("the warm-up input fails as well") from error
 
 
-def _verdict(error: BaseException, memory: bool) -> SlotError:
-    """The answer to the one row that failed alone."""
+def _row_error(error: BaseException, memory: bool) -> SlotError:
+    """What the one row that failed alone is answered with."""
     if memory:
         return OutOfMemory("this input alone does not fit into the memory of the model's device")
     if isinstance(error, SlotError):

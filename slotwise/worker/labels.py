@@ -1,4 +1,4 @@
-"""A classifier's scores to its answer: `{"label": "7", "probabilities": {"7": 0.98, "1": 0.01}}`, best first."""
+"""Turn a classifier's scores into its answer: `{"label": "7", "probabilities": {"7": 0.98, "1": 0.01}}`, best first."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from slotwise.worker.errors import ModelFault
 from slotwise.worker.request import Request
+from slotwise.worker.slot_errors import ModelFault
 
 DIGITS = 6  # of a probability, after the point
 
 
 def probabilities(logits: Any) -> Any:
-    """A softmax of every row: [b, classes, ...] to [b, classes]. A row that is not finite gives NaN."""
+    """The softmax of every row: logits [b, classes, ...] to probabilities [b, classes]. A row that is not finite gives NaN."""
     values = np.asarray(logits, np.float64).reshape(len(logits), -1)
     with np.errstate(invalid="ignore"):
         values = np.exp(values - values.max(axis=1, keepdims=True))
@@ -22,7 +22,10 @@ def probabilities(logits: Any) -> Any:
 
 
 def wants_softmax(model: Mapping[str, Any]) -> bool:
-    """Whether a model's outputs are logits: [options] softmax says, else what the build saw of its ONNX graph, else yes."""
+    """Whether a model's outputs are logits, so that a softmax has to follow.
+
+    [options] softmax in model.toml decides. Without it they are, unless the build found a softmax at the end of the graph.
+    """
     options = model.get("options", {})
     return bool(options.get("softmax", not options.get("onnx", {}).get("softmax")))
 
@@ -33,8 +36,8 @@ def classified(row: Any, labels: Sequence[str], top_k: int) -> dict[str, Any]:
         raise ModelFault(f"the model gives {len(row)} scores for {len(labels)} labels")
     best = (-row).argsort(kind="stable")[:top_k]
     scores = zip(best.tolist(), row[best].tolist(), strict=True)
-    named = {labels[i] if labels else str(i): round(score, DIGITS) for i, score in scores}
-    return {"label": next(iter(named)), "probabilities": named}
+    probabilities_by_label = {labels[i] if labels else str(i): round(score, DIGITS) for i, score in scores}
+    return {"label": next(iter(probabilities_by_label)), "probabilities": probabilities_by_label}
 
 
 def in_words(request: Request, body: Any, content_type: str) -> tuple[Any, str]:

@@ -1,4 +1,4 @@
-"""What a model gives back: brought to the host, cut into rows, and looked at for numbers that mean nothing.
+"""Cut a model's outputs into rows on the host, and refuse rows with NaN or infinity in them.
 
 An array [b, ...] or a list of b things is one output a row. A dict of arrays, or a tuple of arrays, is a model with several
 outputs, each with b rows: a row's output is then a dict, or a tuple, of rows.
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from slotwise.worker.errors import ModelFault
+from slotwise.worker.slot_errors import ModelFault
 
 logger = logging.getLogger(__name__)
 
@@ -21,10 +21,10 @@ class WrongCount(ModelFault):
 
     def __init__(self, count: int | None, size: int) -> None:
         super().__init__("the model gave a wrong number of outputs")
-        self.seen = f"{'uncountable' if count is None else count} outputs for {size} rows"
+        self.details = f"{'uncountable' if count is None else count} outputs for {size} rows"
 
-    def __str__(self) -> str:
-        return self.seen
+    def __str__(self) -> str:  # for the log; the client sees `message`
+        return self.details
 
 
 def on_host(outputs: Any) -> Any:
@@ -51,15 +51,15 @@ def rows_of(outputs: Any, size: int, m: int) -> list[Any]:
     if array:
         outputs = _own(outputs[:m])
         rows = list(outputs)
-        return rows if finite(outputs) else [_judged(row) for row in rows]
+        return rows if finite(outputs) else [_checked(row) for row in rows]
     if isinstance(outputs, dict):
         parts = {name: _own(value[:m]) for name, value in outputs.items()}
-        return [_judged({name: value[i] for name, value in parts.items()}) for i in range(m)]
+        return [_checked({name: value[i] for name, value in parts.items()}) for i in range(m)]
     if _several(outputs):
         several = [_own(value[:m]) for value in outputs]
-        return [_judged(tuple(value[i] for value in several)) for i in range(m)]
-    rows = [_judged(_own(row)) for row in outputs[:m]]
-    if len(rows) != m:  # its length is its rows, and what it gives one by one is something else
+        return [_checked(tuple(value[i] for value in several)) for i in range(m)]
+    rows = [_checked(_own(row)) for row in outputs[:m]]
+    if len(rows) != m:  # an object whose length is not the number of things in it
         raise WrongCount(len(rows), m)
     return rows
 
@@ -70,7 +70,7 @@ def _own(values: Any) -> Any:
 
 
 def finite(output: Any) -> bool:
-    """Whether no NaN or infinity is anywhere in one row's output."""
+    """Whether an output, or anything in it, holds no NaN and no infinity."""
     if output is None or isinstance(output, (str, bytes, int)):
         return True
     if isinstance(output, dict):
@@ -87,7 +87,7 @@ def _several(outputs: Any) -> bool:
 
 
 def _count(outputs: Any) -> int | None:
-    """How many rows there are; None where nobody can say, or several outputs have different numbers of them."""
+    """How many rows there are; None where they cannot be counted, or several outputs have different numbers of rows."""
     if isinstance(outputs, str | bytes):
         return None
     parts = list(outputs.values()) if isinstance(outputs, dict) else list(outputs) if _several(outputs) else [outputs]
@@ -98,7 +98,8 @@ def _count(outputs: Any) -> int | None:
     return counts.pop() if len(counts) == 1 else None
 
 
-def _judged(row: Any) -> Any:
+def _checked(row: Any) -> Any:
+    """The row itself, or a ModelFault where it is not finite or cannot be looked at."""
     try:
         return row if finite(row) else ModelFault("the model's output is not finite")
     except Exception:  # a list that holds itself, an object that cannot be looked at

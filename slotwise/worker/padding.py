@@ -1,4 +1,4 @@
-"""To which size a group of rows is padded before the engine sees it.
+"""Pad a group of rows to a size that the engine is prepared for.
 
 none        the engine takes any size: m rows stay m
 bucketed    the engine prefers few sizes: m rows become the next rung of the ladder
@@ -28,7 +28,7 @@ def ladder(batch_size: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Padding:
-    """One policy for one largest group of `max_rows` rows."""
+    """How groups are padded. kind: "none", "bucketed" or "static"; max_rows: the most rows of one call."""
 
     kind: str
     max_rows: int
@@ -40,15 +40,15 @@ class Padding:
             raise ValueError(f"max_rows is {self.max_rows}, but it must be at least 1")
 
     def sizes(self) -> list[int]:
-        """The group sizes an engine should prepare, largest first; for "none" only the extremes."""
+        """The sizes to warm an engine up with, largest first; for "none" only the largest and 1."""
         return ladder(self.max_rows) if self.kind != "none" else sorted({self.max_rows, 1}, reverse=True)
 
     def size(self, m: int, limit: int) -> int:
         """The padded size of m rows (1 <= m <= limit <= max_rows) where at most `limit` rows may run at once."""
         if self.kind == "none":
             return m
-        wanted = limit if self.kind == "static" else m
-        return next(rung for rung in reversed(ladder(self.max_rows)) if rung >= wanted)
+        least = limit if self.kind == "static" else m
+        return next(rung for rung in reversed(ladder(self.max_rows)) if rung >= least)
 
     def next_limit(self, size: int) -> int:
         """The limit after `size` rows turned out to be too many: half of them (0 where one row was too many)."""

@@ -1,9 +1,10 @@
-"""n requests in, n answers out, whatever some of the requests or the handler's author do.
+"""Answer n requests with n answers, whatever some of the requests or the handler's author do wrong.
 
     n requests --decode--> m items --groups, collate, pad--> [b, ...] --predict--> b outputs
         --encode--> results --respond--> n answers
 
-A pipeline knows no server. A host turns what its server gives into requests, and answers into what its server wants.
+A pipeline knows no server. A host (worker/hosts/) turns what its server gives into requests, and turns the answers into what
+its server wants. Letters: n requests, m items or rows, b rows of one call of the model.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from slotwise.worker.answer import Answer, CheckedHeaders, refusal, sound
 from slotwise.worker.batch import Batch
 from slotwise.worker.budget import Budget, Cost
 from slotwise.worker.decoders import MAX_STUCK, Decoders
-from slotwise.worker.errors import DeadlineExceeded, ModelFault, SlotError, TooLarge, Unavailable
 from slotwise.worker.hooks import Hooks
-from slotwise.worker.isolation import EngineDead, Isolation
+from slotwise.worker.isolation import NO_TIME, EngineDead, Isolation
 from slotwise.worker.padding import Padding
 from slotwise.worker.request import Request
 from slotwise.worker.settings import Settings
+from slotwise.worker.slot_errors import DeadlineExceeded, ModelFault, SlotError, TooLarge, Unavailable
 from slotwise.worker.turns import divide, helpings, in_turn
 
 if TYPE_CHECKING:
@@ -33,10 +34,15 @@ logger = logging.getLogger(__name__)
 
 
 class Pipeline:
-    """One handler, its engine loaded. `dead`: the engine failed for good, so the host should end this worker."""
+    """Answers batches with one handler whose engine is loaded.
+
+    handler: with its `settings` and `engine` set, see `start`. dead: whether the engine failed for good, or too many decoders
+    never end; the host should then end this worker.
+    """
 
     def __init__(self, handler: BatchHandler) -> None:
-        self.handler, self.settings = handler, handler.settings
+        self.handler = handler
+        self.settings = handler.settings
         self.hooks = Hooks(handler, self.settings.max_response_bytes)
         self.padding = Padding(self.settings.padding, handler.max_rows or self.settings.batch_size)
         self.isolation = Isolation(self.hooks.attempt, self.padding, self._alive, self.hooks.release)
@@ -45,7 +51,7 @@ class Pipeline:
 
     @classmethod
     def start(cls, handler: BatchHandler, model_dir: Path, settings: Settings) -> Pipeline:
-        """Load the engine and run it at every size that will be served."""
+        """Load the handler's engine and run it at every size that will be served. Raises what the handler raises."""
         handler.settings = settings
         handler.engine = handler.load(model_dir, settings)
         pipeline = cls(handler)
@@ -54,54 +60,60 @@ class Pipeline:
         return pipeline
 
     def answer(self, requests: Sequence[Request]) -> list[Answer]:
-        """Exactly one answer a request, in order."""
+        """Answer one batch: exactly one answer a request, in order. Raises nothing of a handler's."""
         return self.run(requests).answers
 
     def run(self, requests: Sequence[Request]) -> Batch:
-        """As `answer`, with what the batch cost."""
-        started, batch = time.perf_counter(), Batch(requests)
+        """As `answer`, but returns the whole batch: its answers, and what they cost."""
+        started = time.perf_counter()
+        batch = Batch(requests)
         budget = Budget(batch.n, self.settings.response_timeout_s, self.settings.decode_budget_ms, self.decoders.threads)
         try:
             self.decode(batch, budget)
             decoded = time.perf_counter()
             self.predict(batch, budget)
-            batch.decode_ms, batch.inference_ms = (decoded - started) * 1000, (time.perf_counter() - decoded) * 1000
+            batch.decode_ms = (decoded - started) * 1000
+            batch.inference_ms = (time.perf_counter() - decoded) * 1000
             self.encode(batch, budget)
             self.respond(batch, budget)
         except Exception:
             logger.exception("requests %s: the worker itself failed on them", ", ".join(batch.ids()))
             fault = ModelFault("the handler failed")
             batch.answers = [refusal(error or fault, CheckedHeaders()) for error in batch.errors]
-        if self.decoders.stuck() > MAX_STUCK:  # what was decoded has been answered
+        if self.decoders.stuck() > MAX_STUCK:  # this batch is answered, but the next one would find no thread
             logger.error("requests %s: too many decoders never end: this worker ends", ", ".join(batch.ids()))
             self.dead = True
         batch.total_ms = (time.perf_counter() - started) * 1000
         return batch
 
     def decode(self, batch: Batch, budget: Budget) -> None:
-        """Decode every request for itself; what cannot be decoded becomes that slot's error."""
+        """Decode every request by itself: `batch.items` are the rows, and what cannot be decoded is that slot's error."""
         costs = self._estimate(batch, budget) if self.hooks.estimates else {}
         slots = [i for i, error in enumerate(batch.errors) if error is None]
-        slots.sort(key=lambda i: _expected(costs.get(i), batch.requests[i]))  # who is quick waits for nobody
+        slots.sort(key=lambda i: _decode_order(costs.get(i), batch.requests[i]))  # a quick request waits for no slow one
         heavy = [i for i in slots if budget.heavy(costs[i])] if costs else []
-        decoded: dict[int, Any] = {}
         light = [i for i in slots if i not in heavy] if heavy else slots
-        for side_by_side in (light, *([i] for i in heavy)):
-            if side_by_side is not light and budget.over(budget.decode_until):
+        decoded = self._decode_together(batch, light, budget)
+        for i in heavy:  # one at a time: together they would take too much memory
+            if budget.over(budget.decode_until):
                 break
-            requests = [batch.requests[i] for i in side_by_side]
-            items = self.decoders.run(self.hooks.decode, requests, budget.decode_share_s, budget.decode_until)
-            decoded |= zip(side_by_side, items, strict=True)
+            decoded |= self._decode_together(batch, [i], budget)
         for i in sorted(slots):
-            found = decoded.get(i)
-            if isinstance(found, list):
-                batch.accept(i, found)
+            items = decoded.get(i)
+            if isinstance(items, list):
+                batch.accept(i, items)
             else:
-                batch.reject(i, found or Unavailable("decoding this body took longer than this request's share of time"))
+                batch.reject(i, items or Unavailable("decoding this body took longer than this request's share of time"))
+
+    def _decode_together(self, batch: Batch, slots: list[int], budget: Budget) -> dict[int, Any]:
+        """Decode the requests of these slots side by side: the items of each, its SlotError, or None where time ran out."""
+        requests = [batch.requests[i] for i in slots]
+        items = self.decoders.run(self.hooks.decode, requests, budget.decode_share_s, budget.decode_until)
+        return dict(zip(slots, items, strict=True))
 
     def predict(self, batch: Batch, budget: Budget) -> None:
         """Run the rows group by group; `batch.outputs[row]` is the row's output or its SlotError."""
-        batch.outputs = [Unavailable("the batch could not be decided in time")] * batch.m
+        batch.outputs = [Unavailable(NO_TIME)] * batch.m
         try:
             if self.dead and batch.m:
                 raise EngineDead
@@ -122,7 +134,7 @@ class Pipeline:
             self.dead = True
 
     def encode(self, batch: Batch, budget: Budget) -> None:
-        """Encode every row for itself, in turn, and hand the results back to their owners."""
+        """Encode every row by itself, the requests taking turns, and give each result to the request that owns the row."""
         results = list(batch.outputs)
         for row in in_turn(batch.owners):
             if isinstance(results[row], SlotError):
@@ -134,14 +146,14 @@ class Pipeline:
         batch.scatter(results)
 
     def respond(self, batch: Batch, budget: Budget) -> None:
-        """Serialise every slot for itself."""
+        """Make every slot's answer by itself: `batch.answers`."""
         ours = {"x-batch-size": str(batch.n)}
         ours |= {"x-decode-ms": f"{batch.decode_ms:.2f}", "x-inference-ms": f"{batch.inference_ms:.2f}"}
         headers = self.hooks.headers()
         fault = headers if isinstance(headers, SlotError) else None
         shared = CheckedHeaders(ours if isinstance(headers, SlotError) else headers | ours)
         answers: dict[int, Answer] = {}
-        for i in sorted(range(batch.n), key=lambda i: len(batch.results[i])):  # who has little to say waits for nobody
+        for i in sorted(range(batch.n), key=lambda i: len(batch.results[i])):  # a short one waits for no long one
             request, own, error = batch.requests[i], shared.with_slot(i), batch.errors[i] or fault
             if error is None and budget.over(budget.encode_until):
                 error = Unavailable("there was no time to encode this answer")
@@ -153,9 +165,10 @@ class Pipeline:
         batch.answers = [answers[i] for i in range(batch.n)]
 
     def _estimate(self, batch: Batch, budget: Budget) -> dict[int, Cost | None]:
-        """What every request will cost to decode. What is over its share is refused: nothing of it is decoded."""
+        """Estimate what every request costs to decode, and refuse those over their share before anything is decoded."""
         costs: dict[int, Cost | None] = {}
-        for i in sorted(range(batch.n), key=lambda i: "content-encoding" in batch.requests[i].headers):  # unpacking takes time
+        packed_last = sorted(range(batch.n), key=lambda i: "content-encoding" in batch.requests[i].headers)
+        for i in packed_last:  # to estimate a packed body it has to be unpacked, which takes time
             if budget.over(budget.decode_until):
                 batch.errors[i] = batch.errors[i] or Unavailable("there was no time to look at this body")
                 continue
@@ -170,8 +183,9 @@ class Pipeline:
         return costs
 
     def _run(self, batch: Batch, group: list[int], budget: Budget) -> None:
-        """Run one group's rows, but those whose deadline has passed."""
-        now, due = time.time(), []
+        """Run one group's rows, except those whose deadline has passed."""
+        now = time.time()
+        due = []
         for row in group:
             deadline_s = batch.requests[batch.owners[row]].deadline_s
             if deadline_s is not None and now > deadline_s:
@@ -187,6 +201,6 @@ class Pipeline:
         return self.hooks.alive(self.padding.size(1, 1))
 
 
-def _expected(cost: Cost | None, request: Request) -> tuple[float, int]:
-    """The order in which requests are decoded: what is quick first; without an estimate what is small."""
+def _decode_order(cost: Cost | None, request: Request) -> tuple[float, int]:
+    """What requests are sorted by before they are decoded: the estimated time, then the size of the body."""
     return (cost.decode_ms if cost else 0.0, len(request.body))

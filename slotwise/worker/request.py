@@ -1,4 +1,4 @@
-"""One client's request, whichever server it came through."""
+"""One client's request, the same whichever server it came through."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from slotwise.worker.errors import SlotError
+from slotwise.worker.slot_errors import SlotError
 
 
 class Headers(Mapping[str, str]):
-    """Request headers, looked up without regard to case; iteration gives lower-case names."""
+    """Request headers. Names are found in any case; iteration gives them in lower case."""
 
     def __init__(self, raw: Mapping[str, Any] | None = None) -> None:
         self._values = {str(k).lower(): v for k, v in (raw or {}).items() if isinstance(v, str)}
@@ -19,7 +19,8 @@ class Headers(Mapping[str, str]):
         return self._values[name.lower()]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The value, or `default`; Mapping's own goes through an exception, four times a request."""
+        """The value of a header, or `default` where the request has none."""
+        # Mapping's own `get` goes through an exception, four times a request.
         return self._values.get(name.lower(), default)
 
     def __iter__(self) -> Iterator[str]:
@@ -34,11 +35,14 @@ class Headers(Mapping[str, str]):
 
 @dataclass(frozen=True)
 class Request:
-    """What a handler may know of one request.
+    """One request as a handler sees it.
 
-    deadline_s: Unix time, or None. more: further bodies, where a form has several parts of the body's name. fields: every
-    field of a form, by name. query: the address's parameters. refused: why the host refuses it. unclear: why no body can be
-    told among the fields; only a handler whose `read` looks at the fields can answer it.
+    body: the request's body, or the part of a form that carries it. headers: by name, in any case. id: for the log.
+    deadline_s: Unix time in seconds after which no answer is of use, or None. more: further bodies, where a form has several
+    parts of the body's name. fields: every field of a form, by name. query: the parameters in the address.
+
+    refused: the error with which the host refuses the request, or None. unclear: the error where it is not clear which field
+    of a form is the body, or None; only a handler whose `read` looks at the fields can answer such a request.
     """
 
     body: bytes
@@ -53,5 +57,5 @@ class Request:
 
     @property
     def bodies(self) -> list[bytes]:
-        """Every body of the request; nearly always one."""
+        """Every body of the request. Nearly always there is one."""
         return [self.body, *self.more]

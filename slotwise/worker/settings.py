@@ -1,9 +1,10 @@
-"""The profile as the worker sees it.
+"""Read the settings that a worker runs with: the worker's part of a profile.
 
-An archive carries `slotwise.json`: the model's description and the worker-side keys of every profile. Which profile holds
-is decided where the worker runs: `SLOTWISE_PROFILE`, else cuda where the server assigned a GPU, else cpu. A server that
-slotwise started says more: `SLOTWISE_WORKER`, the profile's keys as they are now (its file may have changed since the
-archive was built), and `SLOTWISE_OVERRIDES`, what `--set` said. Both are JSON objects.
+An archive carries `slotwise.json`: the model's description, and the worker-side keys of every profile. The profile is chosen
+where the worker runs. It is the one that `SLOTWISE_PROFILE` names, else cuda where the server assigned a GPU, else cpu.
+
+A server that slotwise started sets two more variables, both JSON objects. `SLOTWISE_WORKER` has the profile's keys as its file
+is now, which may have changed since the archive was built. `SLOTWISE_OVERRIDES` has what `--set` gave on the command line.
 """
 
 from __future__ import annotations
@@ -24,13 +25,18 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything a handler may ask about how it is to run.
+    """How a worker is to run.
 
-    device: where the engine really runs; a profile's cuda is cpu here where there is none. threads: engine threads of this
-    worker (0 in a profile: its share of the cores); all workers together never have more than there are cores.
-    decode_threads: likewise, for decoding. padding: "none", "static" or "bucketed". memory_fraction: the share of a GPU's
-    memory this worker may take. decode_budget_ms: how long a batch may decode, by what its bodies are estimated to cost.
-    max_response_bytes: what the server lets through. model: the model's description (model.toml).
+    profile: its name. device: "cpu" or "cuda", where the engine really runs: a profile's cuda is cpu here where there is no
+    GPU. engine: "auto", or an engine's name. precision: "auto", "fp32", "bf16", "fp16" or "int8".
+
+    workers: how many workers of this model the profile starts. threads: engine threads of this worker; in a profile 0 means
+    its share of the cores, and all workers together never get more than there are cores. decode_threads: the same for
+    decoding. memory_fraction: the share of a GPU's memory that this worker may take, 0 to 1.
+
+    padding: "none", "static" or "bucketed". batch_size: the most requests in a batch. response_timeout_s: seconds after which
+    the server ends a worker that has not answered. decode_budget_ms: how many milliseconds a batch may decode, as estimated
+    from its bodies. max_response_bytes: the largest body that the server sends. model: the model's description (model.toml).
     """
 
     profile: str = "cpu"
@@ -54,38 +60,47 @@ class Settings:
     ) -> Settings:
         """Read the archive's `slotwise.json`; a handler without one runs with the defaults.
 
-        batch_size is the server's (set at registration), not the profile's. Strongest first: what --set said, the model's
-        wishes for this profile, the server's profile, the archive's. Raises ValueError for a profile that nobody knows.
+        A key's value comes from the first of these that has it: the command line's --set, the model's own values for this
+        profile, the server's copy of the profile, the archive's copy. batch_size is the server's, as set at registration.
+
+        Raises ValueError where nothing describes the profile.
         """
         path = model_dir / "slotwise.json"
         carried = json.loads(path.read_text("utf-8")) if path.is_file() else {"model": {}, "profiles": {}}
         profiles: dict[str, dict[str, Any]] = carried["profiles"]
         name = environ.get("SLOTWISE_PROFILE") or ("cuda" if gpu_id is not None else "cpu")
-        told, said = (json.loads(environ.get(key) or "{}") for key in ("SLOTWISE_WORKER", "SLOTWISE_OVERRIDES"))
-        if profiles and name not in profiles and not told:
+        current = json.loads(environ.get("SLOTWISE_WORKER") or "{}")
+        overrides = json.loads(environ.get("SLOTWISE_OVERRIDES") or "{}")
+        if profiles and name not in profiles and not current:
             raise ValueError(f"SLOTWISE_PROFILE is {name!r}, but the archive carries {', '.join(sorted(profiles))}")
-        wishes = dict(carried["model"].get("profiles", {}).get(name, {}))
-        if "initial_workers" in wishes:
-            wishes["workers"] = wishes["initial_workers"]
-        wanted = {**profiles.get(name, {}), **told, **wishes, **said}
+        of_model = dict(carried["model"].get("profiles", {}).get(name, {}))
+        if "initial_workers" in of_model:
+            of_model["workers"] = of_model["initial_workers"]
+        merged = {**profiles.get(name, {}), **current, **of_model, **overrides}
         known = {entry.name for entry in fields(cls)} - {"profile", "batch_size", "model"}
-        values = {key: value for key, value in wanted.items() if key in known}
+        values = {key: value for key, value in merged.items() if key in known}
         settings = cls(profile=name, batch_size=max(1, batch_size), model=carried["model"], **values)
         return settings.within_budget(available_cores()).on_present_device()
 
     def on_present_device(self) -> Settings:
-        """The same settings on the CPU where the profile wants CUDA and there is none: the one place where that is decided."""
+        """The same settings, on the CPU where the profile asks for CUDA and there is none. Nothing else decides that."""
         if self.device != "cuda" or has_cuda():
             return self
-        logger.warning("the profile %s wants CUDA, but torch sees no such device: serving on the CPU", self.profile)
+        logger.warning("the profile %s asks for CUDA, but torch sees no such device: serving on the CPU", self.profile)
         return self.but(device="cpu", precision="auto" if self.precision == "fp16" else self.precision)
 
     def within_budget(self, cores: int) -> Settings:
-        """The same settings with this worker's share of the cores: never more threads, and never less than one."""
+        """The same settings with this worker's share of the cores, at least one.
+
+        Engine threads never exceed the share: threads of two workers on one core only slow each other down. Decode threads
+        are as many as the share unless the profile names a number, and never exceed the cores.
+        """
         share = max(1, cores // max(1, self.workers))
         if self.threads > share:
             logger.warning("threads=%d cut to %d: %d workers share %d cores", self.threads, share, self.workers, cores)
-        return self.but(threads=min(self.threads or share, share), decode_threads=min(self.decode_threads or share, cores))
+        threads = min(self.threads or share, share)
+        decode_threads = min(self.decode_threads or share, cores)
+        return self.but(threads=threads, decode_threads=decode_threads)
 
     def but(self, **changes: Any) -> Settings:
         """The same settings with some values changed."""
@@ -100,7 +115,7 @@ class Settings:
 
 
 def has_cuda() -> bool:
-    """Whether PyTorch sees a CUDA device. Imports torch, so it is asked only where a profile wants one."""
+    """Whether PyTorch sees a CUDA device. Imports torch, so it is called only where somebody asks for CUDA."""
     if importlib.util.find_spec("torch") is None:
         return False
     import torch  # noqa: PLC0415  heavy
@@ -109,6 +124,9 @@ def has_cuda() -> bool:
 
 
 def pin_gpu(gpu_id: int, environ: MutableMapping[str, str] = os.environ) -> None:
-    """Show this worker only the GPU that the server dealt it, before a library looks: "cuda" is that one everywhere."""
+    """Show this worker only the GPU that the server assigned to it.
+
+    To be called before a library looks for GPUs: "cuda" then means that one everywhere.
+    """
     visible = [name for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
     environ["CUDA_VISIBLE_DEVICES"] = visible[gpu_id] if gpu_id < len(visible) else str(gpu_id)

@@ -1,4 +1,4 @@
-"""Whose rows run first: every owner gets a helping before anybody gets a second one."""
+"""Order a batch's rows fairly: every request (the owner of its rows) has a turn before any request has a second one."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def in_turn(owners: Sequence[int]) -> list[int]:
 
 
 def helpings(owners: Sequence[int], step: int) -> Iterator[list[int]]:
-    """The rows in turn, in helpings: the first has a row of every owner, and each next one is twice as large.
+    """Cut the rows into helpings, the owners taking turns: the first has a row of every owner, each next one is twice as large.
 
-    What an author's `groups` puts together comes out of one helping, so it cannot put one owner before all others. Helpings
-    grow, because large ones can be grouped better. step: the most rows that run at once.
+    An author's `groups` sees one helping at a time, so it cannot put all rows of one owner before those of the others.
+    Helpings grow, because many rows can be grouped better than few. step: the most rows that run at once.
     """
     count, order = len(set(owners)), in_turn(owners)
     size = max(count, 2 * step) if count > 1 else len(order)
@@ -39,34 +39,34 @@ def helpings(owners: Sequence[int], step: int) -> Iterator[list[int]]:
 
 
 def divide(groups: Groups, items: Sequence[Any], rows: list[int], owners: Sequence[int]) -> tuple[list[list[int]], list[int]]:
-    """These rows in the groups that an author's hook makes of them, and the rows that it cannot group.
+    """Group these rows by an author's hook. Returns the groups, and the rows that the hook cannot group.
 
-    Where the hook fails, or loses or repeats a row, it is asked for one owner's rows at a time: it fails for those alone who
-    make it fail.
+    Where the hook fails, or loses or repeats a row, it is called again for each owner's rows alone. So it costs only those
+    owners whose rows make it fail.
     """
     if (together := _grouped(groups, items, rows)) is not None:
         return together, []
-    made: list[list[int]] = []
-    lost: list[int] = []
+    divided: list[list[int]] = []
+    ungrouped: list[int] = []
     for owner in dict.fromkeys(owners[row] for row in rows):
         own = [row for row in rows if owners[row] == owner]
         alone = _grouped(groups, items, own)
         if alone is None:
-            lost += own
+            ungrouped += own
         else:
-            made += alone
-    return made, lost
+            divided += alone
+    return divided, ungrouped
 
 
 def _grouped(groups: Groups, items: Sequence[Any], rows: list[int]) -> list[list[int]] | None:
-    """The hook's groups as rows; None where it fails or is not right."""
+    """The hook's groups, as rows of the batch; None where the hook fails or does not name every index once."""
     try:
-        made = [[index(i) for i in group] for group in groups([items[row] for row in rows])]
-        if sorted(i for group in made for i in group) != list(range(len(rows))):
+        indices = [[index(i) for i in group] for group in groups([items[row] for row in rows])]
+        if sorted(i for group in indices for i in group) != list(range(len(rows))):
             raise ValueError("groups() must name every index exactly once")
     except KeyboardInterrupt:
         raise
     except BaseException:
         logger.debug("groups() failed on %d rows", len(rows), exc_info=True)
         return None
-    return [[rows[i] for i in group] for group in made]
+    return [[rows[i] for i in group] for group in indices]

@@ -1,8 +1,9 @@
-"""Compare every installed engine with eager fp32 at build, for the build's report and to stop a build that went wrong.
+"""Compare every installed engine with eager fp32 at build: for the build's report, and to stop a build that went wrong.
 
-Trained weights are compared by their answer: the share of pictures with the same best label (99%, int8 98%). Untrained ones
-have no meaningful best label: the largest difference of any probability counts (0.02). bf16 is compared where the building
-machine has it in hardware. Nothing of this goes into the archive: a worker compares again where it runs.
+Trained weights are compared by their answers: the share of pictures with the same best label must be 99% (98% for int8).
+Untrained weights have no meaningful best label; there no probability may differ by more than 0.02. bf16 is compared where the
+building machine computes it in hardware. No result of this goes into the archive, because a worker compares again where it
+runs.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from typing import Any
 import numpy as np
 
 from slotwise.errors import SlotwiseError
-from slotwise.worker.engines import forms, installed, load_engine
+from slotwise.worker.engines import forms, load_engine
+from slotwise.worker.engines.choice import installed
 from slotwise.worker.engines.processor import has_bf16
+from slotwise.worker.labels import probabilities
 from slotwise.worker.settings import Settings
 
 LEAST_AGREEMENT = {"fp32": 0.99, "bf16": 0.99, "int8": 0.98}
@@ -41,9 +44,9 @@ def check(out: Path, weights: Mapping[str, str], reference: Predict, pixels: Any
     SlotwiseError where none passes, and where one runs in fp32 and answers otherwise: no archive may depend on which engine
     is installed where it is served.
     """
-    wanted = _run(reference, pixels)[0]
+    expected, _ = _run(reference, pixels)
     verdicts = {
-        f"{name}-{precision}": _verdict(out, weights, name, precision, wanted, pixels, trained)
+        f"{name}-{precision}": _verdict(out, weights, name, precision, expected, pixels, trained)
         for name, precision in CANDIDATES
         if forms(name, precision) & set(weights) and installed(name)
     }
@@ -56,12 +59,12 @@ def check(out: Path, weights: Mapping[str, str], reference: Predict, pixels: Any
     return {"pictures": len(pixels), "trained": trained, "engines": verdicts}
 
 
-def compare(wanted: Any, got: Any, precision: str, trained: bool) -> dict[str, Any]:
+def compare(expected: Any, observed: Any, precision: str, trained: bool) -> dict[str, Any]:
     """Two engines' logits [n, labels]: how far they agree, and whether that is enough."""
-    if got.shape != wanted.shape or not np.isfinite(got).all():
-        return {"passed": False, "why": f"its outputs are {got.shape}, not {wanted.shape}, or not finite"}
-    agreement = float((got.argmax(1) == wanted.argmax(1)).mean())
-    difference = float(np.abs(softmax(got) - softmax(wanted)).max())
+    if observed.shape != expected.shape or not np.isfinite(observed).all():
+        return {"passed": False, "why": f"its outputs are {observed.shape}, not {expected.shape}, or not finite"}
+    agreement = float((observed.argmax(1) == expected.argmax(1)).mean())
+    difference = float(np.abs(probabilities(observed) - probabilities(expected)).max())
     figures: dict[str, Any] = {"top1_agreement": round(agreement, 4), "largest_difference": round(difference, 5)}
     if trained and agreement < LEAST_AGREEMENT[precision]:
         return {**figures, "passed": False, "why": f"only {agreement:.1%} of its answers agree with eager fp32"}
@@ -70,27 +73,21 @@ def compare(wanted: Any, got: Any, precision: str, trained: bool) -> dict[str, A
     return {**figures, "passed": True}
 
 
-def softmax(logits: Any) -> Any:
-    """[n, labels] to probabilities."""
-    grown = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return grown / grown.sum(axis=1, keepdims=True)
-
-
 def _verdict(
-    out: Path, weights: Mapping[str, str], name: str, precision: str, wanted: Any, pixels: Any, trained: bool
+    out: Path, weights: Mapping[str, str], name: str, precision: str, expected: Any, pixels: Any, trained: bool
 ) -> dict[str, Any]:
     if precision == "bf16" and not has_bf16():
         return {"passed": True, "checked": False, "why": "the building machine has no bf16 in hardware"}
     try:
         settings = Settings(engine=name, precision=precision, threads=2, model={"weights": dict(weights)})
-        got, images_per_s = _run(load_engine(out, settings), pixels)
+        observed, images_per_s = _run(load_engine(out, settings), pixels)
     except Exception as error:
         return {"passed": False, "checked": True, "why": f"{type(error).__name__}: {error}"[:300]}
-    return {**compare(wanted, got, precision, trained), "checked": True, "images_per_s": images_per_s}
+    return {**compare(expected, observed, precision, trained), "checked": True, "images_per_s": images_per_s}
 
 
 def _run(predict: Predict, pixels: Any) -> tuple[Any, float]:
-    """Logits [n, labels] in batches of 8, and pictures a second (without the first batch)."""
+    """Run `predict` in batches of 8. Returns logits [n, labels], and pictures a second without the first batch."""
     outputs, seconds = [], []
     for start in range(0, len(pixels), BATCH):
         begun = time.perf_counter()

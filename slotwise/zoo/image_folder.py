@@ -11,12 +11,12 @@ import numpy as np
 from PIL import Image
 
 from slotwise.errors import SlotwiseError
-from slotwise.worker.errors import SlotError
 from slotwise.worker.inputs.images import Recipe, decode_rgb
+from slotwise.worker.slot_errors import SlotError
 
 
 @dataclass(frozen=True)
-class Pictures:
+class LabelledPictures:
     """Files and the index of each one's label. ignored: how many files were no pictures."""
 
     labels: Sequence[str]
@@ -28,7 +28,7 @@ class Pictures:
         return len(self.files)
 
     @classmethod
-    def find(cls, folder: Path, labels: Sequence[str]) -> Pictures:
+    def find(cls, folder: Path, labels: Sequence[str]) -> LabelledPictures:
         """All pictures in `folder`/CLASS. A class's folder is called as its label, or with an s: ants for ant."""
         files: list[Path] = []
         targets: list[int] = []

@@ -12,7 +12,7 @@ from slotwise.model_spec import load_spec
 from slotwise.worker.inputs.images import Recipe
 from slotwise.zoo import pictures
 from slotwise.zoo.networks import network, settle
-from slotwise.zoo.vision import Pixels, export
+from slotwise.zoo.vision import PixelNetwork, export
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -30,7 +30,7 @@ def make(folder: Path, out: Path, weights: str | None, progress: Progress) -> di
     recipe = Recipe.of(spec.input.model_dump())
     own = folder / "calibration"
     pixels = pictures.from_folder(own, recipe, 4 * COUNT) if own.is_dir() else pictures.from_photos(recipe, COUNT)
-    module = Pixels(network(spec.options["network"], len(spec.labels), weights), spec.input.mean, spec.input.std)
+    module = PixelNetwork(network(spec.options["network"], len(spec.labels), weights), spec.input.mean, spec.input.std)
     trained = weights != "none"
     if not trained:
         settle(module, torch.from_numpy(pixels[:16]))

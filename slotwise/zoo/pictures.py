@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from slotwise.errors import SlotwiseError
-from slotwise.worker.errors import SlotError
 from slotwise.worker.inputs.images import Recipe
+from slotwise.worker.slot_errors import SlotError
 
 
 def from_folder(folder: Path, recipe: Recipe, most: int) -> np.ndarray[Any, Any]:

@@ -16,7 +16,7 @@ from slotwise.model_spec import ModelSpec, load_spec
 from slotwise.worker.inputs.images import Recipe
 from slotwise.zoo import pictures
 from slotwise.zoo.networks import network, settle
-from slotwise.zoo.vision import Pixels, export
+from slotwise.zoo.vision import PixelNetwork, export
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -30,9 +30,9 @@ def preprocessing(spec: ModelSpec) -> dict[str, Any]:
     return {**spec.input.model_dump(mode="json", include={"shape", "resize", "interpolation", "mean", "std", "ink"})}
 
 
-def module_of(spec: ModelSpec, weights: str) -> Pixels:
+def module_of(spec: ModelSpec, weights: str) -> PixelNetwork:
     """The network on pixels, in eval mode."""
-    module = Pixels(network(spec.options["network"], len(spec.labels), weights), spec.input.mean, spec.input.std)
+    module = PixelNetwork(network(spec.options["network"], len(spec.labels), weights), spec.input.mean, spec.input.std)
     module.eval()
     return module
 

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from slotwise.model_spec import ModelSpec
-from slotwise.zoo import agreement, plain
+from slotwise.zoo import agreement, reproducible
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
 
-class Pixels(nn.Module):  # type: ignore[misc]
+class PixelNetwork(nn.Module):  # type: ignore[misc]
     """A network on uint8 [b, h, w, c]: normalisation is part of the graph, so that an engine can fold and thread it."""
 
     def __init__(self, network: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
@@ -61,16 +61,16 @@ def export(
 
 def _save_torchscript(module: nn.Module, pixels: Tensor, path: Path, onnx: Path) -> None:
     with torch.inference_mode(), _quiet():
-        plain.forget_classes()
+        reproducible.forget_classes()
         torch.jit.trace(module, pixels[:2], check_trace=False).save(str(path))
-    plain.torchscript(path)
+    reproducible.torchscript(path)
 
 
 def _save_export(module: nn.Module, pixels: Tensor, path: Path, onnx: Path) -> None:
     axis = {0: torch.export.Dim("b", min=1, max=4096)}
     with _quiet():
         program = torch.export.export(module, (pixels[:2],), dynamic_shapes=(axis,))
-        plain.program(program)
+        reproducible.program(program)
         torch.export.save(program, str(path))
 
 
@@ -80,7 +80,7 @@ def _save_onnx(module: nn.Module, pixels: Tensor, path: Path, onnx: Path) -> Non
     with _quiet():
         program: Any = torch.onnx.export(module, (pixels[:2],), dynamic_shapes=(axis,), dynamo=True, verbose=False, **names)
         program.save(str(path), external_data=False)
-    plain.onnx(path)
+    reproducible.onnx(path)
 
 
 def _save_openvino_int8(module: nn.Module, pixels: Tensor, path: Path, onnx: Path) -> None:
@@ -93,7 +93,7 @@ def _save_openvino_int8(module: nn.Module, pixels: Tensor, path: Path, onnx: Pat
     with _quiet():
         quantized = nncf.quantize(graph, rows, preset=nncf.QuantizationPreset.MIXED, subset_size=len(pixels))
     openvino.save_model(quantized, path, compress_to_fp16=False)
-    plain.openvino(path)
+    reproducible.openvino(path)
 
 
 WRITERS = {

@@ -27,8 +27,8 @@ from hypothesis import strategies as st
 from slotwise import project
 from slotwise.archive.build import build, extract, file_sha256, inspect
 from slotwise.archive.zip_safety import check_entries
+from slotwise.bench.bodies import RequestBody
 from slotwise.check.real_worker import RealWorker
-from slotwise.check.wire import Body
 from slotwise.errors import SlotwiseError
 
 DIGESTS = "MAR-INF/DIGESTS.json"
@@ -162,7 +162,7 @@ def test_the_archives_own_worker_code_wins_over_an_installed_slotwise(built: Pat
     environ = {**os.environ, "PYTHONPATH": f"{model_dir}{os.pathsep}{tmp_path}"}  # as both servers set it
     with RealWorker(kind, model_dir, tmp_path / "run", 30.0, environ) as worker:
         worker.load("toy", "serve_toy.py", 2)
-        answers = worker.predict([Body("one", b"1"), Body("two", b"2")])
+        answers = worker.predict([RequestBody(b"1"), RequestBody(b"2")])
     assert [Path(answer.value()["from"]).is_relative_to(model_dir) for answer in answers] == [True, True]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slotwise.check.run import SENTENCES
+from slotwise.check.conformance import SENTENCES
 from slotwise.model_spec import Input, ModelSpec, Weights
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

@@ -9,7 +9,7 @@ import pytest
 
 from slotwise.archive import scaffold
 from slotwise.archive.build import build, extract
-from slotwise.check.run import check
+from slotwise.check.conformance import check
 from slotwise.deploy.deploy import obtain
 from slotwise.errors import SlotwiseError
 from slotwise.worker.engines import load_engine

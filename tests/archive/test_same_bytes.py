@@ -63,7 +63,7 @@ def test_what_exporters_write_depends_on_the_network_alone(tmp_path: Path) -> No
 
     torch.manual_seed(0)
     layers = [nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 5)]
-    module = vision.Pixels(nn.Sequential(*layers), [0.5] * 3, [0.25] * 3).eval()
+    module = vision.PixelNetwork(nn.Sequential(*layers), [0.5] * 3, [0.25] * 3).eval()
     forms = {"torchscript": "model.pt", "export": "model.pt2", "onnx": "model.onnx", "openvino_int8": "int8.xml"}
     spec = ModelSpec.model_validate({"name": "small", "handler": "image_classifier", "weights": forms})
     pixels: Any = np.random.default_rng(0).integers(0, 255, (16, 16, 16, 3), np.uint8)

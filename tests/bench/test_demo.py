@@ -11,7 +11,7 @@ import pytest
 
 from slotwise.bench.bodies import examples
 from slotwise.bench.demo import BAD_AT, bodies, judged, named_batches, play, render
-from slotwise.bench.wire import Reply
+from slotwise.bench.http_connection import HttpReply
 from slotwise.errors import SlotwiseError
 from tests.standin import Answer, standin
 
@@ -19,9 +19,9 @@ DIGITS = examples("digits")
 LABELS = {digit.data: digit.name[0] for digit in DIGITS}
 
 
-def reply(body: Any, status: int = 200, slot: int = 0, size: int = 8, took: str = "1.0") -> Reply:
+def reply(body: Any, status: int = 200, slot: int = 0, size: int = 8, took: str = "1.0") -> HttpReply:
     headers = {"x-batch-size": str(size), "x-batch-slot": str(slot), "x-decode-ms": took, "x-inference-ms": "2.0"}
-    return Reply(status, headers, json.dumps(body).encode())
+    return HttpReply(status, headers, json.dumps(body).encode())
 
 
 def answer(body: bytes, headers: Mapping[str, str]) -> Answer:
@@ -42,7 +42,7 @@ def test_every_request_keeps_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:
         told = play(record(url, monkeypatch))
     assert told.kept
     assert [line.number for line in told.lines if line.bad] == list(BAD_AT)
-    assert [line.sent for line in told.lines if line.bad] == ["truncated", "text", "empty"]
+    assert [line.sent for line in told.lines if line.bad] == ["truncated body", "plain text", "empty body"]
     assert told.verdict.startswith("29 of 29 digits answered right, 3 of 3 bad requests refused")
     assert len(told.as_json()["requests"]) == 32
     render(told)
@@ -54,10 +54,10 @@ def test_every_request_keeps_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:
         (0, reply({"label": "1"})),  # another one's answer
         (0, reply({"error": {"code": 400, "message": "batch failed"}}, 400)),  # an innocent lost
         (BAD_AT[0], reply({"label": "3"})),  # a bad one answered
-        (BAD_AT[0], Reply(507, {}, b'{"code": 507}')),  # the worker died
+        (BAD_AT[0], HttpReply(507, {}, b'{"code": 507}')),  # the worker died
     ],
 )
-def test_what_went_wrong_is_seen(at: int, wrong: Reply) -> None:
+def test_what_went_wrong_is_seen(at: int, wrong: HttpReply) -> None:
     sent = bodies(DIGITS)
     replies = [reply({"error": {"message": "no"}}, 400) if b.bad else reply({"label": LABELS[b.data]}) for b in sent]
     assert judged(sent, replies).kept
@@ -70,7 +70,7 @@ def test_what_went_wrong_is_seen(at: int, wrong: Reply) -> None:
 def test_batches_are_told_apart() -> None:
     one = [reply({}, slot=slot, size=2) for slot in (1, 0)]
     same_times = [reply({}, slot=slot, size=2) for slot in (0, 1)]
-    other = [reply({}, slot=0, size=1, took="9.0"), Reply(503, {}, b"")]
+    other = [reply({}, slot=0, size=1, took="9.0"), HttpReply(503, {}, b"")]
     assert named_batches([*one, *same_times, *other]) == ["A of 2", "A of 2", "B of 2", "B of 2", "C of 1", ""]
 
 

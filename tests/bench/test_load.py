@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotwise.bench import load_tools
-from slotwise.bench.bodies import Body, deck, spoiled, with_records
-from slotwise.bench.load import Plan, Sample, measure, percentile, summary
-from slotwise.bench.wire import Connection, Target, run
+from slotwise.bench.bodies import RequestBody, bad_bodies, bad_http_bodies, deck, with_records
+from slotwise.bench.http_connection import Connection, Target, run
+from slotwise.bench.load import LoadPlan, RequestSample, measure, percentile, summary
 from slotwise.errors import SlotwiseError
 from tests.standin import Answer, standin
 
-GOOD = Body(b"good", "text/plain", name="good.txt")
+GOOD = RequestBody(b"good", "text/plain", name="good.txt")
 
 
 def answer(body: bytes, headers: object) -> Answer:
@@ -31,13 +31,13 @@ def answer(body: bytes, headers: object) -> Answer:
 
 def test_as_many_requests_are_counted_as_were_asked_for_whatever_the_warm_up_left() -> None:
     with standin(answer) as url:
-        got = measure(Target(url, {}), [GOOD], Plan(clients=8, requests=32, warm_up_s=0.1))
+        got = measure(Target(url, {}), [GOOD], LoadPlan(clients=8, requests=32, warm_up_s=0.1))
     assert got.requests == 32
 
 
 def test_closed_loop_counts_every_request() -> None:
     with standin(answer) as url:
-        got = measure(Target(url, {}), [GOOD], Plan(clients=4, requests=200, warm_up_s=0.0))
+        got = measure(Target(url, {}), [GOOD], LoadPlan(clients=4, requests=200, warm_up_s=0.0))
     assert got.requests == 200
     assert got.errors == {}
     assert got.req_s > 0
@@ -48,7 +48,7 @@ def test_closed_loop_counts_every_request() -> None:
 
 def test_poison_is_not_an_error_of_the_innocent() -> None:
     with standin(answer) as url:
-        got = measure(Target(url, {}), [GOOD], Plan(clients=4, requests=300, warm_up_s=0.0, poison=0.2, seed=1))
+        got = measure(Target(url, {}), [GOOD], LoadPlan(clients=4, requests=300, warm_up_s=0.0, poison=0.2, seed=1))
     assert got.lost == 0
     assert set(got.refused) == {"400"}
     assert 20 <= got.refused["400"] <= 110
@@ -57,14 +57,14 @@ def test_poison_is_not_an_error_of_the_innocent() -> None:
 def test_innocent_ones_lost_are_counted_by_status() -> None:
     turn = iter(range(10**6))
     with standin(lambda body, headers: answer(body if next(turn) % 10 else b"", headers)) as url:
-        got = measure(Target(url, {}), [GOOD], Plan(clients=1, requests=100, warm_up_s=0.0))
+        got = measure(Target(url, {}), [GOOD], LoadPlan(clients=1, requests=100, warm_up_s=0.0))
     assert got.errors == {"400": 10}
 
 
 def test_a_broken_connection_is_an_error_and_the_next_request_works() -> None:
     turn = iter(range(10**6))
     with standin(lambda body, headers: None if next(turn) == 3 else answer(body, headers)) as url:
-        got = measure(Target(url, {}), [GOOD], Plan(clients=1, requests=10, warm_up_s=0.0))
+        got = measure(Target(url, {}), [GOOD], LoadPlan(clients=1, requests=10, warm_up_s=0.0))
     assert got.errors == {"connection": 1}
     assert got.requests == 10
 
@@ -77,7 +77,7 @@ def test_open_loop_answers_or_times_out_every_request() -> None:
         return answer(body, headers)
 
     with standin(stuck) as url:
-        plan = Plan(clients=3, requests=10, rate=500.0, warm_up_s=0.0, timeout_s=0.3)
+        plan = LoadPlan(clients=3, requests=10, rate=500.0, warm_up_s=0.0, timeout_s=0.3)
         got = measure(Target(url, {}), [GOOD], plan)
         released.set()
     assert got.requests == 10
@@ -92,7 +92,7 @@ def test_open_loop_latency_counts_from_when_a_request_was_due() -> None:
         return answer(body, headers)
 
     with standin(slow) as url:
-        got = measure(Target(url, {}), [GOOD], Plan(clients=1, requests=20, rate=10_000.0, warm_up_s=0.0))
+        got = measure(Target(url, {}), [GOOD], LoadPlan(clients=1, requests=20, rate=10_000.0, warm_up_s=0.0))
     assert got.errors == {}
     assert got.max_ms > 19 * 20
 
@@ -112,7 +112,7 @@ def test_headers_and_the_token_arrive() -> None:
 
 
 def test_nobody_there_is_a_connection_error() -> None:
-    got = measure(Target("http://127.0.0.1:9/x", {}), [GOOD], Plan(clients=2, requests=4, warm_up_s=0.0))
+    got = measure(Target("http://127.0.0.1:9/x", {}), [GOOD], LoadPlan(clients=2, requests=4, warm_up_s=0.0))
     assert got.errors == {"connection": got.requests}
 
 
@@ -130,24 +130,26 @@ def test_percentile_is_the_nearest_rank(values: list[int], p: int) -> None:
 
 def test_mean_batch_is_a_mean_of_batches_not_of_requests() -> None:
     """One batch of 8 and one of 1: nine answers, mean 4.5 (a mean over the answers would say 7.2)."""
-    samples = [Sample("200", False, 1.0, 0.1, batch_size=8)] * 8 + [Sample("200", False, 1.0, 0.1, batch_size=1)]
-    assert summary(samples, Plan(warm_up_s=0.0)).mean_batch == pytest.approx(4.5)
+    samples = [RequestSample("200", False, 1.0, 0.1, batch_size=8)] * 8 + [RequestSample("200", False, 1.0, 0.1, batch_size=1)]
+    assert summary(samples, LoadPlan(warm_up_s=0.0)).mean_batch == pytest.approx(4.5)
 
 
 def test_a_busy_client_is_named() -> None:
-    assert summary([], Plan(), client_cores=0.97).client_limited
-    assert not summary([], Plan(), client_cores=0.4).client_limited
+    assert summary([], LoadPlan(), client_cores=0.97).client_limited
+    assert not summary([], LoadPlan(), client_cores=0.4).client_limited
 
 
 def test_deck_repeats_and_spoils() -> None:
-    drawn = deck([GOOD, Body(b"two")])
+    drawn = deck([GOOD, RequestBody(b"two")])
     assert [next(drawn).data for _ in range(3)] == [b"good", b"two", b"good"]
-    assert [body.data for body in spoiled(GOOD)] == [b"go", b"this is no input", b""]
-    assert all(body.bad for body in spoiled(GOOD))
+    assert [body.data for body in bad_bodies(GOOD)][:3] == [b"go", b"this is no input", b""]
+    assert all(body.bad for body in bad_bodies(GOOD))
+    assert [body for body in bad_bodies(GOOD) if body not in bad_http_bodies(GOOD)] == bad_bodies(GOOD)[-2:]
+    assert {next(deck([GOOD], poison=1.0, seed=seed)) for seed in range(50)} == set(bad_http_bodies(GOOD))
 
 
 def test_records_are_repeated_with_their_own_ids() -> None:
-    body = Body(
+    body = RequestBody(
         json.dumps({"payload": {"fromLang": "ja", "records": [{"id": "x", "text": "a"}, {"id": "y", "text": "b"}]}}).encode()
     )
     records = json.loads(with_records(body, 5).data)["payload"]["records"]
@@ -168,9 +170,9 @@ def test_other_tools_measure_the_same_loop(tool: str) -> None:
         return answer(body, headers)
 
     with standin(look) as url:
-        plan = Plan(clients=4, seconds=1.0, warm_up_s=0.0)
+        plan = LoadPlan(clients=4, seconds=1.0, warm_up_s=0.0)
         target = Target(url, {"authorization": "Bearer abc"})
-        got = load_tools.measure(tool, target, [GOOD, Body(b"bad", "image/png")], plan)
+        got = load_tools.measure(tool, target, [GOOD, RequestBody(b"bad", "image/png")], plan)
         with pytest.raises(SlotwiseError, match="poison"):
             load_tools.measure(tool, target, [GOOD], replace(plan, poison=0.1))
     assert got.req_s > 0
@@ -186,4 +188,4 @@ def test_other_tools_measure_the_same_loop(tool: str) -> None:
 def test_a_tool_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(SlotwiseError, match="wrk is not installed"):
-        load_tools.measure("wrk", Target("http://127.0.0.1:9/", {}), [GOOD], Plan())
+        load_tools.measure("wrk", Target("http://127.0.0.1:9/", {}), [GOOD], LoadPlan())

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwise.bench.roofline import Machine, Work, work_of
+from slotwise.bench.roofline import ForwardCost, Machine, forward_cost
 from slotwise.errors import SlotwiseError
 
 # Published: a card of 21.75 TFLOP/s and 608.3 GB/s, and a CNN on 28x28 float32 pictures with ten classes.
 CARD = Machine(21.75e12, 608.3e9)
-CNN = Work(operations=84.686e6 / 12, weight_bytes=2.374e6 - 12 * 3176, io_bytes=4 * (28 * 28 + 10))
+CNN = ForwardCost(operations=84.686e6 / 12, weight_bytes=2.374e6 - 12 * 3176, io_bytes=4 * (28 * 28 + 10))
 
 
 def test_the_published_hand_calculation() -> None:
@@ -26,12 +26,12 @@ def test_the_published_hand_calculation() -> None:
     assert CNN.enough(CARD) == 13
 
 
-work = st.builds(Work, st.floats(1, 1e9), st.floats(1, 1e9), st.floats(0, 1e5), st.floats(0, 1e6))
+work = st.builds(ForwardCost, st.floats(1, 1e9), st.floats(1, 1e9), st.floats(0, 1e5), st.floats(0, 1e6))
 machine = st.builds(Machine, st.floats(1e9, 1e15), st.floats(1e9, 1e13))
 
 
 @given(work, machine, st.booleans())
-def test_enough_is_the_least_batch_size_over_the_ridge(work: Work, machine: Machine, cached: bool) -> None:
+def test_enough_is_the_least_batch_size_over_the_ridge(work: ForwardCost, machine: Machine, cached: bool) -> None:
     n = work.enough(machine, cached=cached)
     if n is None:
         assert work.intensity(10**9, cached=cached) <= machine.ridge * (1 + 1e-6)
@@ -54,7 +54,7 @@ def test_work_is_counted_as_by_hand(form: str, tmp_path: Path) -> None:
         torch.onnx.export(module, (example,), tmp_path / "net.onnx", dynamo=True, verbose=False)
     else:
         torch.jit.trace(module, example).save(tmp_path / "net.onnx")
-    work = work_of(tmp_path, {"name": "net", "input": {"shape": [1, 28, 28]}, "weights": {form: "net.onnx"}})
+    work = forward_cost(tmp_path, {"name": "net", "input": {"shape": [1, 28, 28]}, "weights": {form: "net.onnx"}})
     assert work.operations == CONVOLUTION + PRODUCT
     assert work.weight_bytes == pytest.approx(4 * PARAMETERS, rel=0.01)
     assert work.io_bytes == 4 * (28 * 28 + 10)
@@ -63,6 +63,6 @@ def test_work_is_counted_as_by_hand(form: str, tmp_path: Path) -> None:
 
 def test_a_model_without_one_graph_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SlotwiseError, match=r"input\.shape"):
-        work_of(tmp_path, {"name": "translation"})
+        forward_cost(tmp_path, {"name": "translation"})
     with pytest.raises(SlotwiseError, match="neither"):
-        work_of(tmp_path, {"name": "x", "input": {"shape": [1]}})
+        forward_cost(tmp_path, {"name": "x", "input": {"shape": [1]}})

@@ -16,7 +16,7 @@ import pytest
 
 from slotwise.archive.build import build
 from slotwise.check.agree import agree
-from slotwise.check.run import Report, check
+from slotwise.check.conformance import CheckReport, check
 from slotwise.errors import SlotwiseError
 
 HANDLERS = Path(__file__).parents[1] / "fixtures" / "handlers"
@@ -36,7 +36,7 @@ def built(folder: Path, handler: str, *, examples: bool = True) -> Path:
     return build(folder, folder / "store")
 
 
-def broken(report: Report) -> dict[str, dict[str, str]]:
+def broken(report: CheckReport) -> dict[str, dict[str, str]]:
     """server -> broken promise -> why."""
     return {k: {v.promise: v.why for v in found if v.holds is False} for k, found in report.verdicts.items()}
 

@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from slotwise.client.inference import InferenceClient
-from slotwise.client.live import live_model
-from slotwise.client.management import Listed, ManagementClient
+from slotwise.client.live_model import live_model
+from slotwise.client.management import ManagementClient, RegisteredModel
 from slotwise.client.tokens import token
 from slotwise.commands.management import scale
 from slotwise.errors import SlotwiseError
@@ -34,7 +34,18 @@ def torchserve(tmp_path: Path) -> ServerRecord:
 
 
 def record(folder: Path, kind: Kind) -> ServerRecord:
-    return ServerRecord("x", kind, 1, Ports(), "cpu", {}, folder, folder, folder, "nobody")
+    return ServerRecord(
+        name="x",
+        kind=kind,
+        pid=1,
+        ports=Ports(),
+        profile="cpu",
+        overrides={},
+        model_store=folder,
+        state_dir=folder,
+        tmp_dir=folder,
+        run_id="nobody",
+    )
 
 
 def write_keys(folder: Path, key: str, minutes: float = 60) -> None:
@@ -97,7 +108,7 @@ def test_a_list_of_many_pages_is_one(torchserve: ServerRecord) -> None:
         return httpx.Response(200, json={**page, "nextPageToken": "1"} if first else page)
 
     with management(torchserve, answer) as client:
-        assert client.list() == (Listed("a", "x.mar"), Listed("b", "x.mar"))
+        assert client.list() == (RegisteredModel("a", "x.mar"), RegisteredModel("b", "x.mar"))
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from slotwise.archive.build import ArchiveInfo
-from slotwise.client.live import LiveModel, Worker
-from slotwise.client.management import Listed
+from slotwise.client.live_model import LiveModel, LiveWorker
+from slotwise.client.management import RegisteredModel
 from slotwise.deploy import apply, drift
-from slotwise.deploy.drift import Declared, Difference, Registered, State
+from slotwise.deploy.drift import DeployedModel, DesiredState, Difference, ObservedState
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import load_profile
@@ -29,7 +29,7 @@ LIVE = LiveModel(
     max_batch_delay=PROFILE.max_batch_delay_ms,
     min_workers=1,
     max_workers=1,
-    workers=(Worker("9000", 7, "READY", 0, False, {}),),
+    workers=(LiveWorker("9000", 7, "READY", 0, False, {}),),
     profile="cpu",
     engine="openvino",
     precision="bf16",
@@ -41,22 +41,33 @@ LIVE = LiveModel(
 
 def record(**overrides: str) -> ServerRecord:
     here = Path("/nowhere")
-    return ServerRecord("default", "torchserve", 1, Ports(), "cpu", dict(overrides), here, here, here, "run")
+    return ServerRecord(
+        name="default",
+        kind="torchserve",
+        pid=1,
+        ports=Ports(),
+        profile="cpu",
+        overrides=dict(overrides),
+        model_store=here,
+        state_dir=here,
+        tmp_dir=here,
+        run_id="run",
+    )
 
 
-def state(live: LiveModel = LIVE, **overrides: str) -> State:
+def state(live: LiveModel = LIVE, **overrides: str) -> ObservedState:
     """A server that was started with the cpu profile and these overrides."""
     manifest = {"model": {"modelName": live.name, "modelVersion": live.version}}
     info = ArchiveInfo(Path(live.archive), 1, "", manifest, {"profiles": WISHES})
     told = load_profile("cpu", overrides, {}, cores=0)
-    return State(record(**overrides), told, (Registered(live, info),))
+    return ObservedState(record(**overrides), told, (DeployedModel(live, info),))
 
 
-def declared(name: str = "cpu", **overrides: str) -> Declared:
-    return Declared(load_profile(name, overrides, {}, cores=0), overrides, "torchserve")
+def declared(name: str = "cpu", **overrides: str) -> DesiredState:
+    return DesiredState(load_profile(name, overrides, {}, cores=0), overrides, "torchserve")
 
 
-def shown(state: State, declared: Declared) -> list[str]:
+def shown(state: ObservedState, declared: DesiredState) -> list[str]:
     return [f"{one} ({one.needs})" for one in drift.differences(state, declared)]
 
 
@@ -94,7 +105,7 @@ def test_another_profile_with_the_models_own_wishes() -> None:
 def test_a_cpu_where_cuda_was_wanted_is_a_note_and_no_difference() -> None:
     told = replace(state(), told=load_profile("ei", environ={}, cores=0))
     live = replace(LIVE, max_batch_delay=10, workers=LIVE.workers * 2)
-    told = replace(told, models=(Registered(live, told.models[0].info),))
+    told = replace(told, models=(DeployedModel(live, told.models[0].info),))
     assert shown(told, declared("ei")) == []
     assert drift.notes(told, 4) == ["digits: its workers run on cpu, cuda is not to be had here"]
 
@@ -119,7 +130,7 @@ def test_an_archive_of_another_version_than_the_live_one_is_refused(
 ) -> None:
     live = tuple(replace(LIVE, version=version) for version in versions)
     client = SimpleNamespace(
-        list=lambda: [Listed("digits", "digits.mar")], describe=lambda name: live[0], describe_all=lambda name: live
+        list=lambda: [RegisteredModel("digits", "digits.mar")], describe=lambda name: live[0], describe_all=lambda name: live
     )
     built = replace(state().models[0].info, manifest={"model": {"modelName": "digits", "modelVersion": "2.0"}})
     monkeypatch.setattr(drift, "ManagementClient", lambda record: nullcontext(client))
@@ -142,7 +153,7 @@ class Servers:
     def stop(self, record: ServerRecord) -> None:
         self.said.append("stop")
 
-    def start_ready(self, name: str, declared: Declared, ports: Ports, *rest: object) -> ServerRecord:
+    def start_ready(self, name: str, declared: DesiredState, ports: Ports, *rest: object) -> ServerRecord:
         self.said.append(f"start {declared.profile.name} at {ports.inference}")
         if declared.profile.name in self.broken:
             raise SlotwiseError(f"{declared.profile.name} is broken", "look")

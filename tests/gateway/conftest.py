@@ -15,7 +15,7 @@ from slotwise.client.management import ManagementClient
 from slotwise.client.tokens import auth_headers
 from slotwise.gateway.app import build_app
 from slotwise.gateway.backend import Backend
-from slotwise.gateway.gateway import Gateway, Options
+from slotwise.gateway.gateway import Gateway, GatewayOptions
 from slotwise.server.lifecycle import ServerRecord
 
 from .standin import StandIn
@@ -54,7 +54,9 @@ async def make_front(tmp_path: Path, anyio_backend: str) -> AsyncIterator[MakeFr
                 with ManagementClient(live) as client:
                     return [client.describe(listed.name) for listed in client.list()]
 
-            gateway = Gateway(Backend(lambda: front.record, models, auth_headers, lambda _: max_body_bytes), Options(**options))
+            gateway = Gateway(
+                Backend(lambda: front.record, models, auth_headers, lambda _: max_body_bytes), GatewayOptions(**options)
+            )
             stack.push_async_callback(gateway.close)
             transport = httpx.ASGITransport(build_app(gateway), raise_app_exceptions=False)
             client = await stack.enter_async_context(httpx.AsyncClient(transport=transport, base_url="http://gateway"))

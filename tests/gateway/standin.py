@@ -80,7 +80,18 @@ class StandIn:
         ports = Ports(self.port, self.port, self.port)
         self._key_file = folder / "key_file.json"
         self.write_keys()
-        return ServerRecord("default", "torchserve", self.port, ports, "cpu", {}, folder, folder, folder, f"run-{self.name}")
+        return ServerRecord(
+            name="default",
+            kind="torchserve",
+            pid=self.port,
+            ports=ports,
+            profile="cpu",
+            overrides={},
+            model_store=folder,
+            state_dir=folder,
+            tmp_dir=folder,
+            run_id=f"run-{self.name}",
+        )
 
     def write_keys(self, ends: str = "9999-01-01T00:00:00+00:00") -> None:
         """The file of tokens; the one for inference ends then."""

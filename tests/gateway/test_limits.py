@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from slotwise.gateway.limits import ClientGone, Held, Limit
+from slotwise.gateway.limits import ClientGone, ConcurrencyLimit, MemoryBudget
 from slotwise.gateway.replies import Refused
 
 pytestmark = pytest.mark.anyio
@@ -30,7 +30,7 @@ async def settle() -> None:
 
 
 async def test_places_are_handed_on_in_order_of_arrival() -> None:
-    limit, order = Limit(1, 3), []
+    limit, order = ConcurrencyLimit(1, 3), []
 
     async def one(number: int) -> None:
         await limit.enter(5, stays)
@@ -44,7 +44,7 @@ async def test_places_are_handed_on_in_order_of_arrival() -> None:
 
 
 async def test_who_waits_too_long_gets_a_504_and_who_hangs_up_leaves() -> None:
-    limit = Limit(1, 3)
+    limit = ConcurrencyLimit(1, 3)
     await limit.enter(1, stays)
     with pytest.raises(Refused) as refused:
         await limit.enter(0.01, stays)
@@ -55,7 +55,7 @@ async def test_who_waits_too_long_gets_a_504_and_who_hangs_up_leaves() -> None:
 
 
 async def test_a_full_queue_refuses_and_growing_lets_in() -> None:
-    limit = Limit(1, 1)
+    limit = ConcurrencyLimit(1, 1)
     await limit.enter(1, stays)
     waiting = asyncio.create_task(limit.enter(5, stays))
     await settle()
@@ -69,7 +69,7 @@ async def test_a_full_queue_refuses_and_growing_lets_in() -> None:
 
 async def test_no_place_is_lost_whatever_is_cancelled() -> None:
     chance = random.Random(7)
-    limit = Limit(3, 50)
+    limit = ConcurrencyLimit(3, 50)
 
     async def one() -> None:
         await limit.enter(chance.choice([0.0, 0.002, 5]), chance.choice([stays, stays, leaves]))
@@ -89,7 +89,7 @@ async def test_no_place_is_lost_whatever_is_cancelled() -> None:
 
 
 async def test_the_memory_budget_is_exact() -> None:
-    held = Held(10)
+    held = MemoryBudget(10)
     held.take(10)
     with pytest.raises(Refused):
         held.take(1)

@@ -19,8 +19,8 @@ import pytest
 import uvicorn
 
 from slotwise.errors import SlotwiseError
-from slotwise.gateway import process, run
-from slotwise.gateway.gateway import Options
+from slotwise.gateway import process, serve
+from slotwise.gateway.gateway import GatewayOptions
 from slotwise.gateway.process import GatewayRecord
 
 from .standin import StandIn
@@ -99,7 +99,7 @@ async def test_sigterm_finishes_what_is_in_flight(server: StandIn) -> None:
 async def test_the_end_waits_as_long_as_a_request_may_take(server: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     configs: list[uvicorn.Config] = []
     monkeypatch.setattr(uvicorn.Server, "run", lambda self, sockets: (configs.append(self.config), sockets[0].close()))
-    run.serve("default", run.Listen(port=0, translation_port=-1), Options(timeout_s=90.5), print)
+    serve.serve("default", serve.ListenAddress(port=0, translation_port=-1), GatewayOptions(timeout_s=90.5), print)
     assert configs[0].timeout_graceful_shutdown == 92
     record = await start(*OPTIONS, "--timeout-s", "90.5")
     assert record.drain_s == 92.3

@@ -18,6 +18,7 @@ from slotwise.errors import SlotwiseError
 from slotwise.gateway import swap
 from slotwise.server import lifecycle
 from slotwise.server.lifecycle import Ports, ServerRecord, all_running, running
+from slotwise.server.processes import start_time
 
 Status = Callable[[], dict[str, Any]]
 Start = Callable[[str, Ports], ServerRecord]
@@ -45,7 +46,19 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     def start(name: str, ports: Ports) -> ServerRecord:
         run_id, folder = f"run-{len(started)}", project.state_dir(name)
         started.append(subprocess.Popen(["sleep", "60"], env={**os.environ, "SLOTWISE_RUN": run_id}))
-        record = ServerRecord(name, "torchserve", started[-1].pid, ports, "cpu", {}, folder, folder, folder / "tmp", run_id)
+        record = ServerRecord(
+            name=name,
+            kind="torchserve",
+            pid=started[-1].pid,
+            started=start_time(started[-1].pid),
+            ports=ports,
+            profile="cpu",
+            overrides={},
+            model_store=folder,
+            state_dir=folder,
+            tmp_dir=folder / "tmp",
+            run_id=run_id,
+        )
         record.save()
         return record
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from slotwise.gateway.metrics import Metrics
+from slotwise.gateway.metrics import GatewayMetrics
 from tests.k8s import manifests
 from tests.worker.test_hosts import serving_entry
 from tests.worker.toy import POISON, RawContext
@@ -83,7 +83,7 @@ def test_every_metric_is_somebodys() -> None:
 
 def _gateway_metrics() -> set[str]:
     ends = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"], "gauge": [""]}
-    return {family.name + end for family in Metrics().registry.collect() for end in ends[family.type]}
+    return {family.name + end for family in GatewayMetrics().registry.collect() for end in ends[family.type]}
 
 
 def _metric_names(expression: str) -> list[str]:

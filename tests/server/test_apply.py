@@ -11,7 +11,7 @@ from slotwise.archive.build import inspect
 from slotwise.client.inference import InferenceClient
 from slotwise.client.management import ManagementClient
 from slotwise.deploy import apply, deploy, drift
-from slotwise.deploy.drift import Declared, State
+from slotwise.deploy.drift import DesiredState, ObservedState
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import load_profile
@@ -52,9 +52,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory, store: Path) -> Iterator[Pa
             stop(need(NAME))
 
 
-def brought_to(kind: Kind = "torchserve", **overrides: str) -> tuple[list[str], State]:
+def brought_to(kind: Kind = "torchserve", **overrides: str) -> tuple[list[str], ObservedState]:
     """Apply the profile `mine`: what differed, and the state afterwards, which has to be as declared."""
-    before, declared = drift.read(need(NAME)), Declared.load("mine", overrides, kind)
+    before, declared = drift.read(need(NAME)), DesiredState.load("mine", overrides, kind)
     found = drift.differences(before, declared)
     if found:
         apply.carry_out(before, declared, found, lambda message: None)
@@ -63,7 +63,7 @@ def brought_to(kind: Kind = "torchserve", **overrides: str) -> tuple[list[str], 
     return [f"{one.key} {one.live} -> {one.declared}" for one in found], after
 
 
-def pids(state: State) -> set[int]:
+def pids(state: ObservedState) -> set[int]:
     return {worker.pid for worker in state.models[0].live.workers}
 
 

@@ -19,7 +19,7 @@ from slotwise.zoo.trained import FACTS, KEPT, WEIGHTS
 from tests.server.conftest import Live, build_handler, started
 from tests.server.foreground import START, struck
 from tests.server.test_tune import state
-from tests.zoo.test_train import draw
+from tests.zoo.test_training import draw
 
 STOPPED = (130, "stopped")
 MAKE = """

@@ -6,7 +6,9 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,10 +19,10 @@ from slotwise.profiles.profile import load_profile
 from slotwise.profiles.server_logs import log4j2
 from slotwise.server import java
 from slotwise.server.failures import WorkerLog
-from slotwise.server.launch import own_tmp_dir
 from slotwise.server.lifecycle import stop
-from slotwise.server.processes import MARK, carries, end, processes_of
-from slotwise.server.record import ServerRecord, running
+from slotwise.server.processes import MARK, carries, end, processes_of, start_time
+from slotwise.server.record import ProcessRecord, ServerRecord, running
+from slotwise.server.start_module import own_tmp_dir
 
 
 def test_java_home_prefers_what_was_asked_for_then_the_installed_one_then_the_path(
@@ -71,16 +73,40 @@ def test_only_processes_that_carry_the_mark_are_of_a_server_and_all_of_them_end(
     assert not carries(first.pid, one)
 
 
+def test_a_process_is_alive_while_it_runs_and_no_other_has_its_pid() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        record = ProcessRecord(name="one", pid=process.pid, started=start_time(process.pid))
+        assert record.alive()
+        assert not replace(record, started=None).alive()
+        assert not replace(record, started=(record.started or 0) - 1).alive()  # an earlier process of the same pid
+        process.kill()
+        while record.alive():
+            time.sleep(0.01)
+        assert start_time(process.pid) is None  # nobody has waited for it yet: it is a zombie
+    assert not record.alive()
+
+
 def test_a_record_survives_being_stored_and_a_broken_one_counts_as_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path))
     folder = tmp_path / "one"
     folder.mkdir()
-    record = ServerRecord("one", "mms", 7, Ports(), "cpu", {"batch_size": "8"}, tmp_path, folder, folder / "tmp", "abc")
+    record = ServerRecord(
+        name="one",
+        kind="mms",
+        pid=7,
+        ports=Ports(),
+        profile="cpu",
+        overrides={"batch_size": "8"},
+        model_store=tmp_path,
+        state_dir=folder,
+        tmp_dir=folder / "tmp",
+        run_id="abc",
+    )
     record.save()
     assert ServerRecord.load(folder) == record
-    assert running("one") is None  # nobody carries its mark
+    assert running("one") is None  # it has no start time
     for broken in ("", "[]", "{}", json.dumps({"name": "one"})):
         (folder / "server.json").write_text(broken)
         assert ServerRecord.load(folder) is None
@@ -92,8 +118,30 @@ def test_stopping_a_server_that_was_swapped_in_leaves_no_record(tmp_path: Path, 
     old, new = tmp_path / "one", tmp_path / "one-b"
     for folder in (old, new):
         folder.mkdir()
-    gone = ServerRecord("one", "mms", 7, Ports(), "cpu", {}, tmp_path, old, old / "tmp", "of-the-old")
-    adopted = ServerRecord("one", "mms", 8, Ports(), "cpu", {}, tmp_path, new, new / "tmp", "of-the-new")
+    gone = ServerRecord(
+        name="one",
+        kind="mms",
+        pid=7,
+        ports=Ports(),
+        profile="cpu",
+        overrides={},
+        model_store=tmp_path,
+        state_dir=old,
+        tmp_dir=old / "tmp",
+        run_id="of-the-old",
+    )
+    adopted = ServerRecord(
+        name="one",
+        kind="mms",
+        pid=8,
+        ports=Ports(),
+        profile="cpu",
+        overrides={},
+        model_store=tmp_path,
+        state_dir=new,
+        tmp_dir=new / "tmp",
+        run_id="of-the-new",
+    )
     adopted.save(old)
     stop(gone)
     assert ServerRecord.load(old) == adopted
@@ -120,7 +168,18 @@ def test_a_dying_workers_last_words_are_its_models_own(tmp_path: Path, kind: str
     log = tmp_path / "logs" / "model_log.log"
     log.parent.mkdir()
     log.write_text("2026 [INFO ] W-9000-digits_1.0-stdout MODEL_LOG - ValueError: long ago\n")
-    record = ServerRecord("x", "mms", 1, Ports(), "cpu", {}, tmp_path, tmp_path, tmp_path, "x")
+    record = ServerRecord(
+        name="x",
+        kind="mms",
+        pid=1,
+        ports=Ports(),
+        profile="cpu",
+        overrides={},
+        model_store=tmp_path,
+        state_dir=tmp_path,
+        tmp_dir=tmp_path,
+        run_id="x",
+    )
     words = WorkerLog(record)
     with log.open("a") as file:
         for line in ("Backend worker process died.", "ValueError: bad weights"):

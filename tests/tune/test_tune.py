@@ -16,44 +16,44 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from slotwise.bench.load import Measured, Plan
-from slotwise.bench.offline import Line, environment, fit
+from slotwise.bench.load import LoadPlan, LoadResult
+from slotwise.bench.offline import LinearTime, environment, fit
 from slotwise.cli import build_app
-from slotwise.client.management import Listed
+from slotwise.client.management import RegisteredModel
 from slotwise.commands.server import pairs
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import load_profile
 from slotwise.project import profile_file
 from slotwise.server.record import ServerRecord
-from slotwise.tune import guard
+from slotwise.tune import cleanup
 from slotwise.tune.finals import Finalist, decide, play
-from slotwise.tune.live import LiveBench
+from slotwise.tune.live_bench import LiveBench
 from slotwise.tune.search import Goal, Search, hopeless
-from slotwise.tune.simulate import Service, simulate
-from slotwise.tune.space import Setting, Space
+from slotwise.tune.simulate import ServiceTimes, simulate
+from slotwise.tune.space import SearchSpace, TrialSetting
 
-SPACE = Space((1, 2, 4, 8, 16, 32), (1, 2, 5, 10, 20, 50), ((1, 1), (1, 2), (2, 1), (4, 1)))
-DEFAULT, PROFILE = Setting(1, 100, 1, 1), Setting(8, 5, 1, 2)
+SPACE = SearchSpace((1, 2, 4, 8, 16, 32), (1, 2, 5, 10, 20, 50), ((1, 1), (1, 2), (2, 1), (4, 1)))
+DEFAULT, PROFILE = TrialSetting(1, 100, 1, 1), TrialSetting(8, 5, 1, 2)
 
 
 class Simulated:
     """A bench on arithmetic; counts what it was asked."""
 
-    def __init__(self, service: Service, broken: Sequence[Setting] = ()) -> None:
-        self.service, self.broken, self.asked, self.held = service, broken, 0, list[Setting]()
+    def __init__(self, service: ServiceTimes, broken: Sequence[TrialSetting] = ()) -> None:
+        self.service, self.broken, self.asked, self.held = service, broken, 0, list[TrialSetting]()
 
-    def measure(self, setting: Setting, clients: int, seconds: float) -> Measured:
+    def measure(self, setting: TrialSetting, clients: int, seconds: float) -> LoadResult:
         self.asked += 1
         if setting in self.broken:
             raise SlotwiseError("does not fit into memory")
         return simulate(self.service, setting, clients, 300, seed=self.asked)
 
-    def hold(self, settings: Sequence[Setting]) -> None:
+    def hold(self, settings: Sequence[TrialSetting]) -> None:
         self.held = list(settings)
 
 
-def drawn(case: int) -> tuple[Service, Service, Goal, float]:
+def drawn(case: int) -> tuple[ServiceTimes, ServiceTimes, Goal, float]:
     """A server, what the tuner knows of it (neither the server's overhead nor how well threads scale), a target, and the most
     answers a second that any setting in the whole grid gives within it.
     """
@@ -62,9 +62,9 @@ def drawn(case: int) -> tuple[Service, Service, Goal, float]:
     def between(low: float, high: float) -> float:
         return float(low * (high / low) ** draw.random())
 
-    line = Line(between(0.02, 20), between(0.2, 20))
-    truth = Service(line, 2, draw.uniform(0.3, 0.95), draw.uniform(0, 2), draw.uniform(0.1, 1))
-    known = Service(Line(line.a_ms * draw.uniform(0.8, 1.2), line.b_ms * draw.uniform(0.8, 1.2)), 2)
+    line = LinearTime(between(0.02, 20), between(0.2, 20))
+    truth = ServiceTimes(line, 2, draw.uniform(0.3, 0.95), draw.uniform(0, 2), draw.uniform(0.1, 1))
+    known = ServiceTimes(LinearTime(line.a_ms * draw.uniform(0.8, 1.2), line.b_ms * draw.uniform(0.8, 1.2)), 2)
     clients = draw.choice((8, 32, 64))
     grid = [simulate(truth, setting, clients, 300) for setting in SPACE]
     goal = Goal(min(measured.p99_ms for measured in grid) * draw.uniform(1.2, 4), clients)
@@ -91,8 +91,8 @@ def test_without_a_line_it_still_searches() -> None:
 
 def test_few_clients_of_a_small_model_want_batch_1_and_more_workers() -> None:
     """Where a batch cannot fill, waiting for one costs more than it saves."""
-    service = Service(Line(0.9, 0.05), 4, parallel=0.3, request_ms=0.1)
-    space = Space((1, 2, 4, 8, 16), (1, 2, 5, 10), ((1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1)))
+    service = ServiceTimes(LinearTime(0.9, 0.05), 4, parallel=0.3, request_ms=0.1)
+    space = SearchSpace((1, 2, 4, 8, 16), (1, 2, 5, 10), ((1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (4, 1)))
     search = Search(Simulated(service), space, Goal(50, clients=4), max_trials=30)
     search.run([DEFAULT], service)
     assert (search.best()[0].setting.batch_size, search.best()[0].setting.workers) == (1, 4)
@@ -118,8 +118,8 @@ def test_a_target_out_of_reach_names_the_closest() -> None:
     assert closest.measured.p99_ms == min(t.measured.p99_ms for t in search.trials)  # type: ignore[union-attr]
 
 
-def measured(req_s: float, p99_ms: float = 10.0, lost: int = 0) -> Measured:
-    return Measured(8, None, 1.0, 100, req_s, 1, 2, 3, p99_ms, p99_ms, 4, 1, 1, {"503": lost} if lost else {})
+def measured(req_s: float, p99_ms: float = 10.0, lost: int = 0) -> LoadResult:
+    return LoadResult(8, None, 1.0, 100, req_s, 1, 2, 3, p99_ms, p99_ms, 4, 1, 1, {"503": lost} if lost else {})
 
 
 def test_a_trial_that_cannot_win_is_pruned() -> None:
@@ -130,10 +130,10 @@ def test_a_trial_that_cannot_win_is_pruned() -> None:
     assert not hopeless(measured(75, p99_ms=60), best, goal)
 
 
-SIMPLE, LARGE = Setting(8, 5, 1), Setting(32, 5, 2)
+SIMPLE, LARGE = TrialSetting(8, 5, 1), TrialSetting(32, 5, 2)
 
 
-def finalist(setting: Setting, *req_s: float, p99_ms: float = 10.0) -> Finalist:
+def finalist(setting: TrialSetting, *req_s: float, p99_ms: float = 10.0) -> Finalist:
     return Finalist(setting, tuple(measured(value, p99_ms) for value in req_s))
 
 
@@ -163,7 +163,7 @@ def test_a_finalist_that_misses_the_target_cannot_win() -> None:
 
 
 def test_the_final_is_interleaved() -> None:
-    bench, order = Simulated(Service(Line(1, 5), 2)), list[Setting]()
+    bench, order = Simulated(ServiceTimes(LinearTime(1, 5), 2)), list[TrialSetting]()
     told = play(
         bench,
         [SIMPLE, LARGE, DEFAULT],
@@ -180,10 +180,10 @@ def test_the_final_is_interleaved() -> None:
 
 def test_the_simulated_server_gives_the_shape_of_the_published_study() -> None:
     """ResNet-152 on 8 workers: throughput over clients by batch size, and over delay with 10 clients."""
-    service = Service(Line(20, 20), cores=8, request_ms=0.3)
+    service = ServiceTimes(LinearTime(20, 20), cores=8, request_ms=0.3)
 
     def req_s(batch_size: int, clients: int, delay: int = 50) -> float:
-        return simulate(service, Setting(batch_size, delay, 8), clients, requests=max(600, 4 * clients)).req_s
+        return simulate(service, TrialSetting(batch_size, delay, 8), clients, requests=max(600, 4 * clients)).req_s
 
     assert req_s(1, 10) > req_s(8, 10) > req_s(16, 10)
     for clients in (100, 500, 1000):
@@ -202,13 +202,13 @@ def test_the_fitted_line_is_not_bent_by_one_disturbed_point(a: float, b: float, 
 
 @given(st.integers(1, 64), st.integers(1, 200))
 def test_a_space_keeps_the_thread_budget_and_never_repeats_itself(cores: int, clients: int) -> None:
-    space = Space.of_machine(cores, clients)
+    space = SearchSpace.of_machine(cores, clients)
     settings = list(space)
     assert len(set(settings)) == len(settings)
     assert all(s.workers * s.threads <= cores or s.threads == 1 for s in settings)
     assert all(isinstance(s.max_batch_delay, int) and s.max_batch_delay >= 1 for s in settings)
-    assert {s.threads for s in Space.of_machine(cores, clients, threads=1)} == {1}
-    assert max(s.threads for s in Space.of_machine(cores, clients, shared_by=2)) <= max(1, cores // 2)
+    assert {s.threads for s in SearchSpace.of_machine(cores, clients, threads=1)} == {1}
+    assert max(s.threads for s in SearchSpace.of_machine(cores, clients, shared_by=2)) <= max(1, cores // 2)
     for neighbour in space.neighbours(settings[-1]):
         assert neighbour in settings
 
@@ -219,18 +219,18 @@ def test_another_tool_meets_an_empty_queue_and_slow_models_are_measured_by_our_c
 ) -> None:
     called: list[str] = []
 
-    def ours(target: object, bodies: object, plan: Plan) -> Measured:
+    def ours(target: object, bodies: object, plan: LoadPlan) -> LoadResult:
         called.append("slotwise" if plan.warm_up_s else "warm-up")
-        return simulate(Service(Line(1, 1), 1), SIMPLE, 8, 50)
+        return simulate(ServiceTimes(LinearTime(1, 1), 1), SIMPLE, 8, 50)
 
-    def theirs(tool: str, target: object, bodies: object, plan: Plan) -> Measured:
+    def theirs(tool: str, target: object, bodies: object, plan: LoadPlan) -> LoadResult:
         assert plan.warm_up_s == 0
         called.append(tool)
-        return replace(simulate(Service(Line(1, 1), 1), SIMPLE, 8, 50), requests=answers)
+        return replace(simulate(ServiceTimes(LinearTime(1, 1), 1), SIMPLE, 8, 50), requests=answers)
 
     monkeypatch.setattr("slotwise.bench.load.measure", ours)
     monkeypatch.setattr("slotwise.bench.load_tools.measure", theirs)
-    monkeypatch.setattr("slotwise.tune.live.auth_headers", lambda record: {})
+    monkeypatch.setattr("slotwise.tune.live_bench.auth_headers", lambda record: {})
     bench = LiveBench.__new__(LiveBench)
     bench.record, bench.bodies = SimpleNamespace(inference_url="http://127.0.0.1:1"), []  # type: ignore[assignment]
     bench.serving, bench.tool, bench.patience_s = {SIMPLE: "tune-x"}, "wrk", 30.0
@@ -239,7 +239,7 @@ def test_another_tool_meets_an_empty_queue_and_slow_models_are_measured_by_our_c
 
 
 def test_the_guard_asks_again_until_the_trial_models_stay_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "PAUSE_S", 0.0)
+    monkeypatch.setattr(cleanup, "PAUSE_S", 0.0)
 
     class Server:
         """Refuses the first time; a registration that was under way comes up once more afterwards."""
@@ -247,8 +247,8 @@ def test_the_guard_asks_again_until_the_trial_models_stay_away(monkeypatch: pyte
         record = SimpleNamespace(alive=lambda: True)
         there, refusals, late = ["digits", "tune-digits-1"], 1, 1
 
-        def list(self) -> list[Listed]:
-            names = [Listed(name, f"{name}.mar") for name in self.there]
+        def list(self) -> list[RegisteredModel]:
+            names = [RegisteredModel(name, f"{name}.mar") for name in self.there]
             if "tune-digits-1" not in self.there and self.late:
                 self.late -= 1
                 self.there.append("tune-digits-1")
@@ -261,7 +261,7 @@ def test_the_guard_asks_again_until_the_trial_models_stay_away(monkeypatch: pyte
             self.there.remove(model)
 
     server = Server()
-    guard.clear(server, {"tune-digits-1"})  # type: ignore[arg-type]
+    cleanup.clear(server, {"tune-digits-1"})  # type: ignore[arg-type]
     assert server.there == ["digits"]
 
 
@@ -277,7 +277,18 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServerRecord:
     here, lives = tmp_path / "default", tmp_path / "default-b"
     here.mkdir()
     lives.mkdir()
-    record = ServerRecord("default", "mms", 0, Ports(), "cpu", {}, tmp_path, lives, tmp_path, "run")
+    record = ServerRecord(
+        name="default",
+        kind="mms",
+        pid=0,
+        ports=Ports(),
+        profile="cpu",
+        overrides={},
+        model_store=tmp_path,
+        state_dir=lives,
+        tmp_dir=tmp_path,
+        run_id="run",
+    )
     (lives / "profile.json").write_text(load_profile("cpu", environ={}).model_dump_json(), "utf-8")
     record.save(here)
     return record
@@ -287,7 +298,7 @@ def test_the_guard_lives_also_after_a_profile_swap(tmp_path: Path, monkeypatch: 
     archive = tmp_path / "tune-digits-1.mar"
     archive.touch()
     with LiveBench(started(tmp_path, monkeypatch), SimpleNamespace(name="digits"), []) as bench:  # type: ignore[arg-type]
-        bench.guard.registers("tune-digits-1", archive)
+        bench.cleanup.registers("tune-digits-1", archive)
     assert not archive.exists()
 
 

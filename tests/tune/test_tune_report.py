@@ -12,16 +12,16 @@ import pytest
 
 from slotwise import project
 from slotwise.archive.build import inspect
-from slotwise.bench.load import Measured
-from slotwise.bench.offline import Line, Timed
+from slotwise.bench.load import LoadResult
+from slotwise.bench.offline import BatchTiming, LinearTime
 from slotwise.profiles.profile import load_profile
 from slotwise.tune import page, study
-from slotwise.tune.apply import apply
 from slotwise.tune.finals import play
-from slotwise.tune.run import Order, Outcome
+from slotwise.tune.profile_edit import write_setting
 from slotwise.tune.search import Goal, Search
-from slotwise.tune.simulate import Service, simulate
-from slotwise.tune.space import Setting, Space
+from slotwise.tune.simulate import ServiceTimes, simulate
+from slotwise.tune.space import SearchSpace, TrialSetting
+from slotwise.tune.tuning import TuneRequest, TuneResult
 from slotwise.tune.variant import write_variant
 from tests.tune.test_tune import DEFAULT, PROFILE, Simulated
 
@@ -30,21 +30,21 @@ pytest.importorskip("tomlkit")
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def outcome(slo_p99_ms: float) -> Outcome:
+def outcome(slo_p99_ms: float) -> TuneResult:
     """A tuning on a simulated server."""
-    service, goal = Service(Line(1, 4), 2), Goal(slo_p99_ms, 16)
+    service, goal = ServiceTimes(LinearTime(1, 4), 2), Goal(slo_p99_ms, 16)
     bench = Simulated(service)
-    search = Search(bench, Space((1, 4, 8), (1, 5), ((1, 1), (2, 1))), goal, max_trials=6)
-    found = Outcome(
-        Order("<model>", goal), DEFAULT, PROFILE, service=service, machine={"processor": "a & b", "versions": {"x": "1"}}
+    search = Search(bench, SearchSpace((1, 4, 8), (1, 5), ((1, 1), (2, 1))), goal, max_trials=6)
+    found = TuneResult(
+        TuneRequest("<model>", goal), DEFAULT, PROFILE, service=service, machine={"processor": "a & b", "versions": {"x": "1"}}
     )
-    found.timed = [Timed(n, 5, n + 4.0, 1, n + 2.0, 1) for n in (1, 4, 16)]
+    found.timed = [BatchTiming(n, 5, n + 4.0, 1, n + 2.0, 1) for n in (1, 4, 16)]
     found.trials = search.run([DEFAULT, PROFILE], service)
     found.closest = search.closest()
     best = [trial.setting for trial in search.best(3)]
     if best:
         found.decision = play(bench, [*best, DEFAULT], goal, seconds=1)
-        loads: list[Measured] = [simulate(service, best[0], clients) for clients in (1, 8)]
+        loads: list[LoadResult] = [simulate(service, best[0], clients) for clients in (1, 8)]
         found.by_clients = [(best[0].batch_size, load) for load in loads]
         found.by_delay = [(5, loads[0]), (10, loads[1])]
     return found
@@ -87,7 +87,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_apply_writes_the_profile_keeps_its_comments_and_renders(here: Path) -> None:
     before = (here / "profiles" / "cpu.toml").read_text("utf-8")
-    changed = apply(Setting(64, 3, 2, 1), "mnist", "cpu", cores=2)
+    changed = write_setting(TrialSetting(64, 3, 2, 1), "mnist", "cpu", cores=2)
     profile = load_profile("cpu", environ={}, cores=0)
     assert (profile.batch_size, profile.max_batch_delay_ms, profile.initial_workers, profile.threads) == (64, 3, 2, 0)
     after = (here / "profiles" / "cpu.toml").read_text("utf-8")
@@ -98,7 +98,7 @@ def test_apply_writes_the_profile_keeps_its_comments_and_renders(here: Path) -> 
 
 
 def test_apply_writes_where_the_model_itself_says_otherwise(here: Path) -> None:
-    apply(Setting(32, 3, 1, 1, "onnxruntime", "fp32"), "wishful", "cpu", cores=4)
+    write_setting(TrialSetting(32, 3, 1, 1, "onnxruntime", "fp32"), "wishful", "cpu", cores=4)
     text = (here / "models" / "wishful" / "model.toml").read_text("utf-8")
     assert tomllib.loads(text)["profiles"]["cpu"] == {"batch_size": 32}
     assert "# small" in text
@@ -110,7 +110,7 @@ def test_apply_writes_where_the_model_itself_says_otherwise(here: Path) -> None:
 def test_apply_copies_a_profile_that_is_not_in_this_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = project.profile_file("cpu").read_text("utf-8")
     monkeypatch.chdir(tmp_path)
-    apply(Setting(2, 1, 1, 1), "mnist", "cpu", cores=1)
+    write_setting(TrialSetting(2, 1, 1, 1), "mnist", "cpu", cores=1)
     assert tomllib.loads((tmp_path / "profiles" / "cpu.toml").read_text("utf-8"))["registration"]["batch_size"] == 2
     assert (ROOT / "profiles" / "cpu.toml").read_text("utf-8") == given
 

@@ -14,13 +14,13 @@ from typing import Any
 
 from slotwise.archive.build import extract, inspect
 from slotwise.worker import Headers, Request
-from slotwise.worker.hosts.local import Local
+from slotwise.worker.hosts.local import LocalWorker
 
 
 class Served:
     """A handler that has been initialised, and what it needs to be asked."""
 
-    def __init__(self, local: Local, model_dir: Path) -> None:
+    def __init__(self, local: LocalWorker, model_dir: Path) -> None:
         self.local, self.handler, self.model_dir = local, local.handler, model_dir
 
     @classmethod
@@ -37,7 +37,7 @@ class Served:
         before = dict(os.environ)
         os.environ |= {"SLOTWISE_PROFILE": profile, "SLOTWISE_OVERRIDES": json.dumps(dict(overrides))}
         try:
-            local = Local(module.handle.__self__.handler, folder, batch_size)
+            local = LocalWorker(module.handle.__self__.handler, folder, batch_size)
         finally:
             os.environ.clear()
             os.environ.update(before)

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwise.worker.hosts import codec_check, exchange, mms_frames
+from slotwise.worker.hosts import codec_check, fast_codec, mms_frames
 from slotwise.worker.hosts.codec_check import SWITCH, VERSIONS, text
 
 PLACES = [  # what the codecs replace
@@ -45,7 +45,7 @@ def codec(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     server = request.param.rpartition(" ")[2] if "exchange" in request.param else "mms"
     modules = server_modules(server)
     modules.frames = request.param == "frames"
-    modules.install = mms_frames.install if modules.frames else lambda: exchange.install(server)
+    modules.install = mms_frames.install if modules.frames else lambda: fast_codec.install(server)
     modules.cost = "Worker died" if modules.frames else "Only speed is lost"
     before = [getattr(getattr(modules, where), name) for where, name in PLACES]
     yield modules
@@ -156,7 +156,7 @@ fields = st.one_of(
 def test_whatever_arrives_is_read_as_the_server_would_have_read_it(server: str, stream: bytes) -> None:
     """Broken lengths, names that are no text, a connection that ends anywhere: the same requests or the same failure."""
     protocol = server_modules(server).protocol
-    buffer, request = exchange.reader(protocol._retrieve_buffer)
+    buffer, request = fast_codec.reader(protocol._retrieve_buffer)
 
     def outcome(buffer: Any, requests: Any) -> Any:
         front_end, worker = socket.socketpair()

@@ -16,6 +16,7 @@ from slotwise.errors import SlotwiseError  # noqa: E402
 from slotwise.model_spec import ModelSpec  # noqa: E402
 from slotwise.worker import Settings, engines  # noqa: E402
 from slotwise.worker.engines import load_engine, processor  # noqa: E402
+from slotwise.worker.labels import probabilities  # noqa: E402
 from slotwise.zoo import agreement, vision  # noqa: E402
 
 FORMS = {"torchscript": "model.pt", "export": "model.pt2", "onnx": "model.onnx", "openvino_int8": "int8.xml"}
@@ -38,7 +39,7 @@ def module() -> nn.Module:
     """A small network on pixels, uint8 [b, 16, 16, 3] to [b, 5]."""
     torch.manual_seed(0)
     layers = [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 5)]
-    return vision.Pixels(nn.Sequential(*layers), [0.5] * 3, [0.25] * 3).eval()
+    return vision.PixelNetwork(nn.Sequential(*layers), [0.5] * 3, [0.25] * 3).eval()
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +79,7 @@ def test_every_form_gives_the_answers_of_eager_fp32(
     for size in (1, 3, 8):
         got = np.asarray(loaded(pixels[:size]))
         assert got.shape == (size, 5)
-        assert np.abs(agreement.softmax(got) - wanted[:size]).max() < (0.02 if precision == "int8" else 1e-4)
+        assert np.abs(probabilities(got) - wanted[:size]).max() < (0.02 if precision == "int8" else 1e-4)
 
 
 def test_an_answer_is_not_overwritten_by_the_next_call(exported: Path, pixels: Any) -> None:
@@ -105,7 +106,7 @@ def test_bf16_stays_near_fp32(exported: Path, module: nn.Module, pixels: Any) ->
     assert loaded.precision == "bf16"
     with torch.inference_mode():
         wanted = module(torch.from_numpy(pixels[:4])).softmax(1).numpy()
-    assert np.abs(agreement.softmax(np.asarray(loaded(pixels[:4]))) - wanted).max() < 0.02
+    assert np.abs(probabilities(np.asarray(loaded(pixels[:4]))) - wanted).max() < 0.02
 
 
 def test_auto_takes_the_first_that_is_installed_and_fits(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +129,7 @@ def test_auto_takes_the_first_that_is_installed_and_fits(exported: Path, monkeyp
         ({"engine": "openvino"}, "no weights for openvino"),
         ({"engine": "torch", "precision": "int8"}, "no weights for torch in int8"),
         ({"engine": "torch", "precision": "fp16"}, "not to be had on a CPU"),
-        ({"precision": "int8"}, "no engine for the weights"),
+        ({"precision": "int8"}, "no engine can serve this archive here: the archive carries no weights for openvino in int8;"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_sentence(exported: Path, changes: dict[str, str], said: str) -> None:

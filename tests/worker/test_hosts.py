@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from slotwise.worker import Settings
-from slotwise.worker.hosts import serving
+from slotwise.worker.hosts import entry_point
 from slotwise.worker.hosts.context import ServerContext
-from slotwise.worker.hosts.serving import Entry
+from slotwise.worker.hosts.entry_point import EntryPoint
 from slotwise.worker.hosts.torchserve import quieten
 from tests.worker.test_handler import Doubler
 from tests.worker.toy import RawContext, Toy
 
 
-def serving_entry(handler: Any = None, **settings: Any) -> Entry:
+def serving_entry(handler: Any = None, **settings: Any) -> EntryPoint:
     """A toy behind a server's entry point."""
-    entry = Entry(handler or Toy())
+    entry = EntryPoint(handler or Toy())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Settings, "load", classmethod(lambda *_: Settings(**{"batch_size": 8, **settings})))
         entry.handle(None, RawContext())
@@ -50,7 +50,7 @@ def test_a_worker_with_a_dead_engine_ends_instead_of_reading_the_next_message(mo
     protocol = SimpleNamespace(_retrieve_buffer=lambda conn, length: b"I")
     monkeypatch.setitem(sys.modules, "ts.protocol.otf_message_handler", protocol)
     ends: list[int] = []
-    monkeypatch.setattr(serving.os, "_exit", ends.append)
+    monkeypatch.setattr(entry_point.os, "_exit", ends.append)
     entry = serving_entry()
     entry.handler.broken = True  # type: ignore[attr-defined]
     before = protocol._retrieve_buffer
@@ -77,7 +77,7 @@ def test_metrics_tell_fill_padding_errors_cuts_and_the_authors_own() -> None:
 def test_gauges_are_sent_as_means_and_counts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = serving_entry()
     now = [100.0]
-    monkeypatch.setattr("slotwise.worker.hosts.report.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("slotwise.worker.hosts.telemetry.time.monotonic", lambda: now[0])
 
     def told(*bodies: bytes) -> dict[str, float]:
         raw = RawContext([{}] * len(bodies), batch_size=4)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from slotwise.worker import BadRequest, Headers, NotOffered, Request, Settings, SlotError, UnsupportedMedia
-from slotwise.worker import errors as worker_errors
+from slotwise.worker import slot_errors as worker_errors
 from slotwise.worker.hosts import reading
 from slotwise.worker.hosts.context import ServerContext
-from slotwise.worker.hosts.reading import Repeated, bodies, deadline_s
+from slotwise.worker.hosts.reading import RepeatedParts, bodies, deadline_s
 from slotwise.worker.padding import Padding, ladder, pad_sequences
 from slotwise.worker.settings import pin_gpu
 from tests.worker.toy import RawContext
@@ -72,8 +72,8 @@ def test_a_request_has_its_fields_and_its_query() -> None:
 
 
 def test_every_part_of_one_name_is_a_body_of_its_own() -> None:
-    assert read({"data": Repeated([b"1", b"2"])}).bodies == [b"1", b"2"]
-    assert read({"body": Repeated([b"from the address", b"x"])}).bodies == [b"x"], "a parameter is no part"
+    assert read({"data": RepeatedParts([b"1", b"2"])}).bodies == [b"1", b"2"]
+    assert read({"body": RepeatedParts([b"from the address", b"x"])}).bodies == [b"x"], "a parameter is no part"
 
 
 def test_what_is_no_prediction_is_refused() -> None:
@@ -90,7 +90,7 @@ def test_the_parts_that_a_server_would_drop_are_kept(monkeypatch: pytest.MonkeyP
     sent = [{"requestId": b"r", "parameters": parameters}, {"requestId": b"s", "parameters": parameters[:2]}]
     headers, rows, ids = service.Service.retrieve_data_for_inference(sent)
     assert rows == [{"a": [b"1", b"3"], "b": b"2"}, {"a": b"1", "b": b"2"}]
-    assert isinstance(rows[0]["a"], Repeated)
+    assert isinstance(rows[0]["a"], RepeatedParts)
     assert (len(headers), ids) == (2, {0: "r", 1: "s"})
 
 

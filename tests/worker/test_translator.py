@@ -18,8 +18,7 @@ from slotwise.errors import SlotwiseError
 from slotwise.worker import BadRequest, SlotError, TooLarge, Unprocessable
 from slotwise.worker.engines.ctranslate2 import CTranslate2Engine
 from slotwise.worker.engines.m2m100 import M2M100Engine
-from slotwise.worker.engines.pretrained import about
-from slotwise.worker.inputs import records
+from slotwise.worker.inputs import translation_request
 from slotwise.worker.inputs.text import EOS, UNK, Vocabulary, pack
 from slotwise.worker.padding import pad_sequences
 from tests.worker.serving import Served
@@ -56,7 +55,7 @@ def ask(served: Served, *bodies: bytes) -> list[Any]:
 
 
 def test_ids_are_the_tokenizers_and_special_tokens_stay_text(served: Served, vocabulary: Vocabulary) -> None:
-    from slotwise.zoo.pretrained import ready
+    from slotwise.zoo.transformers_files import ready
 
     ready()
     from transformers import M2M100Tokenizer
@@ -111,7 +110,7 @@ def test_sequences_are_padded_to_the_longest() -> None:
 )
 def test_what_is_wrong_with_a_request_names_the_field(body: bytes, kind: type[SlotError], named: str) -> None:
     with pytest.raises(kind, match=named):
-        records.read(body, LANGUAGES, 2)
+        translation_request.read(body, LANGUAGES, 2)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +127,7 @@ def test_what_is_wrong_with_a_request_names_the_field(body: bytes, kind: type[Sl
 )
 def test_what_is_wrong_with_a_record(record: Any, named: str) -> None:
     with pytest.raises(Unprocessable, match=named):
-        records.text_of(record)
+        translation_request.text_of(record)
 
 
 def test_the_demonstration(served: Served) -> None:
@@ -265,10 +264,11 @@ def test_the_profile_chooses_the_engine(translation: Path, served: Served, monke
 def test_an_engine_that_the_build_refused_is_not_served(served: Served) -> None:
     from slotwise.worker.engines.translation import load_engine
 
-    facts = about(served.model_dir)
     changed = served.model_dir.parent / "changed"
     shutil.copytree(served.model_dir, changed)
-    (changed / "model" / "slotwise.json").write_text(json.dumps({**facts, "engines": ["transformers"]}))
+    shutil.rmtree(changed / "int8")
+    (changed / "int8").mkdir()
+    (changed / "int8" / "refused.txt").write_text("what make.py writes where int8 translates otherwise")
     settings = served.handler.settings
     assert load_engine(changed, settings, beams=1, max_output_tokens=8).name == "transformers"
     with pytest.raises(ValueError, match="refused"):

@@ -1,6 +1,7 @@
-"""One file an engine, one small protocol: rows in, rows out.
+"""The engines, one file each: a batch of inputs in, a batch of outputs out.
 
-`auto` takes the first of ORDER that is installed, for which the archive carries weights, and that runs:
+`load_engine` is for pictures and tensors; engines/translation.py and engines/git.py are for text. All choose by
+engines/choice.py. `auto` takes the first of ORDER that is installed, for which the archive carries weights, and that runs:
 
     cpu     openvino, onnxruntime, torch
     cuda    torch
@@ -11,15 +12,15 @@ on this machine finds the answers alike (engines/comparison.py), else fp32. int8
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from slotwise.worker.engines import comparison, processor, samples
-from slotwise.worker.engines.samples import Items
+from slotwise.worker.engines import comparison, processor, samples, verdicts
+from slotwise.worker.engines.choice import Engine, choose, installed
+from slotwise.worker.engines.samples import ItemSource
 from slotwise.worker.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -28,25 +29,12 @@ ORDER = {"cpu": ("openvino", "onnxruntime", "torch"), "cuda": ("torch",)}
 BF16 = ("openvino", "torch")
 
 
-class Engine(Protocol):
-    """What a handler calls. name: "torch", ...; precision: "fp32", "bf16", "fp16" or "int8"; device: "cpu" or "cuda".
+def load_engine(model_dir: Path, settings: Settings, handler: ItemSource | None = None) -> Engine:
+    """The engine that the profile names, with this archive's weights. Raises ValueError, one sentence, where none can serve.
 
-    An engine that settles only after several runs of a shape says in `warm_up_runs` after how many.
-    """
-
-    name: str
-    precision: str
-    device: str
-
-    def __call__(self, inputs: Any) -> Any:
-        """[b, ...] to [b, ...]: exactly one output a row, in order."""
-
-
-def load_engine(model_dir: Path, settings: Settings, handler: Items | None = None) -> Engine:
-    """The engine that the profile names, with this archive's weights. Raises ValueError, one sentence, where it cannot be.
-
-    handler: decodes the archive's examples, so that engines are tried on real inputs; without it on noise of [input] shape.
-    A handler that an author wrote may feed its engine otherwise: where it cannot be tried like that, it is loaded untried.
+    handler: decodes the archive's examples, so that engines are tried on real inputs. Without it they are tried on noise of
+    the shape in [input]. An author's own handler may give its engine other inputs than that: where no engine runs on them,
+    the engine is loaded without a trial.
     """
     inputs = samples.handled(model_dir, handler) if handler is not None else samples.described(settings.model)
     try:
@@ -59,7 +47,7 @@ def load_engine(model_dir: Path, settings: Settings, handler: Items | None = Non
 
 
 def forms(name: str, precision: str) -> set[str]:
-    """The keys of [weights] in model.toml that an engine can load."""
+    """The keys of [weights] in model.toml that this engine can load in this precision."""
     if precision == "int8":
         return {"openvino_int8"} if name == "openvino" else set()
     if name == "onnxruntime" and precision not in ("auto", "fp32"):
@@ -67,47 +55,29 @@ def forms(name: str, precision: str) -> set[str]:
     return {"openvino": {"onnx"}, "onnxruntime": {"onnx"}, "torch": {"torchscript", "export", "state_dict"}}.get(name, set())
 
 
-def installed(name: str) -> bool:
-    """Whether the engine's package can be imported."""
-    return importlib.util.find_spec(name) is not None
-
-
 def _choose(model_dir: Path, settings: Settings, inputs: Sequence[Any]) -> Engine:
-    """The engine of that name; for `auto` the first of ORDER that fits and runs."""
-    if settings.engine != "auto":
-        return _load(settings.engine, model_dir, settings, inputs)
     weights = settings.model.get("weights", {})
-    fitting = [name for name in ORDER[settings.device] if forms(name, settings.precision) & set(weights) and installed(name)]
-    if not fitting:
-        raise ValueError(f"no engine for the weights of this archive ({', '.join(weights) or 'none'}) is installed here")
-    for name in fitting[:-1]:
-        try:
-            return _load(name, model_dir, settings, inputs)
-        except Exception:
-            logger.warning("%s cannot serve this archive here: trying the next engine", name, exc_info=True)
-    return _load(fitting[-1], model_dir, settings, inputs)
 
+    def objection(name: str) -> str | None:
+        if not installed(name):
+            return f"{name} is not installed"
+        if not forms(name, settings.precision) & set(weights):
+            return f"the archive carries no weights for {name} in {settings.precision}"
+        return None
 
-def _load(name: str, model_dir: Path, settings: Settings, inputs: Sequence[Any]) -> Engine:
-    known = sorted({engine for order in ORDER.values() for engine in order})
-    if name not in known:
-        raise ValueError(f"engine is {name!r}, but it must be auto or one of {', '.join(known)}")
-    if not installed(name):
-        raise ValueError(f"the engine {name} is not installed here")
-    if not forms(name, settings.precision) & set(settings.model.get("weights", {})):
-        raise ValueError(f"this archive carries no weights for {name} in {settings.precision}")
-    if settings.device == "cuda" or settings.precision not in ("auto", "bf16", "int8"):
-        engine = _start(name, model_dir, settings, inputs)
-    elif settings.precision == "auto":
-        engine = _best(name, model_dir, settings, inputs)
-    else:
-        engine = _named(name, model_dir, settings, inputs)
-    logger.info("engine %s, %s, on %s with %d threads", engine.name, engine.precision, engine.device, settings.threads)
+    def start(name: str) -> Engine:
+        if settings.device == "cuda" or settings.precision not in ("auto", "bf16", "int8"):
+            return _start(name, model_dir, settings, inputs)
+        if settings.precision == "auto":
+            return _best(name, model_dir, settings, inputs)
+        return _named(name, model_dir, settings, inputs)
+
+    engine: Engine = choose(settings, ORDER, objection, start)
     return engine
 
 
 def _start(name: str, model_dir: Path, settings: Settings, inputs: Sequence[Any]) -> Engine:
-    """The engine loaded, and run once where there is an input: one that loads but cannot run is no engine."""
+    """Load the engine, and run it once where there is an input: one that loads may still be unable to run."""
     engine: Any = import_module(f"slotwise.worker.engines.{name}").load(model_dir, settings)
     if inputs:
         if hasattr(engine, "choose_layout"):
@@ -120,18 +90,19 @@ def _start(name: str, model_dir: Path, settings: Settings, inputs: Sequence[Any]
 
 
 def _best(name: str, model_dir: Path, settings: Settings, inputs: Sequence[Any]) -> Engine:
-    """bf16 where the processor has it and the answers stay those of fp32, else fp32."""
-    exact, reduced = settings.but(precision="fp32"), settings.but(precision="bf16")
+    """The engine in bf16 where the processor has it and the answers stay near those of fp32, else in fp32."""
+    exact = settings.but(precision="fp32")
+    reduced = settings.but(precision="bf16")
     if name not in BF16 or not processor.has_bf16() or not inputs:
         return _start(name, model_dir, exact, inputs)
     reference: Engine | None = None
-    figure = comparison.known(model_dir, name, "bf16", settings.model["weights"])
+    figure = verdicts.known(model_dir, name, "bf16", settings.model["weights"])
     if figure is None:
         reference = _start(name, model_dir, exact, inputs)
         try:
             engine = _start(name, model_dir, reduced, inputs)
             figure = _compare(name, model_dir, reduced, reference, engine, inputs)
-        except Exception:  # what cannot be compared is not served
+        except Exception:  # without a comparison nobody knows what bf16 answers
             logger.warning("%s cannot be compared in bf16: serving fp32", name, exc_info=True)
             return reference
         if figure <= comparison.MOST_FOR_AUTO:
@@ -143,12 +114,12 @@ def _best(name: str, model_dir: Path, settings: Settings, inputs: Sequence[Any])
 
 
 def _named(name: str, model_dir: Path, settings: Settings, inputs: Sequence[Any]) -> Engine:
-    """bf16 or int8 because the profile says so; ValueError where it changes answers that fp32 is sure of."""
+    """The engine in bf16 or int8, as the profile says. Raises ValueError where that changes answers that fp32 is sure of."""
     weights = settings.model["weights"]
     engine = _start(name, model_dir, settings, inputs)
     if not inputs or not forms(name, "fp32") & set(weights):
         return engine  # nothing to compare with
-    figure = comparison.known(model_dir, name, settings.precision, weights)
+    figure = verdicts.known(model_dir, name, settings.precision, weights)
     if figure is None:
         reference = _start(name, model_dir, settings.but(precision="fp32"), inputs)
         figure = _compare(name, model_dir, settings, reference, engine, inputs)
@@ -161,6 +132,6 @@ def _named(name: str, model_dir: Path, settings: Settings, inputs: Sequence[Any]
 
 def _compare(name: str, model_dir: Path, settings: Settings, reference: Engine, engine: Engine, inputs: Sequence[Any]) -> float:
     figure = comparison.compare(settings.model, reference, engine, inputs)
-    comparison.remember(model_dir, name, settings.precision, settings.model["weights"], figure)
+    verdicts.remember(model_dir, name, settings.precision, settings.model["weights"], figure)
     logger.info("%s in %s differs from fp32 by at most %.4f", name, settings.precision, figure)
     return figure

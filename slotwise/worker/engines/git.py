@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from slotwise.worker.engines import samples
+from slotwise.worker.engines import samples, verdicts
+from slotwise.worker.engines.choice import choose, installed
 from slotwise.worker.engines.pretrained import FOLDER, about, load_pretrained, precision_of, release
 from slotwise.worker.engines.torchvision_compat import ensure_importable
 from slotwise.worker.settings import Settings
+
+ORDER = {"cpu": ("transformers",), "cuda": ("transformers",)}
+WEIGHTS = {"transformers": f"{FOLDER}/model.safetensors"}
 
 
 class GitEngine:
@@ -59,11 +63,12 @@ class GitEngine:
         release(self.device)
 
 
-def load(model_dir: Path, settings: Settings, handler: samples.Items, *, max_output_tokens: int) -> GitEngine:
-    """The archive's GIT as the profile wants it; bf16 on a CPU only where it keeps the captions of the archive's examples."""
+def load(model_dir: Path, settings: Settings, handler: samples.ItemSource, *, max_output_tokens: int) -> GitEngine:
+    """The archive's GIT as the profile wants it; bf16 on a CPU only where it keeps the captions of the archive's examples.
+
+    Raises ValueError, one sentence, where the profile wants what cannot be served.
+    """
     facts, precision = about(model_dir), precision_of(settings)
-    if settings.engine not in ("auto", "transformers"):
-        raise ValueError(f"engine is {settings.engine!r}, but captions take auto or transformers")
 
     def engine(computed: str) -> GitEngine:
         return GitEngine(
@@ -76,12 +81,30 @@ def load(model_dir: Path, settings: Settings, handler: samples.Items, *, max_out
             max_output_tokens=max_output_tokens,
         )
 
-    made = engine(precision)
-    if settings.device == "cpu" and precision != "fp32" and (items := list(samples.examples(model_dir, handler))):
-        rows = handler.collate(items)
-        if made(rows) != engine("fp32")(rows):
+    def start(name: str) -> Any:
+        loaded = engine(precision)
+        if settings.device == "cpu" and precision != "fp32" and _changes_captions(model_dir, handler, loaded, engine):
             raise ValueError(f"{precision} is refused here: it changes captions of the archive's examples, use precision auto")
-    return made
+        return loaded
+
+    chosen: GitEngine = choose(settings, ORDER, lambda name: None if installed(name) else f"{name} is not installed", start)
+    return chosen
+
+
+def _changes_captions(
+    model_dir: Path, handler: samples.ItemSource, reduced: GitEngine, engine: Callable[[str], GitEngine]
+) -> bool:
+    """Whether a reduced precision captions one of the archive's examples otherwise than fp32."""
+    changed = verdicts.known(model_dir, GitEngine.name, reduced.precision, WEIGHTS)
+    if changed is None:
+        items = list(samples.examples(model_dir, handler))
+        if not items:
+            return False  # nothing to compare on
+        rows = handler.collate(items)
+        pairs = list(zip(reduced(rows), engine("fp32")(rows), strict=True))
+        changed = sum(ours != exact for ours, exact in pairs) / len(pairs)
+        verdicts.remember(model_dir, GitEngine.name, reduced.precision, WEIGHTS, changed)
+    return changed > 0
 
 
 def load_words(folder: Path) -> Any:

@@ -19,7 +19,7 @@ MOST_ITEMS = 24
 EXAMPLES = "examples"
 
 
-class Items(Protocol):
+class ItemSource(Protocol):
     """The part of a handler that turns bodies into an engine's inputs."""
 
     def example(self) -> Any | None:
@@ -32,7 +32,7 @@ class Items(Protocol):
         """Items to the engine's input [b, ...]."""
 
 
-def handled(model_dir: Path, handler: Items) -> list[Any]:
+def handled(model_dir: Path, handler: ItemSource) -> list[Any]:
     """Engine inputs by the handler's own stages: the first [2, ...], the others [1, ...]; [] where it has no example."""
     try:
         example = handler.example()
@@ -58,7 +58,7 @@ def described(model: Mapping[str, Any]) -> list[Any]:
     return [np.stack([zeros, _noise(zeros, 0)]), *(_noise(zeros, seed)[None] for seed in range(1, NOISE))]
 
 
-def examples(model_dir: Path, handler: Items) -> Iterator[Any]:
+def examples(model_dir: Path, handler: ItemSource) -> Iterator[Any]:
     """The items in the archive's examples; a body that the handler refuses is left out."""
     folder = model_dir / EXAMPLES
     for file in sorted(folder.iterdir()) if folder.is_dir() else []:

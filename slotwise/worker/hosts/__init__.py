@@ -1,1 +1,1 @@
-"""What only a server needs: its rows, its context, its codec, its metrics."""
+"""What only a server's worker needs: its rows, its context, its message code, its metrics."""

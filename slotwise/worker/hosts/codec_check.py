@@ -1,7 +1,8 @@
 """Decide whether Slotwise's own message code may replace a server's: the version, the off switch, and a sample batch.
 
-`exchange` and `mms_frames` replace functions of the server that runs the worker. They do so only where that server's version is
-one that they were written for, nobody has set SLOTWISE_FAST_CODEC=0, and both codes give the same for the sample below.
+`fast_codec` and `mms_frames` replace functions of the server that runs the worker. They do so only where that server's
+version is one that they were written for, nobody has set SLOTWISE_FAST_CODEC=0, and both codes give the same for the sample
+below.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ def server_code(server: str) -> ServerCode | None:
 
 
 def objection(code: ServerCode) -> str | None:
-    """Why nothing may be replaced in this worker, before anything is compared; None where nothing is against it."""
+    """Why nothing may be replaced in this worker, known before anything is compared; None where nothing speaks against it."""
     if os.environ.get(SWITCH) == "0":
         return f"{SWITCH}=0"
     version = getattr(code.package, "__version__", None)
     if version != code.known_version:
-        found = f"version {version}" if version else "of an unknown version"
-        return f"{code.package.__name__} is {found}, known is {code.known_version}"
+        observed = f"version {version}" if version else "of an unknown version"
+        return f"{code.package.__name__} is {observed}, but this code is for {code.known_version}"
     rank = os.environ.get("LOCAL_RANK", "0")
     if rank != "0" and code.package.__name__ == "ts":  # TorchServe's workers of other ranks than 0 answer nothing
         return f"LOCAL_RANK={rank}"
@@ -55,7 +56,10 @@ def objection(code: ServerCode) -> str | None:
 
 @cache
 def decline(what: str, why: str, cost: str) -> None:
-    """Say in the log, once a process, that the server's own code stays."""
+    """Log, once a process, that the server's own code is used.
+
+    what: the replacement that is not made. why: the objection. cost: what the user loses by that.
+    """
     logger.warning("%s is not used: %s. %s", what, why, cost)
 
 

@@ -1,4 +1,4 @@
-"""Adapt both servers' contexts to what a host needs."""
+"""Adapt the context that TorchServe or MMS passes to a handler: read requests from it, and put answers into it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PACKAGES = {"torchserve": "ts", "mms": "mms"}  # what each server's Python packa
 
 
 class ServerContext:
-    """One call's context. Slots are numbered as in the batch: 0 <= i < n."""
+    """The context of one call. i is a slot's number in the batch, 0 <= i < n."""
 
     def __init__(self, raw: Any) -> None:
         self.raw = raw
@@ -26,9 +26,9 @@ class ServerContext:
         self.batch_size = int(properties.get("batch_size") or 1)
         gpu = properties.get("gpu_id")
         self.gpu_id = int(gpu) if gpu is not None and int(gpu) >= 0 else None
-        described: Mapping[str, Any] = (raw.manifest or {}).get("model", {})
-        self.model_name = str(raw.model_name or described.get("modelName") or "model")
-        self.model_version = str(described.get("modelVersion") or "")
+        manifest: Mapping[str, Any] = (raw.manifest or {}).get("model", {})
+        self.model_name = str(raw.model_name or manifest.get("modelName") or "model")
+        self.model_version = str(manifest.get("modelVersion") or "")
 
     @property
     def model_dir(self) -> Path:
@@ -44,13 +44,17 @@ class ServerContext:
         return Headers(self.raw.get_all_request_header(i))
 
     def answer(self, i: int, answer: Answer) -> None:
-        """Set the status line and the headers of slot i. Both servers count characters, not bytes: an Answer is ASCII only."""
+        """Set the status line and the headers of slot i.
+
+        Both servers send the number of characters as a field's length in bytes. That is right here, because an Answer's headers
+        are ASCII.
+        """
         self.raw.set_response_status(code=answer.status, phrase=answer.phrase, idx=i)
         self.raw.set_response_content_type(i, answer.content_type)
         self.raw.get_response_headers(i).update(answer.headers)
 
     def metric(self, name: str, value: float, unit: str = "", code: int | None = None) -> None:
-        """Report one number through the server's own metrics; a server that will not take it costs nobody an answer.
+        """Report one number through the server's own metrics. Where the server refuses it, every request is still answered.
 
         unit: "ms", "%" or "" (a count). code: an HTTP status, as the dimension "Code" of a count.
         """

@@ -1,15 +1,15 @@
-"""Answer batches without any server: for notebooks, tests and timing.
+"""Answer batches in a process without any server: for notebooks, tests and timing.
 
     python -P -m slotwise.worker.hosts.local       in the extracted archive, its folder first on PYTHONPATH
 
-It reads messages from its standard input and writes one answer to each. A message is a line of JSON, then the bytes that the
-line counts; only such plain data crosses, so neither side runs code of the other.
+The process reads messages from its standard input, and answers each with one message on its standard output. A message is a
+line of JSON and the bytes whose number stands in that line. Nothing else crosses, so neither side runs code of the other.
 
     {"start": {"batch_size": 8}}                         -> {"started": {"model": ..., "engine": ...}}
     {"requests": [{"headers": {}, "bytes": 5}, ...]}     -> {"answers": [{"status": 200, ..., "bytes": 9}, ...], "times": [...]}
 
-With "n" and "seconds" the requests are answered n at a time, in turn, for so long; "times" has the milliseconds of every batch,
-and "answers" are those of the last.
+With "n" and "seconds" the requests are answered n at a time, again and again for so many seconds. "times" has the milliseconds
+of every batch, and "answers" has the answers of the last batch.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from slotwise.worker.hosts.starting import start
 from slotwise.worker.request import Headers, Request
 
 
-class Local:
-    """The handler of the extracted archive in `model_dir`, ready to answer."""
+class LocalWorker:
+    """Answers batches with the handler of the extracted archive in `model_dir`."""
 
     def __init__(self, handler: BatchHandler, model_dir: Path, batch_size: int = 8) -> None:
         self.handler = handler
         self.pipeline = start(handler, model_dir, batch_size)
 
     @classmethod
-    def of(cls, model_dir: Path, batch_size: int) -> Local:
+    def of(cls, model_dir: Path, batch_size: int) -> LocalWorker:
         """Import the archive's handler. Raises ValueError where its `handle` is not a BatchHandler's entry point."""
         manifest = json.loads((model_dir / "MAR-INF" / "MANIFEST.json").read_text("utf-8"))
         module, _, name = manifest["model"]["handler"].partition(":")
@@ -54,7 +54,10 @@ class Local:
 
 
 def read_message(source: BinaryIO, counted: str) -> tuple[dict[str, Any], list[bytes]] | None:
-    """The next message and the bytes behind it; None at the end. counted: the key whose entries say how many `bytes` follow."""
+    """Read the next message and the bytes behind it; None at the end.
+
+    counted: the key of the message whose entries have the number of their `bytes`.
+    """
     line = source.readline()
     if not line:
         return None
@@ -63,7 +66,7 @@ def read_message(source: BinaryIO, counted: str) -> tuple[dict[str, Any], list[b
 
 
 def write_message(target: BinaryIO, message: dict[str, Any], bodies: Sequence[bytes] = ()) -> None:
-    """One message and the bytes behind it."""
+    """Write one message and the bytes behind it."""
     target.write(json.dumps(message).encode() + b"\n" + b"".join(bodies))
     target.flush()
 
@@ -75,9 +78,11 @@ def _requests(entries: list[dict[str, Any]], bodies: list[bytes]) -> list[Reques
     ]
 
 
-def _timed(local: Local, requests: list[Request], n: int, seconds: float) -> tuple[Batch, list[dict[str, float]]]:
-    """Answer n requests at a time, once or for so many seconds; the last batch, and what each took."""
-    times, stop_at, turn = [], time.perf_counter() + seconds, 0
+def _timed(local: LocalWorker, requests: list[Request], n: int, seconds: float) -> tuple[Batch, list[dict[str, float]]]:
+    """Answer n requests at a time, once or for so many seconds. Returns the last batch, and the times of each in ms."""
+    stop_at = time.perf_counter() + seconds
+    times = []
+    turn = 0
     while True:
         batch = local.pipeline.run([requests[(turn + i) % len(requests)] for i in range(n)])
         times.append({"total_ms": batch.total_ms, "decode_ms": batch.decode_ms, "inference_ms": batch.inference_ms})
@@ -87,7 +92,7 @@ def _timed(local: Local, requests: list[Request], n: int, seconds: float) -> tup
             return batch, times
 
 
-def _reply(local: Local, message: dict[str, Any], bodies: list[bytes], target: BinaryIO) -> None:
+def _reply(local: LocalWorker, message: dict[str, Any], bodies: list[bytes], target: BinaryIO) -> None:
     requests = _requests(message["requests"], bodies)
     batch, times = _timed(local, requests, int(message.get("n", len(requests))), float(message.get("seconds", 0.0)))
     answers = [
@@ -99,13 +104,13 @@ def _reply(local: Local, message: dict[str, Any], bodies: list[bytes], target: B
 def main() -> None:
     """Answer messages until there are no more. A message that cannot be answered is answered with {"error": ...}."""
     source, target = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what the handler prints is no answer
-    local: Local | None = None
+    os.dup2(2, 1)  # what the handler prints goes to standard error, not among the answers
+    local: LocalWorker | None = None
     while (read := read_message(source, "requests")) is not None:
         message, bodies = read
         try:
             if "start" in message:
-                local = Local.of(Path.cwd(), int(message["start"]["batch_size"]))
+                local = LocalWorker.of(Path.cwd(), int(message["start"]["batch_size"]))
                 engine = getattr(local.handler.engine, "name", type(local.handler.engine).__name__)
                 write_message(target, {"started": {"engine": engine, "profile": local.pipeline.settings.profile}})
             elif local is None:

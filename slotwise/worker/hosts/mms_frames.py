@@ -1,14 +1,15 @@
-"""Send MMS a batch's answers in pieces that its front end reads right, on the connection that the batch came from.
+"""Send a batch's answers to MMS in pieces that its front end reads correctly.
 
-This mends a bug. MMS 1.1.11 decodes the worker's response each time a piece of it arrives, and starts over when something is
-missing. But within a slot's status and headers it does not check whether they are complete: where a read ends there, it drops
-the worker, and every client of the batch gets "Worker died." That happens as soon as a full batch follows smaller ones, because
-netty adapts the size of its reads (64 to 65536 bytes) to what came before.
+This works around a bug of MMS 1.1.11. Its front end decodes the worker's response each time a part of it arrives, and starts
+over when something is missing. But it does not notice that a slot's status and headers are incomplete. Where a read ends among
+them, it drops the worker, and every client of the batch gets "Worker died." This happens when a full batch follows smaller
+ones, because netty adapts the size of its reads (64 to 65536 bytes) to what it has read before.
 
-So a response starts with a message of 20 KiB of blanks, which the front end ignores: while it reads them, the size of its
-reads grows to the largest, and what follows up to 32 KiB arrives in one read. A longer response is sent in pieces that end
-between two slots or in a body, each only when the one before has been read. All pieces but the last are sent here; the last
-one is returned to the server's worker, which sends it as it sends any response. Nothing but MMS's own modules is patched.
+So a response starts with 20 KiB of blanks in a field that the front end ignores. While it reads them, its reads grow to the
+largest size, and up to 32 KiB after them arrive in one read. A longer response is sent in pieces that end between two slots or
+within a body, each piece only when the one before it has been read. All pieces but the last are sent here, on the connection
+that the batch came from. The last piece is returned to the server's worker, which sends it as it sends any response. Only
+MMS's own modules are patched.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from slotwise.worker.hosts.codec_check import ServerCode
 
 logger = logging.getLogger(__name__)
 
-# Netty's reads start at 64 bytes or more, and the next size is four steps up its table each time that a read is filled, e.g.
-# 80, 144, 208, 272, 336, 400, 464, 1024, 16384 and then 65536 bytes. Before a read that is large enough for all the rest (32768
-# bytes or more) they take at most 19,312 bytes together, as here, from whichever size it starts: the blanks are longer.
+# Each time netty fills a read, its next read is four steps further in a table of sizes. From its smallest sizes on that may be
+# 80, 144, 208, 272, 336, 400, 464, 1024, 16384 and then 65536 bytes. The reads before the first that is large enough for a
+# whole piece (32768 bytes or more) take at most 19,312 bytes together, wherever netty starts in it: less than the blanks.
 BLANKS = " " * 20_480
 PIECE_BYTES = 32_768  # what the kernel hands over at once, and less than netty's largest read
 PATIENCE_S = 30.0
@@ -40,10 +41,10 @@ COST = (
 
 
 def install() -> bool:
-    """Replace two functions in a worker of MMS, between two messages; whether they are replaced afterwards.
+    """Replace two functions in a worker of MMS. Returns whether they are replaced.
 
-    In a process without MMS's modules nothing happens; where something is against it (see codec_check), that is said once in
-    the log.
+    To be called between two messages. In a process without MMS's modules nothing happens. Where something speaks against it
+    (see codec_check), that is logged once.
     """
     code = codec_check.server_code("mms")
     if code is None:
@@ -61,9 +62,10 @@ def install() -> bool:
 
 
 def framing(read: Callable[[Any], Any], encode: Callable[..., Any]) -> tuple[Callable[[Any], Any], Callable[..., Any]]:
-    """What replaces `_retrieve_inference_msg` and `create_predict_response`: one learns the connection, the other sends on it.
+    """The functions that replace `_retrieve_inference_msg` and `create_predict_response`.
 
-    MMS's worker reads a batch, answers it and sends the answer before it reads the next, all on one connection.
+    The first remembers the connection that a batch comes from, and the second sends on it. MMS's worker reads a batch, answers
+    it and sends the answer before it reads the next, all on one connection.
     """
     connection: socket.socket | None = None
 
@@ -82,12 +84,12 @@ def framing(read: Callable[[Any], Any], encode: Callable[..., Any]) -> tuple[Cal
 
 
 def send_all_but_last(to: socket.socket, response: bytes | bytearray) -> bytes | bytearray | memoryview:
-    """Send each piece once the receiver has taken the one before; return the last one, when it may be sent."""
+    """Send every piece but the last, each when the receiver has read the one before. Returns the last one, for the caller."""
     if len(response) <= PIECE_BYTES:
         return response
     try:
         *first, last = pieces(response)
-    except Exception:  # nothing is sent yet: the server sends it as it is
+    except Exception:  # nothing has been sent yet, so the server sends the response as it is
         logger.warning("a response of %d bytes could not be cut into pieces", len(response), exc_info=True)
         return response
     for piece in first:
@@ -99,18 +101,26 @@ def send_all_but_last(to: socket.socket, response: bytes | bytearray) -> bytes |
 
 
 def pieces(response: bytes | bytearray) -> Iterator[memoryview]:
-    """The response cut so that no piece ends within a slot's id, status and headers."""
-    view, start, heads = memoryview(response), 0, slot_heads(response) if len(response) > PIECE_BYTES else []
+    """Cut the response into pieces of at most PIECE_BYTES. None of them ends within a slot's id, status and headers."""
+    view = memoryview(response)
+    heads = slot_heads(response) if len(response) > PIECE_BYTES else []
+    start = 0
     while len(response) - start > PIECE_BYTES:
         end = start + PIECE_BYTES
-        end = next((first for first, last in heads if start < first < end < last), end)
+        for first, last in heads:
+            if start < first < end < last:  # the piece would end within this slot's head: it ends before it
+                end = first
+                break
         yield view[start:end]
         start = end
     yield view[start:]
 
 
 def slot_heads(response: bytes | bytearray) -> list[tuple[int, int]]:
-    """Where each slot's request id starts and where its body's length starts, in bytes from the response's start."""
+    """The place of each slot's id, status and headers: from the start of its id to the start of its body's length.
+
+    Both in bytes from the response's start.
+    """
     heads = []
     at = _skip(response, 4)  # code, message
     while _int(response, at) != -1:
@@ -126,7 +136,7 @@ def slot_heads(response: bytes | bytearray) -> list[tuple[int, int]]:
 
 
 def difference(code: ServerCode) -> str | None:
-    """Encode the sample batch and cut it: what is not as in the server's own message, or None."""
+    """Encode the sample batch and cut it. Returns what differs from the server's own message, or None."""
     ids, bodies, message = codec_check.IDS, codec_check.BODIES, codec_check.MESSAGE
     try:
         plain = code.protocol.create_predict_response(bodies, ids, message, 200, context=codec_check.sample_context(code))
@@ -155,7 +165,7 @@ def _skip(response: bytes | bytearray, at: int) -> int:
 
 
 def _unread(to: socket.socket) -> int:
-    """Bytes that were sent and that the receiver has not read yet (Linux, Unix sockets); 0 where nobody can tell."""
+    """How many bytes the receiver has not read yet (Linux, Unix sockets); 0 where the system does not tell."""
     try:
         return int(struct.unpack("i", fcntl.ioctl(to.fileno(), termios.TIOCOUTQ, b"\0\0\0\0"))[0])
     except OSError:

@@ -1,4 +1,4 @@
-"""Turn one row of a server's batch into a request: where its body is and until when an answer is of use."""
+"""Turn one row of a server's batch into a Request: find its body, its form fields, its deadline."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from slotwise.worker.errors import BadRequest, NotOffered, SlotError, UnsupportedMedia
 from slotwise.worker.hosts.context import ServerContext
-from slotwise.worker.inputs.bodies import FIELDS
+from slotwise.worker.inputs.uploads import FIELDS
 from slotwise.worker.request import Headers, Request
+from slotwise.worker.slot_errors import BadRequest, NotOffered, SlotError, UnsupportedMedia
 
 
-class Repeated(list[Any]):
-    """The values of several parts of one name."""
+class RepeatedParts(list[Any]):
+    """The values of a form's parts that have one name."""
 
 
 def keep_repeated_parts(package: str) -> None:
-    """Once in a worker: let rows hold every part of a form. The servers' own code keeps the last of each name."""
+    """Once in a worker: make rows hold every part of a form, where the server's own code keeps the last one of each name."""
     service: Any = getattr(sys.modules.get(f"{package}.service"), "Service", None)
     plain = getattr(service, "retrieve_data_for_inference", None)
     if plain is None or hasattr(plain, "slotwise"):
@@ -33,7 +33,7 @@ def keep_repeated_parts(package: str) -> None:
             if len(parts) > len(row):
                 for name, count in Counter(part["name"] for part in parts).items():
                     if count > 1:
-                        row[name] = Repeated(part["value"] for part in parts if part["name"] == name)
+                        row[name] = RepeatedParts(part["value"] for part in parts if part["name"] == name)
         return headers, rows, ids
 
     retrieve.slotwise = True  # type: ignore[attr-defined]
@@ -41,7 +41,7 @@ def keep_repeated_parts(package: str) -> None:
 
 
 def request(i: int, row: Mapping[str, Any], context: ServerContext) -> Request:
-    """The request in slot i. It is one whatever is wrong with it: `refused` and `unclear` say what."""
+    """The request in slot i. What is wrong with it is kept in its `refused` and `unclear`; nothing is raised."""
     headers = context.headers(i)
     identity = context.request_id(i, headers)
     try:
@@ -64,7 +64,7 @@ def request(i: int, row: Mapping[str, Any], context: ServerContext) -> Request:
 
 
 def bodies(row: Mapping[str, Any], headers: Headers) -> list[bytes]:
-    """The raw body, or the parts of the one field of a form that carries it. Raises BadRequest or UnsupportedMedia."""
+    """The raw body; of a form the parts of the field that carries it. Raises BadRequest or UnsupportedMedia."""
     if "body" not in row and headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
         raise UnsupportedMedia("send the body as it is (curl -T FILE), not as an urlencoded form")
     if not row:
@@ -78,8 +78,8 @@ def bodies(row: Mapping[str, Any], headers: Headers) -> list[bytes]:
 
 
 def parts(value: Any) -> list[bytes]:
-    """The values of one field as bytes, as the client sent them where the server has not parsed them."""
-    values: Sequence[Any] = value if isinstance(value, Repeated) else [value]
+    """The values of one field as bytes. Where the server has parsed them, they are written as text or JSON again."""
+    values: Sequence[Any] = value if isinstance(value, RepeatedParts) else [value]
     return [_bytes(one) for one in values]
 
 
@@ -90,7 +90,10 @@ def _bytes(value: Any) -> bytes:
 
 
 def deadline_s(headers: Headers) -> float | None:
-    """The header x-deadline-ms (Unix time in milliseconds) in seconds. Raises BadRequest where it is no number."""
+    """The header x-deadline-ms (Unix time in milliseconds) in seconds; None without it.
+
+    Raises BadRequest where it is no number.
+    """
     raw = headers.get("x-deadline-ms")
     if raw is None:
         return None

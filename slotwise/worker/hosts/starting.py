@@ -1,4 +1,4 @@
-"""Start a handler in an extracted archive: every host does it the same way."""
+"""Start a handler in an extracted archive, as every host does."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ def start(
     model_dir: Path,
     batch_size: int,
     gpu_id: int | None = None,
-    verified: Callable[[], None] = lambda: None,
+    when_verified: Callable[[], None] = lambda: None,
 ) -> Pipeline:
     """Verify the archive, read its settings, load the engine and run it at every size that will be served.
 
-    verified(): what a host does once the archive is known to be what was built.
+    gpu_id: the GPU that the server assigned to this worker, or None. when_verified(): called once the archive is known to be
+    what was built, before the engine is loaded.
     """
     digests.verify(model_dir)
-    verified()
+    when_verified()
     if gpu_id is not None:
         pin_gpu(gpu_id)
     settings = Settings.load(model_dir, os.environ, gpu_id, batch_size)

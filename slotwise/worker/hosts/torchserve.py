@@ -1,31 +1,27 @@
-"""What only TorchServe's worker needs."""
+"""Make TorchServe's worker log less."""
 
 from __future__ import annotations
 
 import logging
 from typing import Any
 
-from slotwise.worker.hosts import exchange
 from slotwise.worker.hosts.context import ServerContext
-from slotwise.worker.hosts.report import Pace
-
-
-def prepare(context: ServerContext) -> None:
-    """Once, before the engine is loaded: read and write faster, log less."""
-    exchange.install("torchserve")
-    quieten(context)
+from slotwise.worker.hosts.telemetry import RateLimiter
 
 
 def quieten(context: ServerContext) -> None:
-    """Once in a worker of TorchServe: of the two lines that it writes for every batch one is left out, one comes at a pace."""
+    """Once in a worker: drop one of the two lines that TorchServe writes for every batch, and limit the rate of the other.
+
+    The first only says that a batch arrived. The other is the metric PredictionTime.
+    """
     logging.getLogger().addFilter(lambda record: not str(record.msg).startswith("Backend received inference at"))
-    metrics, pace = context.raw.metrics, Pace()
+    metrics, limiter = context.raw.metrics, RateLimiter()
     plain = getattr(metrics, "add_time", None)
     if plain is None:
         return
 
     def add_time(name: str, *rest: Any, **named: Any) -> None:
-        if name != "PredictionTime" or pace.due():
+        if name != "PredictionTime" or limiter.due():
             plain(name, *rest, **named)
 
     metrics.add_time = add_time

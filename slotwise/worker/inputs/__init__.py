@@ -1,1 +1,1 @@
-"""What requests carry: pictures, ink, text, records."""
+"""Decode what requests carry: pictures, drawn signs, text, records."""

@@ -1,18 +1,19 @@
-"""What decoding a picture will take: milliseconds and bytes, estimated from its header.
+"""Estimate from a picture's header what decoding it will take: milliseconds and bytes.
 
-The constants were measured with scripts/decode_cost.py: processor time on a busy server with two cores, pillow 13, pictures of
-2 to 50 megapixels, photos and single colours. They are meant to be right within a factor of two, and rather too high.
+The constants were measured with scripts/decode_cost.py, as processor time on a busy server with two cores and pillow 13.
+The pictures had 2 to 50 megapixels, and were photos or of a single colour. An estimate should be right within a factor of two,
+and rather too high than too low.
 """
 
 from __future__ import annotations
 
 from slotwise.worker.budget import Cost
-from slotwise.worker.inputs.header import Header
+from slotwise.worker.inputs.picture_header import PictureHeader
 
-REFUSED = Cost(0.05, 0)  # a header that cannot be read, or is over a limit: no decoder ever sees the body
+REFUSED = Cost(0.05, 0)  # of a body that is refused by its header: no decoder sees it
 OPEN_MS = 0.1  # to open any file, and to resize a small picture
 
-# What a format costs: nanoseconds a pixel, a byte of its raw pixels, and a byte of the body.
+# Nanoseconds that a format costs: for each pixel, for each byte of the raw pixels, and for each byte of the body.
 NANOSECONDS: dict[tuple[str, str], tuple[float, float, float]] = {
     ("PNG", ""): (5, 1.5, 9),
     ("PNG", "interlaced"): (8, 1.5, 9),
@@ -32,43 +33,43 @@ NANOSECONDS: dict[tuple[str, str], tuple[float, float, float]] = {
     ("TIFF", "webp"): (14, 0, 70),
 }
 UNKNOWN = (15.0, 10.0, 60.0)
-LAYERS_NS = 12  # a pixel, to lay it on white
-DEEP_NS = 4  # a pixel, from 16 bits to 8
-TURN_NS = 6  # a pixel, at most, to turn a TIFF upright; of a JPEG that is small beside the rest
+LAYERS_NS = 12  # for each pixel, to lay it on white
+DEEP_NS = 4  # for each pixel, from 16 bits to 8
+TURN_NS = 6  # for each pixel, at most, to turn a TIFF upright; turning a JPEG costs little beside the rest
 
-JPEG_SAMPLE_NS = 0.6  # a sample of the whole picture: what remains of a baseline decoder at 1/8 of the size
-JPEG_BUFFERED_NS = 2.0  # the same where the picture has several scans, whose coefficients are all kept
-JPEG_SCAN_NS = 0.1  # a sample and scan, even where the scan is empty
-JPEG_BYTE_NS = 10.0
-JPEG_PIXEL_NS = 9.0  # a pixel that comes out
-ARITHMETIC = 5  # how much dearer than Huffman's codes
+JPEG_SAMPLE_NS = 0.6  # for each sample of the full-size picture, even when it is decoded at 1/8 of the size
+JPEG_BUFFERED_NS = 2.0  # the same for a picture of several scans, because all coefficients are kept
+JPEG_SCAN_NS = 0.1  # for each sample and scan, even where the scan is empty
+JPEG_BYTE_NS = 10.0  # for each byte of the body
+JPEG_PIXEL_NS = 9.0  # for each pixel of the decoded picture
+ARITHMETIC = 5  # how many times longer arithmetic coding takes than Huffman's
 
 ALL_OF_IT = 1 << 30
 FIXED_BYTES = 4 << 20  # strips, tables, the picture at its final size
 
 
-def estimate(header: Header, body_bytes: int, size_hint: int | None = None, mode: str = "RGB") -> Cost:
-    """The cost of a picture in `mode` ("RGB" or "L"), where a JPEG may be decoded smaller, down to size_hint a side."""
+def estimate(header: PictureHeader, body_bytes: int, size_hint: int | None = None, mode: str = "RGB") -> Cost:
+    """The cost of decoding a picture in `mode`, "RGB" or "L". A JPEG may be decoded smaller, down to size_hint a side."""
     scale = _scale(header, size_hint) if header.format == "JPEG" else 1
     pixels = header.pixels / scale**2
     ms = _jpeg_ms(header, body_bytes, pixels) if header.format == "JPEG" else _plain_ms(header, body_bytes)
     return Cost(OPEN_MS + ms, _memory_bytes(header, pixels, mode))
 
 
-def _scale(header: Header, size_hint: int | None) -> int:
-    """By how much pillow's draft makes a JPEG smaller a side."""
+def _scale(header: PictureHeader, size_hint: int | None) -> int:
+    """How many times smaller pillow's draft makes each side of a JPEG."""
     room = min(header.width, header.height) // (size_hint or ALL_OF_IT)
     return next(scale for scale in (8, 4, 2, 1) if room >= scale or scale == 1)
 
 
-def _jpeg_ms(header: Header, body_bytes: int, pixels: float) -> float:
+def _jpeg_ms(header: PictureHeader, body_bytes: int, pixels: float) -> float:
     samples = header.pixels * header.bits / 8
     a_sample = JPEG_SAMPLE_NS if header.scans == 1 else JPEG_BUFFERED_NS + JPEG_SCAN_NS * header.scans
     slower = ARITHMETIC if header.coding == "arithmetic" else 1
     return slower * (samples * a_sample + body_bytes * JPEG_BYTE_NS) / 1e6 + pixels * JPEG_PIXEL_NS / 1e6
 
 
-def _plain_ms(header: Header, body_bytes: int) -> float:
+def _plain_ms(header: PictureHeader, body_bytes: int) -> float:
     a_pixel, a_raw_byte, a_byte = NANOSECONDS.get((header.format, header.coding), UNKNOWN)
     a_pixel += a_raw_byte * header.bits / 8
     if _layered(header):
@@ -80,11 +81,14 @@ def _plain_ms(header: Header, body_bytes: int) -> float:
     return (header.pixels * a_pixel + body_bytes * a_byte) / 1e6
 
 
-def _memory_bytes(header: Header, pixels: float, mode: str) -> int:
-    """The peak: what pillow decodes to (4 bytes a pixel for colours, 1 for grey, 2 for 16 bits), and what is beside it."""
+def _memory_bytes(header: PictureHeader, pixels: float, mode: str) -> int:
+    """The most memory in use: the picture as pillow decodes it, and what else is kept at the same time.
+
+    Pillow takes 4 bytes a pixel for colours, 1 for grey and 2 for 16 bits.
+    """
     grey = header.bits <= 8 or _deep(header)
     decoded = pixels * (2 if _deep(header) else 1 if grey else 4)
-    becomes = pixels * (4 if mode == "RGB" else 1)
+    converted = pixels * (4 if mode == "RGB" else 1)
     kept = 0.0  # by the decoder, while it decodes
     if header.format == "JPEG" and header.scans > 1:
         kept = header.pixels * header.bits / 8 * 2  # coefficients
@@ -93,14 +97,14 @@ def _memory_bytes(header: Header, pixels: float, mode: str) -> int:
     elif header.turned:
         kept = decoded
     if mode == "RGB" and not grey and header.bits < 32:
-        becomes = 0.0  # it has the mode already
-    return int(decoded + max(kept, becomes)) + FIXED_BYTES
+        converted = 0.0  # it has this mode already
+    return int(decoded + max(kept, converted)) + FIXED_BYTES
 
 
-def _layered(header: Header) -> bool:
+def _layered(header: PictureHeader) -> bool:
     """Whether there may be transparency."""
     return header.format in ("PNG", "TIFF") and header.bits in (32, 64)
 
 
-def _deep(header: Header) -> bool:
+def _deep(header: PictureHeader) -> bool:
     return header.format in ("PNG", "TIFF") and header.bits == 16

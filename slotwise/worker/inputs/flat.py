@@ -1,7 +1,7 @@
-"""A decoded picture to what a model can take: upright, 8 bits, no transparency, in mode "RGB" or "L".
+"""Make a decoded picture what a model can take: upright, 8 bits, no transparency, in mode "RGB" or "L".
 
-What needs numbers or more than one layer is done in strips of rows: a picture of 50 megapixels then costs itself, its result
-and a few megabytes, not several copies of itself.
+Steps that need a copy of the pixels work on strips of rows. So a picture of 50 megapixels takes the memory of itself, of its
+result and of a few megabytes, and not of several copies.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from slotwise.worker.errors import UnsupportedMedia
+from slotwise.worker.slot_errors import UnsupportedMedia
 
 STRIP_PIXELS = 1 << 18
 LAYERED = ("RGBA", "LA", "PA", "RGBa", "La")
@@ -28,7 +28,7 @@ TURNS = {
 
 
 def upright(picture: Image.Image, mode: str) -> Image.Image:
-    """The first frame in `mode`, turned as EXIF says: 16 bits brought to 8, transparency laid on white.
+    """The first frame in `mode`, turned as EXIF says, with 16 bits brought to 8 and transparency laid on white.
 
     The orientation is read after decoding, because pillow turns a TIFF itself while it decodes it and then forgets the tag.
     """
@@ -52,7 +52,8 @@ def _flat(picture: Image.Image, mode: str) -> Image.Image:
     if picture.mode == "F":
         raise UnsupportedMedia("pictures of floating-point numbers are not taken")
     if picture.mode.startswith("I"):  # 16-bit grey; pillow's own conversion would clip it at 255
-        shift = 8 if max(int(_numbers(strip).max()) for _, strip in _strips(picture)) > 255 else 0
+        brightest = max(int(_numbers(strip).max()) for _, strip in _strips(picture))
+        shift = 8 if brightest > 255 else 0  # some files keep 8 bits in 16
         return _in_strips(picture, mode, lambda strip: _eight_bits(strip, shift).convert(mode))
     if picture.mode in LAYERED or "transparency" in picture.info:
         return _in_strips(picture, mode, lambda strip: _on_white(strip).convert(mode))

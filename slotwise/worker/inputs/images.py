@@ -1,14 +1,15 @@
-"""A request body to pixels, without harm: whatever a picture is, it becomes uint8 [h, w, c] or one clear refusal.
+"""Decode a picture safely: any body becomes pixels, uint8 [h, w, c], or one clear refusal.
 
-Formats: JPEG, PNG, WebP, GIF, BMP, TIFF. Rotation by EXIF is applied, transparency is laid on white, 16 bits become 8, an
-animation is its first frame. A large JPEG is decoded at 1/2, 1/4 or 1/8 of its size where that is enough for `size_hint`.
+Formats: JPEG, PNG, WebP, GIF, BMP, TIFF. Rotation by EXIF is applied, transparency is laid on white, 16 bits become 8, and of
+an animation the first frame is taken. A large JPEG is decoded at 1/2, 1/4 or 1/8 of its size where that is enough for
+`size_hint`.
 
-    decode_rgb(body)            any picture, upright                           -> [h, w, 3]
-    Recipe.of(input)(body)      what a model wants, by [input] of model.toml   -> [h, w, c]
-    cost(body)                  what that will take, before anything is decoded
+    decode_rgb(body)            the whole picture, upright                                   -> [h, w, 3]
+    Recipe.of(input)(body)      the picture as [input] of model.toml describes it            -> [h, w, c]
+    cost(body)                  what decoding will take, estimated before it starts
 
-Refusals: 400 not a picture, truncated or damaged; 413 too many bytes or pixels, or too slow to decode; 415 a kind of file
-that is not taken.
+Refusals: 400 for what is not a picture, truncated or damaged; 413 for too many bytes or pixels, or too much time; 415 for a
+kind of file that is not accepted.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from PIL import Image, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 
 from slotwise.worker.budget import Cost
-from slotwise.worker.errors import BadRequest, SlotError, TooLarge, UnsupportedMedia
 from slotwise.worker.inputs.decode_cost import REFUSED, estimate
 from slotwise.worker.inputs.flat import upright
-from slotwise.worker.inputs.header import Header, read_header
 from slotwise.worker.inputs.ink import fit_ink
+from slotwise.worker.inputs.picture_header import PictureHeader, read_header
+from slotwise.worker.slot_errors import BadRequest, SlotError, TooLarge, UnsupportedMedia
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -48,16 +49,16 @@ OTHER_KINDS = {
 }
 BRANDS = {b"heic": "HEIC", b"heix": "HEIC", b"mif1": "HEIC", b"avif": "AVIF"}
 Image.MAX_IMAGE_PIXELS = None  # our own limit is checked before anything is decoded
-warnings.filterwarnings("ignore", module="PIL")  # what a damaged file is about, its sender is told
+warnings.filterwarnings("ignore", module="PIL")  # the sender of a damaged file gets an error, so the log needs no warning
 
 
-class _Source(io.BytesIO):
-    """Pillow reads block by block; a picture that takes too long, or too many little reads, gets no further block."""
+class _LimitedReader(io.BytesIO):
+    """The body as a file. It refuses to be read on where decoding takes too long, or makes too many small reads."""
 
-    def __init__(self, body: bytes, header: Header | None) -> None:
+    def __init__(self, body: bytes, header: PictureHeader | None) -> None:
         super().__init__(body)
         self.stop_at = time.monotonic() + MAX_SECONDS
-        self.reads_left = len(body) + MAX_READS if header and header.coding == "rle" else MAX_READS  # rle: one a run
+        self.reads_left = len(body) + MAX_READS if header and header.coding == "rle" else MAX_READS  # rle: one for each run
 
     def read(self, size: int | None = -1, /) -> bytes:
         self.reads_left -= 1
@@ -71,20 +72,21 @@ class _Source(io.BytesIO):
 def decode_rgb(
     body: bytes, *, size_hint: int | None = None, max_pixels: int | None = None, max_bytes: int = MAX_BYTES
 ) -> Pixels:
-    """The picture as uint8 [h, w, 3], upright.
+    """Decode a picture to uint8 [h, w, 3], upright.
 
-    size_hint: a JPEG may be decoded smaller, as long as neither side falls below this. Raises BadRequest, TooLarge,
-    UnsupportedMedia.
+    size_hint: a JPEG may be decoded smaller, as long as neither side falls below this number of pixels. max_pixels: None
+    means MAX_PIXELS. Raises BadRequest, TooLarge or UnsupportedMedia.
     """
     return np.asarray(_open(body, "RGB", size_hint, max_pixels or MAX_PIXELS, max_bytes))
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """From a body to one item of the model: what training and serving share.
+    """How a picture becomes one item of a model, the same in training and in serving.
 
-    channels: 1 (greyscale) or 3. height, width: of the item. resize: the shorter side before the central cut of height x
-    width (None: the whole picture is squeezed to height x width). ink: a drawn sign, found on its paper (see ink.py).
+    channels: 1 (greyscale) or 3. height, width: of the item in pixels. resize: the shorter side before height x width are cut
+    out of the middle; None: the whole picture is squeezed to height x width. ink: the picture is a drawn sign, which is found
+    on its paper (see ink.py).
     """
 
     channels: int
@@ -99,12 +101,19 @@ class Recipe:
     def of(cls, described: Mapping[str, Any]) -> Recipe:
         """The recipe in [input] of a model.toml."""
         channels, height, width = described["shape"]
-        resize, ink, limit = described.get("resize"), described.get("ink", False), described.get("max_pixels") or MAX_PIXELS
-        return cls(channels, height, width, resize, described.get("interpolation", "bilinear"), ink, limit)
+        return cls(
+            channels,
+            height,
+            width,
+            resize=described.get("resize"),
+            interpolation=described.get("interpolation", "bilinear"),
+            ink=described.get("ink", False),
+            max_pixels=described.get("max_pixels") or MAX_PIXELS,
+        )
 
     @property
     def mode(self) -> str:
-        """Pillow's name for what the model sees."""
+        """Pillow's name for the kind of picture that the model takes."""
         return "L" if self.channels == 1 else "RGB"
 
     @property
@@ -123,7 +132,7 @@ class Recipe:
         return pixels.reshape(self.height, self.width, self.channels)
 
     def fit(self, picture: Image.Image) -> Image.Image:
-        """Resize the shorter side and cut out the centre, computing only the pixels that stay."""
+        """Resize the picture and cut out its middle in one step, so that only pixels that stay are computed."""
         filters = {"nearest": Image.Resampling.NEAREST, "bicubic": Image.Resampling.BICUBIC}
         resampling = filters.get(self.interpolation, Image.Resampling.BILINEAR)
         if self.resize is None:
@@ -136,7 +145,7 @@ class Recipe:
 
 
 def cost(body: bytes, *, size_hint: int | None = None, max_pixels: int = MAX_PIXELS, mode: str = "RGB") -> Cost:
-    """What decoding a body will take, from its header alone. Raises nothing; what is refused anyway costs about nothing."""
+    """Estimate what decoding a body will take, from its header alone. Raises nothing; a body that is refused costs REFUSED."""
     header = read_header(body) if len(body) <= MAX_BYTES else None
     if header is None or header.pixels > max_pixels or header.scans > MAX_SCANS:
         return REFUSED
@@ -144,7 +153,7 @@ def cost(body: bytes, *, size_hint: int | None = None, max_pixels: int = MAX_PIX
 
 
 def _open(body: bytes, mode: str, size_hint: int | None, max_pixels: int, max_bytes: int) -> Image.Image:
-    """The decoded picture in mode "RGB" or "L"; every way in which a file can be bad is one SlotError."""
+    """The decoded picture in mode "RGB" or "L". Raises a SlotError for whatever is wrong with the file."""
     if not body:
         raise BadRequest("the body is empty: send a picture")
     if len(body) > max_bytes:
@@ -153,7 +162,7 @@ def _open(body: bytes, mode: str, size_hint: int | None, max_pixels: int, max_by
     if header is not None:
         _within_limits(header, max_pixels)
     try:
-        picture = Image.open(_Source(body, header), formats=(header.format,) if header else FORMATS)
+        picture = Image.open(_LimitedReader(body, header), formats=(header.format,) if header else FORMATS)
         if header is None or sorted(picture.size) != sorted((header.width, header.height)):
             raise BadRequest("the picture is damaged: its header contradicts itself")
         if size_hint and isinstance(picture, JpegImageFile):
@@ -162,12 +171,12 @@ def _open(body: bytes, mode: str, size_hint: int | None, max_pixels: int, max_by
     except (SlotError, MemoryError):
         raise
     except UnidentifiedImageError:
-        raise _stranger(body) from None
+        raise _not_a_picture(body) from None
     except Exception as error:  # Pillow's plugins raise almost anything on damaged files
         raise BadRequest("the picture is truncated or damaged") from error
 
 
-def _within_limits(header: Header, max_pixels: int) -> None:
+def _within_limits(header: PictureHeader, max_pixels: int) -> None:
     if header.width * header.height > max_pixels:
         raise TooLarge(f"the picture has {header.width} x {header.height} pixels, at most {max_pixels} are taken")
     if header.pixels > max_pixels:
@@ -176,11 +185,11 @@ def _within_limits(header: Header, max_pixels: int) -> None:
         raise TooLarge(f"the picture has more than {MAX_SCANS} scans")
 
 
-def _stranger(body: bytes) -> SlotError:
-    """What to say about a body that is none of FORMATS."""
+def _not_a_picture(body: bytes) -> SlotError:
+    """The error for a body that is none of FORMATS; it names the kind of file where that is known."""
     start = body[:16].lstrip()
     kind = next((kind for magic, kind in OTHER_KINDS.items() if start.startswith(magic)), None)
     if body[4:8] == b"ftyp":
         kind = BRANDS.get(body[8:12], "a video")
-    taken = "send a JPEG, PNG, WebP, GIF, BMP or TIFF"
-    return UnsupportedMedia(f"this is {kind}: {taken}") if kind else BadRequest(f"the body is not a picture: {taken}")
+    advice = "send a JPEG, PNG, WebP, GIF, BMP or TIFF"
+    return UnsupportedMedia(f"this is {kind}: {advice}") if kind else BadRequest(f"the body is not a picture: {advice}")

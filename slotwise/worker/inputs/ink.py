@@ -1,7 +1,7 @@
-"""A drawn or photographed sign, found on its paper: any size, dark on light or light on dark.
+"""Find a drawn or photographed sign on its paper: of any size, dark on light or light on dark.
 
-The paper is what the picture's border is made of. Ink is what differs from it; it is cut out, scaled so that its longer
-side fills MARGIN less than the item, and centred, white on black, the way the training pictures were.
+The paper is whatever the picture's border shows, and ink is what differs from it. The ink is cut out, scaled so that its longer
+side fills the item but for a margin, and centred, white on black, as in the training pictures.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-MARGIN = 4 / 28  # of the item's side, left free around the sign
+MARGIN = 4 / 28  # of the item's side, left free on each side of the sign
 SEARCH = 256  # pixels of the longer side in which the sign is looked for
-FAINT = 12  # grey levels: less contrast than this is a blank picture
-EDGE = 0.35  # of the full contrast: where the sign ends
+FAINT = 12  # grey levels; a picture with less contrast is blank
+EDGE = 0.35  # of the full contrast; the sign is where the ink is stronger
 
 
 def fit_ink(grey: Image.Image, height: int, width: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """An "L" picture to uint8 [height, width], the sign white on black; a blank picture to zeros."""
+    """Turn an "L" picture into uint8 [height, width] with its sign white on black; a blank picture into zeros."""
     if max(grey.size) > SEARCH:
         grey.thumbnail((SEARCH, SEARCH))
     pixels = np.asarray(grey).astype(np.float32)  # [h, w]

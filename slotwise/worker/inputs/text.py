@@ -1,7 +1,7 @@
-"""Text to token ids and back, for M2M100: one SentencePiece model, one vocabulary, one token a language.
+"""Turn text into token ids and back, for M2M100: one SentencePiece model, one vocabulary, one token for each language.
 
-The same ids as transformers' M2M100Tokenizer, without its two faults in a server: its source language is state that all
-threads share, and it takes `</s>` or `__fr__` in a user's text for the special token. Here such a text stays text.
+The ids are those of transformers' M2M100Tokenizer, which has two faults in a server. Its source language is state that all
+threads share. And it takes `</s>` or `__fr__` in a user's text for the special token; here it stays text.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from slotwise.worker.errors import TooLarge, Unprocessable
+from slotwise.worker.slot_errors import TooLarge, Unprocessable
 
-CHARACTERS_A_TOKEN = 16  # the longest piece of M2M100's vocabulary; a text of more a token is not even tokenised
+CHARACTERS_A_TOKEN = 16  # the longest piece of M2M100's vocabulary: a text with more characters has too many tokens
 BOS, PAD, EOS, UNK = range(4)  # fixed in every M2M100 vocabulary
 
 
@@ -41,9 +41,9 @@ class Vocabulary:
         return {piece: i for i, piece in enumerate(self.pieces) if i > UNK}
 
     def encode(self, text: str, language: str, max_tokens: int | None = None) -> list[int]:
-        """The encoder's input: the language, the pieces, the end; nothing for a text without a visible character.
+        """The ids for the encoder: the language, the text's pieces, the end. Empty for a text without a visible character.
 
-        Raises Unprocessable on half of a surrogate pair, TooLarge on more than max_tokens.
+        Raises Unprocessable where the text holds half of a surrogate pair, TooLarge where it has more than max_tokens tokens.
         """
         if max_tokens is not None and len(text) > max_tokens * CHARACTERS_A_TOKEN:
             raise _too_long(max_tokens)
@@ -57,7 +57,7 @@ class Vocabulary:
         return [self.languages[language], *pieces, EOS] if pieces else []
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of what a decoder gave; special tokens say nothing."""
+        """The text of a decoder's ids, without the special tokens."""
         kept = [self.pieces[i] for i in ids if UNK < i < len(self.pieces)]
         return str(self.sentencepiece.decode(kept)).strip()
 
@@ -67,9 +67,10 @@ def _too_long(max_tokens: int) -> TooLarge:
 
 
 def pack(lengths: Sequence[int], max_rows: int, max_tokens: int) -> list[list[int]]:
-    """Every index of `lengths` in groups of like length: at most max_rows rows, rows * longest at most max_tokens.
+    """Group rows of similar length. lengths: tokens of each row. Returns lists of indices, every index once.
 
-    A row longer than max_tokens is a group of its own. Equal lengths keep their order.
+    A group has at most max_rows rows, and its rows times its longest length are at most max_tokens. A row that is longer than
+    that is a group of its own. Rows of equal length keep their order.
     """
     groups: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lengths.__getitem__):

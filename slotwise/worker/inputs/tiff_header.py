@@ -1,4 +1,4 @@
-"""The first directory of a TIFF: size, bits, compression, tiles. Classic and BigTIFF, either byte order."""
+"""Read the first directory of a TIFF: size, bits, compression, tiles. Classic TIFF and BigTIFF, in either byte order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ CODINGS = {
 
 @dataclass(frozen=True)
 class TiffHeader:
-    """width, height: as shown, after the orientation. area: pixels of all tiles together, 0 where there are none."""
+    """What a TIFF's first directory says.
+
+    width, height: as displayed, after the orientation is applied. bits: for each pixel. coding: the compression's name.
+    area: pixels of all tiles together, 0 without tiles. turned: whether the orientation is not upright.
+    """
 
     width: int
     height: int

@@ -1,7 +1,8 @@
-"""Serve a pipeline from a server's worker: what TorchServe and MMS have in common.
+"""Serve a pipeline in a worker of TorchServe or MMS.
 
-Both call `handle(data, context)`: once with `data=None` when the worker starts, then once a batch. It returns exactly one body
-a request and lets no exception out: on MMS an exception would cost every client of the batch its answer.
+Both servers call `handle(data, context)`: once with `data=None` when the worker starts, then once for each batch. While it
+starts, `handle` raises what is wrong, and the server reports that the model failed. For a batch it returns exactly one body a
+request and raises nothing of a handler's: on MMS an exception would cost every client of the batch its answer.
 """
 
 from __future__ import annotations
@@ -13,23 +14,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slotwise.worker.handler import BatchHandler
-from slotwise.worker.hosts import mms, reading, report, torchserve
+from slotwise.worker.hosts import fast_codec, mms_frames, reading, telemetry, torchserve
 from slotwise.worker.hosts.context import PACKAGES, ServerContext
 from slotwise.worker.hosts.starting import start
 
 logger = logging.getLogger(__name__)
 
-PREPARE = {"torchserve": torchserve.prepare, "mms": mms.prepare}
 
-
-class Entry:
-    """One handler as either server's entry point."""
+class EntryPoint:
+    """One handler, called by either server."""
 
     def __init__(self, handler: BatchHandler) -> None:
         self.handler = handler
 
     def handle(self, data: Sequence[Mapping[str, Any]] | None, raw_context: Any) -> list[bytes]:
-        """Answer one batch: exactly one body a request, in order. With `data=None`: start up."""
+        """Answer one batch: exactly one body a request, in order. With `data=None` start the worker and return nothing."""
         context = ServerContext(raw_context)
         if data is None:
             try:
@@ -41,7 +40,7 @@ class Entry:
         batch = self.pipeline.run(requests)
         try:
             self.meter.measure(context, batch, self.handler.metrics)
-        except Exception:  # a number costs nobody an answer
+        except Exception:  # the answers are there, and they count more than the numbers
             logger.exception("the batch could not be measured")
         for i, answer in enumerate(batch.answers):
             context.answer(i, answer)
@@ -50,16 +49,25 @@ class Entry:
         return [answer.body for answer in batch.answers]
 
     def load(self, context: ServerContext) -> None:
-        """Start the pipeline, and leave word of what it runs on."""
+        """Start the pipeline, and report what it runs on."""
 
-        def verified() -> None:
-            PREPARE[context.server](context)
+        def when_verified() -> None:
+            replace_server_code(context)
             reading.keep_repeated_parts(PACKAGES[context.server])
 
-        self.pipeline = start(self.handler, context.model_dir, context.batch_size, context.gpu_id, verified)
-        self.meter = report.Meter()
+        self.pipeline = start(self.handler, context.model_dir, context.batch_size, context.gpu_id, when_verified)
+        self.meter = telemetry.Meter()
         headers = self.pipeline.hooks.headers()
-        report.write(context, self.pipeline.settings, self.handler.engine, headers if isinstance(headers, dict) else {})
+        telemetry.write(context, self.pipeline.settings, self.handler.engine, headers if isinstance(headers, dict) else {})
+
+
+def replace_server_code(context: ServerContext) -> None:
+    """Once in a worker, before the engine is loaded: read and write messages faster, mend MMS's, quieten TorchServe."""
+    fast_codec.install(context.server)
+    if context.server == "mms":
+        mms_frames.install()
+    else:
+        torchserve.quieten(context)
 
 
 def end_after_this_answer(package: str) -> None:

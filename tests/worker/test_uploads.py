@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from slotwise.worker import BadRequest, Headers, SlotError, TooLarge, UnsupportedMedia
 from slotwise.worker.budget import Cost
-from slotwise.worker.inputs import bodies
-from slotwise.worker.inputs.bodies import cost_of, each, items_of
+from slotwise.worker.inputs import uploads
+from slotwise.worker.inputs.uploads import cost_of, each, items_of
 
 FILE = b"\xff\xd8\xff\xfb\xff\xbf and so on"  # its base64 has + and /
 B64 = base64.b64encode(FILE).decode()
@@ -86,7 +86,7 @@ def test_many_files_stay_in_order_with_errors_in_place() -> None:
         (b'{"data": ' * 50_000 + b"1" + b"}" * 50_000, TooLarge),
         (b"[" + b"9" * 10_000 + b"]", BadRequest),
         (b'{"instances": [' + b'"AAAA",' * 99_999 + b'"AAAA"]}', TooLarge),
-        (json.dumps(["AAAA"] * (bodies.MAX_ITEMS + 1)).encode(), TooLarge),
+        (json.dumps(["AAAA"] * (uploads.MAX_ITEMS + 1)).encode(), TooLarge),
     ],
 )
 def test_what_cannot_be_read_is_one_clear_refusal(body: bytes, kind: type[SlotError]) -> None:
@@ -97,7 +97,7 @@ def test_what_cannot_be_read_is_one_clear_refusal(body: bytes, kind: type[SlotEr
 
 
 def test_a_file_over_the_limit_is_refused_before_it_is_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "MAX_ITEM_BYTES", 100)
+    monkeypatch.setattr(uploads, "MAX_ITEM_BYTES", 100)
     small, large = of([B64, "A" * 151])
     assert small == FILE
     assert isinstance(large, TooLarge)
@@ -107,7 +107,7 @@ def test_gzip_is_unpacked_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None
     assert items_of(gzip.compress(FILE, mtime=0), ZIPPED) == [FILE]
     assert items_of(gzip.compress(json.dumps([B64, B64]).encode()), ZIPPED) == [FILE, FILE]
     assert items_of(FILE, Headers({"content-encoding": "identity"})) == [FILE]
-    monkeypatch.setattr(bodies, "MAX_UNPACKED_BYTES", 1000)
+    monkeypatch.setattr(uploads, "MAX_UNPACKED_BYTES", 1000)
     assert items_of(gzip.compress(b"\xff" * 1000, mtime=0), ZIPPED) == [b"\xff" * 1000]
     with pytest.raises(TooLarge):
         items_of(gzip.compress(b"\xff" * 1001, mtime=0), ZIPPED)
@@ -126,8 +126,8 @@ def test_a_gzip_bomb_unpacks_no_further_than_the_limit(monkeypatch: pytest.Monke
             return got
 
     zlib_decompressobj = zlib.decompressobj
-    monkeypatch.setattr(bodies.zlib, "decompressobj", Watched)
-    monkeypatch.setattr(bodies, "MAX_UNPACKED_BYTES", 1 << 20)
+    monkeypatch.setattr(uploads.zlib, "decompressobj", Watched)
+    monkeypatch.setattr(uploads, "MAX_UNPACKED_BYTES", 1 << 20)
     with pytest.raises(TooLarge):
         items_of(gzip.compress(bytes(30 << 20)), ZIPPED)
     assert unpacked == [(1 << 20) + 1]
@@ -172,7 +172,7 @@ def test_every_part_of_a_form_is_an_item(fields: dict[str, list[bytes]], wanted:
 
 def test_too_many_parts_are_refused() -> None:
     with pytest.raises(TooLarge, match="files"):
-        items_of(b"", Headers(), {"file": [b"a"] * (bodies.MAX_ITEMS + 1)})
+        items_of(b"", Headers(), {"file": [b"a"] * (uploads.MAX_ITEMS + 1)})
 
 
 def test_one_item_that_fails_is_the_requests_error_one_of_many_stands_in_its_place() -> None:

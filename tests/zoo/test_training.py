@@ -13,15 +13,15 @@ from PIL import Image, ImageDraw
 
 from slotwise import console
 from slotwise.archive.build import build
-from slotwise.check.run import check
+from slotwise.check.conformance import check
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import ModelSpec, load_spec
 from slotwise.worker.inputs.images import Recipe
-from slotwise.zoo import train, trained
+from slotwise.zoo import trained, training
 from slotwise.zoo.networks import network
 from tests.worker.serving import Served
 
-PLAN = train.Plan(weights="none", epochs=10, batch_size=6, learning_rate=0.01, patience=10, device="cpu")
+PLAN = training.TrainingPlan(weights="none", epochs=10, batch_size=6, learning_rate=0.01, patience=10, device="cpu")
 
 
 def draw(folder: Path, label: str, seed: int) -> None:
@@ -62,21 +62,21 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def outcome(model: Path, data: Path) -> train.Outcome:
+def outcome(model: Path, data: Path) -> training.TrainingResult:
     """The training, once."""
     with console.progress() as progress:
-        return train.train(load_spec(model), data, model, PLAN, progress)
+        return training.train(load_spec(model), data, model, PLAN, progress)
 
 
 @pytest.fixture(scope="module")
-def built(model: Path, outcome: train.Outcome, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def built(model: Path, outcome: training.TrainingResult, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The archive of the trained model."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLOTWISE_HOME", str(tmp_path_factory.mktemp("home")))
         yield build(model, tmp_path_factory.mktemp("store"))
 
 
-def test_training_learns_counts_and_reports(outcome: train.Outcome, model: Path) -> None:
+def test_training_learns_counts_and_reports(outcome: training.TrainingResult, model: Path) -> None:
     assert outcome.accuracy >= 0.9
     assert (outcome.train_pictures, outcome.validation_pictures, outcome.ignored_files) == (24, 12, 2)
     assert sum(map(sum, outcome.confusion)) == 12
@@ -112,7 +112,7 @@ def test_the_trained_archive_keeps_its_promises(built: Path) -> None:
     assert report.passed, report
 
 
-def test_other_preprocessing_than_in_training_is_refused(model: Path, outcome: train.Outcome, tmp_path: Path) -> None:
+def test_other_preprocessing_than_in_training_is_refused(model: Path, outcome: training.TrainingResult, tmp_path: Path) -> None:
     text = (model / "model.toml").read_text("utf-8")
     try:
         (model / "model.toml").write_text(text.replace("resize = 56", "resize = 64"), "utf-8")
@@ -123,9 +123,9 @@ def test_other_preprocessing_than_in_training_is_refused(model: Path, outcome: t
 
 
 def test_the_best_epoch_is_kept_and_training_stops_early(model: Path, data: Path, tmp_path: Path) -> None:
-    plan = train.Plan(weights="none", epochs=9, batch_size=8, learning_rate=1e-12, patience=1, device="cpu")
+    plan = training.TrainingPlan(weights="none", epochs=9, batch_size=8, learning_rate=1e-12, patience=1, device="cpu")
     with console.progress() as progress:
-        outcome = train.train(load_spec(model), data, tmp_path / "out", plan, progress)
+        outcome = training.train(load_spec(model), data, tmp_path / "out", plan, progress)
     assert outcome.epochs < 9
 
 
@@ -152,7 +152,7 @@ def test_data_that_do_not_fit_are_one_clear_error(break_it: object, said: str, m
         draw(tmp_path / ("train" if i < 2 else "val") / ("bees" if i % 2 else "ants"), "bee", i)
     break_it(tmp_path)  # type: ignore[operator]
     with pytest.raises(SlotwiseError, match=said), console.progress() as progress:
-        train.train(load_spec(model), tmp_path, tmp_path / "out", PLAN, progress)
+        training.train(load_spec(model), tmp_path, tmp_path / "out", PLAN, progress)
 
 
 def test_weights_that_are_none_are_one_clear_error(tmp_path: Path) -> None:

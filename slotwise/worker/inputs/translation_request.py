@@ -1,8 +1,8 @@
-"""A translation request: many records under one pair of languages.
+"""Read a translation request, many records under one pair of languages, and write its answer.
 
     {"payload": {"fromLang": "ja", "toLang": "en", "records": [{"id": "123", "text": "..."}]}}
 
-What is wrong with the request as a whole is one error that names the field; what is wrong with one record is an error in
+Where the request as a whole is wrong, it gets one error that names the field. Where one record is wrong, the error stands in
 that record's place.
 """
 
@@ -14,23 +14,23 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from slotwise.worker.errors import BadRequest, SlotError, TooLarge, Unprocessable
+from slotwise.worker.slot_errors import BadRequest, SlotError, TooLarge, Unprocessable
 
-SAID: dict[type, str] = {dict: "an object", list: "a list", str: "a string"}
+KIND_NAMES: dict[type, str] = {dict: "an object", list: "a list", str: "a string"}
 Id = str | int | float | None
 
 
 @dataclass(frozen=True)
-class Payload:
-    """One request, its languages known and its records counted, but not yet looked at."""
+class TranslationRequest:
+    """One request. source, target: codes of languages that the model knows. records: counted, but not yet checked."""
 
     source: str
     target: str
     records: list[Any]
 
 
-def read(body: bytes, languages: Collection[str], max_records: int) -> Payload:
-    """The payload of a body. Raises BadRequest (no JSON), Unprocessable (a field), TooLarge (too many records)."""
+def read(body: bytes, languages: Collection[str], max_records: int) -> TranslationRequest:
+    """Read a body. Raises BadRequest (not JSON), Unprocessable (a wrong field) or TooLarge (too many records)."""
     try:
         data = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -40,18 +40,18 @@ def read(body: bytes, languages: Collection[str], max_records: int) -> Payload:
     records = _field(payload, "records", list, "payload")
     if len(records) > max_records:
         raise TooLarge(f"payload.records holds {len(records)} records, but at most {max_records} are taken at once")
-    return Payload(source, target, records)
+    return TranslationRequest(source, target, records)
 
 
 def each(records: list[Any], row: Callable[[Any], Any]) -> list[Any]:
-    """`row(record)` of every record, or the SlotError that it raised."""
-    made = []
+    """Call `row(record)` for every record: what it returns, or the SlotError that it raises, in the record's place."""
+    rows: list[Any] = []
     for record in records:
         try:
-            made.append(row(record))
+            rows.append(row(record))
         except SlotError as error:
-            made.append(error)
-    return made
+            rows.append(error)
+    return rows
 
 
 def text_of(record: Any) -> tuple[Id, str]:
@@ -66,15 +66,15 @@ def text_of(record: Any) -> tuple[Id, str]:
 
 
 def id_of(record: Any) -> Id:
-    """The id to answer a record under, whatever the record is."""
+    """The id under which a record is answered, or None. The record may be anything."""
     value = record.get("id") if isinstance(record, dict) else None
     if isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
-        return None  # JSON has no word for NaN, Python's reader takes it all the same
+        return None  # JSON has no NaN, although Python's parser accepts it
     return value if isinstance(value, str | int | float) else None
 
 
 def answer(body: bytes, results: list[Any]) -> dict[str, list[Any]]:
-    """The answer: one result a record, in order; a SlotError is given its record's id, which only the body knows."""
+    """The answer's body: one result a record, in order. A SlotError gets its record's id from the request's body."""
     if any(isinstance(result, SlotError) for result in results):
         records = json.loads(body)["payload"]["records"]
         results = [
@@ -88,7 +88,7 @@ def _field(data: Any, name: str, kind: type, where: str) -> Any:
     if not isinstance(data, dict):
         raise Unprocessable(f"{where} must be an object")
     if not isinstance(data.get(name), kind):
-        raise Unprocessable(f"{_path(where, name)} must be {SAID[kind]}")
+        raise Unprocessable(f"{_path(where, name)} must be {KIND_NAMES[kind]}")
     return data[name]
 
 

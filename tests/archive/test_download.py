@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from slotwise.archive.fetch import fetch
+from slotwise.archive.download import fetch
 from slotwise.errors import SlotwiseError
 
 CONTENT = b"an archive" * 1000
@@ -71,7 +71,7 @@ def test_a_file_of_that_name_is_not_overwritten(site: str, store: Path) -> None:
 
 
 def test_what_does_not_end_is_not_written_to_the_end(site: str, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slotwise.archive.fetch.MAX_UNPACKED_BYTES", len(CONTENT) - 1)
+    monkeypatch.setattr("slotwise.archive.download.MAX_UNPACKED_BYTES", len(CONTENT) - 1)
     with pytest.raises(SlotwiseError, match="is larger than"):
         fetch(f"{site}/model.mar", DIGEST, store)
     assert list(store.iterdir()) == []

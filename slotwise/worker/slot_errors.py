@@ -1,4 +1,4 @@
-"""Errors that become one slot's HTTP status; everybody else in the batch is answered as if it had not happened.
+"""Errors that become one slot's HTTP status. All other requests of the batch are answered as if nothing had happened.
 
 SlotError                 the root: a status code and one sentence for the client
 ├── BadRequest            400  the body cannot be decoded
@@ -7,7 +7,7 @@ SlotError                 the root: a status code and one sentence for the clien
 ├── Unprocessable         422  well-formed, but it means nothing to this model
 ├── ModelFault            500  the model failed on this row, or its output cannot be sent
 ├── NotOffered            501  the model predicts; it does not do what this route asks for
-├── Unavailable           503  nobody's fault: undecided in time, or the engine is dead
+├── Unavailable           503  nobody's fault: there was no time, or the engine is dead
 ├── DeadlineExceeded      504  the client's deadline passed before the row was run
 └── OutOfMemory           507  the row alone does not fit into memory
 """
@@ -18,26 +18,29 @@ from http import HTTPStatus
 from typing import Any
 
 PHRASES = {status.value: status.phrase for status in HTTPStatus}
-UNSAYABLE = "an error whose message cannot be shown"
+NO_TEXT = "an error whose message cannot be shown"
 
 
 def text(value: Any) -> str:
-    """Anything as text; what cannot be turned into text says so instead."""
+    """Anything as text, or NO_TEXT where its `__str__` fails."""
     try:
         return value if type(value) is str else str(value)
     except Exception:
-        return UNSAYABLE
+        return NO_TEXT
 
 
 def known_status(code: Any) -> int:
-    """An error's status: one that HTTP knows stays, another 4xx becomes 400, everything else 500."""
+    """The HTTP status of an error: a known one stays, an unknown 4xx becomes 400, everything else becomes 500."""
     if not isinstance(code, int) or not 400 <= code <= 599:
         return 500
     return int(code) if code in PHRASES else code // 100 * 100
 
 
 class SlotError(Exception):
-    """One slot's answer is an error. `message` is shown to the client: no path, no trace, nobody else's data."""
+    """The root: one slot is answered with an error.
+
+    message: one sentence for the client, without paths, traces or anybody else's data. code: the HTTP status.
+    """
 
     code = 500
 
@@ -87,7 +90,7 @@ class NotOffered(SlotError):
 
 
 class Unavailable(SlotError):
-    """Not decided in time, or the engine is dead; another worker may well answer."""
+    """There was no time for this request, or the engine is dead. Another worker may well answer."""
 
     code = 503
 

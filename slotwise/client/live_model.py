@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from slotwise.server import mms
+from slotwise.server import mms_workers
 from slotwise.server.processes import memory_bytes
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Worker:
+class LiveWorker:
     """One worker process. status: STARTING, READY or UNLOADING. pid: 0 while it starts.
 
     got: what the worker reported when it started: engine, precision, device, threads, padding, profile, batch_size, notes.
@@ -49,7 +49,7 @@ class LiveModel:
     max_batch_delay: int
     min_workers: int
     max_workers: int
-    workers: tuple[Worker, ...]
+    workers: tuple[LiveWorker, ...]
     profile: str | None
     engine: str | None
     precision: str | None
@@ -65,7 +65,7 @@ class LiveModel:
 
 def live_model(answer: Mapping[str, Any], record: ServerRecord) -> LiveModel:
     """One version's object of a describe answer, joined with what its workers reported."""
-    loaded = mms.loaded_workers(record) if record.kind == "mms" else {}
+    loaded = mms_workers.loaded_workers(record) if record.kind == "mms" else {}
     workers = tuple(_worker(entry, record, loaded) for entry in answer.get("workers") or [])
     got: Mapping[str, Any] = next((worker.got for worker in workers if worker.got), {})
     return LiveModel(
@@ -81,11 +81,11 @@ def live_model(answer: Mapping[str, Any], record: ServerRecord) -> LiveModel:
     )
 
 
-def _worker(entry: Mapping[str, Any], record: ServerRecord, loaded: Mapping[str, int]) -> Worker:
+def _worker(entry: Mapping[str, Any], record: ServerRecord, loaded: Mapping[str, int]) -> LiveWorker:
     """TorchServe says UNLOADING of a worker that starts, MMS says READY of it."""
     id_ = str(entry.get("id", ""))
-    pid = loaded.get(mms.id_end(id_), 0) if record.kind == "mms" else max(0, int(entry.get("pid") or 0))
-    return Worker(
+    pid = loaded.get(mms_workers.id_end(id_), 0) if record.kind == "mms" else max(0, int(entry.get("pid") or 0))
+    return LiveWorker(
         id=id_,
         pid=pid,
         status=str(entry.get("status", "")) if pid else "STARTING",

@@ -1,4 +1,4 @@
-"""What a conformance run sends: the archive's examples, variants of them that answer differently, and bad bodies."""
+"""Variants of an archive's examples that are answered differently."""
 
 from __future__ import annotations
 
@@ -7,32 +7,19 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from slotwise.check.wire import Body
+from slotwise.bench.bodies import RequestBody
 
 
-def variants(body: Body) -> Iterator[Body]:
+def variants(body: RequestBody) -> Iterator[RequestBody]:
     """Bodies of the same kind with other content, so that answers in a wrong slot can be told: pictures, JSON, arrays."""
     makers: dict[str, Callable[[bytes], Iterator[tuple[str, bytes]]]] = {"image": _pictures}
     makers |= {"json": _reversed_lists, "npy": _flipped_array}
     for kind, maker in makers.items():
-        if kind in body.content_type or body.what.endswith(f".{kind}"):
+        if kind in body.content_type or body.name.endswith(f".{kind}"):
             try:
-                yield from (Body(f"{body.what} {how}", data, body.content_type) for how, data in maker(body.data))
+                yield from (RequestBody(data, body.content_type, name=f"{body.name} {how}") for how, data in maker(body.data))
             except Exception:  # an example that cannot be varied is still an example
                 return
-
-
-def bad(example: Body) -> list[Body]:
-    """Bodies that few models can take; one that is answered with 200 is not bad for that model."""
-    cut = example.data[: len(example.data) // 2]
-    return [
-        Body("an empty body", b"", example.content_type),
-        Body("half of an example", cut, example.content_type),
-        Body("a body of noise", b"\x00\xff not what you expected \xfe" * 9, example.content_type),
-        Body("an empty JSON object", b"{}", "application/json"),
-        Body("a form without a body", b"1", "text/plain", key="somefield"),
-        Body("no field at all", b"", key=None),
-    ]
 
 
 def _pictures(data: bytes) -> Iterator[tuple[str, bytes]]:

@@ -10,7 +10,7 @@ from slotwise import project
 from slotwise.errors import SlotwiseError
 from slotwise.profiles import render
 from slotwise.profiles.profile import load_profile, section_of
-from slotwise.tune.space import Setting
+from slotwise.tune.space import TrialSetting
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
@@ -28,7 +28,7 @@ def check_own(record: ServerRecord) -> None:
         )
 
 
-def apply(setting: Setting, model: str, profile: str, cores: int) -> list[str]:
+def write_setting(setting: TrialSetting, model: str, profile: str, cores: int) -> list[str]:
     """Write the setting into profiles/PROFILE.toml of the current folder, or, where the model's own [profiles.PROFILE] says
     otherwise, there; then render. Returns what was changed, one line a key and file.
     """

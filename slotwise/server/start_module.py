@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.render import render_properties
 from slotwise.profiles.server_logs import log4j2
-from slotwise.server.processes import MARK
+from slotwise.server.processes import MARK, start_time
 from slotwise.server.record import ServerRecord
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def run_start_module(record: ServerRecord, arguments: list[str], environ: Mappin
 
 
 def launch(record: ServerRecord, profile: Profile, home: Path, models: Mapping[str, Any]) -> ServerRecord:
-    """Run the start module; returns the record with Java's pid."""
+    """Run the start module; returns the record with Java's pid and start time."""
     config = "--ts-config" if record.kind == "torchserve" else "--mms-config"
     arguments = ["--start", config, "config.properties", "--log-config", "log4j2.xml"]
     arguments += ["--model-store", str(record.model_store)]
@@ -98,7 +99,7 @@ def launch(record: ServerRecord, profile: Profile, home: Path, models: Mapping[s
         pid = int((record.tmp_dir / ".model_server.pid").read_text())
     except (OSError, ValueError, subprocess.TimeoutExpired):
         raise SlotwiseError(f"{record.kind} did not start: {last_line(record)}", _log_hint(record)) from None
-    return ServerRecord(**{**record.__dict__, "pid": pid})
+    return dataclasses.replace(record, pid=pid, started=start_time(pid))
 
 
 def wait_until_up(record: ServerRecord) -> None:

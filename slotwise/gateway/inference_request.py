@@ -26,7 +26,7 @@ _FORM = re.compile(rb"[A-Za-z0-9%+&=*._\-]+").fullmatch
 
 
 @dataclass
-class Ask:
+class InferenceRequest:
     """A request to a model. `deadline` and `sent_at` (its body had arrived) are on time.monotonic's clock."""
 
     gateway: Gateway

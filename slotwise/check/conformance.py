@@ -12,11 +12,10 @@ from pathlib import Path
 from threading import Event
 
 from slotwise.archive.build import ArchiveInfo, extract, inspect
-from slotwise.bench.bodies import from_files
-from slotwise.check.conversation import Broken, Conversation, Untested
+from slotwise.bench.bodies import RequestBody, from_files
+from slotwise.check.conversation import Conversation, PromiseBroken, PromiseUntested
 from slotwise.check.promises import PROMISES
 from slotwise.check.real_worker import SERVERS, RealWorker, WorkerFault, installed
-from slotwise.check.wire import Body
 from slotwise.errors import MMS, SlotwiseError, pip_install
 
 DAMAGE = "It does not start on damaged files."
@@ -34,7 +33,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Report:
+class CheckReport:
     """All verdicts by server; `versions` of the servers that were asked."""
 
     archive: str
@@ -48,12 +47,12 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Subject:
+class CheckedArchive:
     """What is being checked, and how: `folder` is scratch space; `workers` are all that were started, until it is `stopped`."""
 
     path: Path
     info: ArchiveInfo
-    examples: list[Body]
+    examples: list[RequestBody]
     batch_size: int
     profile: str | None
     timeout_s: float
@@ -110,7 +109,7 @@ def check(
     timeout_s: float = 120.0,
     servers: Sequence[str] = tuple(SERVERS),
     progress: Callable[[str, str], None] = lambda kind, promise: None,
-) -> Report:
+) -> CheckReport:
     """Check `path` on every installed server. bodies: example files besides the archive's own.
 
     Raises SlotwiseError for an archive that is not sound, has no example, or cannot be checked for want of a server.
@@ -124,22 +123,21 @@ def check(
         folder = Path(name)
         carried = [entry.name for entry in info.entries if re.fullmatch("examples/[^/]+", entry.name)]
         unpacked = extract(path, folder / "examples", trusted=True, names=carried)
-        given = from_files([*(bodies or []), *(unpacked / name for name in carried)])
-        examples = [Body(one.name, one.data, one.content_type) for one in given]
+        examples = from_files([*(bodies or []), *(unpacked / name for name in carried)])
         if not examples:
             hint = 'name some in model.toml (examples = ["one.png"]) or give --body FILE'
             raise SlotwiseError(f"{path.name} carries no example to ask with", hint)
-        subject = Subject(path, info, examples, batch_size, profile, timeout_s, folder)
+        subject = CheckedArchive(path, info, examples, batch_size, profile, timeout_s, folder)
         with ThreadPoolExecutor(len(kinds)) as pool:
             try:
                 asked = {kind: pool.submit(_ask, subject, kind, progress) for kind in kinds}
-                return Report(str(path), kinds, {kind: future.result() for kind, future in asked.items()})
+                return CheckReport(str(path), kinds, {kind: future.result() for kind, future in asked.items()})
             except BaseException:
                 subject.stop()
                 raise
 
 
-def _ask(subject: Subject, kind: str, progress: Callable[[str, str], None]) -> list[Verdict]:
+def _ask(subject: CheckedArchive, kind: str, progress: Callable[[str, str], None]) -> list[Verdict]:
     talk = Conversation(lambda: subject.worker(kind), subject.examples, subject.batch_size)
     verdicts = []
     try:
@@ -157,21 +155,21 @@ def _ask(subject: Subject, kind: str, progress: Callable[[str, str], None]) -> l
 def _verdict(name: str, experiment: Callable[[], None]) -> Verdict:
     try:
         experiment()
-    except (Broken, WorkerFault) as broken:
+    except (PromiseBroken, WorkerFault) as broken:
         return Verdict(name, False, str(broken))
-    except Untested as untested:
+    except PromiseUntested as untested:
         return Verdict(name, None, str(untested))
     return Verdict(name, True)
 
 
-def _damage(subject: Subject, kind: str) -> None:
+def _damage(subject: CheckedArchive, kind: str) -> None:
     """With every data file overwritten, the worker must not report itself loaded."""
     names = subject.data_files()
     if not names:
-        raise Untested("it has no data files")
+        raise PromiseUntested("it has no data files")
     try:
         worker = subject.worker(kind, damaged=True)
     except WorkerFault:
         return
     worker.close()
-    raise Broken(f"it reports itself loaded although {', '.join(names[:3])} {'are' if names[1:] else 'is'} damaged")
+    raise PromiseBroken(f"it reports itself loaded although {', '.join(names[:3])} {'are' if names[1:] else 'is'} damaged")

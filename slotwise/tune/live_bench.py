@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from slotwise import project
 from slotwise.bench import load, load_tools
-from slotwise.bench.bodies import Body
-from slotwise.bench.load import Measured, Plan
-from slotwise.bench.wire import Target
+from slotwise.bench.bodies import RequestBody
+from slotwise.bench.http_connection import Target
+from slotwise.bench.load import LoadPlan, LoadResult
 from slotwise.client.inference import auth_headers
 from slotwise.client.management import ManagementClient
 from slotwise.errors import SlotwiseError
-from slotwise.tune.guard import Guard
-from slotwise.tune.space import Setting
+from slotwise.tune.cleanup import TrialCleanup
+from slotwise.tune.space import TrialSetting
 from slotwise.tune.variant import write_variant
 
 if TYPE_CHECKING:
@@ -44,53 +44,53 @@ class LiveBench:
         self,
         record: ServerRecord,
         info: ArchiveInfo,
-        bodies: Sequence[Body],
+        bodies: Sequence[RequestBody],
         *,
         timeout_s: float = TIMEOUT_S,
         tool: str = "slotwise",
     ) -> None:
         self.record, self.info, self.bodies, self.patience_s, self.tool = record, info, bodies, timeout_s, tool
         self.management = ManagementClient(record)
-        self.serving: dict[Setting, str] = {}  # setting: the name of its model
-        self.held: set[Setting] = set()
+        self.serving: dict[TrialSetting, str] = {}  # setting: the name of its model
+        self.held: set[TrialSetting] = set()
         self.count = 0
         self.timeout_s = record.effective_profile().response_timeout_s
 
     def __enter__(self) -> LiveBench:
-        self.guard = Guard(project.state_root() / self.record.name)  # after a swap another folder than state_dir
+        self.cleanup = TrialCleanup(project.state_root() / self.record.name)  # after a swap another folder than state_dir
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.management.close()
-        self.guard.close()  # it unregisters what is still there
+        self.cleanup.close()  # it unregisters what is still there
 
-    def hold(self, settings: Sequence[Setting]) -> None:
+    def hold(self, settings: Sequence[TrialSetting]) -> None:
         """These stay registered together; an idle worker costs memory, no time."""
         self.held = set(settings)
 
-    def measure(self, setting: Setting, clients: int, seconds: float) -> Measured:
+    def measure(self, setting: TrialSetting, clients: int, seconds: float) -> LoadResult:
         """Serve the setting and load it; raises SlotwiseError where it does not become ready."""
         known = setting in self.serving
         if not known:
             for other in [s for s in self.serving if s not in self.held]:
                 self._unregister(self.serving.pop(other))
             self.serving[setting] = self._register(setting)
-        plan = Plan(clients, seconds, warm_up_s=AGAIN_S if known else WARM_UP_S, timeout_s=self.patience_s)
+        plan = LoadPlan(clients, seconds, warm_up_s=AGAIN_S if known else WARM_UP_S, timeout_s=self.patience_s)
         target = Target(f"{self.record.inference_url}/predictions/{self.serving[setting]}", auth_headers(self.record))
         if self.tool == "slotwise":
             return load.measure(target, self.bodies, plan)
-        warm_up = Plan(clients, plan.warm_up_s, warm_up_s=0.0, timeout_s=self.patience_s)
+        warm_up = LoadPlan(clients, plan.warm_up_s, warm_up_s=0.0, timeout_s=self.patience_s)
         load.measure(target, self.bodies, warm_up)  # it waits for its answers: the server's queue is empty then
         measured = load_tools.measure(self.tool, target, self.bodies, replace(plan, warm_up_s=0.0))
         if measured.requests < ENOUGH * clients:  # such a tool forgets what is under way when its time is over
             return load.measure(target, self.bodies, plan)
         return measured
 
-    def _register(self, setting: Setting) -> str:
+    def _register(self, setting: TrialSetting) -> str:
         self.count += 1
         name = f"tune-{self.info.name}-{os.getpid()}-{self.count}"
         archive = self.record.model_store / f"{name}.mar"
-        self.guard.registers(name, archive)
+        self.cleanup.registers(name, archive)
         wishes = {"initial_workers": setting.workers, "threads": setting.threads}
         chosen = {"engine": setting.engine, "precision": setting.precision}
         write_variant(self.info.path, archive, self.record.profile, wishes | {k: v for k, v in chosen.items() if v})
@@ -115,4 +115,4 @@ class LiveBench:
             self.management.unregister(name)
         archive = self.record.model_store / f"{name}.mar"
         archive.unlink(missing_ok=True)
-        self.guard.unregistered(name, archive)
+        self.cleanup.unregistered(name, archive)

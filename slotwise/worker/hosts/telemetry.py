@@ -1,4 +1,4 @@
-"""What a worker says about itself: once when it starts, and in numbers after every batch."""
+"""Report what a worker runs on when it starts, and numbers of its batches through the server's metrics."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from slotwise.worker.batch import Batch
+from slotwise.worker.handler_metrics import HandlerMetrics
 from slotwise.worker.hosts.context import ServerContext
-from slotwise.worker.metrics import Metrics
 from slotwise.worker.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 
 def write(context: ServerContext, settings: Settings, engine: Any, notes: Mapping[str, str]) -> None:
-    """Leave `$SLOTWISE_STATE/workers/PID.json` for `slotwise describe`: what this worker really got."""
+    """Write `$SLOTWISE_STATE/workers/PID.json` for `slotwise describe`: what this worker really runs with.
+
+    notes: the headers of every answer. Without SLOTWISE_STATE the facts stand in the log only.
+    """
     facts = {
         "model": context.model_name,
         "version": context.model_version,
@@ -44,37 +47,41 @@ def write(context: ServerContext, settings: Settings, engine: Any, notes: Mappin
         partial.write_text(json.dumps(facts), "utf-8")
         partial.rename(folder / f"{os.getpid()}.json")
     except OSError:
-        logger.warning("no report could be left in %s", state, exc_info=True)
+        logger.warning("the report of this worker cannot be written below %s", state, exc_info=True)
 
 
-# Of gauges. A metric is a line of text that the server parses, and a batch of a small model takes less time than its five.
+# How often gauges are reported. A metric is a line of text that the server parses, and its five gauges take the server longer
+# than a small model's whole batch.
 PERIOD_S = 0.1
 
 
-class Pace:
-    """Says yes at most once in PERIOD_S."""
+class RateLimiter:
+    """Allows something once every PERIOD_S seconds."""
 
     def __init__(self) -> None:
-        self.next = 0.0
+        self.next_at = 0.0
 
     def due(self) -> bool:
-        """Whether it is time again."""
+        """Whether it is allowed now; if so, it is not allowed again for a while."""
         now = time.monotonic()
-        if now < self.next:
+        if now < self.next_at:
             return False
-        self.next = now + PERIOD_S
+        self.next_at = now + PERIOD_S
         return True
 
 
 class Meter:
-    """What batches cost, through the server's own metrics: counts at once, gauges at a pace, as means since the last time."""
+    """Reports what batches cost through the server's own metrics.
+
+    Counts are reported at once. Gauges are reported every PERIOD_S, as means over the batches since the last report.
+    """
 
     def __init__(self) -> None:
-        self.pace = Pace()
-        self.seen: dict[tuple[str, str], list[float]] = {}
+        self.limiter = RateLimiter()
+        self.values: dict[tuple[str, str], list[float]] = {}
 
-    def measure(self, context: ServerContext, batch: Batch, own: Metrics) -> None:
-        """Count one batch in, and what the handler's author measured in it."""
+    def measure(self, context: ServerContext, batch: Batch, own: HandlerMetrics) -> None:
+        """Report one batch, and the author's own numbers recorded in it."""
         tally = batch.tally
         gauges = {
             ("BatchFill", "%"): 100 * batch.n / context.batch_size,
@@ -84,14 +91,14 @@ class Meter:
             ("EncodeTime", "ms"): max(0.0, batch.total_ms - batch.decode_ms - batch.inference_ms),
         }
         for gauge, value in gauges.items():
-            self.seen.setdefault(gauge, []).append(value)
-        if self.pace.due():
-            for (name, unit), values in self.seen.items():
+            self.values.setdefault(gauge, []).append(value)
+        if self.limiter.due():
+            for (name, unit), values in self.values.items():
                 context.metric(name, sum(values) / len(values), unit)
-            self.seen = {}
+            self.values = {}
         if tally.cuts:
             context.metric("Bisections", tally.cuts)
         for code, slots in Counter(answer.status for answer in batch.answers if answer.status != 200).items():
             context.metric("SlotErrors", slots, code=code)
-        for measured in own.take():
-            context.metric(measured.name, measured.value, measured.unit)
+        for metric in own.take():
+            context.metric(metric.name, metric.value, metric.unit)

@@ -1,4 +1,4 @@
-"""Takes a tuner's trial models away when the tuner itself cannot: `python -m slotwise.tune.guard FOLDER` (server.json's).
+"""Takes a tuner's trial models away when the tuner itself cannot: `python -m slotwise.tune.cleanup FOLDER` (server.json's).
 
 The tuner tells it on stdin what it registers (`+ MODEL ARCHIVE`) and unregisters (`- MODEL ARCHIVE`). When stdin ends,
 because the tuner is done, was interrupted or was killed, whatever is left is unregistered and deleted.
@@ -26,12 +26,12 @@ TIMEOUT_S = 60.0
 PAUSE_S = 0.5
 
 
-class Guard:
+class TrialCleanup:
     """The tuner's side: a process of its own session, so that Ctrl-C does not reach it."""
 
     def __init__(self, folder: Path) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "slotwise.tune.guard", str(folder)],
+            [sys.executable, "-m", "slotwise.tune.cleanup", str(folder)],
             stdin=subprocess.PIPE,
             text=True,
             start_new_session=True,

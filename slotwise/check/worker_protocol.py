@@ -12,21 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from slotwise.bench.bodies import RequestBody
+
 END = struct.pack("!i", -1)
 
 
 @dataclass(frozen=True)
-class Body:
-    """One request's body. what: how a report names it. key: the form field that carries it, None for no field at all."""
-
-    what: str
-    data: bytes
-    content_type: str = "application/octet-stream"
-    key: str | None = "body"
-
-
-@dataclass(frozen=True)
-class Answer:
+class SlotAnswer:
     """One slot's answer as the front end would send it to the client."""
 
     code: int
@@ -48,13 +40,13 @@ def load_message(kind: str, model_dir: str, name: str, handler: str, batch_size:
     return message + (_text("") + struct.pack("!?", True) if kind == "torchserve" else _text(io_name))
 
 
-def predict_message(bodies: Sequence[Body]) -> bytes:
+def predict_message(bodies: Sequence[RequestBody]) -> bytes:
     """One batch."""
     message = b"I"
     for i, body in enumerate(bodies):
         message += _text(f"check-{i}") + _text("Content-Type") + _text(body.content_type) + END
-        if body.key is not None:
-            message += _text(body.key) + _text(body.content_type) + _text(body.data)
+        if body.field is not None:
+            message += _text(body.field) + _text(body.content_type) + _text(body.data)
         message += END
     return message + END
 
@@ -64,7 +56,7 @@ def read_status(connection: socket.socket) -> tuple[int, str]:
     return _integer(connection), _string(connection).decode("utf-8", "replace")
 
 
-def read_answers(connection: socket.socket) -> list[Answer]:
+def read_answers(connection: socket.socket) -> list[SlotAnswer]:
     """The slots that follow the status, in order."""
     answers = []
     while (length := _integer(connection)) != -1:
@@ -73,7 +65,7 @@ def read_answers(connection: socket.socket) -> list[Answer]:
         code = _integer(connection)
         _string(connection)  # the reason phrase
         headers = {_string(connection).decode(): _string(connection).decode() for _ in range(_integer(connection))}
-        answers.append(Answer(code, _string(connection), content_type, headers))
+        answers.append(SlotAnswer(code, _string(connection), content_type, headers))
     return answers
 
 

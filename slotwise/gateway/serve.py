@@ -22,7 +22,7 @@ import uvicorn
 from slotwise.errors import SlotwiseError
 from slotwise.gateway.app import build_app
 from slotwise.gateway.backend import server_backend
-from slotwise.gateway.gateway import Gateway, Options
+from slotwise.gateway.gateway import Gateway, GatewayOptions
 from slotwise.gateway.process import GatewayRecord, running
 from slotwise.interrupts import handed_to, settle
 
@@ -30,7 +30,7 @@ KEEP_ALIVE_S = 75
 
 
 @dataclass(frozen=True)
-class Listen:
+class ListenAddress:
     """Where the gateway listens: the page and REST on `port`, the same on `translation_port` (-1: not)."""
 
     host: str = "127.0.0.1"
@@ -39,7 +39,7 @@ class Listen:
     drain_delay_s: float = 1.0
 
 
-class _Server(uvicorn.Server):
+class DrainingServer(uvicorn.Server):
     """A uvicorn server that drains before it stops."""
 
     def __init__(self, config: uvicorn.Config, gateway: Gateway, delay_s: float, is_up: Callable[[], None]) -> None:
@@ -81,7 +81,7 @@ class _Server(uvicorn.Server):
             await self.lifespan.shutdown()
 
 
-def serve(name: str, listen: Listen, options: Options, say: Callable[[str], None]) -> None:
+def serve(name: str, listen: ListenAddress, options: GatewayOptions, say: Callable[[str], None]) -> None:
     """Run until a signal. Raises SlotwiseError where a gateway of that name runs or a port is taken."""
     other = running(name)
     if other is not None:
@@ -112,7 +112,7 @@ def serve(name: str, listen: Listen, options: Options, say: Callable[[str], None
         record.save()
         say(f"page: {record.page}")
 
-    server = _Server(config, gateway, listen.drain_delay_s, is_up)
+    server = DrainingServer(config, gateway, listen.drain_delay_s, is_up)
     with handed_to(server.end):
         try:
             server.run(sockets=sockets)

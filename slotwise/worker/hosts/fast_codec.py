@@ -1,16 +1,16 @@
-"""Read a batch's requests through a buffer, and write its answers with what the slots share packed once: faster, same messages.
+"""Read and write the messages between a server's front end and its worker faster than the server's own code does.
 
-Reading: both servers' workers read a request a length and a field at a time, two dozen system calls, which takes longer than a
-small model takes for its answer. Here the same fields come out of a buffer of 64 KiB.
+Reading: both servers' workers read a request one length and one field at a time. That is two dozen system calls, which take
+longer than a small model takes for its answer. Here the same fields are read out of a buffer of 64 KiB.
 
-Writing: both servers pack every header of every slot anew. Here a text that was packed before is reused.
+Writing: both servers pack every header of every slot again. Here a text that was packed before is reused.
 
-Two things differ from the servers' own code, both on purpose. A body stays bytes: the servers parse JSON and text unless
-`decode_input_request` is false, and a body that is no JSON then ends MMS's worker. And a content type or a status phrase that
+Two things differ from the servers' own code on purpose. A body stays bytes: the servers parse JSON and text unless
+`decode_input_request` is false, and then a body that is not JSON ends MMS's worker. And a content type or a status phrase that
 is not ASCII gets its length in bytes, where the servers write its length in characters and so spoil the whole message.
 
-What this code does not know goes to the server's own: answers that are no bytes, errors of a whole batch, and whatever a
-handler of TorchServe streams (`send_intermediate_predict_response`, `context.stopping_criteria`).
+Some answers are left to the server's own code: bodies that are not bytes, the error of a whole batch, and what a handler of
+TorchServe streams (`send_intermediate_predict_response`, `context.stopping_criteria`).
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _unpack = struct.Struct("!i").unpack
 
 
 def install(server: str) -> bool:
-    """Replace the server's own functions in this worker, between two messages; whether they are replaced afterwards.
+    """Replace the server's own functions in this worker. Returns whether they are replaced.
 
-    server: "torchserve" or "mms". In a process without that server's modules nothing happens; where something is against it
-    (see codec_check), that is said once in the log.
+    server: "torchserve" or "mms". To be called between two messages. In a process without that server's modules nothing
+    happens. Where something speaks against it (see codec_check), that is logged once.
     """
     code = codec_check.server_code(server)
     if code is None:
@@ -59,7 +59,7 @@ def install(server: str) -> bool:
 
 
 def difference(code: ServerCode) -> str | None:
-    """Read and write the sample batch with the server's own code and with ours: what differs, or None."""
+    """Read and write the sample batch with the server's own code and with ours. Returns what differs, or None."""
     batch = codec_check.BODIES, codec_check.IDS, codec_check.MESSAGE
     try:
         theirs = code.service.create_predict_response(*batch, 200, context=codec_check.sample_context(code))
@@ -69,7 +69,7 @@ def difference(code: ServerCode) -> str | None:
         read = _read_sample(code.protocol._retrieve_buffer, code.protocol._retrieve_inference_msg)
         if read != _read_sample(buffer, lambda conn: list(iter(lambda: request(conn), None))):
             return "the server reads the sample batch in another way"
-    except (Exception, SystemExit) as error:  # TorchServe's own code exits where it finds no more bytes
+    except (Exception, SystemExit) as error:  # TorchServe's own code exits where there are no more bytes
         return f"the sample batch failed with {error!r}"
     return None
 
@@ -78,16 +78,19 @@ def _read_sample(buffer: Callable[[Any, int], Any], requests: Callable[[Any], An
     front_end, worker = socket.socketpair()
     with front_end, worker:
         front_end.sendall(codec_check.sample_request())
-        front_end.shutdown(socket.SHUT_WR)  # whoever reads too far gets an end, and does not wait for ever
+        front_end.shutdown(socket.SHUT_WR)  # code that reads too far gets an end, and does not wait for ever
         return buffer(worker, 1), requests(worker)
 
 
 def reader(plain: Callable[[Any, int], Any]) -> tuple[Callable[[Any, int], Any], Callable[[Any], Any]]:
-    """What replaces `_retrieve_buffer` (`plain` is the server's own) and `_retrieve_request`; both share the buffer."""
-    known: Any = None  # a worker has one connection
+    """The functions that replace `_retrieve_buffer` and `_retrieve_request`; they share one buffer.
+
+    plain: the server's own `_retrieve_buffer`.
+    """
+    known: Any = None  # the connection that `read` reads from; a worker has one
     read: Any = None
 
-    def buffer(conn: Any, length: int) -> Any:  # a message's first byte, for one
+    def buffer(conn: Any, length: int) -> Any:  # the server's own code reads a message's first byte by it
         nonlocal known, read
         if conn is not known:
             known, read = conn, conn.makefile("rb", BUFFER_BYTES).read
@@ -105,7 +108,7 @@ def reader(plain: Callable[[Any, int], Any]) -> tuple[Callable[[Any, int], Any],
         if length <= 0:
             return None if length == -1 else ""
         data = read(length)
-        if len(data) < length:  # half a character is no reason to fail in another way than the server's own code
+        if len(data) < length:  # half a character must fail as an end of the connection does, not as bad UTF-8
             raise struct.error("the connection ended within a word")
         return data.decode()  # type: ignore[no-any-return]
 
@@ -124,24 +127,24 @@ def reader(plain: Callable[[Any, int], Any]) -> tuple[Callable[[Any, int], Any],
 
 
 def writer(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """What replaces `create_predict_response`; `plain` is the server's own."""
+    """The function that replaces `create_predict_response`. plain: the server's own."""
 
     def create(ret: Any, req_id_map: Any, message: str, code: int, context: Any = None) -> Any:
-        made = None
+        written = None
         if code == 200 and context is not None and not getattr(context, "stopping_criteria", None):
             try:
-                made = response(ret, req_id_map, message, context)
-            except Exception:  # whatever is odd about it, the server's own code decides what becomes of it
-                made = None
-        return plain(ret, req_id_map, message, code, context=context) if made is None else made
+                written = response(ret, req_id_map, message, context)
+            except Exception:  # something odd: the server's own code decides what becomes of it
+                written = None
+        return plain(ret, req_id_map, message, code, context=context) if written is None else written
 
     return create
 
 
 def response(bodies: Sequence[bytes], ids: Mapping[int, str], message: str, context: Any) -> bytes | None:
-    """The servers' message for a batch of answers; slot i's status and headers are those of `context`.
+    """The servers' message for a batch of answers; slot i's status and headers come from `context`.
 
-    None where a body is not bytes or an answer is part of a stream: that is for the server's own code.
+    None where a body is not bytes or an answer is part of a stream, so that the server's own code has to write it.
     """
     parts = [_int(200), _text(message)]
     for i, identity in ids.items():

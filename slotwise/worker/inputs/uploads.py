@@ -1,13 +1,13 @@
-"""The files that one request carries: as they are, gzipped, in JSON as base64, or as parts of a form.
+"""Find the files in one request: sent as they are, gzipped, in JSON as base64, or as parts of a form.
 
     <the file's own bytes>                                              one item
     "iVBOR..."    {"data": "iVBOR..."}    {"b64": "iVBOR..."}           one item
     ["iVBOR...", {"b64": "iVBOR..."}]     {"instances": [...]}          an item an element
     several parts of a form                                             an item a part
 
-Base64 may be the usual or the URL's alphabet, in lines or as a data: URL. JSON is known by its first byte, which no picture
-starts with, whatever the content type says. What is wrong with one element stands in its place; where no element can be read
-the request is refused as a whole.
+Base64 may use the usual alphabet or that of URLs, in lines or as a data: URL. JSON is recognised by its first byte, which no
+picture starts with, whatever the content type says. An element that cannot be read is an error in its own place. Where no
+element can be read, the request is refused as a whole.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from slotwise.worker.budget import Cost
-from slotwise.worker.errors import BadRequest, SlotError, TooLarge, UnsupportedMedia
+from slotwise.worker.slot_errors import BadRequest, SlotError, TooLarge, UnsupportedMedia
 
 MAX_ITEMS = 256  # of one request
 MAX_ITEM_BYTES = 32 << 20
 MAX_UNPACKED_BYTES = 64 << 20  # of one gzip body
 MAX_PIECES = 10_000  # of a JSON body: base64 has no comma and no bracket, and each piece is an object in memory
-FIELDS = ("body", "data", "file", "image")  # the name a raw body gets, then those that forms usually use
+FIELDS = ("body", "data", "file", "image")  # what servers call a raw body, then names that forms usually use
 KEYS = ("b64", "data")
-GZIP = 31  # zlib's word for: gzip, the largest window
-WANTED = "send base64 as a string, or an object that has it under 'b64' or 'data'"
+GZIP = 31  # to zlib this means gzip with the largest window
+ADVICE = "send base64 as a string, or an object that has it under 'b64' or 'data'"
 URL_ALPHABET = bytes.maketrans(b"-_", b"+/")
 
 
 def items_of(
     body: bytes, headers: Mapping[str, str], fields: Mapping[str, list[bytes]] | None = None
 ) -> list[bytes | SlotError]:
-    """Every file of a request, at most MAX_ITEMS, or the SlotError in its place.
+    """Every file of a request, at most MAX_ITEMS; a SlotError in the place of one that cannot be read.
 
-    fields: the parts of a form by name; where it has several parts, each of the usual name (else of any) is an item.
-    Raises BadRequest, TooLarge, UnsupportedMedia where the request as a whole cannot be read.
+    fields: the parts of a form by name. Where a form has several parts, each part of a usual name (FIELDS) is an item, and
+    without such names every part is. Raises BadRequest, TooLarge or UnsupportedMedia where the whole request cannot be read.
     """
     parts = _parts(fields or {})
     if len(parts) > 1:
@@ -55,7 +55,7 @@ def items_of(
 
 
 def each(items: Sequence[bytes | SlotError], decode: Callable[[bytes], Any]) -> list[Any]:
-    """`decode(item)` of one after the other; a SlotError stays, or comes to stand, in its item's place."""
+    """Decode one item after the other. A SlotError stands in its item's place; where there is only one item, it is raised."""
     decoded = []
     for item in items:
         try:
@@ -68,7 +68,7 @@ def each(items: Sequence[bytes | SlotError], decode: Callable[[bytes], Any]) -> 
 
 
 def cost_of(body: bytes, headers: Mapping[str, str], cost: Callable[[bytes], Cost]) -> Cost:
-    """The cost of all items of a body: their times together, the memory of the dearest. Raises what items_of raises."""
+    """The cost of all items of a body: the sum of their times, and the memory of the largest. Raises what items_of raises."""
     costs = [cost(item) for item in items_of(body, headers) if not isinstance(item, SlotError)]
     if len(costs) == 1:
         return costs[0]
@@ -88,7 +88,7 @@ def _limited(values: list[Any], what: str) -> list[Any]:
 
 
 def _unpacked(body: bytes, headers: Mapping[str, str]) -> bytes:
-    """The body without its content-encoding. Never unpacks more than the limit and one byte."""
+    """The body without its content-encoding. Never unpacks more than one byte above the limit."""
     encoding = headers.get("content-encoding", "").strip().lower()
     if encoding in ("", "identity"):
         return body
@@ -98,7 +98,7 @@ def _unpacked(body: bytes, headers: Mapping[str, str]) -> bytes:
     try:
         unpacked = unpacker.decompress(body, MAX_UNPACKED_BYTES + 1)
     except zlib.error:
-        raise BadRequest("the body says that it is gzip, but it is damaged or something else") from None
+        raise BadRequest("the content-encoding is gzip, but the body is damaged or something else") from None
     if len(unpacked) > MAX_UNPACKED_BYTES:
         raise TooLarge(f"the body unpacks to more than the {MAX_UNPACKED_BYTES} bytes that are taken")
     if not unpacker.eof or unpacker.unused_data:
@@ -107,7 +107,7 @@ def _unpacked(body: bytes, headers: Mapping[str, str]) -> bytes:
 
 
 def _unquoted(body: bytes, headers: Mapping[str, str]) -> bytes:
-    """The file itself; some servers parse JSON and hand on a string without its quotes."""
+    """The file itself. Where it is base64 without quotes, because a server has parsed the JSON, it is decoded."""
     if "json" in headers.get("content-type", "") and body.isascii():
         item = _item(body.decode("ascii"))
         return body if isinstance(item, SlotError) else item
@@ -119,8 +119,8 @@ def _json(body: bytes) -> Any:
         raise TooLarge(f"the JSON is made of more than {MAX_PIECES} pieces")
     try:
         return json.loads(body)
-    except (ValueError, RecursionError):  # no JSON, no UTF-8, a number of many digits; lists in lists in lists
-        raise BadRequest("the body starts like JSON, but it is not") from None
+    except (ValueError, RecursionError):  # not JSON, not UTF-8, a number of too many digits, or lists nested too deep
+        raise BadRequest("the body starts like JSON, but it is not JSON") from None
 
 
 def _elements(data: Any) -> list[Any]:
@@ -141,7 +141,7 @@ def _item(value: Any) -> bytes | SlotError:
         if isinstance(value, dict):
             value = next((value[key] for key in KEYS if key in value), None)
     if not isinstance(value, str):
-        return BadRequest(WANTED)
+        return BadRequest(ADVICE)
     if len(value) > MAX_ITEM_BYTES * 3 // 2:
         return TooLarge(f"a file has more than the {MAX_ITEM_BYTES} bytes that are taken")
     if value.startswith("data:"):
@@ -150,4 +150,4 @@ def _item(value: Any) -> bytes | SlotError:
         packed = b"".join(value.encode("ascii").split()).translate(URL_ALPHABET).rstrip(b"=")
         return binascii.a2b_base64(packed + b"=" * (-len(packed) % 4), strict_mode=True)
     except ValueError:  # also UnicodeEncodeError and binascii.Error
-        return BadRequest(f"this is not base64: {WANTED}")
+        return BadRequest(f"this is not base64: {ADVICE}")

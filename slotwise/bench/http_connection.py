@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
-class Reply:
+class HttpReply:
     """What came back. status: the HTTP status; header names are lower-case."""
 
     status: int
@@ -51,7 +51,7 @@ class Target:
         return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
 
 
-class _Exchange(asyncio.Protocol):
+class _HttpProtocol(asyncio.Protocol):
     """The socket side of one connection; httptools calls the on_* methods."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class _Exchange(asyncio.Protocol):
 
         self.parser: Any = httptools.HttpResponseParser(self)
         self.transport: asyncio.Transport | None = None
-        self.waiting: asyncio.Future[Reply] | None = None
+        self.waiting: asyncio.Future[HttpReply] | None = None
         self.headers: dict[str, str] = {}
         self.parts: list[bytes] = []
         self.keep_alive = True
@@ -89,7 +89,7 @@ class _Exchange(asyncio.Protocol):
     def on_message_complete(self) -> None:
         self.keep_alive = self.parser.should_keep_alive()
         if self.waiting is not None and not self.waiting.done():
-            self.waiting.set_result(Reply(self.parser.get_status_code(), self.headers, b"".join(self.parts)))
+            self.waiting.set_result(HttpReply(self.parser.get_status_code(), self.headers, b"".join(self.parts)))
 
     def _fail(self, error: Exception) -> None:
         if self.waiting is not None and not self.waiting.done():
@@ -101,9 +101,9 @@ class Connection:
 
     def __init__(self, target: Target) -> None:
         self._address = target.address
-        self._exchange: _Exchange | None = None
+        self._exchange: _HttpProtocol | None = None
 
-    async def ask(self, request: bytes) -> Reply:
+    async def ask(self, request: bytes) -> HttpReply:
         """Send one request (`Target.request`) and wait for its answer.
 
         Raises OSError where there is no connection or it breaks. Cancelled half-way, the connection is dropped.
@@ -111,7 +111,7 @@ class Connection:
         exchange, loop = self._exchange, asyncio.get_running_loop()
         if exchange is None or exchange.transport is None or not exchange.keep_alive:
             self.close()
-            _, exchange = await loop.create_connection(_Exchange, *self._address)
+            _, exchange = await loop.create_connection(_HttpProtocol, *self._address)
         self._exchange = None  # until the answer is here this connection cannot be used again
         exchange.waiting = loop.create_future()
         assert exchange.transport is not None

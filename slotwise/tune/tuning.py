@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise import __version__
 from slotwise.bench import offline
-from slotwise.bench.bodies import Body
-from slotwise.bench.load import Measured, rounded
-from slotwise.bench.offline import Line, Timed
+from slotwise.bench.bodies import RequestBody
+from slotwise.bench.load import LoadResult, rounded
+from slotwise.bench.offline import BatchTiming
 from slotwise.deploy.deploy import registration
 from slotwise.errors import SlotwiseError
 from slotwise.interrupts import held, let_through
 from slotwise.tune.finals import ROUNDS, Decision, figure, play
-from slotwise.tune.live import LiveBench
+from slotwise.tune.live_bench import LiveBench
 from slotwise.tune.search import Goal, Search, Trial
-from slotwise.tune.simulate import Service
-from slotwise.tune.space import Setting, Space
+from slotwise.tune.simulate import ServiceTimes
+from slotwise.tune.space import SearchSpace, TrialSetting
 from slotwise.worker.cores import available_cores
 
 if TYPE_CHECKING:
     from slotwise.archive.build import ArchiveInfo
     from slotwise.server.record import ServerRecord
-    from slotwise.tune.live import LiveBench
+    from slotwise.tune.live_bench import LiveBench
 
 FINALISTS = 3
 OFFLINE_SIZES = (1, 4, 16, 32)
@@ -39,7 +39,7 @@ PACKAGES = ("torchserve", "multi-model-server", "torch", "onnxruntime", "openvin
 
 
 @dataclass(frozen=True)
-class Order:
+class TuneRequest:
     """What to tune, and how long. engines: (engine, precision) pairs, none: as the profile has it. tool: what measures."""
 
     model: str
@@ -52,24 +52,24 @@ class Order:
 
 
 @dataclass
-class Outcome:
+class TuneResult:
     """Everything that the report tells."""
 
-    order: Order
-    default: Setting
-    profile: Setting
-    timed: list[Timed] = field(default_factory=list)
-    service: Service | None = None
+    order: TuneRequest
+    default: TrialSetting
+    profile: TrialSetting
+    timed: list[BatchTiming] = field(default_factory=list)
+    service: ServiceTimes | None = None
     trials: list[Trial] = field(default_factory=list)
     decision: Decision | None = None
     closest: Trial | None = None
-    by_clients: list[tuple[int, Measured]] = field(default_factory=list)  # batch size, load
-    by_delay: list[tuple[int, Measured]] = field(default_factory=list)  # ms, load
+    by_clients: list[tuple[int, LoadResult]] = field(default_factory=list)  # batch size, load
+    by_delay: list[tuple[int, LoadResult]] = field(default_factory=list)  # ms, load
     machine: dict[str, Any] = field(default_factory=dict)
     took_s: float = 0.0
 
     @property
-    def winner(self) -> Setting | None:
+    def winner(self) -> TrialSetting | None:
         """The setting to serve with; None where none meets the target."""
         return self.decision.winner.setting if self.decision and self.decision.winner else None
 
@@ -89,7 +89,7 @@ class Outcome:
     def as_json(self) -> dict[str, Any]:
         """For programs, and result.json."""
 
-        def load(m: Measured | None) -> dict[str, Any] | None:
+        def load(m: LoadResult | None) -> dict[str, Any] | None:
             return rounded(m) if m else None
 
         finalists = self.decision.finalists if self.decision else ()
@@ -120,16 +120,16 @@ class Outcome:
 
 
 def tune(
-    order: Order,
+    order: TuneRequest,
     record: ServerRecord,
     info: ArchiveInfo,
-    bodies: Sequence[Body],
+    bodies: Sequence[RequestBody],
     say: Callable[[str], None],
     heard: Callable[[Trial], None],
-) -> Outcome:
+) -> TuneResult:
     """Tune one model on a running server; the server keeps exactly what it had. Raises SlotwiseError where it is gone."""
     started, cores = time.monotonic(), available_cores()
-    outcome = Outcome(order, *baselines(record, info, cores), machine=machine(record))
+    outcome = TuneResult(order, *baselines(record, info, cores), machine=machine(record))
     space = space_of(record, order, cores)
     say("timing the handler itself")
     outcome.timed, outcome.service = known(record, info, bodies, cores)
@@ -151,7 +151,7 @@ def tune(
     return outcome
 
 
-def final(bench: LiveBench, outcome: Outcome, candidates: Sequence[Setting], say: Callable[[str], None]) -> Decision:
+def final(bench: LiveBench, outcome: TuneResult, candidates: Sequence[TrialSetting], say: Callable[[str], None]) -> Decision:
     """The candidates, the default registration and the profile against each other."""
     order = outcome.order
     entered = list(dict.fromkeys([*candidates, outcome.default, outcome.profile]))
@@ -159,7 +159,7 @@ def final(bench: LiveBench, outcome: Outcome, candidates: Sequence[Setting], say
     return play(bench, entered, order.goal, seconds=order.seconds, rounds=order.rounds)
 
 
-def sweep(bench: LiveBench, outcome: Outcome, winner: Setting, say: Callable[[str], None]) -> None:
+def sweep(bench: LiveBench, outcome: TuneResult, winner: TrialSetting, say: Callable[[str], None]) -> None:
     """What the figures show: the winner at other batch sizes over clients, and at other delays."""
     say("measuring around the winner for the figures")
     seconds, most = min(outcome.order.seconds, 2.0), outcome.order.goal.clients
@@ -173,7 +173,7 @@ def sweep(bench: LiveBench, outcome: Outcome, winner: Setting, say: Callable[[st
         outcome.by_delay.append((delay, bench.measure(setting, most, seconds)))
 
 
-def baselines(record: ServerRecord, info: ArchiveInfo, cores: int) -> tuple[Setting, Setting]:
+def baselines(record: ServerRecord, info: ArchiveInfo, cores: int) -> tuple[TrialSetting, TrialSetting]:
     """What the server registers without parameters, and what the profile says."""
     profile = record.effective_profile()
     said = registration(info, profile, record.overrides)
@@ -185,11 +185,11 @@ def baselines(record: ServerRecord, info: ArchiveInfo, cores: int) -> tuple[Sett
         return min(threads or share, share)
 
     workers = said["initial_workers"]
-    own = Setting(said["batch_size"], said["max_batch_delay"], workers, threads_of(workers))
-    return Setting(1, 100, 1, threads_of(1)), own
+    own = TrialSetting(said["batch_size"], said["max_batch_delay"], workers, threads_of(workers))
+    return TrialSetting(1, 100, 1, threads_of(1)), own
 
 
-def space_of(record: ServerRecord, order: Order, cores: int) -> Space:
+def space_of(record: ServerRecord, order: TuneRequest, cores: int) -> SearchSpace:
     """What may be varied on this server: what `--set` fixed when it was started, a trial cannot change."""
     fixed = record.overrides
     for key in ("engine", "precision"):
@@ -198,14 +198,16 @@ def space_of(record: ServerRecord, order: Order, cores: int) -> Space:
                 f"the server was started with --set {key}={fixed[key]}", "start it without, or leave --engines away"
             )
     shared_by, threads = int(fixed.get("initial_workers", 1)), int(fixed.get("threads", 0))
-    return Space.of_machine(cores, order.goal.clients, shared_by=shared_by, threads=threads, engines=order.engines)
+    return SearchSpace.of_machine(cores, order.goal.clients, shared_by=shared_by, threads=threads, engines=order.engines)
 
 
-def known(record: ServerRecord, info: ArchiveInfo, bodies: Sequence[Body], cores: int) -> tuple[list[Timed], Service | None]:
+def known(
+    record: ServerRecord, info: ArchiveInfo, bodies: Sequence[RequestBody], cores: int
+) -> tuple[list[BatchTiming], ServiceTimes | None]:
     """The handler's line a*n + b on one thread, and how well more threads divide it; None where it runs only in a server."""
     profile = record.effective_profile()
 
-    def timed(threads: int, sizes: Sequence[int]) -> list[Timed]:
+    def timed(threads: int, sizes: Sequence[int]) -> list[BatchTiming]:
         said = profile.explicitly({"threads": threads, "initial_workers": 1}, "tune")
         environ = said.environment([*record.overrides, "threads", "initial_workers"])
         return offline.measure(info.path, bodies, sizes, seconds=OFFLINE_SECONDS, environ=environ)
@@ -214,10 +216,10 @@ def known(record: ServerRecord, info: ArchiveInfo, bodies: Sequence[Body], cores
         alone = timed(1, OFFLINE_SIZES)
         line = offline.fit([(t.n, t.batch_ms) for t in alone])
         if cores == 1:
-            return alone, Service(line, 1)
+            return alone, ServiceTimes(line, 1)
         largest = OFFLINE_SIZES[-1]
         share = timed(cores, [largest])[0].batch_ms / next(t.batch_ms for t in alone if t.n == largest)
-        return alone, Service(line, cores, min(0.98, max(0.0, (1 - share) / (1 - 1 / cores))))
+        return alone, ServiceTimes(line, cores, min(0.98, max(0.0, (1 - share) / (1 - 1 / cores))))
     except SlotwiseError:
         return [], None
 
@@ -238,6 +240,3 @@ def machine(record: ServerRecord) -> dict[str, Any]:
             continue
     about = {"processor": name or platform.machine(), "cores": available_cores(), "system": platform.system()}
     return {**about, "server": record.kind, "profile": record.profile, "overrides": record.overrides, "versions": versions}
-
-
-__all__ = ["Line", "Order", "Outcome", "tune"]

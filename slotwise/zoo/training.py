@@ -24,17 +24,18 @@ from slotwise.errors import SlotwiseError
 from slotwise.interrupts import held
 from slotwise.model_spec import ModelSpec
 from slotwise.worker.inputs.images import Recipe
-from slotwise.zoo.image_folder import Pictures, vary
+from slotwise.worker.settings import has_cuda
+from slotwise.zoo.image_folder import LabelledPictures, vary
 from slotwise.zoo.networks import network
 from slotwise.zoo.trained import COUNT, FACTS, KEPT, WEIGHTS, preprocessing
-from slotwise.zoo.vision import Pixels
+from slotwise.zoo.vision import PixelNetwork
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """How to train. weights: where to start, PATH, "imagenet" or "none". patience: epochs without a better one."""
 
     weights: str = "imagenet"
@@ -47,7 +48,7 @@ class Plan:
 
 
 @dataclass
-class Outcome:
+class TrainingResult:
     """What came of it. confusion[true][answered] counts validation pictures, in the order of `labels`."""
 
     labels: list[str]
@@ -65,45 +66,50 @@ class Outcome:
     seconds: float = 0.0
 
 
-def train(spec: ModelSpec, data: Path, folder: Path, plan: Plan, progress: Progress) -> Outcome:
+def train(spec: ModelSpec, data: Path, folder: Path, plan: TrainingPlan, progress: Progress) -> TrainingResult:
     """Train, keep the best epoch by validation accuracy (then loss), and write weights.pt and training.json to `folder`.
 
     Raises SlotwiseError for data or weights that do not fit the model.
     """
     started = time.monotonic()
-    train_set, validation = Pictures.find(data / "train", spec.labels), Pictures.find(data / "val", spec.labels)
-    outcome = Outcome(list(spec.labels), spec.options["network"], preprocessing(spec), asdict(plan))
-    outcome.train_pictures, outcome.validation_pictures = len(train_set), len(validation)
-    outcome.ignored_files = train_set.ignored + validation.ignored
+    train_set, validation = LabelledPictures.find(data / "train", spec.labels), LabelledPictures.find(data / "val", spec.labels)
+    result = TrainingResult(list(spec.labels), spec.options["network"], preprocessing(spec), asdict(plan))
+    result.train_pictures, result.validation_pictures = len(train_set), len(validation)
+    result.ignored_files = train_set.ignored + validation.ignored
     with torch.random.fork_rng():
         torch.manual_seed(plan.seed)
-        best = _epochs(spec, train_set, validation, plan, outcome, progress)
-    outcome.seconds = round(time.monotonic() - started, 1)
+        best = _epochs(spec, train_set, validation, plan, result, progress)
+    result.seconds = round(time.monotonic() - started, 1)
     recipe = Recipe.of(spec.input.model_dump())
     kept = [recipe(file.read_bytes()) for file in validation.spread(COUNT)]
     with held():  # all three files, or none
         folder.mkdir(parents=True, exist_ok=True)
         torch.save(best, folder / WEIGHTS)
         np.savez_compressed(folder / KEPT, pixels=np.stack(kept))
-        (folder / FACTS).write_text(json.dumps(asdict(outcome), indent=2) + "\n", "utf-8")
-    return outcome
+        (folder / FACTS).write_text(json.dumps(asdict(result), indent=2) + "\n", "utf-8")
+    return result
 
 
 def device_of(wanted: str) -> str:
     """cpu or cuda; "auto" is cuda where torch sees one."""
-    available = torch.cuda.is_available()
+    available = has_cuda()
     if wanted == "cuda" and not available:
         raise SlotwiseError("torch sees no CUDA device here", "leave out --device, or use --device cpu")
     return "cuda" if available and wanted != "cpu" else "cpu"
 
 
 def _epochs(
-    spec: ModelSpec, train_set: Pictures, validation: Pictures, plan: Plan, outcome: Outcome, progress: Progress
+    spec: ModelSpec,
+    train_set: LabelledPictures,
+    validation: LabelledPictures,
+    plan: TrainingPlan,
+    result: TrainingResult,
+    progress: Progress,
 ) -> dict[str, Tensor]:
-    """The best epoch's state_dict; `outcome` gets its figures."""
+    """The best epoch's state_dict; `result` gets its figures."""
     device = device_of(plan.device)
     start = network(spec.options["network"], len(spec.labels), plan.weights, pretraining=True)
-    module = Pixels(start, spec.input.mean, spec.input.std).to(device, memory_format=torch.channels_last)
+    module = PixelNetwork(start, spec.input.mean, spec.input.std).to(device, memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(module.parameters(), lr=plan.learning_rate, momentum=0.9, weight_decay=1e-4)
     steps = math.ceil(len(train_set) / plan.batch_size)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=max(1, plan.epochs * steps))
@@ -120,19 +126,19 @@ def _epochs(
             schedule.step()
             progress.advance(task)
         accuracy, mean_loss, confusion = evaluate(module, validation, recipe, plan.batch_size, device)
-        outcome.epochs = epoch
-        if outcome.best_epoch == 0 or (accuracy, -mean_loss) > (outcome.accuracy, -outcome.loss):
-            outcome.accuracy, outcome.loss, outcome.confusion, outcome.best_epoch = accuracy, mean_loss, confusion, epoch
+        result.epochs = epoch
+        if result.best_epoch == 0 or (accuracy, -mean_loss) > (result.accuracy, -result.loss):
+            result.accuracy, result.loss, result.confusion, result.best_epoch = accuracy, mean_loss, confusion, epoch
             best = {key: value.detach().cpu().clone() for key, value in start.state_dict().items()}
-        note = f"epoch {epoch}: validation accuracy {accuracy:.2%}, best {outcome.accuracy:.2%} (epoch {outcome.best_epoch})"
+        note = f"epoch {epoch}: validation accuracy {accuracy:.2%}, best {result.accuracy:.2%} (epoch {result.best_epoch})"
         progress.update(task, description=note)
-        if epoch - outcome.best_epoch >= plan.patience:
+        if epoch - result.best_epoch >= plan.patience:
             break
     return best
 
 
 def evaluate(
-    module: nn.Module, pictures: Pictures, recipe: Recipe, batch_size: int, device: str = "cpu"
+    module: nn.Module, pictures: LabelledPictures, recipe: Recipe, batch_size: int, device: str = "cpu"
 ) -> tuple[float, float, list[list[int]]]:
     """Accuracy, mean cross-entropy, and the confusion matrix [true][answered] of a module on uint8 pixels."""
     module.eval()
@@ -146,7 +152,7 @@ def evaluate(
 
 
 def _batches(
-    pictures: Pictures, recipe: Recipe, batch_size: int, random: np.random.Generator | None = None
+    pictures: LabelledPictures, recipe: Recipe, batch_size: int, random: np.random.Generator | None = None
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """uint8 [b, h, w, c] and int64 [b]; shuffled and varied where `random` is given. The next batch is decoded meanwhile."""
     order = random.permutation(len(pictures)) if random else np.arange(len(pictures))

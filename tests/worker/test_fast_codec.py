@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwise.worker.hosts import exchange
+from slotwise.worker.hosts import fast_codec
 from slotwise.worker.hosts.codec_check import SWITCH, VERSIONS, text
 
 MODULES = ("protocol.otf_message_handler", "service", "context")
@@ -29,9 +29,9 @@ def patched(request: pytest.FixtureRequest) -> Iterator[Any]:
     reading, writing = (protocol._retrieve_buffer, protocol._retrieve_request), service.create_predict_response
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(SWITCH, raising=False)
-        assert exchange.install(request.param)
+        assert fast_codec.install(request.param)
         ours = protocol._retrieve_request, service.create_predict_response
-        assert exchange.install(request.param)
+        assert fast_codec.install(request.param)
     assert (protocol._retrieve_request, service.create_predict_response) == ours, "twice is once"
     assert ours != (reading[1], writing)
     yield SimpleNamespace(retrieve_msg=protocol.retrieve_msg, plain=writing, ours=ours[1], context=context)

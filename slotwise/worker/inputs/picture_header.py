@@ -1,7 +1,7 @@
-"""What a picture's header says, read in microseconds and without pillow: nothing is decoded and nothing allocated.
+"""Read a picture's header in microseconds, without pillow: nothing is decoded, and no memory is reserved.
 
 Pillow reserves memory for some formats while it opens them, so limits are checked on this header first. Where pillow then
-sees another size than this header, the file contradicts itself and is refused: an estimate cannot be cheated that way.
+sees another size than this header, the file contradicts itself and is refused. So no file can make its estimate too low.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ ARITHMETIC = {0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF}
 PNG_SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 
 
-class Header(NamedTuple):  # every request makes one: a frozen dataclass takes five times as long
-    """What of a picture can be known before it is decoded.
+class PictureHeader(NamedTuple):  # every request makes one: a frozen dataclass takes five times as long
+    """What is known of a picture before it is decoded.
 
-    bits: stored a pixel. coding: how pixels are stored where a format knows several ways. scans: how often a decoder passes
-    over the picture. area: pixels that are decoded; more than width * height where a TIFF's tiles reach beyond its edges.
-    turned: a TIFF that pillow turns upright.
+    format: pillow's name for it. width, height: in pixels. bits: stored for each pixel. coding: how the pixels are stored,
+    where a format has several ways. scans: how often a decoder passes over the picture. area: how many pixels are decoded,
+    which is more than width * height where a TIFF's tiles reach beyond its edges. turned: a TIFF that pillow turns upright.
     """
 
     format: str
@@ -43,7 +43,7 @@ class Header(NamedTuple):  # every request makes one: a frozen dataclass takes f
         return max(self.width * self.height, self.area)
 
 
-def read_header(body: bytes) -> Header | None:
+def read_header(body: bytes) -> PictureHeader | None:
     """The header of a JPEG, PNG, WebP, GIF, BMP or TIFF; None where it cannot be read. Raises nothing."""
     try:
         if body.startswith(b"\xff\xd8\xff"):
@@ -63,27 +63,27 @@ def read_header(body: bytes) -> Header | None:
     return None
 
 
-def _png(body: bytes) -> Header | None:
+def _png(body: bytes) -> PictureHeader | None:
     if body[12:16] != b"IHDR":
         return None
     width, height, depth, colour, _, _, interlaced = struct.unpack_from(">IIBBBBB", body, 16)
-    return Header("PNG", width, height, depth * PNG_SAMPLES.get(colour, 4), "interlaced" if interlaced else "")
+    return PictureHeader("PNG", width, height, depth * PNG_SAMPLES.get(colour, 4), "interlaced" if interlaced else "")
 
 
-def _jpeg(body: bytes) -> Header | None:
+def _jpeg(body: bytes) -> PictureHeader | None:
     frame: tuple[int, int, int] | None = None
     for marker, at in _segments(body):
         if marker in STARTS_OF_FRAME and frame is None:
             frame = marker, at, body[at + 9]
         if marker == 0xDA and frame is not None:
-            all_at_once = body[at + 4] == frame[2]  # of what is not progressive the decoder reads no second scan then
-            scans = 1 if all_at_once and frame[0] not in PROGRESSIVE else body.count(b"\xff\xda", at)
+            all_components = body[at + 4] == frame[2]  # a baseline picture then has no second scan that is decoded
+            scans = 1 if all_components and frame[0] not in PROGRESSIVE else body.count(b"\xff\xda", at)
             return _jpeg_frame(body, *frame, scans)
     return None
 
 
 def _segments(body: bytes) -> Iterator[tuple[int, int]]:
-    """The marker and the place of every segment up to the first scan."""
+    """The marker and the place of every segment of a JPEG, in order."""
     at = 2
     for _ in range(MAX_SEGMENTS):
         at = body.index(0xFF, at)  # what stands between segments is skipped, as pillow does
@@ -97,39 +97,39 @@ def _segments(body: bytes) -> Iterator[tuple[int, int]]:
             at += 2 + int(struct.unpack_from(">H", body, at + 2)[0])
 
 
-def _jpeg_frame(body: bytes, marker: int, at: int, components: int, scans: int) -> Header:
+def _jpeg_frame(body: bytes, marker: int, at: int, components: int, scans: int) -> PictureHeader:
     height, width = struct.unpack_from(">HH", body, at + 5)
     sampling = [body[at + 11 + 3 * i] for i in range(components)]
     factors = [(byte >> 4) * (byte & 15) for byte in sampling]
     samples = sum(factors) / max(1, *factors) if components > 1 else 1.0  # a pixel: 3 for 4:4:4, 1.5 for 4:2:0
     coding = "arithmetic" if marker in ARITHMETIC else "progressive" if marker in PROGRESSIVE else ""
-    return Header("JPEG", width, height, round(8 * samples), coding, scans)
+    return PictureHeader("JPEG", width, height, round(8 * samples), coding, scans)
 
 
-def _webp(body: bytes) -> Header | None:
+def _webp(body: bytes) -> PictureHeader | None:
     kind = body[12:16]
     if kind == b"VP8L":
         packed = struct.unpack_from("<I", body, 21)[0]
-        return Header("WEBP", (packed & 0x3FFF) + 1, (packed >> 14 & 0x3FFF) + 1, 32, "lossless")
+        return PictureHeader("WEBP", (packed & 0x3FFF) + 1, (packed >> 14 & 0x3FFF) + 1, 32, "lossless")
     if kind == b"VP8 ":
         width, height = struct.unpack_from("<HH", body, 26)
-        return Header("WEBP", width & 0x3FFF, height & 0x3FFF, 24, "lossy")
+        return PictureHeader("WEBP", width & 0x3FFF, height & 0x3FFF, 24, "lossy")
     if kind == b"VP8X":
         sides = [int.from_bytes(body[at : at + 3], "little") + 1 for at in (24, 27)]
         lossless = b"VP8L" in body[: 1 << 16]  # metadata may stand before it
-        return Header("WEBP", sides[0], sides[1], 32, "lossless" if lossless else "lossy")
+        return PictureHeader("WEBP", sides[0], sides[1], 32, "lossless" if lossless else "lossy")
     return None
 
 
-def _gif(body: bytes) -> Header | None:
-    """The screen, enlarged by the first frame as pillow does it."""
+def _gif(body: bytes) -> PictureHeader | None:
+    """The size of the screen, enlarged where the first frame is larger, as pillow does it."""
     width, height, flags = struct.unpack_from("<HHB", body, 6)
     blocks = MAX_BLOCKS
     at = 13 + (3 << (flags & 7) + 1 if flags & 128 else 0)
     for _ in range(MAX_SEGMENTS):
         if body[at] == 0x2C:
             left, top, wide, high = struct.unpack_from("<HHHH", body, at + 1)
-            return Header("GIF", max(width, left + wide), max(height, top + high), 8)
+            return PictureHeader("GIF", max(width, left + wide), max(height, top + high), 8)
         if body[at] == 0x3B:
             return None
         if body[at] == 0x21:
@@ -140,7 +140,7 @@ def _gif(body: bytes) -> Header | None:
 
 
 def _behind_blocks(body: bytes, at: int, most: int) -> tuple[int, int]:
-    """Where an extension ends, and how many more blocks are looked at. Raises ValueError where there are too many."""
+    """Skip an extension's blocks. Returns where it ends, and how many more blocks may be skipped. Raises ValueError at 0."""
     while size := body[at]:
         at += size + 1
         most -= 1
@@ -149,16 +149,18 @@ def _behind_blocks(body: bytes, at: int, most: int) -> tuple[int, int]:
     return at + 1, most
 
 
-def _tiff(body: bytes) -> Header | None:
+def _tiff(body: bytes) -> PictureHeader | None:
     tiff = read_tiff(body)
-    return Header("TIFF", tiff.width, tiff.height, tiff.bits, tiff.coding, area=tiff.area, turned=tiff.turned) if tiff else None
+    if tiff is None:
+        return None
+    return PictureHeader("TIFF", tiff.width, tiff.height, tiff.bits, tiff.coding, area=tiff.area, turned=tiff.turned)
 
 
-def _bmp(body: bytes) -> Header:
+def _bmp(body: bytes) -> PictureHeader:
     if body[14] == 12:
         width, height, _, bits = struct.unpack_from("<HHHH", body, 18)
-        return Header("BMP", width, height, bits)
+        return PictureHeader("BMP", width, height, bits)
     width, height, _, bits, coding = struct.unpack_from("<IIHHI", body, 18)
     if body[25] == 0xFF:  # a negative height: rows from the top
         height = 2**32 - height
-    return Header("BMP", width, height, bits, "rle" if coding in (1, 2) else "")
+    return PictureHeader("BMP", width, height, bits, "rle" if coding in (1, 2) else "")
