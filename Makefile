@@ -1,4 +1,4 @@
-# make serve   a real digit answered by a real TorchServe, and the page   make test   everything checked
+# make serve   a real photo answered by a real TorchServe, and the page   make test   everything checked
 .DEFAULT_GOAL := help
 .PHONY: help serve stop demo test test-full lint format constraints clean
 BIN := .venv/bin
@@ -7,11 +7,11 @@ PYTEST := $(BIN)/python -m pytest -q -n 2 --dist worksteal --durations=20
 help: ## say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 18
 
-serve: ## install, train, build, start TorchServe and the gateway, answer one digit
+serve: ## install, build, start TorchServe and the gateway, say what a photo shows
 	@PYTHON="$(or $(PYTHON),python3)" scripts/setup.sh serve
-	@$(BIN)/slotwise serve digits --detach
+	@$(BIN)/slotwise serve efficientnet digits --detach
 	@$(BIN)/slotwise gateway --detach
-	@$(BIN)/slotwise predict digits models/digits/examples/7.png
+	@$(BIN)/slotwise predict efficientnet models/efficientnet/examples/chelsea.png
 
 stop: ## stop what `make serve` started
 	@$(BIN)/slotwise stop
