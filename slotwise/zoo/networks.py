@@ -22,9 +22,9 @@ SAVE = "save it with torch.save(model.state_dict(), PATH)"
 def network(name: str, labels: int, weights: str, pretraining: bool = False) -> nn.Module:
     """The network `name` with one output a label: "efficientnet_lite0", or any of torchvision's.
 
-    weights: a checkpoint's path, "imagenet" (EfficientNet-Lite0's package; for others torchvision's download, kept in torch's own
-    cache) or "none" (random, the same ones every time). pretraining: weights for other labels are welcome, the last layer then
-    starts from scratch.
+    weights: a checkpoint's path, "imagenet" (EfficientNet-Lite0's package; for others torchvision's download, kept in
+    torch's own cache) or "none" (random, the same ones every time). pretraining: weights for other labels are welcome, the
+    last layer then starts from scratch.
     """
     lite = name == efficientnet.NAME
     with torch.random.fork_rng(devices=[]):

@@ -108,7 +108,9 @@ def _save_onnx(source: Source, path: Path) -> None:
     axes: Any = ({0: torch.export.Dim("b", min=1, max=4096)},)
     names = {"input_names": ["pixels"], "output_names": ["logits"]}
     with _quiet():
-        program: Any = torch.onnx.export(source.module, (source.items,), dynamic_shapes=axes, dynamo=True, verbose=False, **names)
+        program: Any = torch.onnx.export(
+            source.module, (source.items,), dynamic_shapes=axes, dynamo=True, verbose=False, **names
+        )
         program.save(str(path), external_data=False)
     reproducible.onnx(path)
 
