@@ -49,22 +49,22 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     """Measure one part, keep what was measured, or write the pages."""
-    asked = arguments()
-    if asked.part == "render":
+    options = arguments()
+    if options.part == "render":
         from pages.markers import render
 
-        return render(ROOT, check=asked.check)
-    if asked.part == "keep":
+        return render(ROOT, check=options.check)
+    if options.part == "keep":
         from measuring.keep import keep
 
-        keep(asked.files, ROOT / "docs" / "figures" / f"{asked.name}.json", asked.command)
+        keep(options.files, ROOT / "docs" / "figures" / f"{options.name}.json", options.command)
         return 0
     from measuring import parts
 
-    found = measured(lambda work: getattr(parts, asked.part)(asked, work), asked.json)
-    if found is None:
+    figures = measured(lambda work: getattr(parts, options.part)(options, work), options.json)
+    if figures is None:
         return 1
-    json.dump(found, sys.stdout, indent=2)
+    json.dump(figures, sys.stdout, indent=2)
     return 0
 
 

@@ -1,7 +1,7 @@
-"""Build, inspect and unpack .mar archives that can be trusted: every file inside has its SHA-256 in MAR-INF/DIGESTS.json.
+"""Build, inspect and unpack .mar archives. Every file in one has its SHA-256 in MAR-INF/DIGESTS.json.
 
-An archive is read as a stranger's: nothing is written before its directory has been found sound, and nothing that its
-directory does not list can hide in it (the servers' Java reads the file front to back and would unpack that, too).
+No archive is trusted before it has been checked. Nothing is written before its directory has been found sound. And nothing may
+be in the file that its directory does not list: the servers' Java reads it front to back, and would unpack that as well.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise import console, project
 from slotwise.archive import onnx_graph
-from slotwise.archive.make_script import check_fit, made, without_int8, without_missing_int8
+from slotwise.archive.make_script import check_fit, run_make_script, without_int8, without_missing_int8
 from slotwise.archive.packaging import DIGESTS, MANIFEST, pack
 from slotwise.archive.trial import run_every_form
 from slotwise.archive.zip_safety import check_entries
@@ -45,7 +45,7 @@ class ArchivedFile:
 
 @dataclass(frozen=True)
 class ArchiveInfo:
-    """What `inspect` found. `model` is the description in slotwise.json ({} in an archive of another tool)."""
+    """What `inspect` read. model: the description in slotwise.json, {} in an archive of another tool."""
 
     path: Path
     size_bytes: int
@@ -74,18 +74,19 @@ class ArchiveInfo:
 def build(
     folder_or_name: str | Path, out_dir: Path | None = None, weights: str | None = None, progress: Progress | None = None
 ) -> Path:
-    """Build OUT_DIR/NAME.mar (model_store/ by default) and NAME.report.json beside it; returns the archive's path.
+    """Build OUT_DIR/NAME.mar (model_store/ by default) and NAME.report.json beside it. Returns the archive's path.
 
     weights: passed to the model's make.py. A second build of the same inputs trains nothing and gives the same bytes.
     """
     folder = project.model_folder(str(folder_or_name))
     spec = load_spec(folder)
-    sources, started = [folder], time.monotonic()
+    sources = [folder]
+    started = time.monotonic()
     out: Path | None = None
     measured: dict[str, Any] = {}
     if (folder / "make.py").is_file():
-        with nullcontext(progress) if progress else console.progress() as shown:
-            out, measured = made(folder, spec, weights, shown)
+        with nullcontext(progress) if progress else console.progress() as bars:
+            out, measured = run_make_script(folder, spec, weights, bars)
         sources = [out, folder]
         spec = without_missing_int8(spec, sources)
     elif weights is not None:
@@ -110,7 +111,7 @@ def build(
 def inspect(path: Path, *, need_digests: bool = True) -> ArchiveInfo:
     """Read a whole archive and compare every byte with its digests; SlotwiseError says what is wrong with it.
 
-    need_digests=False lets an archive of another tool pass, which carries none.
+    need_digests: False accepts an archive of another tool, which carries no digests.
     """
     with _opened(path) as source:
         manifest = _manifest(path, source)
@@ -129,9 +130,10 @@ def verify(path: Path) -> None:
 
 
 def outdated(info: ArchiveInfo, folder: Path) -> str:
-    """The first file of the model's folder that the archive has otherwise, "" where there is none.
+    """The first file of the model's folder that differs from the archive's, "" where none does.
 
-    What make.py writes (or could not: int8) and an ONNX graph that the build converted are not looked at.
+    Files that make.py writes (or could not write: int8) are not compared, nor is an ONNX graph, because the build may have
+    converted it.
     """
     spec = load_spec(folder)
     options = {key: value for key, value in info.model.get("options", {}).items() if key != "onnx"}
@@ -175,7 +177,7 @@ REBUILD = "it was changed after it was built: do not serve it; build it again or
 
 @contextmanager
 def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
-    """The archive, its directory found sound; every way in which a damaged file fails is one SlotwiseError."""
+    """Open the archive and check its directory. Whatever is damaged in the file becomes one SlotwiseError."""
     if not path.is_file():
         raise SlotwiseError(f"there is no archive {path}", "`slotwise build MODEL` makes one in model_store/")
     try:
@@ -219,10 +221,10 @@ def _digests(path: Path, source: zipfile.ZipFile) -> dict[str, str]:
 
 def _compare(path: Path, entries: list[ArchivedFile], digests: dict[str, str]) -> None:
     for entry in entries:
-        wanted = entry.sha256 if entry.name == DIGESTS else digests.get(entry.name)
-        if wanted is None:
+        listed = entry.sha256 if entry.name == DIGESTS else digests.get(entry.name)
+        if listed is None:
             raise SlotwiseError(f"{path.name} carries {entry.name}, which its digests do not list", REBUILD)
-        if wanted != entry.sha256:
+        if listed != entry.sha256:
             raise SlotwiseError(f"{path.name}: {entry.name} is not the file that was built", REBUILD)
     missing = sorted(set(digests) - {entry.name for entry in entries})
     if missing:

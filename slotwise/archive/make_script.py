@@ -1,4 +1,4 @@
-"""Run a model's make.py once and keep what it wrote: a second build of the same inputs trains and exports nothing.
+"""Run a model's make.py once and keep what it wrote, so that a second build of the same inputs trains and exports nothing.
 
 A make.py has one function:
 
@@ -30,11 +30,11 @@ from slotwise.model_spec import ModelSpec
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-EXPORTS = 3  # of how slotwise.zoo writes [weights]; a new number makes them anew
+EXPORTS = 3  # the version of how slotwise.zoo writes [weights]; a new number makes them again
 
 
-def made(folder: Path, spec: ModelSpec, weights: str | None, progress: Progress) -> tuple[Path, dict[str, Any]]:
-    """The folder with what make.py wrote, and what it measured; both from the cache where the inputs are the same."""
+def run_make_script(folder: Path, spec: ModelSpec, weights: str | None, progress: Progress) -> tuple[Path, dict[str, Any]]:
+    """Run make.py, or take its result from the cache. Returns the folder that it wrote, and what it measured."""
     shelf = project.cache_dir() / spec.name
     shelf.mkdir(parents=True, exist_ok=True)
     out = shelf / _key(folder, spec, weights)
@@ -63,7 +63,7 @@ def without_int8(spec: ModelSpec) -> ModelSpec:
 
 
 def check_fit(folder: Path, spec: ModelSpec) -> None:
-    """Does a state_dict of the user's hold tensors alone, and do they fit their module? Say so now, not in a worker's log."""
+    """Check that a state_dict holds tensors alone, and that they fit their module. Raises SlotwiseError where they do not."""
     if spec.weights.state_dict is None or spec.weights.module is None or importlib.util.find_spec("torch") is None:
         return
     import torch  # noqa: PLC0415  heavy
@@ -81,14 +81,18 @@ def check_fit(folder: Path, spec: ModelSpec) -> None:
     try:
         build_module(folder / path, name).load_state_dict(state)
     except Exception as error:
-        said = " ".join(str(error).split())[:200]
+        reason = " ".join(str(error).split())[:200]
         raise SlotwiseError(
-            f"{file.name} does not fit {spec.weights.module}: {said}", "name the class as net.py:Net"
+            f"{file.name} does not fit {spec.weights.module}: {reason}", "name the class as net.py:Net"
         ) from error
 
 
 def _key(folder: Path, spec: ModelSpec, weights: str | None) -> str:
-    """A digest of all that make.py's result depends on; what only concerns serving (batch sizes, say) is left out."""
+    """A digest of make.py's inputs: the folder's code and data, labels, input, weights and options of model.toml, --weights.
+
+    What concerns serving alone, such as batch sizes, is left out. So are the versions of libraries, and files outside the
+    folder: a change there needs an empty cache. A weights folder counts by its files' sizes and dates.
+    """
     inputs = spec.model_dump_json(include={"labels", "input", "weights", "options"})
     exports = f"{EXPORTS} " if spec.weights.files() else ""
     if spec.weights.openvino_int8 and not importlib.util.find_spec("nncf"):
@@ -120,7 +124,7 @@ def _partial(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """One maker at a time: two builds of one model do not train it twice."""
+    """Hold a lock, so that two builds of one model do not train it twice."""
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -147,6 +151,6 @@ def _call(script: Path, out: Path, weights: str | None, progress: Progress) -> d
         raise SlotwiseError(f"{script} failed{where}: {type(error).__name__}: {error}", "see that line") from error
     finally:
         sys.path.remove(str(script.parent))
-        for name in set(sys.modules) - before:  # a helper called net.py must not be the next model's net.py
+        for name in set(sys.modules) - before:  # the next model's make.py may import another net.py
             if str(getattr(sys.modules[name], "__file__", "") or "").startswith(f"{script.parent}/"):
                 del sys.modules[name]

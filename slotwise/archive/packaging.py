@@ -1,4 +1,4 @@
-"""From a model's folder to one .mar: packaged by torch-model-archiver, then written so that equal inputs give equal bytes.
+"""Pack a model's folder into one .mar: with torch-model-archiver, then written so that equal inputs give equal bytes.
 
 HANDLER.py  weights  files         what model.toml names
 examples/                          bodies for `slotwise check`
@@ -30,12 +30,12 @@ CREATED_ON = "01/01/1980 00:00:00"  # the archiver would stamp the time; zip's o
 EPOCH = (1980, 1, 1, 0, 0, 0)
 DIGESTS = "MAR-INF/DIGESTS.json"
 MANIFEST = "MAR-INF/MANIFEST.json"
-WORKER = 2  # what the worker code offers: 1 the two servers, 2 a pipeline that any host can call
+WORKER = 2  # what the worker code can do: 1 serves TorchServe and MMS, 2 also answers without a server
 RESERVED = ("MAR-INF", "slotwise", "slotwise.json", "examples")
 
 
 def pack(spec: ModelSpec, sources: list[Path], archive: Path) -> None:
-    """Write `archive`; files are looked for in `sources`, the first that has one wins. The archive appears at once or not."""
+    """Write `archive`. Each file comes from the first of `sources` that has it. The archive appears at once or not at all."""
     with held(), tempfile.TemporaryDirectory(prefix="slotwise-build-") as name:  # it takes a second or two
         work = Path(name)
         stage = work / "stage"
@@ -51,7 +51,7 @@ def pack(spec: ModelSpec, sources: list[Path], archive: Path) -> None:
 
 
 def _stage(spec: ModelSpec, sources: list[Path], stage: Path) -> Path:
-    """Lay out the archive's content as links below `stage`; returns the handler's file."""
+    """Lay out the archive's content as links below `stage`. Returns the handler's file."""
     named = {path: _find(path, sources) for path in spec.content()}
     named |= {f"examples/{Path(path).name}": _find(path, sources) for path in spec.examples}
     own = spec.handler.endswith(".py")
@@ -73,14 +73,14 @@ def _stage(spec: ModelSpec, sources: list[Path], stage: Path) -> Path:
 
 
 def _find(path: str, sources: list[Path]) -> Path:
-    found = next((source / path for source in sources if (source / path).exists()), None)
-    if found is None:
+    file = next((source / path for source in sources if (source / path).exists()), None)
+    if file is None:
         raise SlotwiseError(f"{path} is named in model.toml but is not in {sources[-1]}", "add the file or correct its name")
-    return found
+    return file
 
 
 def _settings(spec: ModelSpec) -> dict[str, Any]:
-    """What the worker reads: the description, and for every profile the worker-side keys as this model wants them."""
+    """What the worker reads: the description, and for every profile its worker-side keys with this model's own values."""
     model = spec.model_dump(mode="json", exclude_none=True)
     return {"format": 1, "worker": WORKER, "slotwise": __version__, "model": model, "profiles": _profiles(spec)}
 
@@ -100,7 +100,7 @@ def _profiles(spec: ModelSpec) -> dict[str, dict[str, Any]]:
 
 
 def _run_archiver(spec: ModelSpec, handler: Path, work: Path) -> Path:
-    """torch-model-archiver's packaging as a folder. It deletes $TMPDIR/NAME first, so it gets a TMPDIR of its own."""
+    """Package with torch-model-archiver, into a folder. It deletes $TMPDIR/NAME first, so it gets a TMPDIR of its own."""
     (work / "tmp").mkdir()
     (work / "out").mkdir()
     command = [sys.executable, "-m", "model_archiver.model_packaging", "--model-name", spec.name, "--version", spec.version]
@@ -121,7 +121,10 @@ def _fix_manifest(path: Path) -> None:
 
 
 def _write_zip(folder: Path, archive: Path) -> None:
-    """Sorted, undated, stored uncompressed (weights hardly compress, and every zlib packs differently), plus the digests."""
+    """Write the files sorted, without dates and uncompressed, and the digests behind them.
+
+    Weights hardly compress, and each version of zlib packs differently.
+    """
     names = sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
     digests: dict[str, str] = {}
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as target:

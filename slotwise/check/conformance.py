@@ -1,4 +1,4 @@
-"""One archive against all promises on both servers' workers."""
+"""Check one archive: every promise, on both servers' workers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OWN_PARTS = ("MAR-INF", "slotwise", "slotwise.json", "examples")
 
 @dataclass(frozen=True)
 class Verdict:
-    """One promise on one server: holds is None where it could not be tested; `why` says what was seen."""
+    """One promise on one server. holds: None where it could not be tested. why: what was observed."""
 
     promise: str
     holds: bool | None
@@ -34,7 +34,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """All verdicts by server; `versions` of the servers that were asked."""
+    """All verdicts by server, and the servers' versions."""
 
     archive: str
     versions: dict[str, str]
@@ -48,7 +48,7 @@ class CheckReport:
 
 @dataclass(frozen=True)
 class CheckedArchive:
-    """What is being checked, and how: `folder` is scratch space; `workers` are all that were started, until it is `stopped`."""
+    """The archive that is checked, and how. folder: scratch space. workers: all that were started. stopped: no more are."""
 
     path: Path
     info: ArchiveInfo
@@ -61,7 +61,7 @@ class CheckedArchive:
     stopped: Event = field(default_factory=Event)
 
     def stop(self) -> None:
-        """End every worker; who waits for one or wants another fails at once."""
+        """End every worker. A thread that waits for one, or starts another, fails at once."""
         self.stopped.set()
         for worker in list(self.workers):
             worker.close()
@@ -75,7 +75,10 @@ class CheckedArchive:
         return [name for name in self.names() if not name.endswith(".py") and name.split("/")[0] not in OWN_PARTS]
 
     def worker(self, kind: str, *, damaged: bool = False) -> RealWorker:
-        """A worker of `kind` that has loaded the archive; all workers of a kind share one extraction, as on the server."""
+        """Start a worker of `kind` that has loaded the archive. All workers of a kind share one extraction, as on the server.
+
+        damaged: with every data file overwritten.
+        """
         model_dir = self.folder / (f"{kind}-damaged" if damaged else kind)
         if not model_dir.exists():
             data = self.data_files() if damaged else []
@@ -130,14 +133,14 @@ def check(
         subject = CheckedArchive(path, info, examples, batch_size, profile, timeout_s, folder)
         with ThreadPoolExecutor(len(kinds)) as pool:
             try:
-                asked = {kind: pool.submit(_ask, subject, kind, progress) for kind in kinds}
-                return CheckReport(str(path), kinds, {kind: future.result() for kind, future in asked.items()})
+                futures = {kind: pool.submit(_check_on, subject, kind, progress) for kind in kinds}
+                return CheckReport(str(path), kinds, {kind: future.result() for kind, future in futures.items()})
             except BaseException:
                 subject.stop()
                 raise
 
 
-def _ask(subject: CheckedArchive, kind: str, progress: Callable[[str, str], None]) -> list[Verdict]:
+def _check_on(subject: CheckedArchive, kind: str, progress: Callable[[str, str], None]) -> list[Verdict]:
     talk = Conversation(lambda: subject.worker(kind), subject.examples, subject.batch_size)
     verdicts = []
     try:

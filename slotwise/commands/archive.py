@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from slotwise.check.conformance import CheckReport
 
 Archive = Annotated[Path, typer.Argument(metavar="ARCHIVE", help="A .mar file.", show_default=False)]
-SAID = {True: "holds", False: "BROKEN", None: "not tested"}
+VERDICTS = {True: "holds", False: "BROKEN", None: "not tested"}
 
 
 def register(app: typer.Typer) -> None:
@@ -82,11 +82,11 @@ def check(
     if server not in (None, *SERVERS):
         raise typer.BadParameter(f"{server!r} is not one of {', '.join(SERVERS)}", param_hint="--server")
     servers = [server] if server else list(SERVERS)
-    with progress() as shown:
-        task = shown.add_task("checking", total=len(servers) * len(SENTENCES))
+    with progress() as bar:
+        task = bar.add_task("checking", total=len(servers) * len(SENTENCES))
 
         def advance(kind: str, promise: str) -> None:
-            shown.update(task, advance=1, description=f"{kind}: {promise}")
+            bar.update(task, advance=1, description=f"{kind}: {promise}")
 
         report = check(path, body, batch_size=batch_size, profile=profile, timeout_s=timeout, servers=servers, progress=advance)
     emit({**asdict(report), "passed": report.passed}, as_json, lambda: _render_check(report, SENTENCES))
@@ -98,13 +98,13 @@ def _render_check(report: CheckReport, sentences: dict[str, str]) -> None:
     """A table of promises by server, then one line for everything that does not hold."""
     rows = []
     for name, sentence in sentences.items():
-        found = [verdict for verdicts in report.verdicts.values() for verdict in verdicts if verdict.promise == name]
-        rows.append([name, sentence.rstrip("."), *(SAID[verdict.holds] for verdict in found)])
+        by_server = [verdict for verdicts in report.verdicts.values() for verdict in verdicts if verdict.promise == name]
+        rows.append([name, sentence.rstrip("."), *(VERDICTS[verdict.holds] for verdict in by_server)])
     out().print(table("", ["promise", "", *(f"{kind} {version}" for kind, version in report.versions.items())], rows))
     for kind, verdicts in report.verdicts.items():
         for verdict in verdicts:
             if not verdict.holds:
-                typer.echo(f"{kind}, {verdict.promise}, {SAID[verdict.holds]}: {verdict.why}")
+                typer.echo(f"{kind}, {verdict.promise}, {VERDICTS[verdict.holds]}: {verdict.why}")
 
 
 def new(

@@ -41,9 +41,9 @@ def register_model(
 
     record = need(name)
     info = obtain(model, record.model_store, sha256=sha256, say=say)
-    given = {"batch_size": batch_size, "max_batch_delay": max_batch_delay, "initial_workers": initial_workers}
+    requested = {"batch_size": batch_size, "max_batch_delay": max_batch_delay, "initial_workers": initial_workers}
     settings = registration(info, record.effective_profile(), record.overrides)
-    settings |= {key: value for key, value in given.items() if value is not None}
+    settings |= {key: value for key, value in requested.items() if value is not None}
     with ManagementClient(record) as client:
         live = deploy(client, info, settings)
     emit(asdict(live), as_json, lambda: _summary(live))
@@ -61,7 +61,7 @@ def unregister(model: Model, version: Version = None, name: Name = "default", as
 
 def scale(
     model: Model,
-    workers: Annotated[int, typer.Option(min=0, help="How many worker processes it shall have.")],
+    workers: Annotated[int, typer.Option(min=0, help="How many worker processes it gets.")],
     version: Version = None,
     name: Name = "default",
     as_json: Json = False,

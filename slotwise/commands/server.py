@@ -52,16 +52,18 @@ def serve(
     from slotwise.server.lifecycle import stop as stop_server
 
     overrides = {**from_environment(os.environ), **pairs(set_ or [])}
-    wanted, ports, store = load_profile(profile, overrides, {}), Ports.at(port), project.model_store()
+    loaded_profile = load_profile(profile, overrides, {})
+    ports = Ports.at(port)
+    store = project.model_store()
     check_can_start(name, server, ports)  # before an archive is built, which may take minutes
     archives = [obtain(model, store, say=say) for model in models or []]
     say(f"starting {server}")
-    loaded = None if wanted.model_api else preloaded(archives, wanted, overrides)
+    loaded = None if loaded_profile.model_api else preloaded(archives, loaded_profile, overrides)
     with interrupts.held():
-        record = start(name, server, wanted, model_store=store, ports=ports, overrides=overrides, models=loaded)
+        record = start(name, server, loaded_profile, model_store=store, ports=ports, overrides=overrides, models=loaded)
         try:
             with interrupts.let_through():
-                live = [_deploy(record, info, wanted) for info in archives]
+                live = [_deploy(record, info, loaded_profile) for info in archives]
                 emit(_as_json(record, live), as_json, lambda: _show(record, live))
             if detach:
                 interrupts.settle()
@@ -114,8 +116,8 @@ def java_home(as_json: Json = False) -> None:
     """Print the JAVA_HOME that the servers are started with."""
     from slotwise.server.java import java_home as home
 
-    found = str(home())
-    emit({"java_home": found}, as_json, lambda: typer.echo(found))
+    path = str(home())
+    emit({"java_home": path}, as_json, lambda: typer.echo(path))
 
 
 def pairs(settings: Sequence[str]) -> dict[str, str]:
@@ -132,11 +134,11 @@ def _deploy(record: ServerRecord, info: ArchiveInfo, profile: Profile) -> LiveMo
 
     loaded = not profile.model_api and record.kind == "torchserve"
     say(f"loading {info.name} {info.version}" if loaded else f"registering {info.name} {info.version}")
-    with ManagementClient(record) as client, progress() as shown:
-        task = shown.add_task(f"loading {info.name}", total=None)
+    with ManagementClient(record) as client, progress() as bar:
+        task = bar.add_task(f"loading {info.name}", total=None)
 
-        def advance(ready: int, wanted: int) -> None:
-            shown.update(task, completed=ready, total=wanted)
+        def advance(ready: int, requested: int) -> None:
+            bar.update(task, completed=ready, total=requested)
 
         return deploy(client, info, registration(info, profile, record.overrides), advance, preloaded=loaded)
 

@@ -51,8 +51,8 @@ def train(
     from slotwise.zoo import training
 
     plan = training.TrainingPlan(weights, epochs, batch_size, learning_rate, patience, device, seed)
-    with progress() as shown:
-        outcome = training.train(spec, data, own_folder(folder), plan, shown)
+    with progress() as bar:
+        outcome = training.train(spec, data, own_folder(folder), plan, bar)
     emit(asdict(outcome), as_json, lambda: _show(outcome))
     say(f"next: slotwise build {model}")
 

@@ -1,4 +1,4 @@
-"""From what a person names (a model, an archive, a URL) to a model that is registered with its profile's settings."""
+"""Get the archive that a person names (by model, file or URL), and register it with the settings of a profile."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def obtain(
 
 
 def registration(info: ArchiveInfo, profile: Profile, overrides: Mapping[str, str]) -> dict[str, Any]:
-    """What the profile registers this model with: batch_size, max_batch_delay, initial_workers, response_timeout.
+    """The settings to register this model with: batch_size, max_batch_delay, initial_workers, response_timeout.
 
-    overrides: what `--set` and the environment said (they are in `profile` already); the model's own wishes
-    ([profiles.NAME] of its model.toml) come after them.
+    overrides: the keys that `--set` and the environment set (`profile` has them already). They are stronger than the model's
+    own wishes ([profiles.NAME] of its model.toml).
     """
     wishes: Mapping[str, Any] = info.model.get("profiles", {}).get(profile.name, {})
     return profile.for_model({key: value for key, value in wishes.items() if key not in overrides}).registration()
@@ -60,11 +60,11 @@ def registration(info: ArchiveInfo, profile: Profile, overrides: Mapping[str, st
 
 def preloaded(infos: Iterable[ArchiveInfo], profile: Profile, overrides: Mapping[str, str]) -> dict[str, Any]:
     """The models that TorchServe loads at its start where the profile keeps its model API off, as its `models` key."""
-    found: dict[str, Any] = {}
+    models: dict[str, Any] = {}
     for info in infos:
         settings = registration(info, profile, overrides)
         workers = settings["initial_workers"]
-        found[info.name] = {
+        models[info.name] = {
             info.version: {
                 "defaultVersion": True,
                 "marName": info.path.name,
@@ -75,18 +75,18 @@ def preloaded(infos: Iterable[ArchiveInfo], profile: Profile, overrides: Mapping
                 "responseTimeout": settings["response_timeout"],
             }
         }
-    return found
+    return models
 
 
 def deploy(
     client: ManagementClient,
     info: ArchiveInfo,
     settings: Mapping[str, Any],
-    progress: Callable[[int, int], None] = lambda ready, wanted: None,
+    progress: Callable[[int, int], None] = lambda ready, requested: None,
     *,
     preloaded: bool = False,
 ) -> LiveModel:
-    """Register an archive of the model store and wait until all its workers are READY. preloaded: it is registered.
+    """Register an archive of the model store and wait until all its workers are READY. preloaded: it is registered already.
 
     Raises SlotwiseError, with the model unregistered again, where it does not become ready.
     """

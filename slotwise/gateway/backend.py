@@ -24,7 +24,8 @@ MANAGEMENT_S = 3.0  # a server that describes its models no faster is as good as
 class Backend:
     """How the gateway learns of its server. The functions may block; they run in threads.
 
-    find: the server's record. models, auth, max_body_bytes: its models, the header with its token, its largest body.
+    find: the server's record; None where there is none. models: its models. auth: the header with its token.
+    max_body_bytes: the largest body that it takes.
     """
 
     find: Callable[[], ServerRecord | None]
@@ -34,7 +35,7 @@ class Backend:
 
 
 def server_backend(name: str) -> Backend:
-    """The server called `name`, as `slotwise serve` started it."""
+    """The backend of the server called `name`, as `slotwise serve` started it."""
     clients: dict[str, ManagementClient] = {}
 
     def find() -> ServerRecord | None:

@@ -1,7 +1,7 @@
-"""The state of one gateway: the server it stands in front of, the models there, and their limits.
+"""Keep the state of one gateway: its server, the models there, and their limits.
 
-The server is found by the record that `slotwise serve` and `slotwise apply` write. When the record names another
-server, the next request goes there; what is in flight at the old one is answered by the old one.
+`slotwise serve` and `slotwise apply` write a record of the server. When the record names another server, the next request
+goes there; the old server answers what is in flight at it.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ RATE_OVER_S = 10.0
 
 @dataclass(frozen=True)
 class GatewayOptions:
-    """What can be set. `in_flight` 0: two batches for each worker; `queued` -1: one more batch for each worker."""
+    """The gateway's options. in_flight 0: two batches for each worker; queued -1: one more batch for each worker."""
 
     timeout_s: float = 60.0
-    max_held_bytes: int = 256 * 2**20
+    max_body_memory_bytes: int = 256 * 2**20
     in_flight: int = 0
     queued: int = -1
     hedge: bool = True
@@ -47,7 +47,7 @@ class GatewayOptions:
 
 @dataclass
 class Gateway:
-    """One front. `draining` is set on SIGTERM: readiness is off, requests are still answered."""
+    """One gateway. draining: SIGTERM has come; it is not ready any more, but still answers requests."""
 
     backend: Backend
     options: GatewayOptions = field(default_factory=GatewayOptions)
@@ -59,7 +59,7 @@ class Gateway:
 
     def __post_init__(self) -> None:
         self.metrics = GatewayMetrics()
-        self.held = MemoryBudget(self.options.max_held_bytes)
+        self.body_memory = MemoryBudget(self.options.max_body_memory_bytes)
         self._limits: dict[str, ConcurrencyLimit] = {}
         self._hedging: dict[str, Hedging] = {}
         self._retired: set[Upstream] = set()
@@ -67,9 +67,9 @@ class Gateway:
         self._lock = asyncio.Lock()
         self._models_at = float("-inf")
         self._samples: deque[tuple[float, int]] = deque()
-        self._limit(OTHER)
+        self._set_limit(OTHER)
 
-    # What the hot path asks.
+    # For the hot path.
 
     def label(self, model: str) -> str:
         """The model's name where the server has it, else "other": a stranger's names must not fill the memory."""
@@ -80,10 +80,10 @@ class Gateway:
         return self._limits[self.label(model)]
 
     def hedging(self, model: str) -> Hedging:
-        """When an answer of that model is late, and whether it may be asked for again."""
+        """When an answer of that model is late, and whether its request may be sent again."""
         return self._hedging[self.label(model)]
 
-    # What it shows.
+    # For the page, the API and the metrics.
 
     def ready(self) -> bool:
         """Whether a request to any of its models would be answered now."""
@@ -108,7 +108,7 @@ class Gateway:
         return [{**_settings(model), **self._load(name)} for name, model in sorted(self.models.items())]
 
     def card(self, model: str) -> ModelCard:
-        """What a model takes; a model that the server does not have takes nothing."""
+        """What a model takes; the empty card for a model that the server does not have."""
         if self.upstream is None or model not in self.models:
             return ModelCard()
         return self._card(self.models[model], self.upstream.record)
@@ -134,7 +134,7 @@ class Gateway:
         then, answered = self._samples[0]
         return round((self.metrics.answered - answered) / max(now - then, WATCH_S), 1)
 
-    # How it keeps itself up to date.
+    # Following the server.
 
     async def watch(self) -> None:
         """Follow the server's record and its models for ever."""
@@ -161,7 +161,7 @@ class Gateway:
     async def _switch(self, record: ServerRecord) -> None:
         """Send every new request to the server of `record`; close the old one's connections once they are idle."""
         new = Upstream(record, self.backend.auth)
-        old, first = self.upstream, self.upstream is None
+        old = self.upstream
         try:
             await new.renew_token(new.token)
         except SlotwiseError as error:
@@ -170,9 +170,8 @@ class Gateway:
         self.max_body_bytes = await asyncio.to_thread(self.backend.max_body_bytes, record)
         self.upstream = new
         log.info("now in front of %s (profile %s) at %s", record.kind, record.profile, record.inference_url)
-        if not first:
-            self.metrics.swaps.inc()
         if old is not None:
+            self.metrics.swaps.inc()
             self._retired.add(old)
             task = asyncio.create_task(self._retire(old))
             self._closing.add(task)
@@ -188,23 +187,23 @@ class Gateway:
         try:
             if record is None:
                 raise SlotwiseError("no server is running")
-            found = await asyncio.to_thread(self.backend.models, record)
-            cards = await asyncio.to_thread(lambda: [self._card(model, record) for model in found])
+            models = await asyncio.to_thread(self.backend.models, record)
+            cards = await asyncio.to_thread(lambda: [self._card(model, record) for model in models])
         except (SlotwiseError, OSError) as error:
             if self.reachable:
                 log.warning("the model server does not answer: %s", error)
             self.reachable = False
         else:
             self.reachable = True
-            self.models = {model.name: model for model in found}
-            for model, shown in zip(found, cards, strict=True):
-                self._limit(model.name)
-                self._hedging[model.name].enabled = self.options.hedge and shown.hedge
+            self.models = {model.name: model for model in models}
+            for model, card in zip(models, cards, strict=True):
+                self._set_limit(model.name)
+                self._hedging[model.name].enabled = self.options.hedge and card.hedge
         self.metrics.up.set(self.reachable)
         self._models_at = time.monotonic()
 
-    def _limit(self, name: str) -> None:
-        """Make or resize the limit of a model: enough at the server for the next batch to be ready when one is done."""
+    def _set_limit(self, name: str) -> None:
+        """Make or resize the limit of a model, so that at the server the next batch is full when one is done."""
         model = self.models.get(name)
         batch = max(len(model.workers), 1) * model.batch_size if model else 16
         in_flight = self.options.in_flight or max(2 * batch, 8)
@@ -226,5 +225,5 @@ class Gateway:
 
 def _settings(model: LiveModel) -> dict[str, Any]:
     keys = ("name", "version", "batch_size", "max_batch_delay", "profile", "engine", "precision")
-    shown = {key: getattr(model, key) for key in keys}
-    return {**shown, "workers": len(model.workers), "ready_workers": model.ready_workers}
+    settings = {key: getattr(model, key) for key in keys}
+    return {**settings, "workers": len(model.workers), "ready_workers": model.ready_workers}

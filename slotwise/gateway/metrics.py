@@ -1,4 +1,4 @@
-"""What Prometheus reads at /metrics. Labels hold only names of models that the server really has, else "other"."""
+"""Count what Prometheus reads at /metrics. Labels hold only names of models that the server really has, else "other"."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class GatewayMetrics:
         self.answered = 0
 
     def watch(self, model: str, limit: ConcurrencyLimit) -> None:
-        """Read the two gauges of a model from its limit, when they are asked for."""
+        """Let Prometheus read the two gauges of a model from its limit."""
         self.in_flight.labels(model).set_function(lambda: limit.running)
         self.queued.labels(model).set_function(lambda: limit.queued)
 
     def answer(self, model: str, status: int, seconds: float | None, batch_size: int) -> None:
-        """Count one answer: `seconds` is None where the server was not asked, `batch_size` 0 where no slot answered."""
+        """Count one answer. seconds: None where the request never went to the server. batch_size: 0 where no slot answered."""
         self.answered += 1
         self.requests.labels(model, str(status)).inc()
         if status == 429:

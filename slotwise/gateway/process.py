@@ -1,4 +1,4 @@
-"""The gateway's process as others see it: `.slotwise/NAME/gateway.json` says where it listens and how to end it."""
+"""Find, start and stop a gateway's process: `.slotwise/NAME/gateway.json` says where it listens and which process it is."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class GatewayRecord(ProcessRecord):
 
     @property
     def page(self) -> str:
-        """Where a person goes."""
+        """The address of the page."""
         return f"{self.url}/index.html"
 
     def status(self) -> dict[str, Any]:
@@ -48,10 +48,10 @@ class GatewayRecord(ProcessRecord):
         try:
             answer = httpx.get(f"{self.url}/status", timeout=10, trust_env=False)
             answer.raise_for_status()
-            found: dict[str, Any] = answer.json()
+            status: dict[str, Any] = answer.json()
         except (httpx.HTTPError, ValueError) as error:
             raise SlotwiseError(f"the gateway at {self.url} does not answer: {error}") from error
-        return found
+        return status
 
     def save(self) -> None:
         """Write gateway.json."""
@@ -66,7 +66,7 @@ class GatewayRecord(ProcessRecord):
 
     @classmethod
     def load(cls, name: str) -> GatewayRecord | None:
-        """What gateway.json says; None where there is none."""
+        """The record in gateway.json; None where there is none or it cannot be read."""
         try:
             return cls(**json.loads(_file(name).read_text("utf-8")))
         except (OSError, ValueError, TypeError):
@@ -84,7 +84,7 @@ def running(name: str = "default") -> GatewayRecord | None:
 
 
 def stop(name: str = "default") -> bool:
-    """End the gateway of that name, letting it finish what is in flight; false where none runs."""
+    """End the gateway in front of the server `name`, letting it finish what is in flight. False where none runs."""
     record = running(name)
     if record is None:
         return False
@@ -113,7 +113,7 @@ def start_detached(name: str, arguments: list[str]) -> GatewayRecord:
         )
         try:
             with let_through():
-                record = _answering(name, process)
+                record = _wait_until_it_answers(name, process)
             if record is not None:
                 settle()
                 return record
@@ -124,11 +124,12 @@ def start_detached(name: str, arguments: list[str]) -> GatewayRecord:
     if process.poll() is None:
         process.kill()
     lines = [line for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
-    said = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), (lines or ["no output"])[-1])
-    raise SlotwiseError(f"the gateway did not start: {said}", f"its output is in {log}")
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    reason = (errors[:1] or lines[-1:] or ["no output"])[0]
+    raise SlotwiseError(f"the gateway did not start: {reason}", f"its output is in {log}")
 
 
-def _answering(name: str, process: subprocess.Popen[bytes]) -> GatewayRecord | None:
+def _wait_until_it_answers(name: str, process: subprocess.Popen[bytes]) -> GatewayRecord | None:
     """The gateway's record, once it answers; None where it ends or takes too long."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline and process.poll() is None:

@@ -1,6 +1,6 @@
-"""What leaves the gateway: error JSON with a request id, security headers, the server's headers worth keeping.
+"""Make what leaves the gateway: error JSON with a request id, security headers, the server's headers worth keeping.
 
-Refused   the gateway's own answer to a request that it does not forward or could not get an answer for
+Refused   the gateway's own answer, to a request that it does not forward or could not get an answer for
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Refused(Exception):
 
     def headers(self) -> RawHeaders:
         """The headers that only this refusal has."""
-        found: RawHeaders = []
+        headers: RawHeaders = []
         if self.retry_after_s:
-            found.append((b"retry-after", str(self.retry_after_s).encode()))
+            headers.append((b"retry-after", str(self.retry_after_s).encode()))
         if self.close:
-            found.append((b"connection", b"close"))
-        return found
+            headers.append((b"connection", b"close"))
+        return headers
 
 
 def new_id() -> str:
@@ -54,9 +54,9 @@ def new_id() -> str:
     return secrets.token_hex(8)
 
 
-def request_id(given: str | None) -> str:
+def request_id(header: str | None) -> str:
     """The client's x-request-id where it is harmless, else an empty string."""
-    return given if given and _REQUEST_ID(given) else ""
+    return header if header and _REQUEST_ID(header) else ""
 
 
 def error_body(status: int, message: str, identity: str) -> bytes:
@@ -76,8 +76,8 @@ def error_from_server(status: int, body: bytes, identity: str) -> bytes:
     """A server's error in our shape: a slot's `{"error": {...}}`, TorchServe's `{"code", "type", "message"}`, or text."""
     message = ""
     try:
-        found = json.loads(body)
-        inner = found.get("error", found) if isinstance(found, dict) else {}
+        content = json.loads(body)
+        inner = content.get("error", content) if isinstance(content, dict) else {}
         message = str(inner.get("message", "")) if isinstance(inner, dict) else ""
     except ValueError:
         message = body[:500].decode("utf-8", "replace").strip() if body[:1] != b"<" else ""

@@ -1,9 +1,9 @@
-"""The gateway's process: two ports, one loop, and an orderly end.
+"""Run the gateway: two ports, one event loop, and an orderly end.
 
 On SIGTERM or Ctrl-C readiness goes off and answers say `connection: close`; after `drain_delay_s`, in which a load
 balancer notices, no connection is accepted any more; what is in flight is finished, which takes as long as a request
-may take; then the process ends. A second signal ends it at once. One that comes before the page's address was printed
-ends it unsaid, and KeyboardInterrupt is raised.
+may take; then the process ends. A second signal ends it at once. A signal that comes before the page's address was printed
+ends it at once, too, and KeyboardInterrupt is raised.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KEEP_ALIVE_S = 75
 
 @dataclass(frozen=True)
 class ListenAddress:
-    """Where the gateway listens: the page and REST on `port`, the same on `translation_port` (-1: not)."""
+    """Where the gateway listens: the page and REST on `port`, the same on `translation_port` (-1: on no second port)."""
 
     host: str = "127.0.0.1"
     port: int = 8000
@@ -49,7 +49,7 @@ class DrainingServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave the signals alone: they are taken care of since before there was a loop, and call `end`."""
+        """Leave the signals alone: slotwise.interrupts handles them already, and they call `end`."""
         yield
 
     def end(self) -> None:
@@ -67,7 +67,7 @@ class DrainingServer(uvicorn.Server):
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, then say so."""
+        """Listen, then call `is_up`."""
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         if not self.should_exit:
@@ -75,7 +75,7 @@ class DrainingServer(uvicorn.Server):
             self.is_up()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End the application, too, where a second signal hurries it: uvicorn would leave it to fail with the loop."""
+        """Stop; where a second signal has come, end the application, too, which uvicorn would leave to fail with the loop."""
         await super().shutdown(sockets)
         if self.force_exit:
             await self.lifespan.shutdown()
@@ -92,7 +92,7 @@ def serve(name: str, listen: ListenAddress, options: GatewayOptions, say: Callab
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     gateway = Gateway(server_backend(name), options)
-    finish_s = math.ceil(options.timeout_s) + 1  # with the grace that the server's own 504 has
+    finish_s = math.ceil(options.timeout_s) + 1  # and the grace that a worker's own 504 has
     config = uvicorn.Config(
         build_app(gateway),
         http="httptools",
@@ -104,8 +104,8 @@ def serve(name: str, listen: ListenAddress, options: GatewayOptions, say: Callab
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=finish_s,
     )
-    shown = "127.0.0.1" if listen.host in ("0.0.0.0", "::") else listen.host
-    url = f"http://{shown}:{sockets[0].getsockname()[1]}"
+    reachable_host = "127.0.0.1" if listen.host in ("0.0.0.0", "::") else listen.host
+    url = f"http://{reachable_host}:{sockets[0].getsockname()[1]}"
     record = GatewayRecord.of_this_process(name, url, listen.drain_delay_s + finish_s)
 
     def is_up() -> None:
@@ -124,14 +124,14 @@ def serve(name: str, listen: ListenAddress, options: GatewayOptions, say: Callab
 
 def _bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(family)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening = socket.socket(family)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        made.bind((host, port))
+        listening.bind((host, port))
     except (OSError, OverflowError) as error:
-        made.close()
+        listening.close()
         raise SlotwiseError(
             f"the gateway cannot listen on {host}:{port}: {error}", "--port and --translation-port name other ports"
         ) from error
-    made.set_inheritable(True)
-    return made
+    listening.set_inheritable(True)
+    return listening

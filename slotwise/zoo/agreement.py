@@ -42,9 +42,10 @@ Predict = Callable[[Any], Any]
 def check(out: Path, weights: Mapping[str, str], reference: Predict, pixels: Any, trained: bool) -> dict[str, Any]:
     """Compare every installed engine on the weights in `out` with `reference` (eager fp32).
 
-    pixels: [n, ...]. Returns {"engines": {"openvino-fp32": {"top1_agreement", "largest_difference", "passed", ...}}}. Raises
-    SlotwiseError where none passes, and where one runs in fp32 and answers otherwise: no archive may depend on which engine
-    is installed where it is served.
+    pixels: [n, ...]. Returns {"engines": {"openvino-fp32": {"top1_agreement", "largest_difference", "passed", ...}}}.
+
+    Raises SlotwiseError where no engine passes. It also raises where an engine runs in fp32 but answers otherwise, because an
+    archive's answers must not depend on which engine is installed where it is served.
     """
     expected, _ = _run(reference, pixels)
     verdicts = {

@@ -1,4 +1,4 @@
-"""A folder of pictures, one subfolder a class; and what training does to a picture that serving does not."""
+"""Read a folder of pictures, one subfolder a class, and vary a picture at random for training."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class LabelledPictures:
 
     @classmethod
     def find(cls, folder: Path, labels: Sequence[str]) -> LabelledPictures:
-        """All pictures in `folder`/CLASS. A class's folder is called as its label, or with an s: ants for ant."""
+        """All pictures in `folder`/CLASS. A class's folder has the name of its label, or that with an s: ants for ant."""
         files: list[Path] = []
         targets: list[int] = []
         left_out: list[str] = []
@@ -100,7 +100,7 @@ def _problem(file: Path) -> str:
 
 
 def vary(body: bytes, recipe: Recipe, random: np.random.Generator) -> Any:
-    """A random cut (35 to 100% of the area, 3:4 to 4:3) and a random mirroring of a picture: uint8 [h, w, c]."""
+    """Cut a picture at random (35 to 100% of its area, 3:4 to 4:3), and mirror it at random: uint8 [h, w, c]."""
     picture = Image.fromarray(decode_rgb(body, size_hint=recipe.resize or recipe.width, max_pixels=recipe.max_pixels))
     w, h = picture.size
     area, ratio = random.uniform(0.35, 1.0) * w * h, np.exp(random.uniform(np.log(3 / 4), np.log(4 / 3)))

@@ -26,7 +26,8 @@ def make(folder: Path, out: Path, weights: str | None, progress: Progress) -> di
 
     Engines are compared on cuts of the model's examples; int8 is calibrated with `folder`/calibration, else with those cuts.
     """
-    started, spec = time.monotonic(), load_spec(folder)
+    started = time.monotonic()
+    spec = load_spec(folder)
     weights = weights or "imagenet"
     recipe, own = Recipe.of(spec.input.model_dump()), folder / "calibration"
     pixels = pictures.cuts_of([folder / name for name in spec.examples], recipe, COMPARED)

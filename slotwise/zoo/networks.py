@@ -38,25 +38,25 @@ def network(name: str, labels: int, weights: str, pretraining: bool = False) -> 
 
 
 def read_checkpoint(path: Path) -> dict[str, Tensor]:
-    """The tensors in a file that torch.save wrote, wherever training scripts usually keep them in it."""
+    """The tensors in a file that torch.save wrote: a state_dict, or a checkpoint with one under `state_dict` or `model`."""
     if not path.is_file():
         raise SlotwiseError(f"there is no weights file {path}", "give a checkpoint's path, `imagenet` or `none`")
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise SlotwiseError(f"{path} is no checkpoint of tensors", SAVE) from error
     for key in ("state_dict", "model"):
-        if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
-            found = found[key]
-    if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            content = content[key]
+    if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
         raise SlotwiseError(f"{path} is no state_dict", SAVE)
-    return {str(key).removeprefix("module."): value for key, value in found.items()}
+    return {str(key).removeprefix("module."): value for key, value in content.items()}
 
 
 def settle(module: nn.Module, pixels: Tensor) -> None:
-    """Give an untrained network's batch norm the statistics of some pictures: without them deep ones overflow.
+    """Give an untrained network's batch norm the statistics of some pictures. Without them a deep network overflows.
 
-    On one thread: sums in a fixed order, the same statistics on any number of cores.
+    It runs on one thread, so that sums have a fixed order and the statistics are the same on any number of cores.
     """
     norms = [part for part in module.modules() if isinstance(part, nn.BatchNorm2d)]
     for norm in norms:
@@ -82,8 +82,8 @@ def _of_torchvision(name: str, labels: int) -> nn.Module:
     return made
 
 
-def _fill(made: nn.Module, state: Mapping[str, Tensor], weights: str, pretraining: bool) -> None:
-    own: dict[str, Any] = made.state_dict()
+def _fill(built: nn.Module, state: Mapping[str, Tensor], weights: str, pretraining: bool) -> None:
+    own: dict[str, Any] = built.state_dict()
     fitting = {key: value for key, value in state.items() if key in own and own[key].shape == value.shape}
     last = list(own)[-1].rpartition(".")[0]  # the last layer's name: "fc" of a ResNet
     unfilled = [key for key in own if key not in fitting]
@@ -92,7 +92,7 @@ def _fill(made: nn.Module, state: Mapping[str, Tensor], weights: str, pretrainin
             f"the weights {weights} do not fit: {unfilled[0]} is missing or has another shape ({len(unfilled)} tensors in all)",
             "they must be of the same network with the same labels",
         )
-    made.load_state_dict(fitting, strict=False)
+    built.load_state_dict(fitting, strict=False)
 
 
 def _download(name: str) -> dict[str, Any]:

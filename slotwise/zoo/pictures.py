@@ -1,4 +1,4 @@
-"""Pictures to calibrate int8 with and to compare engines on, where the model brings none of its own."""
+"""Find pictures to calibrate int8 with and to compare engines on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Build a network that `slotwise train` trained: its weights, and the very preprocessing they were validated with."""
+"""Build a network that `slotwise train` has trained, with the preprocessing that its weights were validated with."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def preprocessing(spec: ModelSpec, start: Start) -> dict[str, Any]:
 
 
 def make(folder: Path, out: Path, weights: str | None, progress: Progress) -> dict[str, Any]:
-    """Write the weights that `folder`/model.toml names. weights: a path, "none", or None: what was trained here."""
+    """Write the weights that `folder`/model.toml names. weights: a path, "none", or None for those trained here."""
     started, spec = time.monotonic(), load_spec(folder)
     if weights is None and not (folder / WEIGHTS).is_file():
         hint = f"`slotwise train {spec.name} --data FOLDER` trains it; `--weights none` builds an untrained one for load tests"

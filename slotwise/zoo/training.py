@@ -1,4 +1,4 @@
-"""Fine-tune a picture model on a folder of pictures, an ImageFolder: train/CLASS/*, val/CLASS/*.
+"""Fine-tune a picture model on a folder of pictures: train/CLASS/*, val/CLASS/*.
 
 Where training starts from weights, the last layer is fitted first, to what the rest of the network, left as it is, makes of the
 pictures. Then all of it is trained, and kept where that answers the validation pictures better.
@@ -113,12 +113,12 @@ def _repeatable(seed: int) -> Iterator[None]:
             torch.use_deterministic_algorithms(before)
 
 
-def device_of(wanted: str) -> str:
+def device_of(requested: str) -> str:
     """cpu or cuda; "auto" is cuda where torch sees one."""
     available = has_cuda()
-    if wanted == "cuda" and not available:
+    if requested == "cuda" and not available:
         raise SlotwiseError("torch sees no CUDA device here", "leave out --device, or use --device cpu")
-    return "cuda" if available and wanted != "cpu" else "cpu"
+    return "cuda" if available and requested != "cpu" else "cpu"
 
 
 class _Run:

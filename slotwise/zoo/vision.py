@@ -1,4 +1,4 @@
-"""What the picture models' make.py share: a network that takes pixels, its files for every engine, and their comparison."""
+"""Export a picture network for every engine, and compare the engines: what the picture models' make.py share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 
 class PixelNetwork(nn.Module):  # type: ignore[misc]
-    """A network on uint8 [b, h, w, c]: normalisation is part of the graph, so that an engine can fold and thread it."""
+    """A network that takes pixels, uint8 [b, h, w, c].
+
+    Normalisation is part of the graph, so that an engine can fold it into the first layer and run it in its threads.
+    """
 
     def __init__(self, network: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
@@ -142,7 +145,7 @@ WRITERS = {
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Exporters talk a lot; what matters they raise."""
+    """Hide what exporters print and log. What matters they raise."""
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         logging.disable(logging.WARNING)
@@ -153,7 +156,7 @@ def _quiet() -> Iterator[None]:
 
 
 def classes_right(module: nn.Module, pixels: Any, targets: Any) -> float:
-    """The share of pictures, uint8 [n, h, w, c], whose best label is the target's, int [n]."""
+    """The share of pictures whose best label is the target. pixels: uint8 [n, h, w, c]; targets: int [n]."""
     with torch.inference_mode():
         best = [module(rows).argmax(1).numpy() for rows in torch.from_numpy(pixels).split(64)]
     return float((np.concatenate(best) == targets).mean())

@@ -231,12 +231,12 @@ async def test_a_body_over_the_limit_is_refused_with_and_without_a_length(make_f
     assert error(await front.predict(b"x" * 1001))["code"] == 413
     assert error(await front.client.post("/predictions/digits", content=chunks()))["code"] == 413
     assert (await front.predict(b"x" * 1000)).status_code == 200
-    assert front.gateway.held.now_bytes == 0
+    assert front.gateway.body_memory.now_bytes == 0
     assert len(front.server.seen) == 1
 
 
 async def test_bodies_together_stay_within_the_memory_budget(make_front: MakeFront) -> None:
-    front = await make_front(max_held_bytes=1500)
+    front = await make_front(max_body_memory_bytes=1500)
     front.server.gate = asyncio.Event()
     first = asyncio.create_task(front.predict(b"x" * 1000))
     while not front.server.seen:
@@ -246,7 +246,7 @@ async def test_bodies_together_stay_within_the_memory_budget(make_front: MakeFro
     assert refused.headers["retry-after"] == "1"
     front.server.gate.set()
     assert (await first).status_code == 200
-    assert front.gateway.held.now_bytes == 0
+    assert front.gateway.body_memory.now_bytes == 0
 
 
 async def test_beyond_the_places_and_the_queue_requests_are_refused_at_once(make_front: MakeFront) -> None:
