@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from slotwise import console, project
 from slotwise.archive import onnx_graph
 from slotwise.archive.foreign import GUARD, LEGACY_MANIFEST, migrated
-from slotwise.archive.make_script import check_fit, run_make_script
+from slotwise.archive.make_script import check_fit, run_make_script, without_int8, without_missing_int8
 from slotwise.archive.packaging import DIGESTS, MANIFEST, pack
 from slotwise.archive.trial import run_every_form
 from slotwise.archive.zip_safety import check_entries, read_small
@@ -89,6 +89,7 @@ def build(
         with nullcontext(progress) if progress else console.progress() as bars:
             out, measured = run_make_script(folder, spec, weights, bars)
         sources = [out, folder]
+        spec = without_missing_int8(spec, sources)
     elif weights is not None:
         raise SlotwiseError(f"{folder} has no make.py that could take --weights", "name the weights in its model.toml")
     else:
@@ -132,10 +133,13 @@ def verify(path: Path) -> None:
 def outdated(info: ArchiveInfo, folder: Path) -> str:
     """The first file of the model's folder that differs from the archive's, "" where none does.
 
-    Files that make.py writes are not compared, nor is an ONNX graph, because the build may have converted it.
+    Files that make.py writes (or could not write: int8) are not compared, nor is an ONNX graph, because the build may have
+    converted it.
     """
     spec = load_spec(folder)
     options = {key: value for key, value in info.model.get("options", {}).items() if key != "onnx"}
+    if "openvino_int8" not in info.model.get("weights", {}) and (folder / "make.py").is_file():
+        spec = without_int8(spec)
     if spec.model_dump(mode="json", exclude_none=True) != {**info.model, "options": options}:
         return "model.toml"
     own = spec.handler.endswith(".py")

@@ -30,7 +30,7 @@ from slotwise.model_spec import ModelSpec
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-EXPORTS = 2  # the version of how slotwise.zoo writes [weights]; a new number makes them again
+EXPORTS = 3  # the version of how slotwise.zoo writes [weights]; a new number makes them again
 
 
 def run_make_script(folder: Path, spec: ModelSpec, weights: str | None, progress: Progress) -> tuple[Path, dict[str, Any]]:
@@ -47,6 +47,19 @@ def run_make_script(folder: Path, spec: ModelSpec, weights: str | None, progress
                 shutil.rmtree(out, ignore_errors=True)
                 partial.rename(out)
     return out, json.loads((out / "measured.json").read_text("utf-8"))
+
+
+def without_missing_int8(spec: ModelSpec, sources: list[Path]) -> ModelSpec:
+    """The spec without int8 weights where make.py could not write them, because nncf is not installed here."""
+    name = spec.weights.openvino_int8
+    if name is None or any((source / name).is_file() for source in sources) or importlib.util.find_spec("nncf"):
+        return spec
+    return without_int8(spec)
+
+
+def without_int8(spec: ModelSpec) -> ModelSpec:
+    """The spec as if model.toml named no int8 weights."""
+    return spec.model_copy(update={"weights": spec.weights.model_copy(update={"openvino_int8": None})})
 
 
 def check_fit(folder: Path, spec: ModelSpec) -> None:
@@ -82,6 +95,8 @@ def _key(folder: Path, spec: ModelSpec, weights: str | None) -> str:
     """
     inputs = spec.model_dump_json(include={"labels", "input", "weights", "options"})
     exports = f"{EXPORTS} " if spec.weights.files() else ""
+    if spec.weights.openvino_int8 and not importlib.util.find_spec("nncf"):
+        exports += "without int8 "
     digest = hashlib.sha256(f"{exports}{inputs}".encode())
     read = ("*.py", "*.pt", "*.npz", "training.json", "calibration/*")
     for file in sorted(path for kind in read for path in folder.glob(kind)):

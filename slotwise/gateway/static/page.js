@@ -162,7 +162,9 @@ async function load() {
   const options = models.map((model) => make("option", { value: model.name }, model.name));
   byId("model").replaceChildren(...(options.length ? options : [make("option", {}, "No model on this server yet")]));
   byId("model").disabled = !options.length;
-  if (models.some((model) => model.name === before)) byId("model").value = before;
+  const photos = models.find((model) => model.takes === "picture" && !model.draw); // what most people have at hand
+  const opens = models.find((model) => model.name === before) ?? photos ?? models[0];
+  if (opens) byId("model").value = opens.name;
   choose();
 }
 
