@@ -29,7 +29,7 @@ LOOK_AGAIN_S = 1.0
 
 
 @dataclass(frozen=True)
-class Key:
+class AccessKey:
     """One key. models: those that it may use, all where empty. requests_per_s: 0 means any number."""
 
     name: str

@@ -1,4 +1,4 @@
-"""KeyFile: who is let in, to what, how often; TLS; and that no key is ever seen in a log."""
+"""Keys: who is let in, to what, how often; TLS; and that no key is ever seen in a log."""
 
 from __future__ import annotations
 
