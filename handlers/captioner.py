@@ -1,4 +1,4 @@
-"""Captions with GIT: a picture in, one sentence out; with `Accept: text/plain` the bare sentence."""
+"""Caption pictures with GIT: a picture in, one sentence out. With `Accept: text/plain` the answer is the bare sentence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slotwise.worker.inputs.uploads import cost_of, each, items_of
 
 
 class Captioner(BatchHandler):
-    """Pictures are decoded and cut in the pool, one by one; their pixels become numbers on the device, all at once."""
+    """Decodes and cuts pictures one by one in the pool of threads; the engine normalises a whole batch of pixels at once."""
 
     def load(self, model_dir: Path, settings: Settings) -> Any:
         facts = about(model_dir)

@@ -1,4 +1,4 @@
-"""A picture in, its label and probabilities out; with `Accept: text/plain` the bare label."""
+"""Classify pictures: a picture in, its label and probabilities out. With `Accept: text/plain` the answer is the bare label."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from slotwise.worker.labels import classified, in_words, probabilities, wants_so
 
 
 class ImageClassifier(BatchHandler):
-    """Serves any engine whose output is one logit a label.
+    """Serves any network whose output is one logit a label.
 
-    Weights of dtype "uint8" in model.toml take pixels as they are, [b, h, w, c], and normalise them inside the graph;
-    others get normalised float32, [b, c, h, w].
+    Where `input.dtype` in model.toml is "uint8", the network takes pixels as they are, [b, h, w, c], and normalises them
+    itself. Otherwise it gets normalised float32, [b, c, h, w].
     """
 
     def load(self, model_dir: Path, settings: Settings) -> Any:
-        described = settings.model["input"]
-        self.recipe = Recipe.of(described)
-        self.floats = described.get("dtype") != "uint8"
+        spec = settings.model["input"]
+        self.recipe = Recipe.of(spec)
+        self.floats = spec.get("dtype") != "uint8"
         channels = self.recipe.channels
-        self.mean = np.float32(described.get("mean") or [0.0] * channels) * 255
-        self.std = np.float32(described.get("std") or [1.0] * channels) * 255
+        self.mean = np.float32(spec.get("mean") or [0.0] * channels) * 255
+        self.std = np.float32(spec.get("std") or [1.0] * channels) * 255
         facts = model_dir / "facts.json"
         self.untrained = facts.is_file() and bool(json.loads(facts.read_text("utf-8")).get("untrained"))
         return super().load(model_dir, settings)

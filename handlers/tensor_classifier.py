@@ -1,7 +1,8 @@
-"""A tensor in (raw little-endian by `input.dtype` and `input.shape`, .npy, JSON nested lists), a label and probabilities out.
+"""Classify tensors: a tensor in, its label and probabilities out.
 
-`input.mean` and `input.std` are applied a channel. [options] softmax = false: the model ends in a softmax of its own (of an
-ONNX graph the build sees that by itself).
+A body is raw little-endian numbers of `input.dtype` and `input.shape`, a .npy file, or nested lists in JSON. `input.mean` and
+`input.std` are applied to each channel. `[options] softmax = false` says that the model ends in a softmax of its own; in an
+ONNX graph the build finds that by itself.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ import numpy as np
 from slotwise.worker import BadRequest, BatchHandler, Headers, Request, Settings, Unprocessable
 from slotwise.worker.labels import classified, in_words, probabilities, wants_softmax
 
-USUAL = {"mean": 0, "std": 1}
+NEUTRAL = {"mean": 0, "std": 1}
 
 
 class TensorClassifier(BatchHandler):
     def load(self, model_dir: Path, settings: Settings) -> Any:
-        described = settings.model["input"]
-        self.shape, self.dtype = tuple(described["shape"]), np.dtype(described.get("dtype", "float32"))
+        spec = settings.model["input"]
+        self.shape, self.dtype = tuple(spec["shape"]), np.dtype(spec.get("dtype", "float32"))
         self.raw = self.dtype.newbyteorder("<")
         self.bytes = int(np.prod(self.shape)) * self.dtype.itemsize
-        self.wanted = f"expected {self.dtype} of shape {'x'.join(map(str, self.shape))}"
+        self.expected = f"expected {self.dtype} of shape {'x'.join(map(str, self.shape))}"
         sides = [-1] + [1] * (len(self.shape) - 1)
-        self.mean, self.std = (np.reshape(np.float32(described.get(key) or usual), sides) for key, usual in USUAL.items())
+        self.mean, self.std = (np.reshape(np.float32(spec.get(key) or neutral), sides) for key, neutral in NEUTRAL.items())
         self.scaled = bool(self.mean.any() or (self.std != 1).any())
         return super().load(model_dir, settings)
 
@@ -42,9 +43,9 @@ class TensorClassifier(BatchHandler):
         elif len(body) == self.bytes:
             array = np.frombuffer(body, self.raw).reshape(self.shape)
         else:
-            raise BadRequest(f"{self.wanted}: {self.bytes} bytes, little-endian; got {len(body)} bytes")
+            raise BadRequest(f"{self.expected}: {self.bytes} bytes, little-endian; got {len(body)} bytes")
         if not np.isfinite(array).all():
-            raise Unprocessable(f"{self.wanted}, finite numbers only; got NaN or infinity")
+            raise Unprocessable(f"{self.expected}, finite numbers only; got NaN or infinity")
         return [array]
 
     def collate(self, items: list[Any]) -> Any:
@@ -59,23 +60,23 @@ class TensorClassifier(BatchHandler):
         try:
             array = np.load(io.BytesIO(body), allow_pickle=False)
         except Exception as error:
-            raise BadRequest(f"{self.wanted}; the .npy file cannot be read") from error
+            raise BadRequest(f"{self.expected}; the .npy file cannot be read") from error
         if array.dtype.newbyteorder("=") != self.dtype:
-            raise Unprocessable(f"{self.wanted}; got {array.dtype}")
+            raise Unprocessable(f"{self.expected}; got {array.dtype}")
         return array
 
     def from_json(self, body: bytes) -> Any:
         try:
             array = np.array(json.loads(body))
         except (ValueError, RecursionError) as error:
-            raise BadRequest(f"{self.wanted}, as JSON lists of equal length") from error
+            raise BadRequest(f"{self.expected}, as JSON lists of equal length") from error
         if array.dtype.kind not in "iuf" or (self.dtype.kind in "iu" and (array != array.astype(self.dtype)).any()):
-            raise Unprocessable(f"{self.wanted}; got other values")
+            raise Unprocessable(f"{self.expected}; got other values")
         return array
 
     def shaped(self, array: Any) -> Any:
         if array.shape != self.shape and [n for n in array.shape if n != 1] != [n for n in self.shape if n != 1]:
-            raise Unprocessable(f"{self.wanted}; got {'x'.join(map(str, array.shape)) or 'one number'}")
+            raise Unprocessable(f"{self.expected}; got {'x'.join(map(str, array.shape)) or 'one number'}")
         with np.errstate(over="ignore"):  # 1e300 becomes infinity and is refused as such
             return array.reshape(self.shape).astype(self.dtype, copy=False)
 

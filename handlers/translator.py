@@ -1,4 +1,4 @@
-"""Translation with M2M100: many records a request, many requests a batch, every record its own pair of languages."""
+"""Translate with M2M100: many records a request, many requests a batch, and a pair of languages for each record."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULTS = {"beams": 1, "max_records": 1000, "max_input_tokens": 256, "max_outpu
 
 @dataclass(frozen=True)
 class Row:
-    """One record. source: its tokens, none where the answer is known; target: the language's token."""
+    """One record. source: its token ids, empty where nothing has to be translated. target: the id of the target language."""
 
     id: contract.Id
     text: str
@@ -54,9 +54,9 @@ class Translator(BatchHandler):
         return items
 
     def predict(self, inputs: list[Row]) -> list[str]:
-        asked = [row for row in inputs if row.source]
-        made = iter(self.engine([r.source for r in asked], [r.target for r in asked]) if asked else [])
-        return [self.vocabulary.decode(next(made)) if row.source else row.text for row in inputs]
+        foreign = [row for row in inputs if row.source]
+        translated = iter(self.engine([r.source for r in foreign], [r.target for r in foreign]) if foreign else [])
+        return [self.vocabulary.decode(next(translated)) if row.source else row.text for row in inputs]
 
     def encode(self, output: str, item: Row) -> dict[str, Any]:
         return {"id": item.id, "text": output}
@@ -70,8 +70,8 @@ class Translator(BatchHandler):
     def _row(self, record: Any, source: str, target: str) -> Row:
         id_, text = contract.text_of(record)
         tokens = self.vocabulary.encode(text, source, self.max_input_tokens)
-        known = not tokens or source == target  # nothing to say, or nothing to translate
-        return Row(id_, text if tokens else "", [] if known else tokens, self.vocabulary.languages[target])
+        as_it_is = not tokens or source == target  # an empty text, or one that is in the target language
+        return Row(id_, text if tokens else "", [] if as_it_is else tokens, self.vocabulary.languages[target])
 
 
 handle = Translator.entry_point()

@@ -21,12 +21,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Build every model's archive into model_store/.")
     parser.add_argument("models", nargs="*", help="models' names or folders (default: all)")
     parser.add_argument("--out", type=Path, help="folder for the archives (default: model_store)")
-    wanted = parser.parse_args()
+    options = parser.parse_args()
     failed = 0
-    for model in wanted.models or project.models():
+    for model in options.models or project.models():
         started = time.monotonic()
         try:
-            path = _build(model, wanted.out)
+            path = _build(model, options.out)
         except SlotwiseError as error:
             failed = 1
             print(f"{model}: {error.message}\n  hint: {error.hint}", file=sys.stderr)

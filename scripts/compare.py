@@ -58,35 +58,37 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def systems(asked: argparse.Namespace, work: Path) -> list[Any]:
+def systems(options: argparse.Namespace, work: Path) -> list[Any]:
     """What is to be compared, not yet started."""
     store, engines = (
         work / "store",
-        [BEST] if asked.quick and not asked.engines else (asked.engines or ",".join(ENGINES)).split(","),
+        [BEST] if options.quick and not options.engines else (options.engines or ",".join(ENGINES)).split(","),
     )
     store.mkdir()
     say("building resnet18")
-    mar = build("resnet18", store, asked.weights)
+    mar = build("resnet18", store, options.weights)
     model_dir = extract(mar, work / "model", trusted=True)
     labels = json.loads((model_dir / "slotwise.json").read_text("utf-8"))["model"]["labels"]
     places = project.state_dir("compare")
-    stock.build(store, labels, asked.weights, stock.requirements(places / "stock"))
-    common = {"batch_size": str(asked.batch_size), "max_batch_delay_ms": str(asked.delay)}
-    made: list[Any] = [ModelServer("stock", "stock", store, {**common, **STOCK_SETTINGS, "initial_workers": "1"})]
-    threads = max(1, available_cores() // asked.workers)
+    stock.build(store, labels, options.weights, stock.requirements(places / "stock"))
+    common = {"batch_size": str(options.batch_size), "max_batch_delay_ms": str(options.delay)}
+    compared: list[Any] = [ModelServer("stock", "stock", store, {**common, **STOCK_SETTINGS, "initial_workers": "1"})]
+    threads = max(1, available_cores() // options.workers)
     for engine, precision in (name.rsplit("-", 1) for name in engines):
         settings = {"engine": engine, "precision": precision}
-        ours = {**common, **settings, "initial_workers": str(asked.workers)}
-        made.append(ModelServer(f"slotwise-{engine}-{precision}", "resnet18", store, ours))
-        loop = {**settings, "threads": threads, "decode_threads": threads, "batch_size": asked.batch_size}
-        made.append(Raw(f"raw-{engine}-{precision}", model_dir, loop, asked.workers))
+        ours = {**common, **settings, "initial_workers": str(options.workers)}
+        compared.append(ModelServer(f"slotwise-{engine}-{precision}", "resnet18", store, ours))
+        loop = {**settings, "threads": threads, "decode_threads": threads, "batch_size": options.batch_size}
+        compared.append(Raw(f"raw-{engine}-{precision}", model_dir, loop, options.workers))
     weights = store / "stock-parts" / "resnet18.pth"
-    return made + [Peer(name, packages, places, weights, asked.batch_size) for name, packages in PEERS.items() if asked.peers]
+    if options.peers:
+        compared += [Peer(name, packages, places, weights, options.batch_size) for name, packages in PEERS.items()]
+    return compared
 
 
-def measure(running: list[Any], asked: argparse.Namespace, work: Path) -> Readings:
+def measure(running: list[Any], options: argparse.Namespace, work: Path) -> Readings:
     """Every system in every cell, in turn; a large picture is sent for twice as long."""
-    seconds = asked.seconds or (4 if asked.quick else 8)
+    seconds = options.seconds or (4 if options.quick else 8)
     bodies = {name: work / f"{name}.jpg" for name in SIZES}
     for name, (width, height) in SIZES.items():
         bodies[name].write_bytes(pictures.sample_jpeg(width, height))
@@ -95,9 +97,9 @@ def measure(running: list[Any], asked: argparse.Namespace, work: Path) -> Readin
     def one(cell: Cell, name: str) -> Reading:
         system, (workload, clients) = by_name[name], cell
         long = seconds * 2 if workload == "12M" and isinstance(system, Http) else seconds
-        return system.load(asked.tool, bodies[workload], clients, long)
+        return system.load(options.tool, bodies[workload], clients, long)
 
-    return in_turn(CELLS, list(by_name), one, asked.rounds, say=say)
+    return in_turn(CELLS, list(by_name), one, options.rounds, say=say)
 
 
 def show(result: dict[str, Any]) -> None:
@@ -107,41 +109,42 @@ def show(result: dict[str, Any]) -> None:
     cells = [["" if row[key] is None else row[key] for key in keys] for row in result["rows"]]
     out().print(shown_table("medians over the rounds", columns, cells))
     for workload, by_clients in result["ratios"].items():
-        for clients, found in by_clients.items():
-            said = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in found.items() if value is not None)
-            out().print(f"{workload}, {clients} clients: our fastest {said}", highlight=False)
-    for system, found in result["poison"].items():
-        out().print(f"poison, {system}: {found['innocent_lost']} of {found['innocent']} innocent lost", highlight=False)
+        for clients, counts in by_clients.items():
+            text = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in counts.items() if value is not None)
+            out().print(f"{workload}, {clients} clients: our fastest {text}", highlight=False)
+    for system, counts in result["poison"].items():
+        out().print(f"poison, {system}: {counts['innocent_lost']} of {counts['innocent']} innocent lost", highlight=False)
 
 
-def compare(asked: argparse.Namespace, work: Path) -> dict[str, Any]:
+def compare(options: argparse.Namespace, work: Path) -> dict[str, Any]:
     """Start every system, measure all of them in turn, poison the servers; RuntimeError where one cannot be started."""
     with ExitStack() as stack:
-        running = systems(asked, work)
+        running = systems(options, work)
         for system in running:
             say(f"starting {system.name}")
             stack.callback(system.stop)
             system.start()
-        table = rows(measure(running, asked, work))
+        table = rows(measure(running, options, work))
         good = (work / "720.jpg").read_bytes()
         poison = {system.name: system.poison(good) for system in running if isinstance(system, Http)}
-    ours = [found for system, found in poison.items() if system.startswith("slotwise-")]
-    poison["slotwise"] = {key: sum(found[key] for found in ours) for key in ours[0]}
-    how = {"tool": asked.tool, "batch_size": asked.batch_size, "max_batch_delay_ms": asked.delay, "workers": asked.workers}
+    ours = [counts for system, counts in poison.items() if system.startswith("slotwise-")]
+    poison["slotwise"] = {key: sum(counts[key] for counts in ours) for key in ours[0]}
+    how = {"tool": options.tool, "batch_size": options.batch_size}
+    how |= {"max_batch_delay_ms": options.delay, "workers": options.workers}
     return {"machine": how, "rows": table, "ratios": ratios(table), "poison": poison}
 
 
 def main() -> int:
     """Compare; 1 where a system cannot be started."""
-    asked = arguments()
-    for target in (asked.json, asked.figure):
+    options = arguments()
+    for target in (options.json, options.figure):
         check_target(target)
-    result = measured(lambda work: compare(asked, work), asked.json)
+    result = measured(lambda work: compare(options, work), options.json)
     if result is None:
         return 1
-    if asked.figure:
+    if options.figure:
         where = f"{result['machine']['cores']} cores ({result['machine']['cpu']})"
-        draw(result["rows"], asked.figure, f"ResNet-18 on {where}, {asked.rounds} rounds")
+        draw(result["rows"], options.figure, f"ResNet-18 on {where}, {options.rounds} rounds")
     show(result)
     return 0
 

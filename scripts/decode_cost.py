@@ -45,7 +45,7 @@ def saved(picture: Image.Image, kind: str, **options: object) -> bytes:
 
 def cases(words: list[str]) -> Iterator[tuple[str, bytes]]:
     """Every case whose name has all the words. 2 MP: the ordinary; 8 MP: a large photo."""
-    made = {
+    makers = {
         "JPEG": lambda p: saved(p, "JPEG", quality=85),
         "JPEG 4:4:4": lambda p: saved(p, "JPEG", quality=95, subsampling=0),
         "JPEG grey": lambda p: saved(p.convert("L"), "JPEG"),
@@ -79,7 +79,7 @@ def cases(words: list[str]) -> Iterator[tuple[str, bytes]]:
     for size, (width, height) in SIDES.items():
         for kind, draw in kinds.items():
             picture = None
-            for name, make in made.items():
+            for name, make in makers.items():
                 full = f"{name} {kind} {size}"
                 if name == "TIFF lzma" and size != "2MP":
                     continue  # minutes to make

@@ -8,6 +8,7 @@ python scripts/figures.py hedging   a stand-in that never answers one request in
 python scripts/figures.py repeat    the tests that once lost a request, again and again, with every core busy
 python scripts/figures.py hostile   pictures that are dear to decode beside each picture model's example
 python scripts/figures.py earlier --commit COMMIT    the worker as it is against the worker of an earlier commit
+python scripts/figures.py guard     what a guard adds to a batch of 8, around a handler that does nothing
 python scripts/figures.py keep NAME FILE...    what a slotwise command measured here just now, as docs/figures/NAME.json
 python scripts/figures.py render [--check]     the pages, from docs/figures
 """
@@ -22,7 +23,7 @@ from pathlib import Path
 from measuring.about import ROOT
 from measuring.run import exit_with, measured
 
-PARTS = ("echo", "text", "gateway", "hedging", "hostile", "earlier", "repeat")
+PARTS = ("echo", "text", "gateway", "hedging", "hostile", "earlier", "repeat", "guard")
 
 
 def arguments() -> argparse.Namespace:
@@ -49,22 +50,22 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     """Measure one part, keep what was measured, or write the pages."""
-    asked = arguments()
-    if asked.part == "render":
+    options = arguments()
+    if options.part == "render":
         from pages.markers import render
 
-        return render(ROOT, check=asked.check)
-    if asked.part == "keep":
+        return render(ROOT, check=options.check)
+    if options.part == "keep":
         from measuring.keep import keep
 
-        keep(asked.files, ROOT / "docs" / "figures" / f"{asked.name}.json", asked.command)
+        keep(options.files, ROOT / "docs" / "figures" / f"{options.name}.json", options.command)
         return 0
     from measuring import parts
 
-    found = measured(lambda work: getattr(parts, asked.part)(asked, work), asked.json)
-    if found is None:
+    figures = measured(lambda work: getattr(parts, options.part)(options, work), options.json)
+    if figures is None:
         return 1
-    json.dump(found, sys.stdout, indent=2)
+    json.dump(figures, sys.stdout, indent=2)
     return 0
 
 

@@ -1,7 +1,7 @@
-"""One command, `slotwise`; its subcommands carry the management API's words.
+"""The command line: one command, `slotwise`, whose subcommands are named like the calls of the management API.
 
 Exit codes: 0 done, 1 failed (one line and a hint), 2 wrong usage or a target that was not met, 130 stopped by a signal.
-What takes time to import is imported in `main`, once signals are taken care of.
+Whatever takes long to import is imported in `main`, after `interrupts.install`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 STOPPED = 130
 
 
-def _version(wanted: bool) -> None:
+def _print_version(requested: bool) -> None:
     import typer
 
-    if wanted:
+    if requested:
         typer.echo(__version__)
         raise typer.Exit
 
@@ -38,7 +38,7 @@ def build_app() -> typer.Typer:
 
     @app.callback()
     def _root(
-        version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+        version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
         home: Path | None = typer.Option(
             None, "--home", help="Work in this project folder: its models, its model_store, its .slotwise.", metavar="FOLDER"
         ),
@@ -52,8 +52,8 @@ def build_app() -> typer.Typer:
     return app
 
 
-def _said(problem: SlotwiseError | ModuleNotFoundError | OSError) -> SlotwiseError:
-    """A file that cannot be used or an optional package that is missing is no bug of ours; another missing module is one."""
+def _as_slotwise_error(problem: SlotwiseError | ModuleNotFoundError | OSError) -> SlotwiseError:
+    """The error to print, also for a file that cannot be used and an optional package. Another missing module is a bug."""
     if isinstance(problem, SlotwiseError):
         return problem
     if isinstance(problem, OSError):
@@ -68,20 +68,20 @@ def _said(problem: SlotwiseError | ModuleNotFoundError | OSError) -> SlotwiseErr
 
 
 def main() -> None:
-    """Run the command line and exit; what a person can do something about becomes one line, a hint and exit code 1."""
+    """Run the command line and exit. An error that a person can mend is printed as one line and a hint, with exit code 1."""
     interrupts.install()
     code = _exit_code()
-    interrupts.over()
+    interrupts.ignore_signals()
     sys.exit(code)
 
 
 def _exit_code() -> int | str | None:
-    """Run the command line; held at its end, so that no signal comes between the outcome and the exit code."""
+    """Run the command line. Signals are held afterwards, so that none comes between the outcome and the exit code."""
     try:
         with interrupts.let_through():
             build_app()()
     except (SlotwiseError, ModuleNotFoundError, OSError) as problem:
-        error = _said(problem)
+        error = _as_slotwise_error(problem)
         sys.stderr.write(f"error: {error.message}\n")
         if error.hint:
             sys.stderr.write(f"hint: {error.hint}\n")

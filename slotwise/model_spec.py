@@ -1,4 +1,4 @@
-"""A model's description, `model.toml`: which handler serves it, from which weights, with which input and labels.
+"""Read a model's description, `model.toml`: which handler serves it, with which weights, input and labels.
 
     name = "digits"
     version = "1.0"
@@ -13,7 +13,7 @@
     state_dict = "weights.pt"
     module = "net.py"
 
-    [profiles.cuda]                       # what this model wants different from profiles/cuda.toml
+    [profiles.cuda]                       # values for this model instead of those in profiles/cuda.toml
     batch_size = 32
 
 Every path is relative to the folder of the model (or to what its make.py wrote). Unknown keys are errors.
@@ -61,10 +61,10 @@ class _Section(BaseModel):
 class Input(_Section):
     """What one item is before it reaches the engine.
 
-    shape: [c, h, w] for a picture (c = 1 is greyscale), [t] or anything else for other tensors. resize: the shorter side
-    before the central cut of h x w; without it the whole picture is squeezed. ink: find a drawn sign on its paper.
-    dtype: what the weights take; mean, std: one number a channel, for values 0..1, where they take normalised floats.
-    max_pixels: a larger picture is refused with 413. name: the ONNX graph's input, checked at build.
+    name: the ONNX graph's input, checked at build. shape: [c, h, w] for a picture (c = 1 is greyscale), [t] or anything else
+    for other tensors. dtype: what the weights take. resize: the shorter side before h x w are cut out of the middle; without
+    it the whole picture is squeezed. ink: find a drawn sign on its paper. mean, std: one number for each channel, for values
+    0..1, where the weights take normalised floats. max_pixels: a larger picture is refused with 413.
     """
 
     name: str | None = None
@@ -91,8 +91,10 @@ class Input(_Section):
 
 
 class Weights(_Section):
-    """The weights, one file a form. `module` ("net.py" or "net.py:Net") is the Python file that `state_dict` fits;
-    `openvino_int8` is an .xml with its .bin beside it.
+    """The weights, one file for each form.
+
+    module: the Python file whose network `state_dict` fits, "net.py" or "net.py:Net". openvino_int8: an .xml with its .bin
+    beside it.
     """
 
     torchscript: File | None = None
@@ -116,9 +118,10 @@ class Weights(_Section):
 
 
 class ModelSpec(_Section):
-    """One model.toml. `files`: what else goes into the archive (files or folders); `options`: for the handler alone.
+    """One model.toml.
 
-    hedge: the gateway may send a request a second time when its answer is late; false where answering has side effects.
+    files: further files or folders for the archive. options: for the handler alone. hedge: whether the gateway may send a
+    request a second time when its answer is late; false where answering has side effects.
     """
 
     name: Annotated[str, AfterValidator(_named)]
@@ -141,7 +144,7 @@ class ModelSpec(_Section):
 
 
 def load_spec(folder: Path) -> ModelSpec:
-    """Read and check `folder`/model.toml; a labels file is read into `labels`.
+    """Read and check `folder`/model.toml. A file of labels is read into `labels`.
 
     Raises SlotwiseError, one line that names the file and the key.
     """
@@ -160,7 +163,7 @@ def load_spec(folder: Path) -> ModelSpec:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The TOML file as a dict; SlotwiseError where there is none or it is not TOML."""
+    """The TOML file as a dict. Raises SlotwiseError where there is none, or it is not TOML."""
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError as error:
@@ -170,7 +173,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def parse(model: type[_Model], data: dict[str, Any], path: Path) -> _Model:
-    """`data` as a `model`; the first thing wrong with it as one line naming `path` and the key."""
+    """`data` as a `model`. Raises SlotwiseError, one line that names `path` and the first key that is wrong."""
     try:
         return model.model_validate(data)
     except ValidationError as failed:
@@ -184,8 +187,8 @@ def parse(model: type[_Model], data: dict[str, Any], path: Path) -> _Model:
             raise SlotwiseError(f"{path}: unknown key {key!r}", hint) from failed
         if first["type"] == "missing":
             raise SlotwiseError(f"{path}: the key {key!r} is missing", "every model.toml has a name and a handler") from failed
-        said = first["msg"].removeprefix("Value error, ")
-        raise SlotwiseError(f"{path}: {key}: {said}" if key else f"{path}: {said}", "correct that key") from failed
+        reason = first["msg"].removeprefix("Value error, ")
+        raise SlotwiseError(f"{path}: {key}: {reason}" if key else f"{path}: {reason}", "correct that key") from failed
 
 
 def _known_keys(model: type[BaseModel], section: list[str]) -> list[str]:

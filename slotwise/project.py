@@ -1,7 +1,7 @@
-"""Where things are: what is given (handlers, models, profiles) and what a run leaves behind (`.slotwise/`, `model_store/`).
+"""Find the files that slotwise reads (handlers, models, profiles) and the folders it writes (`.slotwise/`, `model_store/`).
 
-Given things are looked for in the current folder first, then in the checkout slotwise was installed from, then in the
-wheel's own copy. What a run writes always goes below the current folder.
+Files to read are looked for in the current folder first, then in the checkout that slotwise was installed from, then in the
+wheel's own copy. Everything is written below the current folder, or below `$SLOTWISE_HOME`.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def _first(relative: str) -> Path | None:
 
 def models() -> dict[str, Path]:
     """Every known model's folder by name."""
-    found: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     for root in _roots():
         for spec in sorted((root / "models").glob("*/model.toml")):
-            found.setdefault(spec.parent.name, spec.parent)
-    return dict(sorted(found.items()))
+            folders.setdefault(spec.parent.name, spec.parent)
+    return dict(sorted(folders.items()))
 
 
 def model_folder(name_or_path: str) -> Path:
@@ -57,12 +57,12 @@ def model_folder(name_or_path: str) -> Path:
 
 
 def own_folder(folder: Path) -> Path:
-    """A model's folder that may be written to: the wheel's own ones are copied to ./models/NAME first."""
+    """A model's folder that may be written to. A folder of the wheel is copied to ./models/NAME first."""
     if PACKAGE not in folder.parents:
         return folder
     copy = Path.cwd() / "models" / folder.name
     if not copy.exists():
-        with held():  # half a copy would be taken for a whole one
+        with held():  # half a copy would look like a whole one
             shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("__pycache__"))
     return copy
 
@@ -77,11 +77,11 @@ def own_command() -> str:
 
 def handler_file(name: str) -> Path:
     """The file of a given handler, by its name without .py."""
-    found = _first(f"handlers/{name}.py")
-    if found is None:
+    file = _first(f"handlers/{name}.py")
+    if file is None:
         names = sorted({file.stem for root in _roots() for file in (root / "handlers").glob("*.py")})
         raise SlotwiseError(f"there is no handler {name!r}", f"given handlers: {', '.join(names)}; or name a .py file")
-    return found
+    return file
 
 
 def profiles() -> list[str]:
@@ -93,10 +93,10 @@ def profile_file(name: str) -> Path:
     """The TOML file of a profile given by its name, or by its path."""
     if name.endswith(".toml") and Path(name).is_file():
         return Path(name).resolve()
-    found = _first(f"profiles/{name}.toml")
-    if found is None:
+    file = _first(f"profiles/{name}.toml")
+    if file is None:
         raise SlotwiseError(f"there is no profile {name!r}", f"profiles: {', '.join(profiles())}; or give a .toml file")
-    return found
+    return file
 
 
 def state_root() -> Path:
@@ -105,7 +105,7 @@ def state_root() -> Path:
 
 
 def state_dir(name: str = "default") -> Path:
-    """The run-time state of the server `name`: pids, ports, keys, logs. Created for its owner alone."""
+    """The folder for the state of the server `name`: pids, ports, keys, logs. It is created for its owner alone."""
     if not name or not all(c.isalnum() or c in "-_" for c in name):
         raise SlotwiseError(f"{name!r} cannot be a server's name", "use letters, digits, - and _")
     path = state_root() / name
@@ -114,7 +114,7 @@ def state_dir(name: str = "default") -> Path:
 
 
 def cache_dir() -> Path:
-    """What is slow to make and safe to delete: trained weights, exported graphs."""
+    """The folder for what is slow to make and safe to delete: trained weights, exported graphs."""
     path = state_root() / "cache"
     path.mkdir(parents=True, exist_ok=True)
     return path
@@ -134,7 +134,7 @@ def enter() -> None:
 
 
 def model_store() -> Path:
-    """Where archives are built and served from."""
+    """The folder that archives are built in and served from."""
     path = Path("model_store").resolve()
     path.mkdir(exist_ok=True)
     return path

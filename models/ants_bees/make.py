@@ -1,4 +1,4 @@
-"""What `slotwise train` left in this folder, written for every engine."""
+"""Write the weights that `slotwise train` left in this folder for every engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures of one or two shapes, and what they show: all that the demonstration model ever sees."""
+"""Draw pictures of one or two shapes, with their captions: all that the demonstration model is trained on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GIT's files: from a folder, from the hub, or (the default) a tiny one trained here on drawn shapes."""
+"""Make GIT's files: from a folder, from the hub, or (the default) a tiny model trained here on drawn shapes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def make(out: Path, weights: str | None, progress: Progress) -> dict[str, Any]:
 
 
 def _image(folder: Path) -> dict[str, Any]:
-    """These weights' own picture processing, in the words of model.toml's [input]."""
+    """These weights' own picture processing, with the keys of model.toml's [input]."""
     from transformers import CLIPImageProcessorPil
 
     processor = CLIPImageProcessorPil.from_pretrained(folder, local_files_only=True)
@@ -61,11 +61,11 @@ def _image(folder: Path) -> dict[str, Any]:
 
 
 def _measure(folder: Path, image: dict[str, Any], threads: int | None, progress: Progress) -> dict[str, Any]:
-    """Captions of unseen drawings: right ones, and those that stay equal in a batch of their own, and in bf16."""
+    """Caption drawings that training never saw: how many are right, and how many stay equal alone and in bf16."""
     known = everything()
-    shown = [known[i * len(known) // CHECKED] for i in range(CHECKED)]
+    drawings = [known[i * len(known) // CHECKED] for i in range(CHECKED)]
     recipe, words = Recipe.of(image), load_words(folder)
-    pictures = [np.asarray(recipe.fit(draw(shapes, EXAMPLE_SIDE, UNSEEN + i))) for i, shapes in enumerate(shown)]
+    pictures = [np.asarray(recipe.fit(draw(shapes, EXAMPLE_SIDE, UNSEEN + i))) for i, shapes in enumerate(drawings)]
 
     def captions(precision: str, step: int) -> list[str]:
         engine = GitEngine(
@@ -84,7 +84,7 @@ def _measure(folder: Path, image: dict[str, Any], threads: int | None, progress:
 
     reference = captions("fp32", 16)
     others = {
-        "right": [caption(shapes) for shapes in shown],
+        "right": [caption(shapes) for shapes in drawings],
         "alone_equal": captions("fp32", 1),
         "bf16_equal": captions("bf16", 16),
     }

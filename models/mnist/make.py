@@ -1,4 +1,4 @@
-"""The classic network on float tensors, trained on the digits model's handwriting; or an ONNX file that --weights names."""
+"""Train the classic network on the digits model's handwriting, as float tensors; or take the ONNX file that --weights names."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def make(out: Path, weights: str | None, progress: Progress) -> dict[str, Any]:
 
 
 def from_file(source: Path, spec: ModelSpec, out: Path) -> dict[str, Any]:
-    """Take an ONNX file as it is; every engine must say what ONNX Runtime says of each row alone."""
+    """Take an ONNX file as it is; every engine must give what ONNX Runtime gives for each row alone."""
     import onnxruntime
 
     from slotwise.zoo.agreement import check

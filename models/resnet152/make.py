@@ -1,4 +1,4 @@
-"""torchvision's weights, a local checkpoint's or untrained ones, written for every engine."""
+"""Write torchvision's weights, those of a local checkpoint or untrained ones for every engine."""
 
 from __future__ import annotations
 

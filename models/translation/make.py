@@ -1,4 +1,4 @@
-"""M2M100's files: from a folder, from the hub, or (the default) a tiny one trained here; then int8 for CTranslate2."""
+"""Make M2M100's files: from a folder, from the hub, or (the default) a tiny model trained here; then int8 for CTranslate2."""
 
 from __future__ import annotations
 
@@ -74,7 +74,10 @@ def _convert(folder: Path, out: Path) -> None:
 
 
 def _compare(out: Path, vocabulary: Vocabulary, threads: int | None, progress: Progress) -> dict[str, Any]:
-    """Both engines on the corpus, every direction; `right`: equal to the corpus, `equal`: equal to the reference."""
+    """Translate the corpus in every direction with both engines.
+
+    Returns how many texts of each engine are those of the corpus (`right`), and how many are the same in both (`equal`).
+    """
     rows = [
         (vocabulary.encode(sentence[a], source), vocabulary.languages[target], sentence[b])
         for sentence in SENTENCES
@@ -92,7 +95,7 @@ def _compare(out: Path, vocabulary: Vocabulary, threads: int | None, progress: P
         seconds[engine.name] = round(time.perf_counter() - begun, 2)
     pairs = list(zip(texts["transformers"], texts["ctranslate2"], strict=True))
     alike = [difflib.SequenceMatcher(None, one, other, autojunk=False).ratio() for one, other in pairs]
-    right = {name: sum(t == row[2] for t, row in zip(found, rows, strict=True)) for name, found in texts.items()}
+    right = {name: sum(t == row[2] for t, row in zip(translated, rows, strict=True)) for name, translated in texts.items()}
     facts = {"rows": len(rows), "right": right, "equal": sum(one == other for one, other in pairs), "seconds": seconds}
     return {**facts, "agreement": round(sum(alike) / len(alike), 4)}
 

@@ -133,11 +133,16 @@ def _batches(pairs: list[tuple[list[list[int]], int, list[int]]]) -> list[list[i
 
 
 def _tensors(sources: list[list[int]], languages: list[int], targets: list[list[int]]) -> dict[str, Any]:
-    """The decoder is given [EOS, language, ...]; what it would have to say for the language is no part of the loss."""
+    """The tensors of one step. The decoder starts with [EOS, language, ...]; its output for the language is not in the loss."""
     import torch
 
     ids, mask = pad_sequences(sources, PAD)  # [b, t]
-    given = [[EOS, language, *target[:-1]] for language, target in zip(languages, targets, strict=True)]
-    wanted, _ = pad_sequences([[IGNORED, *target] for target in targets], IGNORED)
-    arrays = {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": pad_sequences(given, PAD)[0], "labels": wanted}
+    decoder_ids = [[EOS, language, *target[:-1]] for language, target in zip(languages, targets, strict=True)]
+    labels, _ = pad_sequences([[IGNORED, *target] for target in targets], IGNORED)
+    arrays = {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "decoder_input_ids": pad_sequences(decoder_ids, PAD)[0],
+        "labels": labels,
+    }
     return {name: torch.from_numpy(array) for name, array in arrays.items()}

@@ -37,11 +37,11 @@ def main() -> None:
 
     print("ready", flush=True)
     for line in sys.stdin:
-        asked = json.loads(line)
-        body = Path(asked["body"]).read_bytes()
+        options = json.loads(line)
+        body = Path(options["body"]).read_bytes()
         batch(body)
         done, started = 0, time.perf_counter()
-        while (seconds := time.perf_counter() - started) < asked["seconds"]:
+        while (seconds := time.perf_counter() - started) < options["seconds"]:
             batch(body)
             done += batch_size
         print(done / seconds, flush=True)

@@ -10,13 +10,13 @@ from measuring.rounds import Ratio, Row, by_cell, ratio
 
 def ratios(table: Sequence[Row]) -> dict[str, dict[str, dict[str, float | None]]]:
     """The medians of `against` for our fastest system, by workload and number of clients."""
-    made: dict[str, dict[str, dict[str, float | None]]] = {}
+    ratios: dict[str, dict[str, dict[str, float | None]]] = {}
     for (workload, clients), cell in by_cell(table).items():
         ours = fastest(cell, "ours")
         if ours is not None:
-            found = {name: other and other.median for name, other in against(cell, ours).items()}
-            made.setdefault(workload, {})[str(clients)] = found
-    return made
+            medians = {name: other and other.median for name, other in against(cell, ours).items()}
+            ratios.setdefault(workload, {})[str(clients)] = medians
+    return ratios
 
 
 def against(cell: Mapping[str, Row], ours: Row) -> dict[str, Ratio | None]:
@@ -29,9 +29,9 @@ def against(cell: Mapping[str, Row], ours: Row) -> dict[str, Ratio | None]:
     return {name: ratio(ours["rounds"], other["rounds"]) if other else None for name, other in others.items()}
 
 
-def fastest(cell: Mapping[str, Row], wanted: str) -> Row | None:
+def fastest(cell: Mapping[str, Row], kind_of_system: str) -> Row | None:
     """The row with the highest rps among the systems of this kind."""
-    return max((row for name, row in cell.items() if kind(name) == wanted), key=lambda row: row["rps"], default=None)
+    return max((row for name, row in cell.items() if kind(name) == kind_of_system), key=lambda row: row["rps"], default=None)
 
 
 def kind(system: str) -> str:
@@ -53,12 +53,12 @@ def draw(table: Sequence[Row], path: Path, title: str) -> None:
     most = max(map(len, cells.values()))
     figure, panels = pyplot.subplots(1, len(cells), figsize=(4.4 * len(cells), 1.2 + 0.42 * most), squeeze=False)
     for panel, (cell, systems) in zip(panels[0], cells.items(), strict=True):
-        shown = sorted(systems.values(), key=lambda row: row["rps"])
-        for i, row in enumerate(shown):
+        ranked = sorted(systems.values(), key=lambda row: row["rps"])
+        for i, row in enumerate(ranked):
             panel.barh(i, row["rps"], color=COLOURS[kind(row["system"])], height=0.65)
             panel.plot(row["rounds"], [i] * len(row["rounds"]), ".", color="black", markersize=3)
             panel.text(row["rps"], i, f" {row['rps']:.1f} ", va="center", fontsize=8, ha="left")
-        panel.set_yticks(range(len(shown)), [row["system"] for row in shown], fontsize=8)
+        panel.set_yticks(range(len(ranked)), [row["system"] for row in ranked], fontsize=8)
         panel.set_title(f"{cell[0]}, {cell[1]} clients", fontsize=9, loc="left")
         panel.margins(x=0.18)
         panel.spines[["top", "right"]].set_visible(False)

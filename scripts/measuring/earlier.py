@@ -47,37 +47,37 @@ def built_earlier(model: str, commit: str, work: Path) -> ArchiveInfo:
     return inspect(archive)
 
 
-def compare(asked: Namespace, work: Path, record: Any) -> dict[str, Any]:
+def compare(options: Namespace, work: Path, record: Any) -> dict[str, Any]:
     """Rounds in turn of both workers under each load, and the ratios of paired rounds."""
     try:
         readings: Readings = {}
         for model, setting, clients in LOADS:
             say(f"building {model}")
             infos = {
-                "before": built_earlier(model, asked.commit, work),
+                "before": built_earlier(model, options.commit, work),
                 "now": inspect(build(model, work / "store", WEIGHTS.get(model))),
             }
             bodies = [body for body in examples(str(infos["now"].path)) if body.name.endswith(".f32")]
             bodies = bodies or [RequestBody(pictures.sample_jpeg(720, 720), "image/jpeg")]
             with ExitStack() as stack:
                 benches = {
-                    who: stack.enter_context(LiveBench(record, info, bodies, tool=asked.tool)) for who, info in infos.items()
+                    who: stack.enter_context(LiveBench(record, info, bodies, tool=options.tool)) for who, info in infos.items()
                 }
                 for bench in benches.values():
-                    bench.hold([setting])
+                    bench.keep_ready([setting])
 
                 def measure(
                     cell: Cell, who: str, benches: dict[str, LiveBench] = benches, setting: TrialSetting = setting
                 ) -> Reading:
-                    return Reading.of(benches[who].measure(setting, cell[1], asked.seconds))
+                    return Reading.of(benches[who].measure(setting, cell[1], options.seconds))
 
                 cell = (f"{model}, {setting}", clients)
-                readings |= in_turn([cell], list(infos), measure, asked.rounds, say=say, warm_ups=2)
-        found = [ratio([r.rps for r in by["now"]], [r.rps for r in by["before"]]) for by in readings.values()]
+                readings |= in_turn([cell], list(infos), measure, options.rounds, say=say, warm_ups=2)
+        ratios = [ratio([r.rps for r in by["now"]], [r.rps for r in by["before"]]) for by in readings.values()]
         return {
-            "before": git("rev-parse", "--short", asked.commit),
+            "before": git("rev-parse", "--short", options.commit),
             "rows": rows(readings, detail=True),
-            "ratios": [each and each._asdict() for each in found],
+            "ratios": [each and each._asdict() for each in ratios],
         }
     finally:
         subprocess.run(["git", "-C", str(ROOT), "worktree", "remove", "--force", str(work / "tree")], capture_output=True)

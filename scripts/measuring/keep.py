@@ -16,11 +16,11 @@ def keep(files: Sequence[Path], target: Path, command: str = "") -> None:
     To be called on the machine and the commit that were measured: they are taken from here.
     """
     each = [json.loads(file.read_text("utf-8")) for file in files]
-    found = {key: value for part in each for key, value in part.items()}
+    together = {key: value for part in each for key, value in part.items()}
     loads = [load for part in each for load in part.get("loads", [])]
-    command = command or found.get("command", "")
+    command = command or together.get("command", "")
     if not command:
         raise SystemExit("error: which command measured it? --command says so")
     known = about(command)
-    result = {**found, **known, "machine": {**found.get("machine", {}), **known["machine"]}}
+    result = {**together, **known, "machine": {**together.get("machine", {}), **known["machine"]}}
     write(target, {**result, "loads": loads} if loads else result)

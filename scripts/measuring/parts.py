@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from measuring import earlier as earlier_worker
+from measuring import guarding
 from measuring import hostile as hostile_pictures
 from measuring.hanging import MODEL, standin
 from measuring.overload import overload
@@ -77,27 +78,29 @@ def handlers(work: Path) -> dict[str, ArchiveInfo]:
     return infos
 
 
-def echo(asked: Namespace, work: Path) -> dict[str, Any]:
+def echo(options: Namespace, work: Path) -> dict[str, Any]:
     """A tuned MNIST against handlers that only answer, and against the shortest one."""
     infos = handlers(work)
     bodies = [body for body in examples(str(infos["mnist"].path)) if body.name.endswith(".f32")]
     readings: Readings = {}
     with server(work) as record, ExitStack() as stack:
-        benches = {name: stack.enter_context(LiveBench(record, info, bodies, tool=asked.tool)) for name, info in infos.items()}
+        benches = {
+            name: stack.enter_context(LiveBench(record, info, bodies, tool=options.tool)) for name, info in infos.items()
+        }
         for clients, settings in TUNED.items():
             by_name = {str(setting): setting for setting in settings}
             for bench in benches.values():
-                bench.hold(settings)
+                bench.keep_ready(settings)
 
             def measure(cell: Cell, system: str, by_name: dict[str, TrialSetting] = by_name) -> Reading:
-                return Reading.of(benches[system].measure(by_name[cell[0]], cell[1], asked.seconds))
+                return Reading.of(benches[system].measure(by_name[cell[0]], cell[1], options.seconds))
 
             cells = [(name, clients) for name in by_name]  # the JVM goes on compiling for half a minute: a round to warm up
-            readings |= in_turn(cells, list(infos), measure, asked.rounds, say=say, warm_ups=1)
+            readings |= in_turn(cells, list(infos), measure, options.rounds, say=say, warm_ups=1)
     return {"rows": rows(readings, detail=True)}
 
 
-def text(asked: Namespace, work: Path) -> dict[str, Any]:
+def text(options: Namespace, work: Path) -> dict[str, Any]:
     """Translation and captions, 64 clients: one request a batch against the profile's batches."""
     infos = {model: built(model, work) for model in ("translation", "captions")}
     readings: Readings = {}
@@ -109,18 +112,18 @@ def text(asked: Namespace, work: Path) -> dict[str, Any]:
             _, profile = baselines(record, info, available_cores())
             settings = {str(setting): setting for setting in (replace(profile, batch_size=1), profile)}
             with LiveBench(record, info, bodies) as bench:
-                bench.hold(list(settings.values()))
+                bench.keep_ready(list(settings.values()))
 
                 def measure(
                     cell: Cell, system: str, bench: LiveBench = bench, by: dict[str, TrialSetting] = settings
                 ) -> Reading:
-                    return Reading.of(bench.measure(by[system], cell[1], asked.seconds))
+                    return Reading.of(bench.measure(by[system], cell[1], options.seconds))
 
-                readings |= in_turn([(model, 64)], list(settings), measure, asked.rounds, say=say)
+                readings |= in_turn([(model, 64)], list(settings), measure, options.rounds, say=say)
     return {"rows": rows(readings, detail=True)}
 
 
-def gateway(asked: Namespace, work: Path) -> dict[str, Any]:
+def gateway(options: Namespace, work: Path) -> dict[str, Any]:
     """ResNet-18: 8 clients straight to the server and through the gateway; then twice what it can do."""
     info = built("resnet18", work, "none")
     bodies = [RequestBody(pictures.sample_jpeg(720, 720), "image/jpeg")]
@@ -136,20 +139,20 @@ def gateway(asked: Namespace, work: Path) -> dict[str, Any]:
         }
 
         def measure(cell: Cell, system: str) -> Reading:
-            return Reading.of(load_tools.measure(asked.tool, targets[system], bodies, LoadPlan(cell[1], asked.seconds)))
+            return Reading.of(load_tools.measure(options.tool, targets[system], bodies, LoadPlan(cell[1], options.seconds)))
 
         cell = ("720", 8)
-        readings = in_turn([cell], list(targets), measure, asked.rounds, say=say)
+        readings = in_turn([cell], list(targets), measure, options.rounds, say=say)
         waits = {name: [r.p50_ms or 0.0 for r in rounds] for name, rounds in readings[cell].items()}
         waited = ratio(waits["gateway"], waits["direct"])
         return {
             "rows": rows(readings, detail=True),
             "p50_ratio": waited and waited._asdict(),
-            "overload": overload(targets["gateway"], front, bodies, asked.minute),
+            "overload": overload(targets["gateway"], front, bodies, options.minute),
         }
 
 
-def hedging(asked: Namespace, work: Path) -> dict[str, Any]:
+def hedging(options: Namespace, work: Path) -> dict[str, Any]:
     """A stand-in server behind the gateway: all requests answered, and one in 50 never."""
     os.environ["SLOTWISE_HOME"] = str(work)
     every = {"all answer": 0, "one in 50 hangs": 50}
@@ -161,7 +164,7 @@ def hedging(asked: Namespace, work: Path) -> dict[str, Any]:
         def measure(cell: Cell, system: str) -> Reading:
             server.every, before = every[system], server.seen
             measured = load.measure(
-                target, [RequestBody(b"x")], LoadPlan(cell[1], None, requests=int(200 * asked.seconds), warm_up_s=0)
+                target, [RequestBody(b"x")], LoadPlan(cell[1], None, requests=int(200 * options.seconds), warm_up_s=0)
             )
             sent[system].append(round((server.seen - before) / measured.requests, 4))
             return Reading.of(measured)
@@ -169,7 +172,7 @@ def hedging(asked: Namespace, work: Path) -> dict[str, Any]:
         try:
             while not front.status()["ready"]:
                 time.sleep(0.1)
-            readings = in_turn([("20 to 100 ms", 16)], list(every), measure, asked.rounds, say=say, warm_ups=1)
+            readings = in_turn([("20 to 100 ms", 16)], list(every), measure, options.rounds, say=say, warm_ups=1)
         finally:
             gateway_process.stop()
     (by_system,) = readings.values()
@@ -178,22 +181,27 @@ def hedging(asked: Namespace, work: Path) -> dict[str, Any]:
     return {"rows": rows(readings, detail=True), "p99_ratio": slower and slower._asdict(), "copies_per_request": sent}
 
 
-def hostile(asked: Namespace, work: Path) -> dict[str, Any]:
+def hostile(options: Namespace, work: Path) -> dict[str, Any]:
     """Pictures that are dear to decode beside each picture model's example."""
     (work / "store").mkdir()
     with server(work) as record:
-        return hostile_pictures.measure(record, work, asked.rounds)
+        return hostile_pictures.measure(record, work, options.rounds)
 
 
-def earlier(asked: Namespace, work: Path) -> dict[str, Any]:
+def earlier(options: Namespace, work: Path) -> dict[str, Any]:
     """The worker as it is against the worker of an earlier commit."""
     (work / "store").mkdir()
     with server(work) as record:
-        return earlier_worker.compare(asked, work, record)
+        return earlier_worker.compare(options, work, record)
 
 
-def repeat(asked: Namespace, work: Path) -> dict[str, Any]:
+def repeat(options: Namespace, work: Path) -> dict[str, Any]:
     """The tests that once lost a request, with every core busy."""
     from measuring.repeat import repeat as again
 
-    return again(asked.rounds)
+    return again(options.rounds)
+
+
+def guard(options: Namespace, work: Path) -> dict[str, Any]:
+    """What a guard adds to a batch of 8, around a handler that does nothing."""
+    return guarding.measure(options.rounds)

@@ -23,11 +23,11 @@ def measured(part: Callable[[Path], dict[str, Any]], target: Path | None) -> dic
     known = about()
     with tempfile.TemporaryDirectory(prefix="slotwise-figures-") as name:
         try:
-            found = part(Path(name))
+            result_of_part = part(Path(name))
         except (SlotwiseError, RuntimeError) as error:
             err().print(f"error: {error}", highlight=False)
             return None
-    result = {**known, **found, "machine": {**known["machine"], **found.get("machine", {})}}
+    result = {**known, **result_of_part, "machine": {**known["machine"], **result_of_part.get("machine", {})}}
     if target:
         write(target, result)
     return result

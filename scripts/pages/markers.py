@@ -33,13 +33,13 @@ def pages(root: Path) -> list[Path]:
 def written(text: str, figures: Figures, root: Path) -> str:
     """The page with everything between its markers written anew. Raises KeyError for a marker that nobody knows."""
 
-    def block(found: re.Match[str]) -> str:
-        names = found[2].partition(".")[0].split("+")
+    def block(marker: re.Match[str]) -> str:
+        names = marker[2].partition(".")[0].split("+")
         note = "".join(stale.line(name, figures[name], root) for name in names if name in stale.CODE)
-        return f"{found[1]}\n{TABLES[found[2]](figures)}\n\n{note}{found[4]}"
+        return f"{marker[1]}\n{TABLES[marker[2]](figures)}\n\n{note}{marker[4]}"
 
-    def inline(found: re.Match[str]) -> str:
-        return f"{found[1]}{value(found[2], figures)}{found[4]}"
+    def inline(marker: re.Match[str]) -> str:
+        return f"{marker[1]}{value(marker[2], figures)}{marker[4]}"
 
     return INLINE.sub(inline, BLOCK.sub(block, text))
 

@@ -25,9 +25,9 @@ def number(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def with_spread(found: Ratio | None) -> str | None:
+def with_spread(rounds: Ratio | None) -> str | None:
     """The median of a ratio, and its lowest and highest round."""
-    return found and f"{number(found.median)} ({number(found.low)} to {number(found.high)})"
+    return rounds and f"{number(rounds.median)} ({number(rounds.low)} to {number(rounds.high)})"
 
 
 def each(rounds: Iterable[float] | None) -> str | None:
@@ -61,9 +61,9 @@ def vision_rows(figures: Figures) -> str:
 
 def vision_poison(figures: Figures) -> str:
     """What bad requests cost the others."""
-    found = {name: counts for name, counts in figures["vision"]["poison"].items() if name != "slotwise"}
+    others = {name: counts for name, counts in figures["vision"]["poison"].items() if name != "slotwise"}
     keys = ("innocent", "innocent_lost", "bad", "bad_refused")
-    lines = [[name, *(counts[key] for key in keys)] for name, counts in found.items()]
+    lines = [[name, *(counts[key] for key in keys)] for name, counts in others.items()]
     return table(["system", "innocent", "lost", "bad", "refused with 4xx"], lines)
 
 
@@ -120,6 +120,18 @@ def earlier_rows(figures: Figures) -> str:
         by = [f"{cell[who]['rps']:.1f} ({each(cell[who]['rounds'])})" for who in ("before", "now")]
         lines.append([load, clients, *by, with_spread(ratio(cell["now"]["rounds"], cell["before"]["rounds"]))])
     return table(["load", "clients", "before: a second (rounds)", "now", "now to before"], lines)
+
+
+def guard_rows(figures: Figures) -> str:
+    """A handler that does nothing, without a guard and with one."""
+    by_body: dict[str, dict[str, Any]] = {}
+    for row in figures["guard"]["rows"]:
+        by_body.setdefault(row["body"], {})[row["system"]] = row
+    lines = []
+    for body, rows in by_body.items():
+        rounds = " ".join(f"{value:.0f}" for value in rows["guarded"]["rounds"])
+        lines.append([body, f"{rows['bare']['median_us']:.1f}", f"{rows['guarded']['median_us']:.0f}", rounds])
+    return table(["each body", "the handler alone, us a batch", "with a guard", "rounds"], lines)
 
 
 def setting(values: Mapping[str, Any]) -> str:
@@ -193,14 +205,14 @@ def replicas(figures: Figures) -> str:
 
 
 def sources(figures: Figures) -> str:
-    """Where every figure comes from."""
+    """The commit, date and machine of every figure."""
     lines = []
-    for name, found in figures.items():
-        machine = found["machine"]
+    for name, figure in figures.items():
+        machine = figure["machine"]
         flags = [flag for flag in ("avx2", "avx512", "amx") if machine[flag]]
         where = ", ".join([machine["cpu"], f"{machine['cores']} cores", *flags]) if machine["cpu"] else "not recorded"
-        how = "typed into the page, recovered" if "recovered" in found.get("source", "") else "as measured"
-        lines.append([f"[{name}](figures/{name}.json)", found["commit"], found["date"], where, how])
+        how = "typed into the page, recovered" if "recovered" in figure.get("source", "") else "as measured"
+        lines.append([f"[{name}](figures/{name}.json)", figure["commit"], figure["date"], where, how])
     return table(["figures", "commit", "date", "machine", ""], lines)
 
 
@@ -215,6 +227,7 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "hedging.rows": hedging_rows,
     "hostile.rows": hostile_rows,
     "earlier.rows": earlier_rows,
+    "guard.rows": guard_rows,
     "echo.rows": echo_rows,
     "study.by_clients": study_by_clients,
     "study.by_delay": study_by_delay,

@@ -19,24 +19,26 @@ SINGLE = ("batch 1, 2 workers of 1 thread", 8)
 
 
 def value(name: str, figures: Figures) -> str:
-    """The number of a marker. Raises KeyError for one that nobody knows."""
+    """The number of a marker. Raises KeyError for an unknown one."""
     if name in VALUES:
-        found = VALUES[name](figures)
-        return found if isinstance(found, str) else number(found.median) if found else NONE
+        result = VALUES[name](figures)
+        if isinstance(result, str):
+            return result
+        return number(result.median) if result else NONE
     step: Any = figures
     for key in name.split("."):
         step = step[int(key)] if isinstance(step, list) else step[key]
     return number(step) if isinstance(step, int | float) else str(step)
 
 
-def cell(figures: Figures, part: str, wanted: Cell) -> Mapping[str, Row]:
+def cell(figures: Figures, part: str, key: Cell) -> Mapping[str, Row]:
     """The systems of one cell."""
-    return by_cell(figures[part]["rows"])[wanted]
+    return by_cell(figures[part]["rows"])[key]
 
 
-def by_round(figures: Figures, part: str, wanted: Cell, ours: str, other: str) -> Ratio | None:
+def by_round(figures: Figures, part: str, key: Cell, ours: str, other: str) -> Ratio | None:
     """What one system reached for each of the other in the same round."""
-    systems = cell(figures, part, wanted)
+    systems = cell(figures, part, key)
     return ratio(systems[ours]["rounds"], systems[other]["rounds"])
 
 
@@ -50,7 +52,7 @@ def range_720(figures: Figures, system: str, other: str) -> str:
     """The lowest and the highest of the medians over the cells with the 720x720 picture."""
     cells = [systems for (workload, _), systems in by_cell(figures["vision"]["rows"]).items() if workload == "720"]
     ratios = [against(systems, systems[system])[other] for systems in cells]
-    medians = [found.median for found in ratios if found]
+    medians = [ratio_of_cell.median for ratio_of_cell in ratios if ratio_of_cell]
     return f"{min(medians):.1f} to {max(medians):.1f}"
 
 
@@ -83,9 +85,9 @@ def winner_rounds(figures: Figures) -> str:
     return f"{max(rounds) / min(rounds):.1f}"
 
 
-def spread(found: Ratio | None) -> str:
+def spread(rounds: Ratio | None) -> str:
     """The lowest and the highest round."""
-    return f"{number(found.low)} to {number(found.high)}" if found else NONE
+    return f"{number(rounds.low)} to {number(rounds.high)}" if rounds else NONE
 
 
 def machine(figures: Figures) -> str:

@@ -1,10 +1,10 @@
-"""From a model to one .mar, and back: built, verified, unpacked, fetched, and loaded (`load("m.mar").answer([...])`)."""
+"""Build, verify, unpack, download and load model archives, .mar files: `load("m.mar").answer([...])`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from slotwise.archive import local_model  # it needs the whole room, which most importers of one module do not
+from slotwise.archive import local_model  # an import of this module brings the whole room
 
 if TYPE_CHECKING:
     from slotwise.archive.local_model import LocalModel

@@ -1,7 +1,7 @@
-"""Build, inspect and unpack .mar archives that can be trusted: every file inside has its SHA-256 in MAR-INF/DIGESTS.json.
+"""Build, inspect and unpack .mar archives. Every file in one has its SHA-256 in MAR-INF/DIGESTS.json.
 
-An archive is read as a stranger's: nothing is written before its directory has been found sound, and nothing that its
-directory does not list can hide in it (the servers' Java reads the file front to back and would unpack that, too).
+No archive is trusted before it has been checked. Nothing is written before its directory has been found sound. And nothing may
+be in the file that its directory does not list: the servers' Java reads it front to back, and would unpack that as well.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise import console, project
 from slotwise.archive import onnx_graph
+from slotwise.archive.foreign import GUARD, LEGACY_MANIFEST, migrated
 from slotwise.archive.inputs import changed_input, input_digests
-from slotwise.archive.make_script import check_fit, made
+from slotwise.archive.make_script import check_fit, run_make_script, without_missing_int8
 from slotwise.archive.packaging import DIGESTS, MANIFEST, pack
 from slotwise.archive.store import archive_file
 from slotwise.archive.trial import run_every_form
-from slotwise.archive.zip_safety import check_entries
+from slotwise.archive.zip_safety import check_entries, read_small
 from slotwise.disk import check_writable
 from slotwise.errors import SlotwiseError
 from slotwise.interrupts import held
@@ -50,7 +51,7 @@ class ArchivedFile:
 
 @dataclass(frozen=True)
 class ArchiveInfo:
-    """What `inspect` found. model: the description in slotwise.json ({} in an archive of another tool).
+    """What `inspect` read. model: the description in slotwise.json ({} in an archive of another tool).
 
     inputs: the digests of what it was built from. config: TorchServe's model-config.yaml, which other tools' archives may have.
     """
@@ -94,7 +95,7 @@ class ArchiveInfo:
 def build(
     folder_or_name: str | Path, out_dir: Path | None = None, weights: str | None = None, progress: Progress | None = None
 ) -> Path:
-    """Build OUT_DIR/NAME.mar (model_store/ by default) and NAME.report.json beside it; returns the archive's path.
+    """Build OUT_DIR/NAME.mar (model_store/ by default) and NAME.report.json beside it. Returns the archive's path.
 
     Where NAME.mar holds another version, it stays, and this one becomes NAME-VERSION.mar beside it.
 
@@ -102,21 +103,23 @@ def build(
     """
     folder = project.model_folder(str(folder_or_name))
     spec = load_spec(folder)
+    inputs = input_digests(folder, spec)
     out_dir = out_dir or project.model_store()
     check_writable(out_dir, LEAST_MIB)
     check_writable(project.state_root())
-    sources, started = [folder], time.monotonic()
+    sources = [folder]
+    started = time.monotonic()
     out: Path | None = None
     measured: dict[str, Any] = {}
     if (folder / "make.py").is_file():
-        with nullcontext(progress) if progress else console.progress() as shown:
-            out, measured = made(folder, spec, weights, shown)
+        with nullcontext(progress) if progress else console.progress() as bars:
+            out, measured = run_make_script(folder, spec, weights, bars)
         sources = [out, folder]
+        spec = without_missing_int8(spec, sources)
     elif weights is not None:
         raise SlotwiseError(f"{folder} has no make.py that could take --weights", "name the weights in its model.toml")
     else:
         check_fit(folder, spec)
-    inputs = input_digests(folder, spec)
     spec, sources, graph = onnx_graph.fit(spec, sources)
     forms = run_every_form(spec, sources, out)
     measured = {**measured, **graph, **({"forms": forms} if forms else {})}
@@ -134,12 +137,12 @@ def build(
 def inspect(path: Path, *, need_digests: bool = True) -> ArchiveInfo:
     """Read a whole archive and compare every byte with its digests; SlotwiseError says what is wrong with it.
 
-    need_digests=False lets an archive of another tool pass, which carries none.
+    need_digests: False accepts an archive of another tool, which carries no digests. Ours always need them.
     """
-    with _opened(path) as source:
-        manifest = _manifest(path, source)
+    with opened(path) as source:
+        manifest = manifest_of(path, source)
         entries = [ArchivedFile(item.filename, item.file_size, _entry_sha256(source, item)) for item in source.infolist()]
-        if need_digests or DIGESTS in source.namelist():
+        if need_digests or {DIGESTS, "slotwise.json", f"{GUARD}/guard.json"} & set(source.namelist()):
             _compare(path, entries, _digests(path, source))
         settings = _json(path, source, "slotwise.json") if "slotwise.json" in source.namelist() else {}
         model, profiles = settings.get("model", {}), settings.get("profiles", {})
@@ -166,7 +169,7 @@ def extract(path: Path, out_dir: Path, *, trusted: bool = False, names: Collecti
     """
     if not trusted:
         verify(path)
-    with _opened(path) as source:
+    with opened(path) as source:
         try:
             out_dir.mkdir(parents=True)
             source.extractall(out_dir, names)
@@ -182,12 +185,13 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(source, "sha256").hexdigest()
 
 
+MANIFEST_BYTES = 16 << 20  # of ours the largest: a digest for each of ten thousand files
 REBUILD = "it was changed after it was built: do not serve it; build it again or get a fresh copy"
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
-    """The archive, its directory found sound; every way in which a damaged file fails is one SlotwiseError."""
+def opened(path: Path) -> Iterator[zipfile.ZipFile]:
+    """Open the archive and check its directory. Whatever is damaged in the file becomes one SlotwiseError."""
     if not path.is_file():
         raise SlotwiseError(f"there is no archive {path}", "`slotwise build MODEL` makes one in model_store/")
     try:
@@ -200,7 +204,7 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
 
 def _json(path: Path, source: zipfile.ZipFile, name: str) -> dict[str, Any]:
     try:
-        data = json.loads(source.read(name))
+        data = json.loads(read_small(source, name, MANIFEST_BYTES))
     except (ValueError, RecursionError) as error:
         raise SlotwiseError(f"{path.name}: {name} is not JSON", REBUILD) from error
     if not isinstance(data, dict):
@@ -208,10 +212,20 @@ def _json(path: Path, source: zipfile.ZipFile, name: str) -> dict[str, Any]:
     return data
 
 
-def _manifest(path: Path, source: zipfile.ZipFile) -> dict[str, Any]:
-    if MANIFEST not in source.namelist():
+def manifest_of(path: Path, source: zipfile.ZipFile) -> dict[str, Any]:
+    """What the archive says of itself; that of an archive for MMS before 1.0 as MMS migrates it."""
+    names = source.namelist()
+    if MANIFEST in names:
+        manifest = _json(path, source, MANIFEST)
+    elif LEGACY_MANIFEST in names:
+        try:
+            manifest = migrated(_json(path, source, LEGACY_MANIFEST))
+        except (KeyError, TypeError):
+            manifest = {}
+    else:
         raise SlotwiseError(f"{path.name} has no {MANIFEST}", "it is not a model archive")
-    manifest = _json(path, source, MANIFEST)
+    if "workflow" in manifest:
+        raise SlotwiseError(f"{path.name} is a workflow archive", "it holds no model: name the archives of its models")
     model = manifest.get("model")
     named = [model.get(key) for key in ("modelName", "handler")] if isinstance(model, dict) else [None]
     if not all(isinstance(name, str) and name and name.isprintable() for name in named):
@@ -245,10 +259,10 @@ def _digests(path: Path, source: zipfile.ZipFile) -> dict[str, str]:
 
 def _compare(path: Path, entries: list[ArchivedFile], digests: dict[str, str]) -> None:
     for entry in entries:
-        wanted = entry.sha256 if entry.name == DIGESTS else digests.get(entry.name)
-        if wanted is None:
+        listed = entry.sha256 if entry.name == DIGESTS else digests.get(entry.name)
+        if listed is None:
             raise SlotwiseError(f"{path.name} carries {entry.name}, which its digests do not list", REBUILD)
-        if wanted != entry.sha256:
+        if listed != entry.sha256:
             raise SlotwiseError(f"{path.name}: {entry.name} is not the file that was built", REBUILD)
     missing = sorted(set(digests) - {entry.name for entry in entries})
     if missing:

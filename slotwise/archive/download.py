@@ -1,4 +1,4 @@
-"""Download an archive into the model store: only with a digest, and only what fits it."""
+"""Download an archive into the model store, and keep it only where it has the SHA-256 that was given."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ def is_url(text: str) -> bool:
 
 
 def fetch(url: str, sha256: str | None, model_store: Path) -> Path:
-    """The archive at `url` as a file in the model store, there only once its SHA-256 is right."""
-    wanted = (sha256 or "").lower()
-    if not SHA256.fullmatch(wanted):
+    """Download the archive at `url` into the model store and return its path. Raises SlotwiseError for another SHA-256."""
+    expected = (sha256 or "").lower()
+    if not SHA256.fullmatch(expected):
         what = "is no SHA-256 (64 hexadecimal digits)" if sha256 else "comes without a digest"
         raise SlotwiseError(f"{url} {what}", "give --sha256; whoever built the archive gets it from `slotwise inspect`")
     name = Path(unquote(urlsplit(url).path)).name
     if not name.endswith(".mar"):
         raise SlotwiseError(f"{url} does not name a .mar file", "give the URL of an archive")
     target = model_store / name
-    if target.is_file() and file_sha256(target) == wanted:
+    if target.is_file() and file_sha256(target) == expected:
         return target
     if target.exists():
         raise SlotwiseError(f"{target} is there already, with another content", "move it away first")
     partial = model_store / f".{name}.{os.getpid()}.partial"
     try:
-        found = _download(url, partial)
-        if found != wanted:
-            raise SlotwiseError(f"{url} is not the archive you want: its SHA-256 is {found}", "ask whoever built it")
+        observed = _download(url, partial)
+        if observed != expected:
+            raise SlotwiseError(f"{url} is not the archive you want: its SHA-256 is {observed}", "ask whoever built it")
         partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)

@@ -7,6 +7,7 @@ digest of all that it depends on, the code outside the model's folder included.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,6 +41,8 @@ def made_key(folder: Path, spec: ModelSpec, weights: str | None) -> str:
     for name, sha256 in input_digests(folder, spec).items():
         if name != DESCRIPTION:
             digest.update(f"\n{name} {sha256}".encode())
+    if spec.weights.openvino_int8 and not importlib.util.find_spec("nncf"):
+        digest.update(b"\nwithout int8")
     code = [file for room in CODE for file in sorted((project.PACKAGE / room).glob("*.py"))]
     for file in [*code, *_scripts_of_others(folder)]:
         digest.update(f"\n{file.parent.name}/{file.name} {_sha256(file)}".encode())

@@ -1,4 +1,4 @@
-"""Answer batches with an archive and no server: for notebooks, timing and tests.
+"""Answer batches with an archive, without a server: for notebooks, timing and tests.
 
     with load("model_store/digits.mar") as digits:
         print(digits.answer([Path("seven.png").read_bytes()])[0].json())
@@ -26,7 +26,7 @@ from slotwise.archive.build import extract
 from slotwise.archive.packaging import WORKER
 from slotwise.errors import SlotwiseError
 
-Sent = bytes | tuple[bytes, Mapping[str, str]]
+LocalRequest = bytes | tuple[bytes, Mapping[str, str]]  # a body, or a body with its headers
 
 
 @dataclass(frozen=True)
@@ -69,19 +69,19 @@ class LocalModel:
             raise
 
     def start(self, batch_size: int) -> dict[str, Any]:
-        """Start the handler anew, as after a registration with this batch size; what it runs on."""
+        """Start the handler again, as after a registration with this batch size. Returns its engine and profile."""
         return dict(self._ask({"start": {"batch_size": batch_size}}, [])[0]["started"])
 
-    def answer(self, requests: Sequence[Sent]) -> list[LocalAnswer]:
+    def answer(self, requests: Sequence[LocalRequest]) -> list[LocalAnswer]:
         """Answer one batch: a body, or a body and its headers, each. Exactly one answer a request, in order."""
         return self.timed(requests)[0]
 
     def timed(
-        self, requests: Sequence[Sent], n: int | None = None, seconds: float = 0.0
+        self, requests: Sequence[LocalRequest], n: int | None = None, seconds: float = 0.0
     ) -> tuple[list[LocalAnswer], list[dict[str, float]]]:
-        """Answer n of the requests at a time, in turn, for so many seconds: the last batch's answers, and the times of all.
+        """Answer n of the requests at a time, again and again for so many seconds; it ends early where one is refused.
 
-        A time has total_ms, decode_ms and inference_ms. It ends early where a request is refused.
+        Returns the answers of the last batch, and total_ms, decode_ms and inference_ms of every batch.
         """
         pairs = [(one, {}) if isinstance(one, bytes) else one for one in requests]
         entries = [{"headers": dict(headers), "bytes": len(body)} for body, headers in pairs]
@@ -122,7 +122,7 @@ class LocalModel:
                 return self._exchange(message, bodies)
             except SlotwiseError:
                 raise
-            except BaseException:  # half a message: nothing that follows would be the right answer
+            except BaseException:  # half a message was sent: no later answer would belong to its question
                 self.child.kill()
                 raise
 
@@ -136,20 +136,20 @@ class LocalModel:
         except OSError:
             line = b""
         if not line:
-            raise SlotwiseError(f"{self.archive.name}: {self._last_words()}", "see `slotwise check`")
+            raise SlotwiseError(f"{self.archive.name}: {self._last_log_line()}", "see `slotwise check`")
         reply: dict[str, Any] = json.loads(line)
         if "error" in reply:
             raise SlotwiseError(f"{self.archive.name}: {reply['error']}", "see `slotwise check`")
         return reply, [self.child.stdout.read(one["bytes"]) for one in reply.get("answers", [])]
 
-    def _last_words(self) -> str:
+    def _last_log_line(self) -> str:
         self.log.seek(0)
-        said = [line.strip() for line in self.log.read().splitlines() if line.strip()]
-        return said[-1] if said else "the handler ended"
+        lines = [line.strip() for line in self.log.read().splitlines() if line.strip()]
+        return lines[-1] if lines else "the handler ended"
 
 
 def load(archive: str | Path, *, batch_size: int = 8, profile: str | None = None) -> LocalModel:
-    """The archive, ready to answer batches of up to `batch_size` together.
+    """Start the archive's own worker in a child process. batch_size: the most requests of one batch.
 
     Raises SlotwiseError for an archive that is not sound, is of an older release, or does not start.
     """

@@ -1,4 +1,4 @@
-"""Run a model's make.py once and keep what it wrote: a second build of the same inputs trains and exports nothing.
+"""Run a model's make.py once and keep what it wrote, so that a second build of the same inputs trains and exports nothing.
 
 A make.py has one function:
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 
-def made(folder: Path, spec: ModelSpec, weights: str | None, progress: Progress) -> tuple[Path, dict[str, Any]]:
-    """The folder with what make.py wrote, and what it measured; both from the cache where the inputs are the same."""
+def run_make_script(folder: Path, spec: ModelSpec, weights: str | None, progress: Progress) -> tuple[Path, dict[str, Any]]:
+    """Run make.py, or take its result from the cache. Returns the folder that it wrote, and what it measured."""
     shelf = project.cache_dir() / spec.name
     shelf.mkdir(parents=True, exist_ok=True)
     out = shelf / made_key(folder, spec, weights)
@@ -48,8 +48,21 @@ def made(folder: Path, spec: ModelSpec, weights: str | None, progress: Progress)
     return out, json.loads((out / "measured.json").read_text("utf-8"))
 
 
+def without_missing_int8(spec: ModelSpec, sources: list[Path]) -> ModelSpec:
+    """The spec without int8 weights where make.py could not write them, because nncf is not installed here."""
+    name = spec.weights.openvino_int8
+    if name is None or any((source / name).is_file() for source in sources) or importlib.util.find_spec("nncf"):
+        return spec
+    return without_int8(spec)
+
+
+def without_int8(spec: ModelSpec) -> ModelSpec:
+    """The spec as if model.toml named no int8 weights."""
+    return spec.model_copy(update={"weights": spec.weights.model_copy(update={"openvino_int8": None})})
+
+
 def check_fit(folder: Path, spec: ModelSpec) -> None:
-    """Does a state_dict of the user's hold tensors alone, and do they fit their module? Say so now, not in a worker's log."""
+    """Check that a state_dict holds tensors alone, and that they fit their module. Raises SlotwiseError where they do not."""
     if spec.weights.state_dict is None or spec.weights.module is None or importlib.util.find_spec("torch") is None:
         return
     import torch  # noqa: PLC0415  heavy
@@ -67,9 +80,9 @@ def check_fit(folder: Path, spec: ModelSpec) -> None:
     try:
         build_module(folder / path, name).load_state_dict(state)
     except Exception as error:
-        said = " ".join(str(error).split())[:200]
+        reason = " ".join(str(error).split())[:200]
         raise SlotwiseError(
-            f"{file.name} does not fit {spec.weights.module}: {said}", "name the class as net.py:Net"
+            f"{file.name} does not fit {spec.weights.module}: {reason}", "name the class as net.py:Net"
         ) from error
 
 
@@ -88,7 +101,7 @@ def _partial(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """One maker at a time: two builds of one model do not train it twice."""
+    """Hold a lock, so that two builds of one model do not train it twice."""
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -124,6 +137,6 @@ def _call(script: Path, out: Path, weights: str | None, progress: Progress) -> d
         raise _failed(script, error) from error
     finally:
         sys.path.remove(str(script.parent))
-        for name in set(sys.modules) - before:  # a helper called net.py must not be the next model's net.py
+        for name in set(sys.modules) - before:  # the next model's make.py may import another net.py
             if str(getattr(sys.modules[name], "__file__", "") or "").startswith(f"{script.parent}/"):
                 del sys.modules[name]

@@ -1,7 +1,7 @@
-"""Any ONNX classifier made fit for batches: old opsets converted, a batch fixed at 1 made dynamic where the graph allows it.
+"""Make an ONNX graph fit for batches: convert an old opset, and make a batch axis that is fixed at 1 dynamic.
 
-What is changed is tried: three rows at once must give what each gives alone in the graph as it came. Where they do not, the
-graph stays as it was and its rows are run one by one.
+A changed graph is tried: three rows at once must give what each of them gives alone in the original graph. Where they do not,
+the graph stays as it was, and its rows are run one by one.
 """
 
 from __future__ import annotations
@@ -21,23 +21,27 @@ BATCH = "batch"
 
 
 def fit(spec: ModelSpec, sources: list[Path]) -> tuple[ModelSpec, list[Path], dict[str, Any]]:
-    """What a build goes on with: the description with `options.onnx`, the folders to take files from, and the facts."""
+    """Prepare the model's ONNX graph, where it has one.
+
+    Returns what the build goes on with: the description with `options.onnx`, the folders to take files from, and the facts for
+    the build's report.
+    """
     name = spec.weights.onnx
     source = next((folder / name for folder in sources if name and (folder / name).is_file()), None)
     if source is None or importlib.util.find_spec("onnx") is None or importlib.util.find_spec("onnxruntime") is None:
         return spec, sources, {}
     folder, facts = prepare(spec, source)
-    told = spec.model_copy(update={"options": {**spec.options, "onnx": facts}})
-    return told, [folder, *sources] if folder else sources, {"onnx": facts}
+    described = spec.model_copy(update={"options": {**spec.options, "onnx": facts}})
+    return described, [folder, *sources] if folder else sources, {"onnx": facts}
 
 
 def prepare(spec: ModelSpec, source: Path) -> tuple[Path | None, dict[str, Any]]:
-    """A folder that holds the graph to serve instead of `source` (None: nothing had to be changed), and what became of it.
+    """Convert a graph where that is needed. Returns the folder of the graph to serve, None for `source` itself, and facts.
 
-    The facts: "batch" is "dynamic", "made dynamic" or "row by row"; "opset" the version, or `9 -> 17`; "input" its name;
-    "softmax" is there where the graph ends in one.
+    The facts: "batch" is "dynamic", "made dynamic" or "row by row"; "opset" is the version, or `9 -> 17`; "input" is the name
+    of the input; "softmax" is there where the graph ends in one.
 
-    Raises SlotwiseError where the graph is not one tensor of spec.input.shape in.
+    Raises SlotwiseError where the graph's input is not one tensor of spec.input.shape.
     """
     import onnx  # noqa: PLC0415  optional
 
@@ -53,17 +57,17 @@ def prepare(spec: ModelSpec, source: Path) -> tuple[Path | None, dict[str, Any]]
     opset = next(o.version for o in graph.opset_import if o.domain in ("", "ai.onnx"))
     facts: dict[str, Any] = {"input": tensor.name, "opset": str(opset)}
     if any(node.op_type == "Softmax" and graph.graph.output[0].name in node.output for node in graph.graph.node):
-        facts["softmax"] = True  # the handlers add none then
+        facts["softmax"] = True  # so the handlers do not apply another one
     if opset >= OPSET and not first.HasField("dim_value"):
         return None, {**facts, "batch": "dynamic"}
     if first.HasField("dim_value") and first.dim_value != 1:
         raise SlotwiseError(
             f"{source.name}: its batch is fixed at {first.dim_value}", "export it with a dynamic batch, or a batch of 1"
         )
-    made = _converted(graph, opset)
-    facts["opset"] = f"{opset} -> {OPSET}" if made is not graph else str(opset)
+    converted = _converted(graph, opset)
+    facts["opset"] = f"{opset} -> {OPSET}" if converted is not graph else str(opset)
     fixed = first.HasField("dim_value")
-    changed = _dynamic(made) if fixed else made
+    changed = _dynamic(converted) if fixed else converted
     good = _same(graph, changed, tensor.name, spec)
     kept = changed if good else graph
     facts["batch"] = ("made dynamic" if good else "row by row") if fixed else "dynamic"
@@ -80,15 +84,18 @@ def prepare(spec: ModelSpec, source: Path) -> tuple[Path | None, dict[str, Any]]
 
 
 def _input(graph: Any, spec: ModelSpec, source: Path) -> Any:
-    """The graph's one input, of the shape that model.toml says; weights listed as inputs (old exports) do not count."""
+    """The graph's one input. Weights that an old export lists as inputs do not count.
+
+    Raises SlotwiseError where there are several, or the shape is not that of model.toml.
+    """
     constants = {tensor.name for tensor in graph.graph.initializer}
     inputs = [value for value in graph.graph.input if value.name not in constants]
-    wanted = spec.input.name
-    chosen = [value for value in inputs if wanted in (None, value.name)]
+    expected = spec.input.name
+    chosen = [value for value in inputs if expected in (None, value.name)]
     names = ", ".join(value.name for value in inputs)
     if len(inputs) != 1 or not chosen:
         raise SlotwiseError(
-            f"{source.name} has the inputs {names}; one is wanted{f', {wanted}' if wanted else ''}", "cut the graph"
+            f"{source.name} has the inputs {names}, but must have one{f', {expected}' if expected else ''}", "cut the graph"
         )
     sides = [dim.dim_value if dim.HasField("dim_value") else None for dim in chosen[0].type.tensor_type.shape.dim]
     shape = spec.input.shape
@@ -115,36 +122,36 @@ def _converted(graph: Any, opset: int) -> Any:
 
 
 def _dynamic(graph: Any) -> Any:
-    """The graph with a free batch; a Reshape to [1, ...] keeps its input's first side instead."""
+    """A copy of the graph with a dynamic batch axis. A Reshape to [1, ...] keeps the first side of its input instead."""
     import onnx  # noqa: PLC0415  optional
 
-    made = onnx.ModelProto()
-    made.CopyFrom(graph)
-    constants = {tensor.name: tensor for tensor in made.graph.initializer}
-    for value in [*made.graph.input, *made.graph.output]:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(graph)
+    constants = {tensor.name: tensor for tensor in copy.graph.initializer}
+    for value in [*copy.graph.input, *copy.graph.output]:
         dims = value.type.tensor_type.shape.dim
         if value.name not in constants and dims and dims[0].dim_value == 1:
             dims[0].dim_param = BATCH
-    del made.graph.value_info[:]
-    for node in made.graph.node:
+    del copy.graph.value_info[:]
+    for node in copy.graph.node:
         shape = constants.get(node.input[1]) if node.op_type == "Reshape" and node.input[0] not in constants else None
         sides = onnx.numpy_helper.to_array(shape).copy() if shape is not None else None
         if sides is not None and sides.ndim == 1 and len(sides) > 1 and sides[0] == 1:
             sides[0] = 0
             name = f"{node.output[0]}_shape"  # its own: another Reshape may share the constant
-            made.graph.initializer.append(onnx.numpy_helper.from_array(sides, name))
+            copy.graph.initializer.append(onnx.numpy_helper.from_array(sides, name))
             node.input[1] = name
-    return made
+    return copy
 
 
 def _same(graph: Any, changed: Any, name: str, spec: ModelSpec) -> bool:
-    """Whether three different rows at once give what each gives alone in the graph as it came."""
+    """Whether three different rows at once give what each of them gives alone in the original graph."""
     import numpy as np  # noqa: PLC0415  slow to import
     import onnxruntime  # noqa: PLC0415  optional
 
     draw = np.random.default_rng(0)
-    taken = next(value for value in graph.graph.input if value.name == name).type.tensor_type.shape.dim
-    shape = [dim.dim_value or wanted for dim, wanted in zip(list(taken)[1:], spec.input.shape, strict=True)]
+    sides = next(value for value in graph.graph.input if value.name == name).type.tensor_type.shape.dim
+    shape = [dim.dim_value or side for dim, side in zip(list(sides)[1:], spec.input.shape, strict=True)]
     rows = draw.normal(size=(3, *shape)).astype(spec.input.dtype)
     if spec.input.dtype == "uint8":
         rows = draw.integers(0, 256, size=rows.shape, dtype=np.uint8)

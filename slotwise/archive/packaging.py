@@ -1,4 +1,4 @@
-"""From a model's folder to one .mar: packaged by torch-model-archiver, then written so that equal inputs give equal bytes.
+"""Pack a model's folder into one .mar: with torch-model-archiver, then written so that equal inputs give equal bytes.
 
 HANDLER.py  weights  files         what model.toml names
 examples/                          bodies for `slotwise check`
@@ -17,9 +17,11 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from slotwise import __version__, project
 from slotwise.errors import SlotwiseError, missing_package
@@ -31,12 +33,12 @@ CREATED_ON = "01/01/1980 00:00:00"  # the archiver would stamp the time; zip's o
 EPOCH = (1980, 1, 1, 0, 0, 0)
 DIGESTS = "MAR-INF/DIGESTS.json"
 MANIFEST = "MAR-INF/MANIFEST.json"
-WORKER = 2  # what the worker code offers: 1 the two servers, 2 a pipeline that any host can call
+WORKER = 2  # what the worker code can do: 1 serves TorchServe and MMS, 2 also answers without a server
 RESERVED = ("MAR-INF", "slotwise", "slotwise.json", "examples")
 
 
 def pack(spec: ModelSpec, sources: list[Path], archive: Path, inputs: Mapping[str, str]) -> None:
-    """Write `archive`; files are looked for in `sources`, the first that has one wins. The archive appears at once or not.
+    """Write `archive`; each file comes from the first of `sources` that has it. The archive appears at once or not at all.
 
     inputs: the digests of what it is built from, for slotwise.json.
     """
@@ -46,19 +48,19 @@ def pack(spec: ModelSpec, sources: list[Path], archive: Path, inputs: Mapping[st
         handler = _stage(spec, sources, stage, inputs)
         packed = _run_archiver(spec, handler, work)
         _fix_manifest(packed / MANIFEST)
-        partial = archive.with_suffix(f".{os.getpid()}.partial")
+        unfinished = archive.with_suffix(f".{os.getpid()}.partial")
         try:
-            _write_zip(packed, partial)
-            partial.replace(archive)
+            write_zip(in_folder(packed), unfinished)
+            unfinished.replace(archive)
         except OSError as error:
             error.filename = error.filename or str(archive)
             raise
         finally:
-            partial.unlink(missing_ok=True)
+            unfinished.unlink(missing_ok=True)
 
 
 def _stage(spec: ModelSpec, sources: list[Path], stage: Path, inputs: Mapping[str, str]) -> Path:
-    """Lay out the archive's content as links below `stage`; returns the handler's file."""
+    """Lay out the archive's content as links below `stage`. Returns the handler's file."""
     named = {path: _find(path, sources) for path in spec.content()}
     named |= {f"examples/{Path(path).name}": _find(path, sources) for path in spec.examples}
     own = spec.handler.endswith(".py")
@@ -82,14 +84,14 @@ def _stage(spec: ModelSpec, sources: list[Path], stage: Path, inputs: Mapping[st
 
 
 def _find(path: str, sources: list[Path]) -> Path:
-    found = next((source / path for source in sources if (source / path).exists()), None)
-    if found is None:
+    file = next((source / path for source in sources if (source / path).exists()), None)
+    if file is None:
         raise SlotwiseError(f"{path} is named in model.toml but is not in {sources[-1]}", "add the file or correct its name")
-    return found
+    return file
 
 
 def _settings(spec: ModelSpec) -> dict[str, Any]:
-    """What the worker reads: the description, and for every profile the worker-side keys as this model wants them."""
+    """What the worker reads: the description, and for every profile its worker-side keys with this model's own values."""
     model = spec.model_dump(mode="json", exclude_none=True)
     return {"format": 1, "worker": WORKER, "slotwise": __version__, "model": model, "profiles": _profiles(spec)}
 
@@ -109,7 +111,7 @@ def _profiles(spec: ModelSpec) -> dict[str, dict[str, Any]]:
 
 
 def _run_archiver(spec: ModelSpec, handler: Path, work: Path) -> Path:
-    """torch-model-archiver's packaging as a folder. It deletes $TMPDIR/NAME first, so it gets a TMPDIR of its own."""
+    """Package with torch-model-archiver, into a folder. It deletes $TMPDIR/NAME first, so it gets a TMPDIR of its own."""
     (work / "tmp").mkdir()
     (work / "out").mkdir()
     command = [sys.executable, "-m", "model_archiver.model_packaging", "--model-name", spec.name, "--version", spec.version]
@@ -129,14 +131,34 @@ def _fix_manifest(path: Path) -> None:
     path.write_text(json.dumps(manifest, indent=2, sort_keys=True), "utf-8")
 
 
-def _write_zip(folder: Path, archive: Path) -> None:
-    """Sorted, undated, stored uncompressed (weights hardly compress, and every zlib packs differently), plus the digests."""
-    names = sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
+@dataclass(frozen=True)
+class FileContent:
+    """What one file of an archive holds. open: a stream of its bytes."""
+
+    size_bytes: int
+    open: Callable[[], IO[bytes]]
+
+
+def in_folder(folder: Path) -> dict[str, FileContent]:
+    """Every file of a folder, by its name in an archive."""
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    return {file.relative_to(folder).as_posix(): FileContent(file.stat().st_size, partial(_stream, file)) for file in files}
+
+
+def _stream(file: Path) -> IO[bytes]:
+    return file.open("rb")
+
+
+def write_zip(contents: Mapping[str, FileContent], archive: Path) -> None:
+    """Write the files sorted, without dates and uncompressed, and the digests behind them.
+
+    Weights hardly compress, and each version of zlib packs differently.
+    """
     digests: dict[str, str] = {}
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as target:
-        for name in names:
+        for name, content in sorted(contents.items()):
             digest = hashlib.sha256()
-            with (folder / name).open("rb") as source, target.open(_entry(name, folder / name), "w") as entry:
+            with content.open() as source, target.open(_entry(name, content.size_bytes), "w") as entry:
                 while block := source.read(1 << 20):
                     digest.update(block)
                     entry.write(block)
@@ -145,9 +167,9 @@ def _write_zip(folder: Path, archive: Path) -> None:
         target.writestr(_entry(DIGESTS), listed)
 
 
-def _entry(name: str, file: Path | None = None) -> zipfile.ZipInfo:
+def _entry(name: str, size_bytes: int = 0) -> zipfile.ZipInfo:
     entry = zipfile.ZipInfo(name, EPOCH)
     entry.create_system = 3  # Unix, wherever it is built
     entry.external_attr = 0o100644 << 16
-    entry.file_size = file.stat().st_size if file else 0
+    entry.file_size = size_bytes
     return entry

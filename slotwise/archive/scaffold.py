@@ -1,6 +1,6 @@
-"""`slotwise new NAME`: a folder that builds and serves as it is, to be changed piece by piece into one's own model.
+"""Write a model's folder that builds and serves as it is, to be changed step by step into your own: `slotwise new NAME`.
 
-The model needs no training: its weights are written down by hand, and it tells a red, a green and a blue picture apart.
+The model needs no training. Its weights are chosen by hand, and it tells a red, a green and a blue picture apart.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ module = "net.py"                # the file of its module class
 # export = "model.pt2"           # torch.export.save, exported with a dynamic batch axis
 # onnx = "model.onnx"            # with a dynamic batch axis; runs on onnxruntime and OpenVINO
 
-# [profiles.cpu]                 # what this model wants different from a profile
+# [profiles.cpu]                 # values for this model instead of the profile's
 # batch_size = 16
 """
 
@@ -56,7 +56,7 @@ COLOURS = {"red": (214, 40, 40), "green": (44, 160, 44), "blue": (31, 90, 200)}
 
 
 def new(name: str) -> list[Path]:
-    """Write the folder NAME (or PATH/NAME) and return its files. Raises SlotwiseError where it exists or torch is missing."""
+    """Write the folder NAME (or PATH/NAME) and return its files. Raises SlotwiseError where it exists already."""
     folder = Path(name)
     if not NAME.fullmatch(folder.name):
         raise SlotwiseError(f"{folder.name!r} cannot be a model's name", "use letters, digits, - _ and .")

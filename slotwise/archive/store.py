@@ -20,7 +20,7 @@ def archive_file(store: Path, name: str, version: str) -> Path:
 
 def archive_of(model: str) -> Path:
     """The archive of what a person names: a .mar file, or a model by its name or folder whose archive is in model_store/."""
-    if model.endswith((".mar", ".model")):
+    if model.endswith((".mar", ".model", ".war")) or Path(model).is_file():
         return Path(model)
     store = Path("model_store")
     if is_stored(model, store):

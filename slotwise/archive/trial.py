@@ -1,4 +1,4 @@
-"""Run a network once in every form of weights that it was given: what cannot serve is known at build, not in a worker's log."""
+"""Run a network once in every form of its weights, so that the build tells what cannot serve, and not a worker's log."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ ENGINES = {
 MARKER = "trial.json"
 
 
-def run_every_form(spec: ModelSpec, sources: list[Path], made: Path | None = None) -> dict[str, list[str]]:
-    """Which engines ran each form of [weights], by form; an engine that is not installed is not asked.
+def run_every_form(spec: ModelSpec, sources: list[Path], make_out: Path | None = None) -> dict[str, list[str]]:
+    """Run each form of [weights] on every engine that is installed. Returns the engines that ran each form, by form.
 
-    made: the folder of what make.py wrote, where the result is kept with it. Raises SlotwiseError for a form that no engine
-    runs, and for outputs that do not fit. With a handler of its own (whose inputs nobody knows) that is only said.
+    make_out: the folder of what make.py wrote; the result is kept there, and read from there the next time.
+
+    Raises SlotwiseError for a form that no engine runs, and for outputs that do not fit. With an author's own handler such a
+    failure is only printed, because it may give the network other inputs than those tried here.
     """
-    marker = made / MARKER if made else None
+    marker = make_out / MARKER if make_out else None
     if marker and marker.is_file():
         kept: dict[str, list[str]] = json.loads(marker.read_text("utf-8"))
         return kept
@@ -55,7 +57,7 @@ def run_every_form(spec: ModelSpec, sources: list[Path], made: Path | None = Non
 
 
 def _run(spec: ModelSpec, folder: Path, form: str) -> list[str]:
-    """The engines that run this form; SlotwiseError where each that is installed fails."""
+    """The engines that run this form. Raises SlotwiseError where every installed engine fails."""
     from slotwise.worker.engines import samples  # noqa: PLC0415  brings the engine
 
     model = spec.model_dump(mode="json", exclude_none=True)
@@ -73,14 +75,14 @@ def _run(spec: ModelSpec, folder: Path, form: str) -> list[str]:
             failed[name] = _reason(error)
     for name, why in failed.items():
         if not ran:
-            given = f"it was given {inputs[0].dtype} {list(inputs[0].shape)}, two items of input.shape: is the batch axis free?"
-            raise SlotwiseError(f"{weights[form]} cannot serve on {name}: {why}", given)
+            hint = f"it was given {inputs[0].dtype} {list(inputs[0].shape)}, two items of input.shape: is the batch axis free?"
+            raise SlotwiseError(f"{weights[form]} cannot serve on {name}: {why}", hint)
         console.say(f"{spec.name}: {weights[form]} cannot serve on {name}, but on {', '.join(ran)}: {why}")
     return ran
 
 
 def _try(name: str, folder: Path, model: dict[str, Any], inputs: list[Any]) -> None:
-    """Two rows at once and one alone, as a worker's warm-up; raises whatever is wrong."""
+    """Run two rows at once, then one alone, as a worker's warm-up does. Raises whatever is wrong."""
     from slotwise.worker.engines import load_engine  # noqa: PLC0415  brings the engine
 
     precision = "int8" if "openvino_int8" in model["weights"] else "fp32"
@@ -96,7 +98,7 @@ def _try(name: str, folder: Path, model: dict[str, Any], inputs: list[Any]) -> N
 
 
 def _reason(error: Exception) -> str:
-    """The line of an error that says what happened: the last in TorchScript's long ones."""
+    """The line of an error that says what happened: the first, but the last `...Error: ` where there are such lines."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     telling = [line for line in lines if re.match(r"\w+(Error|Exception): ", line)]
     return (telling or lines)[-1 if telling else 0][:200]
@@ -104,20 +106,20 @@ def _reason(error: Exception) -> str:
 
 @contextmanager
 def _laid_out(spec: ModelSpec, sources: list[Path]) -> Iterator[Path]:
-    """The files of the weights in one folder, as links; the first source that has one wins."""
+    """The files of the weights in one folder, as links, each from the first source that has it."""
     with tempfile.TemporaryDirectory(prefix="slotwise-trial-") as name:
         for file in spec.weights.files():
-            found = next((source / file for source in sources if (source / file).exists()), None)
-            if found is not None:
+            existing = next((source / file for source in sources if (source / file).exists()), None)
+            if existing is not None:
                 target = Path(name, file)
                 target.parent.mkdir(parents=True, exist_ok=True)
-                target.symlink_to(found.resolve())
+                target.symlink_to(existing.resolve())
         yield Path(name)
 
 
 @contextmanager
 def _same_threads() -> Iterator[None]:
-    """Torch's thread count as it was: what this process trains later must not depend on a trial before it."""
+    """Restore torch's number of threads: what this process trains later must not depend on a trial before it."""
     before = sys.modules["torch"].get_num_threads() if "torch" in sys.modules else None
     try:
         yield

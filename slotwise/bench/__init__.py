@@ -1,1 +1,1 @@
-"""Load, what is sent, measuring with and without a server, and what is written about it."""
+"""Measure a model: load on a server, the bodies to send, the handler without a server, and reports."""

@@ -1,4 +1,4 @@
-"""What a measurement sends: bodies from files or from the model's examples, and bodies that are bad on purpose."""
+"""Get the bodies to send: from files, from a model's examples, and bad ones on purpose."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from slotwise.archive.store import archive_file
+from slotwise.archive.zip_safety import read_small
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import load_spec
 from slotwise.project import model_folder, models
 
+MAX_EXAMPLES, MAX_EXAMPLE_BYTES = 100, 32 << 20  # of an archive
 BODY_FIELD = "body"  # the form field in which both servers' front ends hand a plain HTTP body to a worker
 
 
@@ -52,16 +54,16 @@ def from_files(paths: Sequence[Path]) -> list[RequestBody]:
 def examples(model: str) -> list[RequestBody]:
     """The bodies that a model (a name, a folder or an archive) names as `examples` in its model.toml."""
     if model.endswith(".mar"):
-        found = _carried(Path(model))
+        bodies = _from_archive(Path(model))
     else:
         folder = model_folder(model)
         spec = load_spec(folder)
         files, archive = [folder / name for name in spec.examples], archive_file(Path("model_store"), spec.name, spec.version)
-        made = not all(file.exists() for file in files)  # by its make.py: they are in the archive
-        found = _carried(archive) if made and archive.is_file() else from_files(files)
-    if not found:
+        in_archive_only = not all(file.exists() for file in files)  # its make.py makes them
+        bodies = _from_archive(archive) if in_archive_only and archive.is_file() else from_files(files)
+    if not bodies:
         raise SlotwiseError(f"{model} has no example bodies", "name files to send with --body")
-    return found
+    return bodies
 
 
 def example_file(model: str) -> str:
@@ -77,11 +79,14 @@ def example_file(model: str) -> str:
     return shlex.quote(str(file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file))
 
 
-def _carried(archive: Path) -> list[RequestBody]:
+def _from_archive(archive: Path) -> list[RequestBody]:
     try:
         with zipfile.ZipFile(archive) as mar:
-            names = sorted(name for name in mar.namelist() if name.startswith("examples/"))
-            return [RequestBody(mar.read(name), content_type(name), name=Path(name).name) for name in names]
+            names = sorted(name for name in mar.namelist() if name.startswith("examples/"))[:MAX_EXAMPLES]
+            return [
+                RequestBody(read_small(mar, name, MAX_EXAMPLE_BYTES), content_type(name), name=Path(name).name)
+                for name in names
+            ]
     except (OSError, zipfile.BadZipFile) as error:
         raise SlotwiseError(f"{archive} cannot be read: {error}", "`slotwise build MODEL` makes an archive") from error
 
@@ -109,20 +114,20 @@ def bad_http_bodies(example: RequestBody) -> list[RequestBody]:
 def with_records(body: RequestBody, count: int) -> RequestBody:
     """The same request with `count` records, its own ones again and again, each with its own id."""
     try:
-        asked: dict[str, Any] = json.loads(body.data)
-        given = asked["payload"]["records"]
-        records = [{**copy.deepcopy(given[i % len(given)]), "id": str(i)} for i in range(count)]
+        content: dict[str, Any] = json.loads(body.data)
+        own = content["payload"]["records"]
+        records = [{**copy.deepcopy(own[i % len(own)]), "id": str(i)} for i in range(count)]
     except (ValueError, LookupError, TypeError) as error:
         raise SlotwiseError(
             f"{body.name or 'the body'} has no payload.records to repeat",
             "--records is for bodies such as the translation model's",
         ) from error
-    asked["payload"]["records"] = records
-    return RequestBody(json.dumps(asked, ensure_ascii=False).encode(), body.content_type, name=body.name)
+    content["payload"]["records"] = records
+    return RequestBody(json.dumps(content, ensure_ascii=False).encode(), body.content_type, name=body.name)
 
 
 def deck(bodies: Sequence[RequestBody], poison: float = 0.0, seed: int = 0) -> Iterator[RequestBody]:
-    """The bodies one after the other, without end; a share `poison` of them, drawn at random, is replaced by bad ones."""
+    """The bodies one after the other, without end. poison: the share that is replaced by bad ones, drawn at random."""
     draw = random.Random(seed)
     bad = bad_http_bodies(bodies[0])
     turn = 0

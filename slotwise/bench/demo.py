@@ -1,4 +1,4 @@
-"""32 digits at once, 3 of them spoiled: who got what, in which batch and slot."""
+"""Send 32 requests at once, 29 digits and 3 bad bodies, and show who got what, in which batch and slot."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class DemoRequest:
-    """One request. sent: the digit, or how it was spoiled; got: the label, or the error's message. right: as it should be."""
+    """One request. sent: the digit, or what is wrong with the body. got: the label, or the error's message.
+
+    right: whether it got what it should.
+    """
 
     number: int
     sent: str
@@ -38,31 +41,33 @@ class DemoRequest:
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What happened to all of them."""
+    """All requests of one demo, with what they got."""
 
-    lines: tuple[DemoRequest, ...]
+    requests: tuple[DemoRequest, ...]
 
     @property
     def kept(self) -> bool:
         """Whether every good request got its own answer and every bad one an error of its own."""
-        return all(line.right for line in self.lines)
+        return all(request.right for request in self.requests)
 
     @property
     def verdict(self) -> str:
-        """The whole table in a sentence."""
-        good, bad = ([line for line in self.lines if line.bad is kind] for kind in (False, True))
-        right, refused = sum(line.right for line in good), sum(line.right for line in bad)
-        shared = {line.batch for line in bad} - {""}
-        innocent = [line for line in good if line.batch in shared]
-        saved = sum(line.right for line in innocent)
+        """The result in one sentence."""
+        good = [request for request in self.requests if not request.bad]
+        bad = [request for request in self.requests if request.bad]
+        right = sum(request.right for request in good)
+        refused = sum(request.right for request in bad)
+        batches_of_bad = {request.batch for request in bad} - {""}
+        batch_mates = [request for request in good if request.batch in batches_of_bad]
+        kept = sum(request.right for request in batch_mates)
         return (
             f"{right} of {len(good)} digits answered right, {refused} of {len(bad)} bad requests refused; "
-            f"{saved} of the {len(innocent)} that shared a batch with a bad one lost nothing"
+            f"{kept} of the {len(batch_mates)} that shared a batch with a bad one lost nothing"
         )
 
     def as_json(self) -> dict[str, Any]:
         """For programs."""
-        return {"kept": self.kept, "verdict": self.verdict, "requests": [asdict(line) for line in self.lines]}
+        return {"kept": self.kept, "verdict": self.verdict, "requests": [asdict(request) for request in self.requests]}
 
 
 def play(record: ServerRecord, model: str = "digits") -> DemoResult:
@@ -73,17 +78,17 @@ def play(record: ServerRecord, model: str = "digits") -> DemoResult:
 
 
 def bodies(digits: Sequence[RequestBody]) -> list[RequestBody]:
-    """29 digits, and in between a truncated picture, a text and nothing. A digit's file is named by its label."""
+    """29 digits, and at BAD_AT a bad body each. A digit's file is named by its label."""
     bad = dict(zip(BAD_AT, bad_http_bodies(digits[0]), strict=False))
     return [bad.get(i, digits[i % len(digits)]) for i in range(REQUESTS)]
 
 
 async def _ask(target: Target, sent: Sequence[RequestBody]) -> list[HttpReply]:
     connections = [Connection(target) for _ in sent]
-    asked = [c.ask(target.request(b.data, b.content_type)) for c, b in zip(connections, sent, strict=True)]
+    replies = [c.ask(target.request(b.data, b.content_type)) for c, b in zip(connections, sent, strict=True)]
     try:
         async with asyncio.timeout(TIMEOUT_S):
-            return list(await asyncio.gather(*asked))
+            return list(await asyncio.gather(*replies))
     except TimeoutError as error:
         raise SlotwiseError(
             f"{target.url} did not answer within {TIMEOUT_S:.0f} s", "see `slotwise describe digits`"
@@ -96,21 +101,22 @@ async def _ask(target: Target, sent: Sequence[RequestBody]) -> list[HttpReply]:
 
 
 def judged(sent: Sequence[RequestBody], replies: Sequence[HttpReply]) -> DemoResult:
-    """Every answer beside what it should have been."""
+    """Judge every answer by what it should be."""
     batches = named_batches(replies)
-    lines = []
+    requests = []
     for i, (body, reply) in enumerate(zip(sent, replies, strict=True)):
-        what = body.name.partition(".")[0]
-        said = _said(reply)
-        right = 400 <= reply.status < 500 and "x-batch-slot" in reply.headers if body.bad else said == what
+        label = body.name.partition(".")[0]
+        got = _label_or_message(reply)
         slot = int(reply.headers["x-batch-slot"]) if "x-batch-slot" in reply.headers else None
-        lines.append(DemoRequest(i, what, body.bad, reply.status, said, batches[i], slot, right))
-    return DemoResult(tuple(lines))
+        refused_in_its_slot = 400 <= reply.status < 500 and slot is not None
+        right = refused_in_its_slot if body.bad else got == label
+        requests.append(DemoRequest(i, label, body.bad, reply.status, got, batches[i], slot, right))
+    return DemoResult(tuple(requests))
 
 
 def named_batches(replies: Sequence[HttpReply]) -> list[str]:
     """A letter for every batch. Answers of one batch carry the same size and the same times, and no slot twice."""
-    found: list[tuple[tuple[str | None, ...], set[str]]] = []
+    batches: list[tuple[tuple[str | None, ...], set[str]]] = []  # what its answers have in common, and their slots
     names = []
     for reply in replies:
         key = tuple(reply.headers.get(name) for name in ("x-batch-size", "x-decode-ms", "x-inference-ms"))
@@ -118,15 +124,15 @@ def named_batches(replies: Sequence[HttpReply]) -> list[str]:
         if slot is None:
             names.append("")
             continue
-        at = next((i for i, (known, slots) in enumerate(found) if known == key and slot not in slots), len(found))
-        if at == len(found):
-            found.append((key, set()))
-        found[at][1].add(slot)
+        at = next((i for i, (known, slots) in enumerate(batches) if known == key and slot not in slots), len(batches))
+        if at == len(batches):
+            batches.append((key, set()))
+        batches[at][1].add(slot)
         names.append(f"{chr(ord('A') + at)} of {key[0]}")
     return names
 
 
-def _said(reply: HttpReply) -> str:
+def _label_or_message(reply: HttpReply) -> str:
     try:
         answer = json.loads(reply.body)
         return str(answer["label"] if reply.status == 200 else answer["error"]["message"])
@@ -134,19 +140,31 @@ def _said(reply: HttpReply) -> str:
         return reply.body[:80].decode("utf-8", "replace")
 
 
-def render(told: DemoResult) -> Any:
+def render(result: DemoResult) -> Any:
     """The table and the verdict."""
     from rich.console import Group  # noqa: PLC0415  slow to import
 
     columns = ["#", "sent", "status", "got", "batch", "slot", ""]
     rows = [
-        [line.number, line.sent, line.status, line.got, line.batch, line.slot if line.slot is not None else "", _mark(line)]
-        for line in told.lines
+        [
+            request.number,
+            request.sent,
+            request.status,
+            request.got,
+            request.batch,
+            _slot(request),
+            _mark(request),
+        ]
+        for request in result.requests
     ]
-    return Group(table("32 requests at once", columns, rows), told.verdict)
+    return Group(table("32 requests at once", columns, rows), result.verdict)
 
 
-def _mark(line: DemoRequest) -> str:
-    if not line.right:
+def _slot(request: DemoRequest) -> str:
+    return "" if request.slot is None else str(request.slot)
+
+
+def _mark(request: DemoRequest) -> str:
+    if not request.right:
         return "WRONG"
-    return "refused" if line.bad else "right"
+    return "refused" if request.bad else "right"

@@ -1,4 +1,4 @@
-"""A connection that can keep a fast model server busy: one HTTP/1.1 request at a time, little Python per request.
+"""Send HTTP/1.1 requests fast enough to keep a model server busy: one at a time a connection, little Python per request.
 
 Measured with 64 connections on one core: httpx 0.2k requests a second, aiohttp 5k, this one 21k.
 """
@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from slotwise.errors import SlotwiseError
-from slotwise.interrupts import handed_to, wanted
+from slotwise.interrupts import handed_to, signal_came
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class HttpReply:
-    """What came back. status: the HTTP status; header names are lower-case."""
+    """One answer. Header names are lower-case."""
 
     status: int
     headers: Mapping[str, str]
@@ -43,7 +43,7 @@ class Target:
         return parts.hostname, parts.port or 80
 
     def request(self, body: bytes, content_type: str) -> bytes:
-        """One POST as it goes over the wire."""
+        """The bytes of one POST."""
         parts = urlsplit(self.url)
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         headers = {"host": parts.netloc, "content-type": content_type, "content-length": str(len(body)), **self.headers}
@@ -112,7 +112,7 @@ class Connection:
         if exchange is None or exchange.transport is None or not exchange.keep_alive:
             self.close()
             _, exchange = await loop.create_connection(_HttpProtocol, *self._address)
-        self._exchange = None  # until the answer is here this connection cannot be used again
+        self._exchange = None  # where this is cancelled, the connection must not be used again
         exchange.waiting = loop.create_future()
         assert exchange.transport is not None
         exchange.transport.write(request)
@@ -142,17 +142,17 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
     with asyncio.Runner(loop_factory=factory) as runner:
         loop, task = runner.get_loop(), None
 
-        def end() -> None:
+        def cancel() -> None:
             if task is not None:
                 loop.call_soon_threadsafe(task.cancel)
 
-        async def endable() -> Result:
+        async def cancellable() -> Result:
             nonlocal task
             task = asyncio.current_task()
-            if wanted():
+            if signal_came():
                 work.close()
                 raise asyncio.CancelledError
             return await work
 
-        with handed_to(end):  # a KeyboardInterrupt in one of many tasks would be reported by the others
-            return runner.run(endable())
+        with handed_to(cancel):  # a KeyboardInterrupt in one of many tasks would be reported by the others
+            return runner.run(cancellable())

@@ -1,6 +1,6 @@
-"""Load on a running server, and what came of it.
+"""Load a running server, and measure throughput, latency and errors.
 
-closed loop   so many clients, each waits for its answer before it asks again: what the server can do
+closed loop   a number of clients, each waits for its answer before it asks again: what the server can do
 open loop     requests arrive at a rate (Poisson), whether the server keeps up or not: what people would see. A latency
               counts from the moment the request was due, so a server that stalls cannot hide it (no coordinated omission)
 """
@@ -21,18 +21,19 @@ from typing import Any
 from slotwise.bench.bodies import RequestBody, deck
 from slotwise.bench.http_connection import Connection, Target, run
 
-BUSY = 0.9  # share of one core from which on the client is the limit
-LATE_MS = 10.0  # an open-loop client that sends its requests later than this (median) is the limit
+BUSY = 0.9  # of one core: a client that is this busy is the limit
+LATE_MS = 10.0  # an open-loop client that sends its requests this much too late (median) is the limit
+HANDLER_HEADERS = ("batch-size", "decode-ms", "inference-ms")  # x-..., what our handlers say of a batch
 
-Tick = Callable[[float], None]  # share done, 0..1
+Tick = Callable[[float], None]  # called with the share that is done, 0..1
 
 
 @dataclass(frozen=True)
 class LoadPlan:
     """How to load. clients: how many wait at the same time (closed loop), or how many may (open loop).
 
-    seconds or requests ends the measured part; warm_up_s before it is not counted. rate: arrivals a second, None for
-    the closed loop. poison: the share of bodies spoiled on purpose. timeout_s: an answer later than this is an error.
+    The measured part ends after `seconds` or `requests`; warm_up_s before it is not counted. rate: arrivals a second, None
+    for the closed loop. poison: the share of bad bodies. timeout_s: an answer later than this is an error.
     """
 
     clients: int = 8
@@ -61,10 +62,10 @@ class RequestSample:
 
 @dataclass(frozen=True)
 class LoadResult:
-    """What a load gave. req_s: good answers a second; latencies: of good answers; errors: good requests lost, by status.
+    """The result of a load. req_s: good answers a second; latencies: of good answers; errors: good requests lost, by status.
 
     mean_batch: requests a batch, from the answers' headers. decode_ms, inference_ms: inside the handler, a batch.
-    refused: what the requests that were bad on purpose got. client_cores: how busy the measuring process was.
+    refused: the statuses that bad bodies got. client_cores: how busy the measuring process was.
     """
 
     clients: int
@@ -92,8 +93,8 @@ class LoadResult:
 
 
 def measure(target: Target, bodies: Sequence[RequestBody], plan: LoadPlan, tick: Tick = lambda done: None) -> LoadResult:
-    """Load `target` as planned and say what came of it."""
-    return run(_LoadRun(target, deck(bodies, plan.poison, plan.seed), plan, tick).measured())
+    """Load `target` as planned."""
+    return run(_LoadRun(target, deck(bodies, plan.poison, plan.seed), plan, tick).run())
 
 
 class _LoadRun:
@@ -102,13 +103,15 @@ class _LoadRun:
     def __init__(self, target: Target, bodies: Iterator[RequestBody], plan: LoadPlan, tick: Tick) -> None:
         self.target, self.bodies, self.plan, self.tick = target, bodies, plan, tick
         self.samples: list[RequestSample] = []
-        self.wires: dict[tuple[str, bytes], bytes] = {}
-        self.started_s, self.cpu_s, self.counted = 0.0, 0.0, 0
+        self.encoded: dict[tuple[str, bytes], bytes] = {}  # (content type, body): the request as bytes
+        self.started_s = 0.0
+        self.cpu_s = 0.0
+        self.counted = 0
 
     def now(self) -> float:
         return time.perf_counter() - self.started_s
 
-    async def measured(self) -> LoadResult:
+    async def run(self) -> LoadResult:
         self.started_s, self.cpu_s = time.perf_counter(), time.process_time()
         ticker = asyncio.ensure_future(self._tick())
         try:
@@ -167,21 +170,23 @@ class _LoadRun:
         """One request, answered or counted as what went wrong."""
         body = next(self.bodies)
         key = (body.content_type, body.data)
-        wire = self.wires.get(key) or self.wires.setdefault(key, self.target.request(body.data, body.content_type))
-        status, said = "timeout", {}
+        if key not in self.encoded:
+            self.encoded[key] = self.target.request(body.data, body.content_type)
+        status, headers = "timeout", dict[str, str]()
         try:
             async with asyncio.timeout(self.plan.timeout_s - (self.now() - due_s)):
-                reply = await connection.ask(wire)
-            status, said = str(reply.status), dict(reply.headers)
+                reply = await connection.ask(self.encoded[key])
+            status, headers = str(reply.status), dict(reply.headers)
         except TimeoutError:
             pass
         except OSError:
             status = "connection"
-            await asyncio.sleep(0.01)  # a server that is gone is not asked a million times a second
-        inside = [float(said.get(name, 0)) for name in ("x-batch-size", "x-decode-ms", "x-inference-ms")]
+            await asyncio.sleep(0.01)  # do not ask a server that is gone a million times a second
+        batch_size, decode_ms, inference_ms = (float(headers.get(f"x-{name}", 0)) for name in HANDLER_HEADERS)
         finished_s = self.now()
+        latency_s = finished_s - due_s
         self.samples.append(
-            RequestSample(status, body.bad, finished_s, finished_s - due_s, late_s, int(inside[0]), *inside[1:])
+            RequestSample(status, body.bad, finished_s, latency_s, late_s, int(batch_size), decode_ms, inference_ms)
         )
 
     async def _tick(self) -> None:
@@ -194,16 +199,14 @@ class _LoadRun:
 
 
 def summary(samples: Sequence[RequestSample], plan: LoadPlan, client_cores: float = 0.0) -> LoadResult:
-    """The samples in numbers: what finished after the warm-up; with a rate or a number of requests, what was due after it."""
-    since_s, by_due = plan.warm_up_s, plan.rate is not None or plan.requests is not None
-    counted = [s for s in samples if (s.finished_s - s.latency_s + 1e-9 if by_due else s.finished_s) >= since_s]
+    """The samples in numbers. client_cores: how busy the measuring process was."""
+    counted = _after_warm_up(samples, plan)
     good = [s for s in counted if not s.bad and s.status.startswith("2")]
-    until_s = since_s + plan.seconds if plan.rate is None and plan.requests is None and plan.seconds else 0.0
-    if sum(s.finished_s <= until_s for s in good) < 2 * plan.clients:  # too few to cut: count to the last one
-        until_s = max((s.finished_s for s in counted), default=since_s)
-    seconds = max(until_s - since_s, 1e-9)
+    until_s = _end_of_counting(counted, good, plan)
+    seconds = max(until_s - plan.warm_up_s, 1e-9)
     latencies = sorted(s.latency_s * 1000 for s in good)
-    batches = sum(1 / s.batch_size for s in counted if s.batch_size)  # every batch of s sends s answers
+    in_batches = [s for s in counted if s.batch_size]
+    batches = sum(1 / s.batch_size for s in in_batches)  # a batch of n has n samples
     late_ms = statistics.median(s.late_s for s in counted) * 1000 if counted else 0.0
     return LoadResult(
         clients=plan.clients,
@@ -213,14 +216,34 @@ def summary(samples: Sequence[RequestSample], plan: LoadPlan, client_cores: floa
         req_s=sum(s.finished_s <= until_s for s in good) / seconds,
         **{f"p{p}_ms": percentile(latencies, p) for p in (50, 90, 95, 99)},
         max_ms=latencies[-1] if latencies else 0.0,
-        mean_batch=sum(1 for s in counted if s.batch_size) / batches if batches else 0.0,
-        decode_ms=sum(s.decode_ms / s.batch_size for s in counted if s.batch_size) / batches if batches else 0.0,
-        inference_ms=sum(s.inference_ms / s.batch_size for s in counted if s.batch_size) / batches if batches else 0.0,
+        mean_batch=len(in_batches) / batches if batches else 0.0,
+        decode_ms=sum(s.decode_ms / s.batch_size for s in in_batches) / batches if batches else 0.0,
+        inference_ms=sum(s.inference_ms / s.batch_size for s in in_batches) / batches if batches else 0.0,
         errors=dict(Counter(s.status for s in counted if not s.bad and not s.status.startswith("2"))),
         refused=dict(Counter(s.status for s in counted if s.bad)),
         client_cores=client_cores,
         client_limited=client_cores >= BUSY or late_ms >= LATE_MS,
     )
+
+
+def _after_warm_up(samples: Sequence[RequestSample], plan: LoadPlan) -> list[RequestSample]:
+    """The samples that count: finished after the warm-up; where a rate or a number of requests is planned, due after it."""
+    if plan.rate is None and plan.requests is None:
+        return [s for s in samples if s.finished_s >= plan.warm_up_s]
+    return [s for s in samples if s.finished_s - s.latency_s + 1e-9 >= plan.warm_up_s]
+
+
+def _end_of_counting(counted: Sequence[RequestSample], good: Sequence[RequestSample], plan: LoadPlan) -> float:
+    """Until when good answers are counted for the throughput, in seconds since the start.
+
+    A closed loop that ends after some seconds counts until then, unless that leaves less than two answers a client. Every
+    other load counts to its last answer.
+    """
+    if plan.rate is None and plan.requests is None and plan.seconds:
+        planned_end_s = plan.warm_up_s + plan.seconds
+        if sum(s.finished_s <= planned_end_s for s in good) >= 2 * plan.clients:
+            return planned_end_s
+    return max((s.finished_s for s in counted), default=plan.warm_up_s)
 
 
 def percentile(ordered: Sequence[float], p: float) -> float:

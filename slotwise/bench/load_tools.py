@@ -1,4 +1,4 @@
-"""The same closed loop driven by wrk or ab, where they are installed: C programs, so the client is not the limit."""
+"""Measure a closed loop with wrk or ab, where they are installed: C programs, so that the client is not the limit."""
 
 from __future__ import annotations
 
@@ -56,49 +56,49 @@ def _wrk(target: Target, bodies: Sequence[RequestBody], plan: LoadPlan, folder: 
     command = ["wrk", "-t1", f"-c{plan.clients}", "-s", str(folder / "load.lua"), "--timeout", f"{plan.timeout_s:.0f}s"]
     if plan.warm_up_s:
         _run([*command, f"-d{max(1, round(plan.warm_up_s))}s", target.url])
-    said = _run([*command, f"-d{max(1, round(plan.seconds or 5))}s", target.url])
-    found = re.search(r"^SLOTWISE (.*)$", said, re.MULTILINE)
-    if not found:
-        raise SlotwiseError(f"wrk measured nothing: {said.strip().splitlines()[-1:]}", "try --tool slotwise")
-    told = json.loads(found[1])
-    seconds = told["us"] / 1e6
-    errors = {key: told[key] for key in ("connection", "timeout") if told[key]}
-    errors |= {"not 2xx": told["status"]} if told["status"] else {}
-    times = [us / 1000 for us in (*told["p"], told["max"])]
-    return _measured(plan, seconds, told["requests"], told["status"], times, errors)
+    output = _run([*command, f"-d{max(1, round(plan.seconds or 5))}s", target.url])
+    line = re.search(r"^SLOTWISE (.*)$", output, re.MULTILINE)
+    if not line:
+        raise SlotwiseError(f"wrk measured nothing: {output.strip().splitlines()[-1:]}", "try --tool slotwise")
+    counts = json.loads(line[1])
+    errors = {key: counts[key] for key in ("connection", "timeout") if counts[key]}
+    errors |= {"not 2xx": counts["status"]} if counts["status"] else {}
+    times_ms = [us / 1000 for us in (*counts["p"], counts["max"])]
+    return _result(plan, counts["us"] / 1e6, counts["requests"], counts["status"], times_ms, errors)
 
 
 def _ab(target: Target, bodies: Sequence[RequestBody], plan: LoadPlan, folder: Path) -> LoadResult:
+    if target.headers:
+        raise SlotwiseError("ab would show the token in the list of processes", "--tool wrk reads it from a file")
     (folder / "body").write_bytes(bodies[0].data)
     base = ["ab", "-q", "-k", "-l", "-r", "-c", str(plan.clients), "-p", str(folder / "body"), "-T", bodies[0].content_type]
     base += ["-s", f"{plan.timeout_s:.0f}", "-e", str(folder / "served.csv")]
-    base += [part for name, value in target.headers.items() for part in ("-H", f"{name}: {value}")]
 
-    def stop(seconds: float) -> list[str]:
+    def run_for(seconds: float) -> list[str]:
         return ["-t", str(max(1, round(seconds))), "-n", "10000000"]
 
     if plan.warm_up_s:
-        _run([*base, *stop(plan.warm_up_s), target.url])
-    limit = ["-n", str(max(plan.requests, plan.clients))] if plan.requests else stop(plan.seconds or 5.0)
-    said = _run([*base, *limit, target.url])
+        _run([*base, *run_for(plan.warm_up_s), target.url])
+    limit = ["-n", str(max(plan.requests, plan.clients))] if plan.requests else run_for(plan.seconds or 5.0)
+    output = _run([*base, *limit, target.url])
 
     def number(label: str) -> float:
-        found = re.search(rf"^{label}:\s+([0-9.]+)", said, re.MULTILINE)
-        return float(found[1]) if found else 0.0
+        match = re.search(rf"^{label}:\s+([0-9.]+)", output, re.MULTILINE)
+        return float(match[1]) if match else 0.0
 
-    served = dict(line.split(",") for line in (folder / "served.csv").read_text().splitlines()[1:])
-    times = [float(served[str(p)]) for p in PERCENTS] + [float(max(served.values(), key=float))]
+    percentiles = dict(line.split(",") for line in (folder / "served.csv").read_text().splitlines()[1:])
+    times_ms = [float(percentiles[str(p)]) for p in PERCENTS] + [float(max(percentiles.values(), key=float))]
     refused, failed = int(number("Non-2xx responses")), int(number("Failed requests"))
     errors = {key: count for key, count in (("not 2xx", refused), ("connection", failed)) if count}
-    return _measured(plan, number("Time taken for tests"), int(number("Complete requests")), refused + failed, times, errors)
+    return _result(plan, number("Time taken for tests"), int(number("Complete requests")), refused + failed, times_ms, errors)
 
 
-def _measured(
-    plan: LoadPlan, seconds: float, requests: int, failed: int, times: list[float], errors: dict[str, int]
+def _result(
+    plan: LoadPlan, seconds: float, requests: int, failed: int, times_ms: list[float], errors: dict[str, int]
 ) -> LoadResult:
-    p50, p90, p95, p99, most = times
+    p50, p90, p95, p99, max_ms = times_ms
     req_s = (requests - failed) / max(seconds, 1e-9)
-    return LoadResult(plan.clients, None, seconds, requests, req_s, p50, p90, p95, p99, most, 0.0, 0.0, 0.0, errors)
+    return LoadResult(plan.clients, None, seconds, requests, req_s, p50, p90, p95, p99, max_ms, 0.0, 0.0, 0.0, errors)
 
 
 def _run(command: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""The handler without a server: how long a batch takes, what of it is decode, model and encode, and the line a*n + b."""
+"""Time a handler without a server: a batch as a whole, its decode, model and encode, and the line a*n + b through the times."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class LinearTime:
 
 
 def fit(points: Sequence[tuple[float, float]]) -> LinearTime:
-    """The line through (n, milliseconds): the median of all slopes between two points (Theil and Sen), so that one
-    disturbed point does not bend it. One point: everything is a_ms. Neither number is negative.
+    """The line through the points (n, milliseconds). Its slope is the median of the slopes between all pairs of points (Theil
+    and Sen), so that one disturbed point does not bend it. One point: everything is a_ms. Neither number is negative.
     """
     slopes = [(y - v) / (x - u) for (x, y), (u, v) in combinations(points, 2) if x != u]
     if not slopes:
@@ -69,9 +69,9 @@ def measure(
 ) -> list[BatchTiming]:
     """Time the archive's handler on full batches, `seconds` a size, in a process of its own.
 
-    environ: what `environment` gives, as a server would set it.
+    environ: the worker's environment, as `environment` makes it.
     """
-    found = []
+    timings = []
     sent = [(body.data, {"content-type": body.content_type}) for body in bodies]
     with held(), LocalModel(archive, batch_size=batch_sizes[0], environ=environ) as model, let_through():
         for turn, n in enumerate(batch_sizes):
@@ -84,12 +84,12 @@ def measure(
                 times += more
             refused = next((answer for answer in answers if answer.status != 200), None)
             if refused:
-                said = refused.body[:200].decode("utf-8", "replace")
-                message = f"{archive.name}: the model answers an example with {refused.status}: {said}"
+                text = refused.body[:200].decode("utf-8", "replace")
+                message = f"{archive.name}: the model answers an example with {refused.status}: {text}"
                 raise SlotwiseError(message, "see `slotwise check`")
-            found.append(_medians(n, times))
-            done(found[-1])
-    return found
+            timings.append(_medians(n, times))
+            done(timings[-1])
+    return timings
 
 
 def _medians(n: int, times: list[dict[str, float]]) -> BatchTiming:
@@ -98,5 +98,5 @@ def _medians(n: int, times: list[dict[str, float]]) -> BatchTiming:
 
 
 def environment(profile: str, overrides: Mapping[str, str]) -> dict[str, str]:
-    """What a server started with this profile and these overrides (`--set`) tells its workers."""
+    """The environment of the workers of a server that is started with this profile and these overrides (`--set`)."""
     return load_profile(profile, overrides).environment(overrides)

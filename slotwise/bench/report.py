@@ -1,4 +1,4 @@
-"""Measurements as people read them: tables, CSV and figures."""
+"""Show measurements to people: tables, CSV and figures."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def load_table(model: str, found: Sequence[LoadResult]) -> Any:
-    """One row a load. batch: requests a batch; model: decode and model of one batch; lost: good requests without an answer."""
-    first = "rate" if any(m.rate is not None for m in found) else "clients"
+def load_table(model: str, results: Sequence[LoadResult]) -> Any:
+    """A table with a row for each load. batch: requests a batch. model: ms of a batch, with decode. lost: good requests."""
+    first = "rate" if any(m.rate is not None for m in results) else "clients"
     columns = [first, "req/s", "p50", "p90", "p95", "p99", "max", "batch", "model", "lost"]
     rows = []
-    for m in found:
+    for m in results:
         times = [_ms(v) for v in (m.p50_ms, m.p90_ms, m.p95_ms, m.p99_ms, m.max_ms)]
         row = [str(m.rate or m.clients), f"{m.req_s:.1f}" if m.req_s < 100 else f"{m.req_s:.0f}", *times, f"{m.mean_batch:.1f}"]
         row += [_ms(m.decode_ms + m.inference_ms), by_status(m.errors) or "0"]
@@ -30,12 +30,15 @@ def load_table(model: str, found: Sequence[LoadResult]) -> Any:
     return table(f"{model}: times in ms", columns, rows)
 
 
-def load_notes(found: Sequence[LoadResult]) -> list[str]:
-    """What a reader has to know about these numbers."""
-    bad = sum((Counter(m.refused) for m in found), Counter[str]())
-    among, lost = sum(m.requests for m in found), sum(m.lost for m in found)
-    notes = [f"{bad.total()} bad requests among {among} got {by_status(bad)}: {lost} innocent ones lost"] if bad else []
-    for m in (m for m in found if m.client_limited):
+def load_notes(results: Sequence[LoadResult]) -> list[str]:
+    """What a reader has to know about these numbers: bad requests among them, and a client that was the limit."""
+    notes = []
+    bad = sum((Counter(m.refused) for m in results), Counter[str]())
+    if bad:
+        requests = sum(m.requests for m in results)
+        lost = sum(m.lost for m in results)
+        notes.append(f"{bad.total()} bad requests among {requests} got {by_status(bad)}: {lost} innocent ones lost")
+    for m in [m for m in results if m.client_limited]:
         what = f"{m.rate:g} a second" if m.rate else f"{m.clients} clients"
         used = f"the measuring client used {m.client_cores:.2f} of a core"
         limit = "and was the limit" if m.client_cores >= BUSY else "and could not send in time: the machine is too busy"
@@ -48,23 +51,23 @@ def by_status(counts: dict[str, int]) -> str:
     return ", ".join(f"{status}: {count}" for status, count in sorted(counts.items()))
 
 
-def offline_table(archive: str, found: Sequence[BatchTiming]) -> Any:
-    """One row a batch size; milliseconds of a batch, and what of it is decode, model and encode."""
+def offline_table(archive: str, timings: Sequence[BatchTiming]) -> Any:
+    """A table with a row for each batch size: ms of a batch, and the shares of decode, model and encode."""
     columns = ["batch", "batch ms", "item ms", "items/s", "decode ms", "model ms", "encode ms"]
     rows = []
-    for t in found:
+    for t in timings:
         parts = [f"{_ms(v)} ({v / t.batch_ms:.0%})" for v in (t.decode_ms, t.model_ms, t.encode_ms)]
         rows.append([str(t.n), _ms(t.batch_ms), _ms(t.item_ms), f"{1000 / t.item_ms:.0f}", *parts])
     return table(f"{archive}, no server", columns, rows)
 
 
 def line_text(line: LinearTime) -> str:
-    """The fitted line in words."""
+    """The line as a sentence."""
     return f"a batch of n takes {line.a_ms:.3g} * n + {line.b_ms:.3g} ms"
 
 
 def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """One line a row, dicts (errors by status) as text."""
+    """Write one line a row; dicts (errors by status) become text."""
     flat = [{k: by_status(v) if isinstance(v, dict) else v for k, v in row.items()} for row in rows]
     with path.open("w", newline="", encoding="utf-8") as target:
         writer = csv.DictWriter(target, list(flat[0]))
@@ -72,15 +75,15 @@ def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
         writer.writerows(flat)
 
 
-def load_figure(model: str, found: Sequence[LoadResult]) -> Figure:
+def load_figure(model: str, results: Sequence[LoadResult]) -> Figure:
     """Throughput and latency over clients (or over the rate)."""
     figure, (left, right) = panels(2)
-    x = [float(m.rate or m.clients) for m in found]
-    name = "arrivals a second" if found[0].rate is not None else "clients"
-    left.plot(x, [m.req_s for m in found], "o-")
+    x = [float(m.rate or m.clients) for m in results]
+    name = "arrivals a second" if results[0].rate is not None else "clients"
+    left.plot(x, [m.req_s for m in results], "o-")
     left.set(xlabel=name, ylabel="answers a second", title=model)
     for key in ("p50_ms", "p95_ms", "p99_ms"):
-        right.plot(x, [getattr(m, key) for m in found], "o-", label=key.removesuffix("_ms"))
+        right.plot(x, [getattr(m, key) for m in results], "o-", label=key.removesuffix("_ms"))
     right.set(xlabel=name, ylabel="latency, ms")
     right.legend()
     from_zero((left, right))
@@ -95,7 +98,7 @@ def from_zero(axes: Iterable[Any]) -> None:
 
 
 def panels(count: int, columns: int = 4) -> tuple[Figure, Any]:
-    """A figure of `count` panels, so many side by side, drawn without a display."""
+    """A figure of `count` panels with at most `columns` side by side, drawn without a display."""
     from matplotlib.figure import Figure as NewFigure  # noqa: PLC0415  heavy, optional
 
     columns = min(count, columns)
@@ -107,9 +110,9 @@ def panels(count: int, columns: int = 4) -> tuple[Figure, Any]:
     return figure, axes
 
 
-def as_json(found: Sequence[LoadResult]) -> list[dict[str, Any]]:
-    """The measurements as JSON says them."""
-    return [rounded(m) for m in found]
+def as_json(results: Sequence[LoadResult]) -> list[dict[str, Any]]:
+    """The results as JSON."""
+    return [rounded(m) for m in results]
 
 
 def _ms(value: float) -> str:

@@ -1,9 +1,9 @@
-"""From which batch size on is a model limited by arithmetic, no longer by memory?
+"""Compute from which batch size on memory no longer limits a model, only arithmetic does.
 
 A batch of n needs `operations * n` operations and moves `weights + io * n` bytes: the weights are read once a batch, whatever
 n. Operations a byte (the arithmetic intensity) grow with n; where they reach the machine's peak operations over its
-bandwidth, memory stops being the limit. That takes activations to stay in the processor's cache. The other bound writes and
-reads each of them through memory, so that intensity cannot grow without end.
+bandwidth, memory stops being the limit. This holds where activations stay in the processor's cache. The other extreme
+(`cached=False`): each is written to memory and read from it, so that the intensity cannot grow without end.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ForwardCost:
         return n * self.operations / self.moved(n, cached=cached)
 
     def enough(self, machine: Machine, *, cached: bool = True) -> int | None:
-        """The least batch size that memory does not limit; None where there is none."""
+        """The least batch size that memory does not limit; None where it limits every one."""
         gain = self.operations - machine.ridge * (self.moved(1, cached=cached) - self.weight_bytes)
         if gain <= 0:
             return None
@@ -72,7 +72,7 @@ class ForwardCost:
 
 
 def forward_cost(model_dir: Path, model: dict[str, Any]) -> ForwardCost:
-    """Count the work of an unpacked archive's graph; `model` is its description."""
+    """Count the operations and bytes of an unpacked archive's graph; `model` is its description."""
     shape, weights = model.get("input", {}).get("shape"), model.get("weights", {})
     if not shape:
         raise SlotwiseError(f"{model.get('name')} has no input.shape", "roofline counts models of one graph and one tensor")
@@ -159,7 +159,7 @@ def _torch_module(model_dir: Path, weights: dict[str, str]) -> Any:
 
 
 def measure_machine(seconds: float = 1.0) -> Machine:
-    """Peak by a large float32 matrix product, bandwidth by copying large arrays on all cores: the best of several runs."""
+    """Measure the peak by a large float32 matrix product, the bandwidth by copying arrays on all cores; the best run counts."""
     import numpy as np  # noqa: PLC0415  slow to import
 
     side = 2048
@@ -202,7 +202,7 @@ def draw(name: str, work: ForwardCost, machine: Machine, sizes: Sequence[int]) -
 
 
 def at(work: ForwardCost, n: int, machine: Machine) -> dict[str, float]:
-    """A batch of n in numbers."""
+    """The numbers of a batch of n."""
     return {
         "n": n,
         "operations": n * work.operations,

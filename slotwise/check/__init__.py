@@ -1,4 +1,4 @@
-"""`slotwise check`: does an archive keep its promises? Asked of both servers' real workers, without Java.
+"""`slotwise check`: test on both servers' real workers, without Java, whether an archive keeps its promises.
 
 worker_protocol -> real_worker -> conversation -> promises -> conformance: from the bytes on the socket to the verdict.
 """

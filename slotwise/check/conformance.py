@@ -1,4 +1,4 @@
-"""One archive against all promises on both servers' workers."""
+"""Check one archive: every promise, on both servers' workers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Event
 
 from slotwise.archive.build import ArchiveInfo, extract, inspect
+from slotwise.archive.foreign import GUARD, LEGACY_MANIFEST
 from slotwise.bench.bodies import RequestBody, from_files
 from slotwise.check.conversation import Conversation, PromiseBroken, PromiseUntested
 from slotwise.check.promises import PROMISES
@@ -20,12 +21,12 @@ from slotwise.errors import MMS, SlotwiseError, pip_install
 
 DAMAGE = "It does not start on damaged files."
 SENTENCES = {name: (check.__doc__ or "").strip() for name, check in PROMISES.items()} | {"damage": DAMAGE}
-OWN_PARTS = ("MAR-INF", "slotwise", "slotwise.json", "examples")
+OWN_PARTS = ("MAR-INF", "slotwise", "slotwise.json", "examples", GUARD, LEGACY_MANIFEST)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One promise on one server: holds is None where it could not be tested; `why` says what was seen."""
+    """One promise on one server. holds: None where it could not be tested. why: what was observed."""
 
     promise: str
     holds: bool | None
@@ -34,7 +35,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """All verdicts by server; `versions` of the servers that were asked."""
+    """All verdicts by server, and the servers' versions."""
 
     archive: str
     versions: dict[str, str]
@@ -48,7 +49,7 @@ class CheckReport:
 
 @dataclass(frozen=True)
 class CheckedArchive:
-    """What is being checked, and how: `folder` is scratch space; `workers` are all that were started, until it is `stopped`."""
+    """The archive that is checked, and how. folder: scratch space. workers: all that were started. stopped: no more are."""
 
     path: Path
     info: ArchiveInfo
@@ -61,7 +62,7 @@ class CheckedArchive:
     stopped: Event = field(default_factory=Event)
 
     def stop(self) -> None:
-        """End every worker; who waits for one or wants another fails at once."""
+        """End every worker. A thread that waits for one, or starts another, fails at once."""
         self.stopped.set()
         for worker in list(self.workers):
             worker.close()
@@ -75,7 +76,10 @@ class CheckedArchive:
         return [name for name in self.names() if not name.endswith(".py") and name.split("/")[0] not in OWN_PARTS]
 
     def worker(self, kind: str, *, damaged: bool = False) -> RealWorker:
-        """A worker of `kind` that has loaded the archive; all workers of a kind share one extraction, as on the server."""
+        """Start a worker of `kind` that has loaded the archive. All workers of a kind share one extraction, as on the server.
+
+        damaged: with every data file overwritten.
+        """
         model_dir = self.folder / (f"{kind}-damaged" if damaged else kind)
         if not model_dir.exists():
             data = self.data_files() if damaged else []
@@ -84,7 +88,8 @@ class CheckedArchive:
                 (model_dir / name).parent.mkdir(parents=True, exist_ok=True)
                 (model_dir / name).write_bytes(b"damaged")
         environ = {**os.environ, "PYTHONPATH": str(model_dir), "PYTHONUNBUFFERED": "1"}
-        environ |= {"TS_DECODE_INPUT_REQUEST": "false", "MMS_DECODE_INPUT_REQUEST": "false"}
+        decodes = "true" if "slotwise.json" not in self.names() else "false"  # by default, and where `slotwise serve` starts it
+        environ |= {"TS_DECODE_INPUT_REQUEST": decodes, "MMS_DECODE_INPUT_REQUEST": decodes}
         environ |= {"SLOTWISE_PROFILE": self.profile} if self.profile else {}
         environ.pop("SLOTWISE_STATE", None)
         run = Path(tempfile.mkdtemp(prefix="run-", dir=self.folder))
@@ -121,7 +126,7 @@ def check(
         raise SlotwiseError(f"{' and '.join(servers)}: not installed here", hint)
     with tempfile.TemporaryDirectory(prefix="sw-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        carried = [entry.name for entry in info.entries if re.fullmatch("examples/[^/]+", entry.name)]
+        carried = carried_bodies(info)
         unpacked = extract(path, folder / "examples", trusted=True, names=carried)
         examples = from_files([*(bodies or []), *(unpacked / name for name in carried)])
         if not examples:
@@ -130,14 +135,19 @@ def check(
         subject = CheckedArchive(path, info, examples, batch_size, profile, timeout_s, folder)
         with ThreadPoolExecutor(len(kinds)) as pool:
             try:
-                asked = {kind: pool.submit(_ask, subject, kind, progress) for kind in kinds}
-                return CheckReport(str(path), kinds, {kind: future.result() for kind, future in asked.items()})
+                futures = {kind: pool.submit(_check_on, subject, kind, progress) for kind in kinds}
+                return CheckReport(str(path), kinds, {kind: future.result() for kind, future in futures.items()})
             except BaseException:
                 subject.stop()
                 raise
 
 
-def _ask(subject: CheckedArchive, kind: str, progress: Callable[[str, str], None]) -> list[Verdict]:
+def carried_bodies(info: ArchiveInfo) -> list[str]:
+    """The names of the examples that an archive carries."""
+    return [entry.name for entry in info.entries if re.fullmatch("examples/[^/]+", entry.name)]
+
+
+def _check_on(subject: CheckedArchive, kind: str, progress: Callable[[str, str], None]) -> list[Verdict]:
     talk = Conversation(lambda: subject.worker(kind), subject.examples, subject.batch_size)
     verdicts = []
     try:

@@ -1,4 +1,4 @@
-"""One worker being questioned: what it is asked, what each body is answered alone, and how an answer is judged."""
+"""Ask one worker, remember what each body is answered alone, and judge the answers of a batch by that."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from slotwise.bench.bodies import RequestBody
-from slotwise.check.agree import agree
 from slotwise.check.example_variants import variants
 from slotwise.check.real_worker import RealWorker, WorkerFault
 from slotwise.check.worker_protocol import SlotAnswer
+from slotwise.worker.agree import agree
 
-DISTINCT = 6  # so many bodies with different answers are enough
+DISTINCT = 6  # bodies with different answers; more are not needed
 
 
 class PromiseBroken(Exception):
@@ -23,9 +23,10 @@ class PromiseUntested(Exception):
 
 
 class Conversation:
-    """A worker that is started when it is needed, and again when a question killed it.
+    """One worker, started when it is needed, and again after a batch killed it.
 
-    alone[i] is what good[i] is answered in a batch of its own; `distinct` are the bodies whose answers can be told apart.
+    good: the bodies that are answered with 200. alone[i]: the answer to good[i] in a batch of its own. distinct: the numbers
+    of good bodies of which no two have the same answer. bad: the bodies that are refused.
     """
 
     def __init__(self, start: Callable[[], RealWorker], examples: list[RequestBody], batch_size: int) -> None:
@@ -37,7 +38,7 @@ class Conversation:
         self.bad: list[RequestBody] = []
 
     def ask(self, batch: Sequence[RequestBody]) -> list[SlotAnswer]:
-        """One batch; Broken where the worker did not give one answer a request."""
+        """Send one batch. Raises PromiseBroken where the worker does not give one answer a request."""
         if self.worker is None:
             self.worker = self.start()
         try:
@@ -51,13 +52,13 @@ class Conversation:
         return answers
 
     def restart(self) -> None:
-        """Forget the worker; the next question starts a fresh one."""
+        """End the worker; the next batch starts a fresh one."""
         if self.worker is not None:
             self.worker.close()
         self.worker = None
 
     def learn(self, body: RequestBody) -> bool:
-        """Ask for `body` alone and remember its answer; False where it is refused."""
+        """Send `body` alone and remember its answer. False where it is refused."""
         answer = self.ask([body])[0]
         if answer.code != 200:
             return False
@@ -77,53 +78,54 @@ class Conversation:
                 self.learn(body)
 
     def mixed(self, n: int, first: int = 0) -> list[int]:
-        """n good bodies, by number: those that are answered differently first, then the others, then again."""
-        pool = self.distinct + [number for number in range(len(self.good)) if number not in self.distinct]
+        """The numbers of n good bodies: the distinct ones first, then the others, then all again. first: where to begin."""
+        others = [number for number in range(len(self.good)) if number not in self.distinct]
+        pool = self.distinct + others
         return [pool[(first + i) % len(pool)] for i in range(n)]
 
     def expect(self, batch: Sequence[int | RequestBody]) -> None:
-        """Ask for a batch of good bodies (by number) and bad ones; Broken unless each gets what is its own."""
-        asked = [self.good[entry] if isinstance(entry, int) else entry for entry in batch]
-        for slot, (entry, answer) in enumerate(zip(batch, self.ask(asked), strict=True)):
+        """Send a batch of good bodies (by number) and bad ones. Raises PromiseBroken unless each gets its answer or refusal."""
+        sent = [self.good[entry] if isinstance(entry, int) else entry for entry in batch]
+        for slot, (entry, answer) in enumerate(zip(batch, self.ask(sent), strict=True)):
             if isinstance(entry, int):
-                self._judge(asked, slot, entry, answer)
+                self._judge(sent, slot, entry, answer)
             elif answer.code < 400:
-                whose = self._whose(asked, slot, answer.value())
+                whose = self._whose(sent, slot, answer.value())
                 raise PromiseBroken(
-                    f"{self._batch(asked)}: slot {slot}, {entry.name}, got {answer.code} {_short(answer)}{whose}"
+                    f"{self._batch(sent)}: slot {slot}, {entry.name}, got {answer.code} {_short(answer)}{whose}"
                 )
 
     def need_distinct(self) -> None:
-        """Untested unless two good bodies are answered differently."""
+        """Raise PromiseUntested unless two good bodies are answered differently."""
         if len(self.distinct) < 2:
             raise PromiseUntested(
-                "all examples get the same answer, so rows in wrong places cannot be told: add other examples"
+                "all examples get the same answer, so rows in wrong places cannot be noticed: add other examples"
             )
 
-    def _judge(self, asked: Sequence[RequestBody], slot: int, number: int, answer: SlotAnswer) -> None:
-        where = f"{self._batch(asked)}: slot {slot}, {self.good[number].name},"
+    def _judge(self, sent: Sequence[RequestBody], slot: int, number: int, answer: SlotAnswer) -> None:
+        where = f"{self._batch(sent)}: slot {slot}, {self.good[number].name},"
         if answer.code != 200:
             raise PromiseBroken(f"{where} got {answer.code} {_short(answer)}; alone it is answered")
         value = answer.value()
         if agree(value, self.alone[number]):
             return
-        whose = self._whose(asked, slot, value)
+        whose = self._whose(sent, slot, value)
         raise PromiseBroken(f"{where} got {_short(answer)}{whose}; alone it gets {str(self.alone[number])[:80]}")
 
-    def _whose(self, asked: Sequence[RequestBody], slot: int, value: Any) -> str:
-        """Whose answer a slot got, where that can be told."""
-        for other, body in enumerate(asked):
+    def _whose(self, sent: Sequence[RequestBody], slot: int, value: Any) -> str:
+        """Which other slot this answer belongs to, for the message; nothing where no slot fits."""
+        for other, body in enumerate(sent):
             if other != slot and body in self.good and agree(value, self.alone[self.good.index(body)]):
                 return f", the answer of slot {other}"
         return ""
 
-    def _batch(self, asked: Sequence[RequestBody]) -> str:
-        poisoned = [f"{body.name} in slot {slot}" for slot, body in enumerate(asked) if body in self.bad]
-        if len(asked) == 1:
-            return f"{asked[0].name} alone"
-        if len(poisoned) == len(asked):
-            return f"a batch of {len(asked)} bad bodies"
-        return f"a batch of {len(asked)}" + (f" ({', '.join(poisoned[:2])})" if poisoned else "")
+    def _batch(self, sent: Sequence[RequestBody]) -> str:
+        poisoned = [f"{body.name} in slot {slot}" for slot, body in enumerate(sent) if body in self.bad]
+        if len(sent) == 1:
+            return f"{sent[0].name} alone"
+        if len(poisoned) == len(sent):
+            return f"a batch of {len(sent)} bad bodies"
+        return f"a batch of {len(sent)}" + (f" ({', '.join(poisoned[:2])})" if poisoned else "")
 
 
 def _short(answer: SlotAnswer) -> str:

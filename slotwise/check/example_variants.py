@@ -1,4 +1,4 @@
-"""Variants of an archive's examples that are answered differently."""
+"""Make variants of an archive's examples, so that there are enough bodies with different answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slotwise.bench.bodies import RequestBody
 
 
 def variants(body: RequestBody) -> Iterator[RequestBody]:
-    """Bodies of the same kind with other content, so that answers in a wrong slot can be told: pictures, JSON, arrays."""
+    """Bodies of the same kind with other content, for pictures, JSON and arrays. An answer in a wrong slot is noticed then."""
     makers: dict[str, Callable[[bytes], Iterator[tuple[str, bytes]]]] = {"image": _pictures}
     makers |= {"json": _reversed_lists, "npy": _flipped_array}
     for kind, maker in makers.items():

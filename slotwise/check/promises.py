@@ -1,6 +1,6 @@
-"""What a handler promises to everyone in a batch, each with the experiment that would show it broken.
+"""Test what a handler promises to everyone in a batch: one function a promise, whose docstring says the promise.
 
-Every function asks through a Conversation and returns where the promise holds; it raises Broken or Untested otherwise.
+Every function talks to a worker and returns where the promise holds. It raises PromiseBroken or PromiseUntested otherwise.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import random
 from collections.abc import Callable
 
 from slotwise.bench.bodies import RequestBody, bad_bodies
-from slotwise.check.agree import agree
 from slotwise.check.conversation import Conversation, PromiseBroken, PromiseUntested
 from slotwise.check.worker_protocol import SlotAnswer
+from slotwise.worker.agree import agree
 
 
 def starts(talk: Conversation) -> None:
@@ -111,7 +111,7 @@ def memory(talk: Conversation) -> None:
     batch = talk.mixed(talk.batch_size)
     talk.expect(batch)
     if talk.bad:
-        with contextlib.suppress(PromiseBroken):  # another promise's business; here only what comes after it counts
+        with contextlib.suppress(PromiseBroken):  # another promise is about this batch; here only the next ones count
             talk.expect(_poisoned(talk, talk.batch_size, {0}))
     talk.expect(batch[:1])
     talk.expect(batch)
@@ -134,7 +134,7 @@ def _need_bad(talk: Conversation) -> None:
 
 
 def _poisoned(talk: Conversation, n: int, slots: set[int]) -> list[int | RequestBody]:
-    """n different good bodies with bad ones in `slots`, of every kind in turn."""
+    """A batch of n good bodies with bad ones in `slots`, of every kind in turn."""
     good = talk.mixed(n, first=min(slots))
     return [talk.bad[(slot + n) % len(talk.bad)] if slot in slots else good[slot] for slot in range(n)]
 

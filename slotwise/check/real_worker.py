@@ -1,4 +1,4 @@
-"""The real Python worker of TorchServe or MMS in a process of its own, driven as its Java front end would drive it."""
+"""Run the real Python worker of TorchServe or MMS, and talk to it as its Java front end does."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EXCEPTION = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt)\b.*", 
 class WorkerFault(Exception):
     """The worker gave no usable answer to a batch; the message says what its clients would have got, and why.
 
-    ended: it cannot be asked again.
+    ended: the worker takes no further batch.
     """
 
     def __init__(self, message: str, *, ended: bool = True) -> None:
@@ -70,7 +70,7 @@ class RealWorker:
         self.connection.settimeout(timeout_s)
 
     def load(self, name: str, handler: str, batch_size: int) -> None:
-        """Load the model; WorkerFault says why it could not."""
+        """Load the model. Raises WorkerFault, which says why it could not."""
         self._connect()
         try:
             self.connection.sendall(load_message(self.kind, str(self.model_dir), name, handler, batch_size, "io"))
@@ -87,8 +87,8 @@ class RealWorker:
             raise WorkerFault(f"the model was not loaded: {message}{self._reason(0)}")
 
     def predict(self, bodies: Sequence[RequestBody]) -> list[SlotAnswer]:
-        """One batch; WorkerFault where the server could not tell its clients apart any more."""
-        seen = self._log_size()
+        """Send one batch. Raises WorkerFault where there are no answers slot by slot."""
+        log_size = len(self.log())
         try:
             self.connection.sendall(predict_message(bodies))
             code, message = read_status(self.connection)
@@ -96,15 +96,15 @@ class RealWorker:
         except TimeoutError as error:
             raise WorkerFault(f"no answer in {self.timeout_s:.0f} s") from error
         except OSError as error:
-            raise WorkerFault(f"the worker ended{self._reason(seen)}") from error
+            raise WorkerFault(f"the worker ended{self._reason(log_size)}") from error
         if code != 200:
-            raise WorkerFault(f"the whole batch fails with {code} {message!r}{self._reason(seen)}", ended=False)
+            raise WorkerFault(f"the whole batch fails with {code} {message!r}{self._reason(log_size)}", ended=False)
         return answers
 
     def logged_exception(self, since: int = 0) -> str:
         """The last exception in the worker's log, "" where there is none."""
-        found = [line for line in EXCEPTION.findall(self.log()[since:]) if "Unknown exception" not in line]
-        return found[-1].strip() if found else ""
+        exceptions = [line for line in EXCEPTION.findall(self.log()[since:]) if "Unknown exception" not in line]
+        return exceptions[-1].strip() if exceptions else ""
 
     def log(self) -> str:
         """Everything the worker printed."""
@@ -136,19 +136,16 @@ class RealWorker:
                 time.sleep(0.05)
         raise WorkerFault(f"the worker of {self.kind} did not start{self._reason(0)}")
 
-    def _log_size(self) -> int:
-        return len(self.log())
-
     def _reason(self, since: int) -> str:
         """The exception behind a failure; the log may lag behind the socket for a moment."""
         for _ in range(6):
-            if found := self.logged_exception(since):
-                return f" ({found[:300]})"
+            if exception := self.logged_exception(since):
+                return f" ({exception[:300]})"
             time.sleep(0.05)
         return ""
 
     def _drain(self, pipe: Path) -> None:
-        """MMS's worker prints into two pipes once it has loaded, and waits for somebody to read them."""
+        """Copy one of MMS's two output pipes into the log: its worker waits until somebody reads them."""
         with pipe.open("rb") as source, (self.folder / "log").open("ab") as log:
             for line in source:
                 log.write(line)

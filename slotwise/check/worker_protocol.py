@@ -1,4 +1,4 @@
-"""The binary protocol between a server's Java front end and its Python worker, from the front end's side.
+"""Speak the binary protocol between a server's Java front end and its Python worker, from the front end's side.
 
 Both servers pack big-endian 32-bit lengths before every string, and -1 where a list ends.
 """
@@ -19,7 +19,7 @@ END = struct.pack("!i", -1)
 
 @dataclass(frozen=True)
 class SlotAnswer:
-    """One slot's answer as the front end would send it to the client."""
+    """One slot's answer, as the front end would send it to the client."""
 
     code: int
     body: bytes
@@ -41,7 +41,7 @@ def load_message(kind: str, model_dir: str, name: str, handler: str, batch_size:
 
 
 def predict_message(bodies: Sequence[RequestBody]) -> bytes:
-    """One batch."""
+    """The message that carries one batch."""
     message = b"I"
     for i, body in enumerate(bodies):
         message += _text(f"check-{i}") + _text("Content-Type") + _text(body.content_type) + END
@@ -52,12 +52,12 @@ def predict_message(bodies: Sequence[RequestBody]) -> bytes:
 
 
 def read_status(connection: socket.socket) -> tuple[int, str]:
-    """How the command as a whole went: the worker's code and sentence."""
+    """Read the worker's code and message for the command as a whole."""
     return _integer(connection), _string(connection).decode("utf-8", "replace")
 
 
 def read_answers(connection: socket.socket) -> list[SlotAnswer]:
-    """The slots that follow the status, in order."""
+    """Read the slots that follow the status, in order."""
     answers = []
     while (length := _integer(connection)) != -1:
         _exactly(connection, length)  # the request's id

@@ -1,4 +1,4 @@
-"""One call to a server's API with its token; a refusal becomes one SlotwiseError with the server's own words."""
+"""Call a server's API with its token; a refusal becomes one SlotwiseError with the server's own message."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ class Api:
 
         Raises SlotwiseError where no server answers.
         """
-        given = {key: str(value) for key, value in (params or {}).items() if value is not None}
-        used = auth_headers(self.record, self.kind)
+        query = {key: str(value) for key, value in (params or {}).items() if value is not None}
+        auth = auth_headers(self.record, self.kind)
         for attempt in (1, 2):
             try:
-                response = self.http.request(method, path, params=given, content=content, headers={**(headers or {}), **used})
+                response = self.http.request(method, path, params=query, content=content, headers={**(headers or {}), **auth})
             except httpx.TimeoutException as error:
                 raise SlotwiseError(
                     f"the server at {self.http.base_url} did not answer in time", "see its logs, or `slotwise describe`"
@@ -63,10 +63,10 @@ class Api:
                 raise SlotwiseError(
                     f"no server answers at {self.http.base_url}: {error}", "`slotwise serve MODEL` starts one"
                 ) from error
-            fresh = auth_headers(self.record, self.kind) if attempt == 1 and was_refused(response) else used
-            if fresh == used:
+            fresh = auth_headers(self.record, self.kind) if attempt == 1 and was_refused(response) else auth
+            if fresh == auth:
                 break
-            used = fresh
+            auth = fresh
         return response
 
     def call(self, doing: str, method: str, path: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -74,9 +74,9 @@ class Api:
         response = self.send(method, path, params=params)
         body = _json(response)
         if response.status_code >= 400:
-            said = body.get("message") or response.text.strip() or response.reason_phrase
+            message = body.get("message") or response.text.strip() or response.reason_phrase
             raise SlotwiseError(
-                f"cannot {doing}: {said} (HTTP {response.status_code})", hint(response.status_code, self.record)
+                f"cannot {doing}: {message} (HTTP {response.status_code})", hint(response.status_code, self.record)
             )
         return body
 

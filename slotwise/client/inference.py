@@ -40,8 +40,8 @@ class InferenceClient:
         Raises SlotwiseError where no server answers.
         """
         path = f"/predictions/{quote(model, safe='')}" + (f"/{quote(version, safe='')}" if version else "")
-        given = {"Content-Type": "application/octet-stream", **(headers or {})}
-        return self._api.send("POST", path, content=body, headers=given)
+        all_headers = {"Content-Type": "application/octet-stream", **(headers or {})}
+        return self._api.send("POST", path, content=body, headers=all_headers)
 
     def ping(self) -> bool:
         """Whether the server says that it is healthy. It says so before models are ready, see ManagementClient.ready."""

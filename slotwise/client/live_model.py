@@ -1,7 +1,7 @@
-"""What a server says about its models, the same for both servers.
+"""Read a server's description of a model into one form for both servers.
 
-TorchServe answers `describe` with a list (one object a version), MMS with an object; both name things in camelCase. What
-each worker really got (engine, precision, device) it says itself, in .slotwise/NAME/workers/PID.json.
+TorchServe answers `describe` with a list (one object a version), MMS with an object; both name things in camelCase. Each
+worker reports what it really got (engine, precision, device) in .slotwise/NAME/workers/PID.json.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ class LiveWorker:
 
 @dataclass(frozen=True)
 class LiveModel:
-    """One registered version of a model. max_batch_delay in ms; profile, engine, ...: what its workers got, if they said."""
+    """One registered version of a model. max_batch_delay in ms.
+
+    profile, engine, precision, device, threads, padding: what its workers got, None where they do not report it.
+    """
 
     name: str
     version: str
@@ -83,7 +86,7 @@ def live_model(answer: Mapping[str, Any], record: ServerRecord) -> LiveModel:
 
 
 def _worker(entry: Mapping[str, Any], record: ServerRecord, loaded: Mapping[str, int]) -> LiveWorker:
-    """TorchServe says UNLOADING of a worker that starts, MMS says READY of it."""
+    """One worker. While it starts it has no pid: TorchServe calls it UNLOADING then, MMS READY, we STARTING."""
     id_ = str(entry.get("id", ""))
     pid = loaded.get(mms_workers.id_end(id_), 0) if record.kind == "mms" else max(0, int(entry.get("pid") or 0))
     return LiveWorker(

@@ -1,6 +1,6 @@
 """Client of a server's management API, the same for TorchServe and MMS.
 
-What differs is hidden: describe is a list on one and an object on the other, timeouts are seconds or minutes, MMS has no
+It hides what differs: `describe` is a list on one and an object on the other, timeouts are seconds or minutes, MMS has no
 versions and no tokens. Every refusal is one SlotwiseError with the server's own message.
 """
 
@@ -31,7 +31,7 @@ SCALE_ATTEMPTS = 5
 
 @dataclass(frozen=True)
 class RegisteredModel:
-    """One line of `list`: a registered model and the archive it came from."""
+    """A registered model and the archive it came from."""
 
     name: str
     archive: str
@@ -116,21 +116,21 @@ class ManagementClient:
             try:
                 self._api.call(f"scale {model}", "PUT", self._path(model, version), params)
                 return
-            except SlotwiseError as error:  # TorchServe changes its list of workers while it walks it; asking again is safe
+            except SlotwiseError as error:  # TorchServe changes its list of workers while it reads it; trying again is safe
                 if "ConcurrentModificationException" not in error.message or attempt == SCALE_ATTEMPTS - 1:
                     raise
             time.sleep(0.2)
 
     def list(self) -> tuple[RegisteredModel, ...]:
         """Every registered model."""
-        found: tuple[RegisteredModel, ...] = ()
+        models: tuple[RegisteredModel, ...] = ()
         token: str | None = None
         while True:
             page = self._api.call("list the models", "GET", "/models", {"limit": 100, "next_page_token": token})
-            found += tuple(RegisteredModel(str(m["modelName"]), str(m.get("modelUrl", ""))) for m in page.get("models") or [])
+            models += tuple(RegisteredModel(str(m["modelName"]), str(m.get("modelUrl", ""))) for m in page.get("models") or [])
             token = page.get("nextPageToken")
             if token is None:
-                return found
+                return models
 
     def describe(self, model: str, version: str | None = None) -> LiveModel:
         """One model: its settings, its workers, and what each of them runs with. Without a version: the default one."""
@@ -152,7 +152,7 @@ class ManagementClient:
         *,
         version: str | None = None,
         timeout_s: float = READY_TIMEOUT_S,
-        progress: Callable[[int, int], None] = lambda ready, wanted: None,
+        progress: Callable[[int, int], None] = lambda ready, requested: None,
     ) -> LiveModel:
         """Wait until exactly `workers` workers are READY and no other is left.
 

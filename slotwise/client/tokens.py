@@ -1,6 +1,6 @@
-"""TorchServe's tokens, found and renewed by themselves.
+"""Find TorchServe's tokens, and renew them where they have expired.
 
-There is one valid token of each kind, and asking for a new one makes the last one worthless for everybody else. So a
+There is one valid token of each kind, and a renewal makes the last one worthless for everybody else. So a
 token is read from the server's key_file.json each time, renewed only when it has expired, and when one is refused the file
 is read again first: somebody else may have renewed it. MMS has no tokens.
 """

@@ -1,4 +1,4 @@
-"""apply and drift: a running server and a profile."""
+"""apply and drift: bring a running server to a profile, and compare the two."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ def apply(
     from slotwise.deploy.apply import carry_out
     from slotwise.deploy.drift import differences
 
-    state, declared = _compare(name, profile, set_, server)
-    found = differences(state, declared)
-    if found:
+    state, desired = _compare(name, profile, set_, server)
+    different = differences(state, desired)
+    if different:
         if not as_json:
-            typer.echo("\n".join(str(difference) for difference in found))
-        _ask(state, found, yes)
-        carry_out(state, declared, found, say, force=force)
-        state, declared = _compare(name, profile, set_, server)
+            typer.echo("\n".join(str(difference) for difference in different))
+        _ask(state, different, yes)
+        carry_out(state, desired, different, say, force=force)
+        state, desired = _compare(name, profile, set_, server)
     emit(
-        {**_as_json(state, declared, found), "applied": bool(found)},
+        {**_as_json(state, desired, different), "applied": bool(different)},
         as_json,
-        lambda: _say(state, f"{profile} holds" if found else "nothing to change"),
+        lambda: _say(state, f"{profile} holds" if different else "nothing to change"),
     )
 
 
@@ -59,11 +59,11 @@ def drift(profile: ProfileName, set_: Set = None, server: Server = None, name: N
     """Show where a running server differs from a profile; exit with 1 if it does."""
     from slotwise.deploy.drift import differences
 
-    state, declared = _compare(name, profile, set_, server)
-    found = differences(state, declared)
-    told = "\n".join(str(difference) for difference in found) or "no difference"
-    emit(_as_json(state, declared, found), as_json, lambda: _say(state, told))
-    if found:
+    state, desired = _compare(name, profile, set_, server)
+    different = differences(state, desired)
+    text = "\n".join(str(difference) for difference in different) or "no difference"
+    emit(_as_json(state, desired, different), as_json, lambda: _say(state, text))
+    if different:
         raise typer.Exit(1)
 
 
@@ -82,12 +82,12 @@ def _compare(
     return read(record), DesiredState.load(profile, overrides, server or record.kind)
 
 
-def _ask(state: ObservedState, found: list[Difference], yes: bool) -> None:
-    """Nothing is asked for what is changed while the server serves."""
+def _ask(state: ObservedState, different: list[Difference], yes: bool) -> None:
+    """Ask before a restart. A change that needs scaling only is made without a question."""
     from slotwise.errors import SlotwiseError
     from slotwise.gateway import process
 
-    if yes or all(difference.needs == "scale" for difference in found):
+    if yes or all(difference.needs == "scale" for difference in different):
         return
     gateway = process.running(state.record.name) is not None
     how = (
@@ -102,15 +102,15 @@ def _ask(state: ObservedState, found: list[Difference], yes: bool) -> None:
         raise SlotwiseError("nothing was changed", "`slotwise drift` shows what differs")
 
 
-def _as_json(state: ObservedState, declared: DesiredState, found: list[Difference]) -> dict[str, Any]:
+def _as_json(state: ObservedState, desired: DesiredState, different: list[Difference]) -> dict[str, Any]:
     from dataclasses import asdict
 
-    facts = {"server": state.record.name, "profile": declared.profile.name}
-    return {**facts, "differences": [asdict(one) for one in found], "notes": _notes(state)}
+    facts = {"server": state.record.name, "profile": desired.profile.name}
+    return {**facts, "differences": [asdict(one) for one in different], "notes": _notes(state)}
 
 
-def _say(state: ObservedState, told: str) -> None:
-    typer.echo("\n".join([told, *(f"note: {note}" for note in _notes(state))]))
+def _say(state: ObservedState, text: str) -> None:
+    typer.echo("\n".join([text, *(f"note: {note}" for note in _notes(state))]))
 
 
 def _notes(state: ObservedState) -> list[str]:

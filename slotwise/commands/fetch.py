@@ -23,8 +23,8 @@ def fetch(
     """Put the archives of a list into a folder: copied, downloaded by URL and SHA-256, or built from weights by id."""
     from slotwise.deploy.model_list import fill
 
-    found = fill(models, out, say)
-    rows = [[info.name, info.version, info.path.name] for info in found]
+    archives = fill(models, out, say)
+    rows = [[info.name, info.version, info.path.name] for info in archives]
     emit(
         [{"name": name, "version": version, "file": file} for name, version, file in rows],
         as_json,

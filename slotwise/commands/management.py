@@ -51,9 +51,9 @@ def register_model(
     info = obtain(model, record.model_store, sha256=sha256, say=say)
     if note := foreign_note(info, {**record.overrides, **({"batch_size": batch_size} if batch_size else {})}):
         say(f"{note} (--batch-size N for another)")
-    given = {"batch_size": batch_size, "max_batch_delay": max_batch_delay, "initial_workers": initial_workers}
+    requested = {"batch_size": batch_size, "max_batch_delay": max_batch_delay, "initial_workers": initial_workers}
     settings = registration(info, record.effective_profile(), record.overrides)
-    settings |= {key: value for key, value in given.items() if value is not None}
+    settings |= {key: value for key, value in requested.items() if value is not None}
     if not force:
         check_registrations([(info, settings)], {})
     with ManagementClient(record) as client:
@@ -92,7 +92,7 @@ def unregister(model: Model, version: Version = None, name: Name = "default", as
 
 def scale_model(
     model: Model,
-    workers: Annotated[int, typer.Option(min=0, help="How many worker processes it shall have.")],
+    workers: Annotated[int, typer.Option(min=0, help="How many worker processes it gets.")],
     version: Version = None,
     force: Force = False,
     name: Name = "default",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -27,12 +28,12 @@ def register(app: typer.Typer) -> None:
 def counts(text: str, option: str) -> list[int]:
     """`1,8,32` as numbers; a usage error otherwise."""
     try:
-        found = [int(part) for part in text.split(",")]
+        numbers = [int(part) for part in text.split(",")]
     except ValueError:
-        found = []
-    if not found or min(found) < 1:
+        numbers = []
+    if not numbers or min(numbers) < 1:
         raise typer.BadParameter(f"{text!r} is no list of numbers such as 1,8,32", param_hint=option)
-    return found
+    return numbers
 
 
 def bench(
@@ -46,7 +47,7 @@ def bench(
     requests: Annotated[int | None, typer.Option(min=1, help="Measure this many requests instead of seconds.")] = None,
     warm_up: Annotated[float, typer.Option(min=0.0, help="Seconds before each step that are not counted.")] = 1.0,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds after which a request counts as lost.")] = 60.0,
-    poison: Annotated[float, typer.Option(min=0.0, max=0.9, help="Share of bodies spoiled on purpose, e.g. 0.03.")] = 0.0,
+    poison: Annotated[float, typer.Option(min=0.0, max=0.9, help="Share of bodies that are bad on purpose, e.g. 0.03.")] = 0.0,
     records: Annotated[int | None, typer.Option(min=0, help="Records a request, for bodies with payload.records.")] = None,
     tool: Annotated[Literal["slotwise", "wrk", "ab"], typer.Option(help="Measure with this program.")] = "slotwise",
     csv: Annotated[Path | None, typer.Option(help="Write the numbers to this CSV file.")] = None,
@@ -85,7 +86,8 @@ def _target(model: str, url: str | None, name: str) -> Target:
     from slotwise.server.record import need
 
     if url:
-        return Target(url, {})
+        key = os.environ.get("SLOTWISE_KEY")  # not an option: everybody can read a command line
+        return Target(url, {"authorization": f"Bearer {key}"} if key else {})
     record = need(name)
     return Target(f"{record.inference_url}/predictions/{model}", auth_headers(record))
 
@@ -94,30 +96,30 @@ def _measure(tool: str, target: Target, bodies: list[RequestBody], plan: LoadPla
     from slotwise.bench import load, load_tools
 
     what = f"{plan.rate:g} a second" if plan.rate else f"{plan.clients} clients"
-    with progress() as shown:
-        task = shown.add_task(what, total=100)
+    with progress() as bar:
+        task = bar.add_task(what, total=100)
         if tool != "slotwise":
             return load_tools.measure(tool, target, bodies, plan)
-        measured = load.measure(target, bodies, plan, lambda done: shown.update(task, completed=round(100 * done)))
+        measured = load.measure(target, bodies, plan, lambda done: bar.update(task, completed=round(100 * done)))
     if measured.requests and set(measured.errors) == {"connection"} and not measured.req_s:
         raise SlotwiseError(f"nothing answers at {target.url}", "`slotwise list` shows what runs")
     return measured
 
 
-def _finish(model: str, found: list[LoadResult], csv: Path | None, figure: Path | None, as_json: bool) -> None:
+def _finish(model: str, results: list[LoadResult], csv: Path | None, figure: Path | None, as_json: bool) -> None:
     from slotwise.bench import report
 
-    rows = report.as_json(found)
-    emit({"model": model, "loads": rows}, as_json, lambda: report.load_table(model, found))
-    for note in report.load_notes(found):
+    rows = report.as_json(results)
+    emit({"model": model, "loads": rows}, as_json, lambda: report.load_table(model, results))
+    for note in report.load_notes(results):
         say(note) if as_json else out().print(note, highlight=False)
     if csv:
         report.write_csv(csv, rows)
     if figure:
-        report.load_figure(model, found).savefig(figure, dpi=150)
-    if all(m.req_s == 0 for m in found):
+        report.load_figure(model, results).savefig(figure, dpi=150)
+    if all(m.req_s == 0 for m in results):
         raise SlotwiseError(
-            f"{model} answered no request: {report.by_status(found[-1].errors)}", "`slotwise predict` shows an answer"
+            f"{model} answered no request: {report.by_status(results[-1].errors)}", "`slotwise predict` shows an answer"
         )
 
 
@@ -137,20 +139,19 @@ def _offline(
     from slotwise.bench import offline, report
     from slotwise.commands.server import pairs
 
-    found: list[offline.BatchTiming] = []
-    with progress() as shown:
-        task = shown.add_task("timing the handler", total=len(sizes))
-        found = offline.measure(
+    with progress() as bar:
+        task = bar.add_task("timing the handler", total=len(sizes))
+        timings = offline.measure(
             archive_of(model),
             bodies,
             sizes,
             seconds=seconds,
             environ=offline.environment(profile, pairs(sets)),
-            done=lambda timed: shown.advance(task),
+            done=lambda timed: bar.advance(task),
         )
-    line = offline.fit([(t.n, t.batch_ms) for t in found])
-    rows = [{**asdict(t), "item_ms": t.item_ms} for t in found]
-    emit({"model": model, "batches": rows, "line": asdict(line)}, as_json, lambda: report.offline_table(model, found))
+    line = offline.fit([(t.n, t.batch_ms) for t in timings])
+    rows = [{**asdict(t), "item_ms": t.item_ms} for t in timings]
+    emit({"model": model, "batches": rows, "line": asdict(line)}, as_json, lambda: report.offline_table(model, timings))
     if not as_json:
         out().print(report.line_text(line))
     if csv:
@@ -162,11 +163,11 @@ def demo(
     model: Annotated[str, typer.Option(help="The registered digits model.")] = "digits",
     as_json: Json = False,
 ) -> None:
-    """Send 32 digits at once, 3 of them spoiled, and show that each sender got its own answer."""
+    """Send 29 digits and 3 bad bodies at once, and show that each sender got its own answer."""
     from slotwise.bench.demo import play, render
     from slotwise.server.record import need
 
-    told = play(need(name), model)
-    emit(told.as_json(), as_json, lambda: render(told))
-    if not told.kept:
-        raise SlotwiseError(told.verdict, "this must not happen; the server's log says more")
+    result = play(need(name), model)
+    emit(result.as_json(), as_json, lambda: render(result))
+    if not result.kept:
+        raise SlotwiseError(result.verdict, "this must not happen; the server's log says more")

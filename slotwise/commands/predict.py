@@ -40,20 +40,21 @@ def predict(
         raise SlotwiseError(f"{error.filename} cannot be read: {error.strerror}", "name a file to send") from error
     with InferenceClient(need(name)) as client, ThreadPoolExecutor(min(AT_ONCE, len(files))) as pool:
         answers = list(pool.map(lambda body: client.predict(model, body), bodies))
-    shown = [_answer(file, answer) for file, answer in zip(files, answers, strict=True)]
+    results = [_result(file, answer) for file, answer in zip(files, answers, strict=True)]
 
     def render() -> None:
-        for one in shown:
-            answer = one["answer"]
+        for result in results:
+            answer = result["answer"]
             text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
-            typer.echo(f"{one['file']}: {text}" if one["status"] == 200 else f"{one['file']}: HTTP {one['status']} {text}")
+            status = "" if result["status"] == 200 else f"HTTP {result['status']} "
+            typer.echo(f"{result['file']}: {status}{text}")
 
-    emit(shown, as_json, render)
-    if any(one["status"] != 200 for one in shown):
+    emit(results, as_json, render)
+    if any(result["status"] != 200 for result in results):
         raise typer.Exit(1)
 
 
-def _answer(file: Path, response: httpx.Response) -> dict[str, Any]:
+def _result(file: Path, response: httpx.Response) -> dict[str, Any]:
     try:
         answer = response.json()
     except ValueError:

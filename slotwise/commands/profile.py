@@ -1,4 +1,4 @@
-"""profile list, show, render: what a profile holds, and the config files made from it."""
+"""profile list, show, render: the keys of a profile, and the config files made from it."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ def register(app: typer.Typer) -> None:
 
 
 def list_profiles(as_json: Json = False) -> None:
-    """List the profiles: this folder's own and those that come along."""
+    """List the profiles: those of this folder and those of slotwise."""
     from slotwise.profiles.profile import load_profile
     from slotwise.project import profiles
 
-    found = [load_profile(name, environ={}, cores=0) for name in profiles()]
+    loaded = [load_profile(name, environ={}, cores=0) for name in profiles()]
     keys = ("name", "batch_size", "max_batch_delay_ms", "initial_workers", "device", "engine", "padding")
     columns = ["name", "batch", "delay ms", "workers", "device", "engine", "padding"]
-    data = [profile.model_dump() for profile in found]
+    data = [profile.model_dump() for profile in loaded]
 
-    def shown() -> Any:
-        for profile in found:
+    def render_list() -> Any:
+        for profile in loaded:
             typer.echo(f"{profile.name}: {profile.description}")
-        return table("", columns, [[getattr(profile, key) for key in keys] for profile in found])
+        return table("", columns, [[getattr(profile, key) for key in keys] for profile in loaded])
 
-    emit(data, as_json, shown)
+    emit(data, as_json, render_list)
 
 
 def show(

@@ -41,6 +41,7 @@ def serve(
     share: Annotated[str, typer.Option(help="Parts of the cores, e.g. a=2,b=1. Default: equal ones.")] = "",
     force: Force = False,
     strict: Annotated[bool, typer.Option("--strict", help="Serve nothing where one of the models is broken.")] = False,
+    guard: Annotated[bool, typer.Option("--guard", help="Put a guard around archives of other tools first.")] = False,
     detach: Annotated[
         bool, typer.Option("--detach", help="Return once the models are ready; `slotwise stop` ends it.")
     ] = False,
@@ -62,9 +63,11 @@ def serve(
 
     project.enter()
     overrides = {**from_environment(os.environ), **pairs(set_ or [])}
-    wanted, ports, store = load_profile(profile, overrides, {}), Ports.at(port), project.model_store()
+    loaded_profile = load_profile(profile, overrides, {})
+    ports = Ports.at(port)
+    store = project.model_store()
     check_can_start(name, server, ports)  # before an archive is built, which may take minutes
-    archives, unserved = gather(models or [], lambda model: obtain(model, store, say=say), strict)
+    archives, unserved = gather(models or [], lambda model: obtain(model, store, say=say, guarded=guard), strict)
     names = [info.name for info in archives]
     shares = share_cores(names, available_cores(), parse_parts(share, names)) if len(names) > 1 else {}
     if shares:
@@ -72,14 +75,16 @@ def serve(
     for note in filter(None, (foreign_note(info, overrides) for info in archives)):
         say(f"{note} (--set batch_size=N for another)")
     if not force:
-        check_registrations([(info, registration(info, wanted, overrides)) for info in archives], {})
+        check_registrations([(info, registration(info, loaded_profile, overrides)) for info in archives], {})
     say(f"starting {server}")
-    loaded = None if wanted.model_api else preloaded(archives, wanted, overrides)
+    loaded = None if loaded_profile.model_api else preloaded(archives, loaded_profile, overrides)
     with interrupts.held():
-        record = start(name, server, wanted, model_store=store, ports=ports, overrides=overrides, models=loaded, shares=shares)
+        record = start(
+            name, server, loaded_profile, model_store=store, ports=ports, overrides=overrides, models=loaded, shares=shares
+        )
         try:
             with interrupts.let_through():
-                live = deploy_each(archives, lambda info: _deploy(record, info, wanted), unserved, strict)
+                live = deploy_each(archives, lambda info: _deploy(record, info, loaded_profile), unserved, strict)
                 emit(_as_json(record, live, unserved), as_json, lambda: _show(record, live))
             if detach:
                 interrupts.settle()
@@ -145,8 +150,8 @@ def java_home(as_json: Json = False) -> None:
     """Print the JAVA_HOME that the servers are started with."""
     from slotwise.server.java import java_home as home
 
-    found = str(home())
-    emit({"java_home": found}, as_json, lambda: typer.echo(found))
+    path = str(home())
+    emit({"java_home": path}, as_json, lambda: typer.echo(path))
 
 
 def pairs(settings: Sequence[str]) -> dict[str, str]:
@@ -163,11 +168,11 @@ def _deploy(record: ServerRecord, info: ArchiveInfo, profile: Profile) -> LiveMo
 
     loaded = not profile.model_api and record.kind == "torchserve"
     say(f"loading {info.name} {info.version}" if loaded else f"registering {info.name} {info.version}")
-    with ManagementClient(record) as client, progress() as shown:
-        task = shown.add_task(f"loading {info.name}", total=None)
+    with ManagementClient(record) as client, progress() as bar:
+        task = bar.add_task(f"loading {info.name}", total=None)
 
-        def advance(ready: int, wanted: int) -> None:
-            shown.update(task, completed=ready, total=wanted)
+        def advance(ready: int, requested: int) -> None:
+            bar.update(task, completed=ready, total=requested)
 
         return deploy(client, info, registration(info, profile, record.overrides), advance, preloaded=loaded)
 

@@ -73,7 +73,7 @@ def tune(
         if write_setting and outcome.winner:
             from slotwise.tune.profile_edit import write_setting as write
 
-            changed = write(outcome.winner, outcome.order.model, outcome.machine["profile"], outcome.machine["cores"])
+            changed = write(outcome.winner, outcome.request.model, outcome.machine["profile"], outcome.machine["cores"])
     emit({**outcome.as_json(), "report": str(page), "applied": changed}, as_json, lambda: _show(outcome, page, changed))
     if outcome.winner is None:
         raise typer.Exit(2)
@@ -94,7 +94,7 @@ def _tuned(
     from slotwise.bench.bodies import examples, from_files
     from slotwise.deploy.deploy import obtain
     from slotwise.server.record import need
-    from slotwise.tune.search import Goal
+    from slotwise.tune.goal import Goal
     from slotwise.tune.tuning import TuneRequest
     from slotwise.tune.tuning import tune as search
 
@@ -122,7 +122,7 @@ def _written(outcome: TuneResult, directory: Path | None) -> Path:
     from slotwise.tune import page
 
     command = shlex.join(["slotwise", *sys.argv[1:]])
-    return page.write(outcome, directory or project.state_root() / "tune" / outcome.order.model, command)
+    return page.write(outcome, directory or project.state_root() / "tune" / outcome.request.model, command)
 
 
 def _show(outcome: TuneResult, page: Path, changed: list[str]) -> Any:
@@ -136,11 +136,11 @@ def _show(outcome: TuneResult, page: Path, changed: list[str]) -> Any:
         [
             str(f.setting),
             ", ".join(name for name, setting in known.items() if setting == f.setting),
-            f"{f.middle('req_s'):.0f}",
+            f"{f.median('req_s'):.0f}",
             f"{f.spread('req_s'):.0f}",
-            f"{f.middle('p99_ms'):.1f}",
+            f"{f.median('p99_ms'):.1f}",
         ]
-        for f in sorted(finalists, key=lambda f: -f.middle("req_s"))
+        for f in sorted(finalists, key=lambda f: -f.median("req_s"))
     ]
     return table("the final, medians", ["setting", "", "req/s", "spread", "p99 ms"], rows) if rows else None
 
@@ -150,10 +150,10 @@ def _study(model: str, body: list[Path] | None, seconds: float, directory: Path 
     from slotwise.interrupts import held
     from slotwise.tune.study import render, run, write
 
-    found = run(model, body, seconds, say)
+    result = run(model, body, seconds, say)
     with held():
-        page = write(found, directory or project.state_root() / "tune" / f"{found.model}-batching")
-    emit({**found.as_json(), "report": str(page)}, as_json, lambda: render(found, page))
+        page = write(result, directory or project.state_root() / "tune" / f"{result.model}-batching")
+    emit({**result.as_json(), "report": str(page)}, as_json, lambda: render(result, page))
 
 
 def roofline(

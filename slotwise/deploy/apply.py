@@ -1,8 +1,8 @@
 """Bring a running server to a profile: scale what can be scaled, restart for the rest, go back where that fails.
 
 Behind a running gateway nothing is restarted: a second server is started beside the first, and the gateway switches over
-without losing a request (slotwise.gateway.swap). Both ways use the same three steps: `start_ready`, `stop`, and what was
-registered, read beforehand.
+without losing a request (slotwise.gateway.swap). Both ways read beforehand what is registered, and both use
+`start_ready` and `stop`.
 """
 
 from __future__ import annotations
@@ -31,25 +31,26 @@ Registrations = Sequence[tuple["ArchiveInfo", Mapping[str, Any]]]
 
 
 def carry_out(
-    state: ObservedState, declared: DesiredState, differences: Sequence[Difference], say: Say, *, force: bool = False
+    state: ObservedState, desired: DesiredState, differences: Sequence[Difference], say: Say, *, force: bool = False
 ) -> ServerRecord:
-    """Make the live state the declared one; returns the record of the server that serves afterwards.
+    """Bring the server from its observed state to the desired one; returns the record of the server that serves afterwards.
 
     Raises SlotwiseError where the declared numbers of workers do not fit here (force: they are tried all the same), and where
     the new profile does not come up; the old one, with its models, serves again then.
     """
     for model in () if force else state.models:
-        scaling.check_scaling(model.live, declared.registration(model.info)["initial_workers"])
+        scaling.check_scaling(model.live, desired.registration(model.info)["initial_workers"])
     if any(difference.needs == "restart" for difference in differences):
-        return replace(state, declared, say)
-    scale(state, declared, differences, say)
+        return replace(state, desired, say)
+    scale(state, desired, differences, say)
     return state.record
 
 
-def scale(state: ObservedState, declared: DesiredState, differences: Sequence[Difference], say: Say) -> None:
+def scale(state: ObservedState, desired: DesiredState, differences: Sequence[Difference], say: Say) -> None:
     """Change numbers of workers while the server serves, and wait until just these are READY.
 
-    What is registered later follows the declared numbers, too: they become what the server was started with.
+    The desired profile becomes the one that the server was started with, so that models which are registered later get its
+    number of workers, too.
     """
     with ManagementClient(state.record) as client:
         for change in differences:
@@ -57,16 +58,16 @@ def scale(state: ObservedState, declared: DesiredState, differences: Sequence[Di
                 continue
             say(f"scaling {change.model} {change.version} to {change.declared} workers")
             scaling.scale(client, change.model, change.declared, change.version, force=True)  # it was checked before
-    record = dataclasses.replace(state.record, overrides=dict(declared.overrides))
-    (record.state_dir / "profile.json").write_text(declared.profile.model_dump_json(indent=2), "utf-8")
+    record = dataclasses.replace(state.record, overrides=dict(desired.overrides))
+    (record.state_dir / "profile.json").write_text(desired.profile.model_dump_json(indent=2), "utf-8")
     record.save(project.state_dir(record.name))
 
 
-def replace(state: ObservedState, declared: DesiredState, say: Say) -> ServerRecord:
-    """A server with the declared profile in the old one's place: by a switch behind the gateway, else by a restart."""
+def replace(state: ObservedState, desired: DesiredState, say: Say) -> ServerRecord:
+    """Put a server with the desired profile in the old one's place: by a switch behind the gateway, else by a restart."""
 
     def start_declared(name: str, ports: Ports) -> ServerRecord:
-        return start_ready(name, declared, ports, state, new_plan(state, declared), say)
+        return start_ready(name, desired, ports, state, new_registrations(state, desired), say)
 
     if process.running(state.record.name) is not None:
         return swap.swap(state.record, start_declared, say)
@@ -76,63 +77,64 @@ def replace(state: ObservedState, declared: DesiredState, say: Say) -> ServerRec
 def restart(state: ObservedState, start_new: Callable[[str, Ports], ServerRecord], say: Say) -> ServerRecord:
     """Stop the old server, start the new one on its ports; where that fails, start the old one again as it was."""
     old = state.record
-    say(f"stopping {old.kind} with the profile {state.told.name}")
+    say(f"stopping {old.kind} with the profile {state.started_with.name}")
     lifecycle.stop(old)
     try:
         return start_new(old.name, old.ports)
     except BaseException as failed:
-        say(f"going back to the profile {state.told.name}")
-        before = DesiredState(state.told, old.overrides, old.kind)
+        say(f"going back to the profile {state.started_with.name}")
+        before = DesiredState(state.started_with, old.overrides, old.kind)
         try:
-            start_ready(old.name, before, old.ports, state, old_plan(state), say)
+            start_ready(old.name, before, old.ports, state, old_registrations(state), say)
         except SlotwiseError as error:
             raise SlotwiseError(
                 f"the new profile did not come up ({failed}), nor did the old one: {error.message}", error.hint
             ) from failed
         if isinstance(failed, SlotwiseError):
             raise SlotwiseError(
-                f"the profile did not come up, {state.told.name} serves again: {failed.message}", failed.hint
+                f"the profile did not come up, {state.started_with.name} serves again: {failed.message}", failed.hint
             ) from failed
         raise
 
 
 def start_ready(
-    name: str, declared: DesiredState, ports: Ports, state: ObservedState, plan: Registrations, say: Say
+    name: str, desired: DesiredState, ports: Ports, state: ObservedState, registrations: Registrations, say: Say
 ) -> ServerRecord:
-    """Start a server, register the plan's models and wait until all their workers are READY.
+    """Start a server, register the models and wait until all their workers are READY.
 
     Raises SlotwiseError, with nothing of it left running, where one does not become READY.
     """
-    profile, api = declared.profile, declared.profile.model_api or declared.kind == "mms"
-    models = None if api else deploy.preloaded([info for info, _ in plan], profile, declared.overrides)
-    names = list(dict.fromkeys(info.name for info, _ in plan))
-    say(f"starting {declared.kind} with the profile {profile.name}")
+    profile = desired.profile
+    can_register = profile.model_api or desired.kind == "mms"
+    models = None if can_register else deploy.preloaded([info for info, _ in registrations], profile, desired.overrides)
+    names = list(dict.fromkeys(info.name for info, _ in registrations))
+    say(f"starting {desired.kind} with the profile {profile.name}")
     record = lifecycle.start(
         name,
-        declared.kind,
+        desired.kind,
         profile,
         model_store=state.record.model_store,
         ports=ports,
-        overrides=declared.overrides,
+        overrides=desired.overrides,
         models=models,
         shares=share_cores(names, available_cores(), state.record.shares) if len(names) > 1 else {},
     )
     try:
         with ManagementClient(record) as client:
-            for info, settings in plan:
+            for info, settings in registrations:
                 say(f"registering {info.name} {info.version}")
-                deploy.deploy(client, info, settings, preloaded=not api)
+                deploy.deploy(client, info, settings, preloaded=not can_register)
     except BaseException:
         lifecycle.stop(record)
         raise
     return record
 
 
-def new_plan(state: ObservedState, declared: DesiredState) -> Registrations:
-    """Every model that is registered now, as the declared profile wants it."""
-    return [(model.info, declared.registration(model.info)) for model in state.models]
+def new_registrations(state: ObservedState, desired: DesiredState) -> Registrations:
+    """Every model that is registered now, with the settings of the desired profile."""
+    return [(model.info, desired.registration(model.info)) for model in state.models]
 
 
-def old_plan(state: ObservedState) -> Registrations:
-    """Every model that is registered now, as it is."""
-    return [(model.info, model.settings(state.told_of_model(model.info))) for model in state.models]
+def old_registrations(state: ObservedState) -> Registrations:
+    """Every model that is registered now, with the settings that it has."""
+    return [(model.info, model.settings(state.started_with_of_model(model.info))) for model in state.models]

@@ -1,4 +1,4 @@
-"""From what a person names (a model, an archive, a URL) to a model that is registered with its profile's settings."""
+"""Get the archive that a person names (by model, file or URL), and register it with the settings of a profile."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from slotwise import project
 from slotwise.archive.build import ArchiveInfo, build, file_sha256, inspect, outdated
 from slotwise.archive.download import fetch, is_url
+from slotwise.archive.foreign import lacks
+from slotwise.archive.guarded import guard
 from slotwise.archive.store import archive_file, is_stored
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import load_spec
@@ -22,19 +24,35 @@ if TYPE_CHECKING:
 
 
 def obtain(
-    what: str, model_store: Path, *, sha256: str | None = None, say: Callable[[str], None] = lambda message: None
+    what: str,
+    model_store: Path,
+    *,
+    sha256: str | None = None,
+    say: Callable[[str], None] = lambda message: None,
+    guarded: bool = False,
 ) -> ArchiveInfo:
     """The archive of a model's name, folder, .mar file or URL, verified and in the model store; built where it is missing.
 
-    Raises SlotwiseError for an archive that is not what was built.
+    guarded: put a guard around an archive of another tool. Raises SlotwiseError for an archive that is not what was built.
     """
     model_store.mkdir(parents=True, exist_ok=True)
+    info = _obtained(what, model_store, sha256, say, guarded)
+    if not (guarded and lacks(info)):
+        return info
+    say(f"guarding {info.path.name}")
+    return inspect(guard(info.path, model_store / f"{info.path.stem}-guarded.mar"))
+
+
+def _obtained(what: str, model_store: Path, sha256: str | None, say: Callable[[str], None], anywhere: bool) -> ArchiveInfo:
+    """As `obtain`. anywhere: a file may stay outside the model store."""
     if is_url(what):
         return inspect(fetch(what, sha256, model_store), need_digests=False)
-    if what.endswith(".mar"):
+    if what.endswith((".mar", ".model")):
         path = Path(what) if Path(what).exists() or "/" in what else model_store / what
         info = inspect(path, need_digests=False)
-        return info if path.resolve().parent == model_store.resolve() else _copy(info, model_store)
+        return (
+            info if (anywhere and lacks(info)) or path.resolve().parent == model_store.resolve() else _copy(info, model_store)
+        )
     if is_stored(what, model_store):
         return inspect(model_store / f"{what}.mar", need_digests=False)
     folder = project.model_folder(what)
@@ -50,10 +68,10 @@ def obtain(
 
 
 def registration(info: ArchiveInfo, profile: Profile, overrides: Mapping[str, str]) -> dict[str, Any]:
-    """What the profile registers this model with: batch_size, max_batch_delay, initial_workers, response_timeout.
+    """The settings to register this model with: batch_size, max_batch_delay, initial_workers, response_timeout.
 
-    overrides: what `--set` and the environment said (they are in `profile` already); the model's own wishes
-    ([profiles.NAME] of its model.toml) come after them.
+    overrides: the keys that `--set` and the environment set (`profile` has them already). They are stronger than the model's
+    own wishes ([profiles.NAME] of its model.toml).
     """
     return of_model(info, profile, overrides).registration()
 
@@ -86,11 +104,11 @@ def foreign_note(info: ArchiveInfo, overrides: Mapping[str, Any]) -> str:
 
 def preloaded(infos: Iterable[ArchiveInfo], profile: Profile, overrides: Mapping[str, str]) -> dict[str, Any]:
     """The models that TorchServe loads at its start where the profile keeps its model API off, as its `models` key."""
-    found: dict[str, Any] = {}
+    models: dict[str, Any] = {}
     for info in infos:
         settings = registration(info, profile, overrides)
         workers = settings["initial_workers"]
-        versions = found.setdefault(info.name, {})
+        versions = models.setdefault(info.name, {})
         versions[info.version] = {
             "defaultVersion": not versions,  # the first one
             "marName": info.path.name,
@@ -100,18 +118,18 @@ def preloaded(infos: Iterable[ArchiveInfo], profile: Profile, overrides: Mapping
             "maxBatchDelay": settings["max_batch_delay"],
             "responseTimeout": settings["response_timeout"],
         }
-    return found
+    return models
 
 
 def deploy(
     client: ManagementClient,
     info: ArchiveInfo,
     settings: Mapping[str, Any],
-    progress: Callable[[int, int], None] = lambda ready, wanted: None,
+    progress: Callable[[int, int], None] = lambda ready, requested: None,
     *,
     preloaded: bool = False,
 ) -> LiveModel:
-    """Register an archive of the model store and wait until all its workers are READY. preloaded: it is registered.
+    """Register an archive of the model store and wait until all its workers are READY. preloaded: it is registered already.
 
     Raises SlotwiseError, with the model unregistered again, where it does not become ready.
     """

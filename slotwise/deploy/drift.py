@@ -1,12 +1,14 @@
-"""Where a running server and a profile differ, and what it takes to bring them together.
+"""Compare a running server with a profile: what differs, and whether scaling is enough to mend it or a restart is needed.
 
     workers                                        scaled through the management API, while it serves
     batch settings, engine, padding, server keys   fixed when a model is registered or the server starts: a restart
 
+The observed state is the profile that the server was started with (`profile.json` in its folder) and what its management
+API says. The desired state is the profile as its file is now. A worker may have got less than its profile wants (a CPU where
+there is no GPU). That is no difference, because no restart would change it; `notes` mentions it.
+
 An archive in the model store may be another one by now than the one that workers were started from: they report the digest of
-its content, which is compared, too. Compared are the profile that the server was started with (`profile.json` in its folder)
-and what its management API says, with the profile as its file is now. A worker may have got less than it was told (a CPU where
-there is no GPU): that is no difference, since nothing here could change it; `notes` says so.
+its content, which is compared, too.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ Needs = Literal["scale", "restart"]
 
 @dataclass(frozen=True)
 class DesiredState:
-    """What shall be. overrides: what `--set` and the environment said (they are in `profile`)."""
+    """Desired state. overrides: the keys that `--set` and the environment set (`profile` has them, too)."""
 
     profile: Profile
     overrides: Mapping[str, str]
@@ -39,7 +41,7 @@ class DesiredState:
 
     @classmethod
     def load(cls, name: str, overrides: Mapping[str, str], kind: Kind) -> DesiredState:
-        """The profile as its file is now."""
+        """The desired state by the profile's file as it is now."""
         return cls(load_profile(name, overrides, {}), dict(overrides), kind)
 
     def of_model(self, info: ArchiveInfo) -> Profile:
@@ -47,7 +49,7 @@ class DesiredState:
         return deploy.of_model(info, self.profile, self.overrides)
 
     def registration(self, info: ArchiveInfo) -> dict[str, Any]:
-        """What this model is registered with."""
+        """The settings to register this model with."""
         return deploy.registration(info, self.profile, self.overrides)
 
 
@@ -58,32 +60,32 @@ class DeployedModel:
     live: LiveModel
     info: ArchiveInfo
 
-    def settings(self, told: Profile) -> dict[str, Any]:
-        """What would register it again as it is."""
+    def settings(self, started_with: Profile) -> dict[str, Any]:
+        """The settings that would register it again as it is."""
         return {
             "batch_size": self.live.batch_size,
             "max_batch_delay": self.live.max_batch_delay,
             "initial_workers": len(self.live.workers),
-            "response_timeout": told.response_timeout_s,
+            "response_timeout": started_with.response_timeout_s,
         }
 
 
 @dataclass(frozen=True)
 class ObservedState:
-    """What is. told: the profile that the server was started with."""
+    """Observed state. started_with: the profile that the server was started with."""
 
     record: ServerRecord
-    told: Profile
+    started_with: Profile
     models: tuple[DeployedModel, ...]
 
-    def told_of_model(self, info: ArchiveInfo) -> Profile:
+    def started_with_of_model(self, info: ArchiveInfo) -> Profile:
         """The profile that this model's workers were started with."""
-        return deploy.of_model(info, self.told, self.record.overrides)
+        return deploy.of_model(info, self.started_with, self.record.overrides)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One key. model: None where it is the whole server's. needs: how it is changed."""
+    """One key that differs. model, version: None for a key of the whole server. needs: how it can be changed."""
 
     model: str | None
     version: str | None
@@ -97,7 +99,10 @@ class Difference:
 
 
 def read(record: ServerRecord) -> ObservedState:
-    """The state of a running server. Raises SlotwiseError where it does not answer or an archive is gone or another one."""
+    """Read the state of a running server.
+
+    Raises SlotwiseError where the server does not answer, or where an archive is gone or another one by now.
+    """
     models: list[DeployedModel] = []
     with ManagementClient(record) as client:
         for listed in client.list():
@@ -114,53 +119,55 @@ def read(record: ServerRecord) -> ObservedState:
     return ObservedState(record, record.effective_profile(), tuple(models))
 
 
-def differences(state: ObservedState, declared: DesiredState) -> list[Difference]:
-    """Every key that is not as declared; none where there is nothing to do."""
-    found = [_server("server", state.record.kind, declared.kind), _server("profile", state.told.name, declared.profile.name)]
-    found += [_server(key, getattr(state.told, key), getattr(declared.profile, key)) for key in Profile.section("server")]
+def differences(state: ObservedState, desired: DesiredState) -> list[Difference]:
+    """Every key that differs; none where there is nothing to do."""
+    old, new = state.started_with, desired.profile
+    compared = [_server("server", state.record.kind, desired.kind), _server("profile", old.name, new.name)]
+    compared += [_server(key, getattr(old, key), getattr(new, key)) for key in Profile.section("server")]
     for model in state.models:
-        found += _model(model, state.told_of_model(model.info), declared.of_model(model.info))
-    return [difference for difference in found if difference.live != difference.declared]
+        compared += _model(model, state.started_with_of_model(model.info), desired.of_model(model.info))
+    return [difference for difference in compared if difference.live != difference.declared]
 
 
 def notes(state: ObservedState, cores: int) -> list[str]:
-    """What a person should know of the live state although it is no difference to any profile."""
-    said = []
+    """What a person should know of the observed state although no change of the profile would mend it."""
+    notes = []
     for model in state.models:
-        live, told = model.live, state.told_of_model(model.info)
-        if live.device and live.device != told.device:
-            said.append(f"{live.name}: its workers run on {live.device}, {told.device} is not to be had here")
+        live = model.live
+        device = state.started_with_of_model(model.info).device
+        if live.device and live.device != device:
+            notes.append(f"{live.name}: its workers run on {live.device}, because there is no {device} here")
         workers, threads = len(live.workers), live.threads or 1
         if workers > WORKERS_PER_CORE * cores:
-            said.append(
+            notes.append(
                 f"{live.name}: {workers} workers are more than {cores} cores can keep busy; `slotwise scale` takes some away"
             )
         elif threads > 1 and workers * threads > cores:
-            said.append(
+            notes.append(
                 f"{live.name}: {workers} workers x {threads} threads share {cores} cores; a restart deals them out again"
             )
     threads_in_all = sum(len(model.live.workers) * (model.live.threads or 1) for model in state.models)
     if len(state.models) > 1 and threads_in_all > cores and any((model.live.threads or 1) > 1 for model in state.models):
-        said.append(
+        notes.append(
             f"{len(state.models)} models have {threads_in_all} threads for {cores} cores; a restart deals them out again"
         )
-    return said
+    return notes
 
 
-def _server(key: str, live: Any, declared: Any) -> Difference:
-    return Difference(None, None, key, live, declared, "restart")
+def _server(key: str, live: Any, desired: Any) -> Difference:
+    return Difference(None, None, key, live, desired, "restart")
 
 
-def _model(model: DeployedModel, told: Profile, wanted: Profile) -> list[Difference]:
+def _model(model: DeployedModel, old: Profile, new: Profile) -> list[Difference]:
     live = model.live
     rows: list[tuple[str, Any, Any, Needs]] = [
-        ("batch_size", live.batch_size, wanted.batch_size, "restart"),
-        ("max_batch_delay_ms", live.max_batch_delay, wanted.max_batch_delay_ms, "restart"),
-        ("response_timeout_s", told.response_timeout_s, wanted.response_timeout_s, "restart"),
-        ("workers", len(live.workers), wanted.initial_workers, "scale"),
+        ("batch_size", live.batch_size, new.batch_size, "restart"),
+        ("max_batch_delay_ms", live.max_batch_delay, new.max_batch_delay_ms, "restart"),
+        ("response_timeout_s", old.response_timeout_s, new.response_timeout_s, "restart"),
+        ("workers", len(live.workers), new.initial_workers, "scale"),
     ]
     runs = {str(worker.got.get("archive") or "") for worker in live.workers} - {""}
     if model.info.content and runs - {model.info.content}:
         rows.append(("archive", min(runs - {model.info.content})[:12], model.info.content[:12], "restart"))
-    rows += [(key, getattr(told, key), getattr(wanted, key), "restart") for key in Profile.section("worker")]
-    return [Difference(live.name, live.version, key, is_, shall, needs) for key, is_, shall, needs in rows]
+    rows += [(key, getattr(old, key), getattr(new, key), "restart") for key in Profile.section("worker")]
+    return [Difference(live.name, live.version, key, observed, desired, needs) for key, observed, desired, needs in rows]

@@ -1,4 +1,4 @@
-"""A list of archives for a model store, as the init container of a pod fills it.
+"""Fill a model store from a list of archives, as the init container of a pod does.
 
 [[archive]]
 file = "/models/digits.mar"      a file of this machine
@@ -47,7 +47,7 @@ class ArchiveSource(BaseModel):
 
 
 class ModelList(BaseModel):
-    """What a list file holds."""
+    """The content of a list file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -1,14 +1,21 @@
-"""The front of a model server: REST contracts, a page, load shedding, retries, and profile swaps without a lost request.
+"""The gateway in front of a model server: REST, a page, load shedding, second tries, and swaps without a lost request.
 
-replies.py    what leaves the gateway: answers, error JSON, headers
-limits.py     a concurrency limit with a short queue for each model, and a budget for bodies held in memory
-upstream.py   one model server as the gateway sees it: its connections, its token, what is in flight there
-backend.py    how the gateway learns of its server
-gateway.py    the state of one gateway: the server in front of which it stands, and the models there
-inference_request.py  one request: its head and body, read within the limits
-forward.py    the hot path: the request to the server, the answer back, a second try
-app.py        the routes; openapi.py their description; catalog.py what models take; metrics.py; static/ the page
-serve.py      the process: its ports, its drain on SIGTERM
-process.py    the process as others see it: its record, starting and stopping it
-swap.py       another server behind a running gateway
+inference_request.py   one request: its head and body, read within the limits
+forward.py             the hot path: the request to the server, the answer back
+traffic.py             the requests to one model: its limit, its hedging, its passage
+race.py                the copies of one request: a second try, and hedges
+hedging.py             when an answer is late, and how many hedges there may be
+passage.py            which request has been overtaken, and who goes alone
+alone.py               a request whose worker died; killers.py remembers the bodies that end workers
+limits.py              a concurrency limit with a short queue for each model, and a budget for bodies in memory
+canary.py              a share of the requests for another archive; both are compared
+guard.py               around all routes: security headers, and keys (keys.py)
+replies.py             what leaves the gateway: error JSON, headers; http_protocol.py for what is no HTTP
+upstream.py            one model server as the gateway sees it: its connections, its token, what is in flight there
+backend.py             how the gateway learns of its server
+gateway.py             the state of one gateway: its server, the models there
+app.py                 the routes; openapi.py their description; catalog.py what models take; metrics.py; static/ the page
+serve.py               the process: its ports, its drain on SIGTERM
+process.py             the process as others see it: its record, starting and stopping it
+swap.py                another server behind a running gateway
 """

@@ -1,10 +1,10 @@
-"""The routes. Requests to models take the short way through `Forward`; everything else is ordinary FastAPI."""
+"""The gateway's routes. Requests to models go through `Forward` for speed; everything else is ordinary FastAPI."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,10 @@ from starlette.staticfiles import StaticFiles
 
 from slotwise import __version__
 from slotwise.gateway import openapi, replies
+from slotwise.gateway.access import KeyGuard, SecurityHeaders
 from slotwise.gateway.catalog import ModelCard
-from slotwise.gateway.forward import Forward, Send
+from slotwise.gateway.forward import Forward
 from slotwise.gateway.gateway import Gateway
-from slotwise.gateway.inference_request import Receive, Scope
 from slotwise.gateway.upstream import CONNECTION_ERRORS
 
 log = logging.getLogger("slotwise.gateway")
@@ -32,30 +32,11 @@ FRESH_S = 1.0
 Answers = dict[int | str, dict[str, Any]]
 
 
-class SecurityHeaders:
-    """Puts the security headers on every answer; nothing but static files may be cached."""
+def build_app(gateway: Gateway, public: Collection[str] = ()) -> SecurityHeaders:
+    """The application of one gateway. While it runs, the gateway follows its server.
 
-    def __init__(self, app: Any) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-
-        async def guarded(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                headers = message["headers"] = [*message["headers"], *replies.SECURITY]
-                if not any(name == b"cache-control" for name, _ in headers):
-                    headers.append((b"cache-control", b"no-cache" if scope["method"] == "GET" else b"no-store"))
-            await send(message)
-
-        await self.app(scope, receive, guarded)
-
-
-def build_app(gateway: Gateway) -> SecurityHeaders:
-    """The application of one gateway; it follows the server for as long as it runs."""
+    public: what needs no key, where there are keys: metrics, status, docs.
+    """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -80,13 +61,14 @@ def build_app(gateway: Gateway) -> SecurityHeaders:
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _crash)
     openapi.describe(app)
-    return SecurityHeaders(app)  # around all, also around what answers a crash
+    inside = KeyGuard(app, gateway.keys, public) if gateway.keys else app
+    return SecurityHeaders(inside)  # outermost, so that the answer to a crash has them, too
 
 
 def _add_forwards(app: FastAPI, gateway: Gateway) -> None:
-    by_path, both = Forward(gateway), ["POST", "PUT"]
+    by_path = Forward(gateway)
     for path in ("/predictions/{model}", "/predictions/{model}/{version}", "/classify/{model}"):
-        app.router.routes.append(Route(path, by_path, methods=both, include_in_schema=False))
+        app.router.routes.append(Route(path, by_path, methods=["POST", "PUT"], include_in_schema=False))
     for path, model in (("/caption", "captions"), ("/translation", "translation")):
         app.router.routes.append(Route(path, Forward(gateway, model), methods=["POST"], include_in_schema=False))
 
@@ -97,19 +79,32 @@ def _add_state(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/models", summary="The models that the server has, and what each takes")
     async def models() -> dict[str, Any]:
         await gateway.refresh(FRESH_S)
-        return {"models": [{**model, **_shown(model["name"], gateway.card(model["name"]))} for model in gateway.described()]}
+        return {
+            "models": [{**model, **_card_json(model["name"], gateway.card(model["name"]))} for model in gateway.described()]
+        }
 
     @app.get("/status", summary="The server, its models' workers and batch settings, and what is in flight")
     async def status() -> dict[str, Any]:
         await gateway.refresh(FRESH_S)
         return gateway.status()
 
-    @app.get("/ready", summary="200 when every model has a READY worker", responses={503: {"description": "Not ready"}})
+    not_ready: Answers = {503: {"description": "Not ready"}}
+
+    @app.get("/ready", summary="200 while every model that was ready still has a READY worker", responses=not_ready)
     async def ready() -> JSONResponse:
         await gateway.refresh(FRESH_S)
-        models = {name: f"{model.ready_workers} of {len(model.workers)} workers" for name, model in gateway.models.items()}
-        found = {"ready": gateway.ready(), "draining": gateway.draining, "models": models}
+        found = {"ready": gateway.ready(), "draining": gateway.draining, "models": gateway.workers()}
         return JSONResponse(found, 200 if gateway.ready() else 503)
+
+    missing = openapi.failure("No such model")
+
+    @app.get("/ready/{model}", summary="200 while this model has a READY worker", responses={**not_ready, 404: missing})
+    async def model_ready(model: str) -> JSONResponse:
+        await gateway.refresh(FRESH_S)
+        if model not in gateway.models:
+            raise HTTPException(404, "there is no such model")
+        found = gateway.model_ready(model)
+        return JSONResponse({"ready": found, "workers": gateway.workers()[model]}, 200 if found else 503)
 
     @app.get("/healthz", summary="200 while this process runs")
     async def healthz() -> dict[str, str]:
@@ -133,10 +128,10 @@ def _add_state(app: FastAPI, gateway: Gateway) -> None:
         return Response(answer.body, answer.status, media_type="text/plain; version=0.0.4")
 
 
-def _shown(name: str, found: ModelCard) -> dict[str, Any]:
+def _card_json(name: str, card: ModelCard) -> dict[str, Any]:
     """A model's card as the page reads it."""
-    examples = [f"/examples/{quote(name)}/{quote(example)}" for example in found.examples]
-    return {**{key: getattr(found, key) for key in ("description", "takes", "draw", "side", "languages")}, "examples": examples}
+    examples = [f"/examples/{quote(name)}/{quote(example)}" for example in card.examples]
+    return {**{key: getattr(card, key) for key in ("description", "takes", "draw", "side", "languages")}, "examples": examples}
 
 
 def _add_pages(app: FastAPI, gateway: Gateway) -> None:
@@ -170,7 +165,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 async def _crash(request: Request, _: Exception) -> Response:
-    """The client gets a sentence, the log its request id; uvicorn writes the trace below it."""
+    """Answer 500, and log the request id; uvicorn writes the trace below it."""
     answer = await _http_error(request, HTTPException(500, replies.CRASH))
     log.error("%s %s", answer.headers["x-request-id"], request.url.path)
     return answer

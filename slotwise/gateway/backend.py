@@ -10,6 +10,7 @@ from slotwise import project
 from slotwise.client.inference import auth_headers
 from slotwise.client.management import ManagementClient
 from slotwise.errors import SlotwiseError
+from slotwise.gateway.canary import RolloutRecord
 from slotwise.server.lifecycle import ServerRecord
 
 if TYPE_CHECKING:
@@ -24,17 +25,32 @@ MANAGEMENT_S = 3.0  # a server that describes its models no faster is as good as
 class Backend:
     """How the gateway learns of its server. The functions may block; they run in threads.
 
-    find: the server's record. models, auth, max_body_bytes: its models, the header with its token, its largest body.
+    find: the server's record; None where there is none. models: its models. auth: the header with its token.
+    max_body_bytes: the largest body that it takes.
+    rollout: what `slotwise rollout` wants.
     """
 
     find: Callable[[], ServerRecord | None]
     models: Callable[[ServerRecord], Sequence[LiveModel]]
     auth: Callable[[ServerRecord], Mapping[str, str]]
     max_body_bytes: Callable[[ServerRecord], int] = lambda record: MAX_BODY_BYTES
+    rollout: Callable[[], RolloutRecord | None] = lambda: None
+
+
+def described(client: ManagementClient) -> list[LiveModel]:
+    """Every model that is registered; one that is unregistered meanwhile is left out. Raises SlotwiseError."""
+    found = []
+    for listed in client.list():
+        try:
+            found.append(client.describe(listed.name))
+        except SlotwiseError:
+            if listed.name in {left.name for left in client.list()}:
+                raise
+    return found
 
 
 def server_backend(name: str) -> Backend:
-    """The server called `name`, as `slotwise serve` started it."""
+    """The backend of the server called `name`, as `slotwise serve` started it."""
     clients: dict[str, ManagementClient] = {}
 
     def find() -> ServerRecord | None:
@@ -45,8 +61,7 @@ def server_backend(name: str) -> Backend:
             for old in list(clients):
                 clients.pop(old).close()
             clients[record.run_id] = ManagementClient(record, timeout_s=MANAGEMENT_S)
-        client = clients[record.run_id]
-        return [client.describe(listed.name) for listed in client.list()]
+        return described(clients[record.run_id])
 
     def max_body_bytes(record: ServerRecord) -> int:
         try:
@@ -54,4 +69,4 @@ def server_backend(name: str) -> Backend:
         except SlotwiseError:
             return MAX_BODY_BYTES
 
-    return Backend(find, models, auth_headers, max_body_bytes)
+    return Backend(find, models, auth_headers, max_body_bytes, lambda: RolloutRecord.load(name))

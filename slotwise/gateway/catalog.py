@@ -1,4 +1,4 @@
-"""What a model takes, for the page: from its archive, else from the model.toml of its name where this machine has one."""
+"""Find out what a model takes, for the page: from its archive, else from the model.toml of its name on this machine."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from slotwise import project
+from slotwise.archive.zip_safety import read_small
 from slotwise.bench import bodies
 from slotwise.bench.bodies import RequestBody
 from slotwise.errors import SlotwiseError
@@ -22,16 +23,16 @@ INPUTS = {
     "translator": "translation",
     "tensor_classifier": "tensor",
 }
-WEIGHTS = "model/slotwise.json"  # what a text model's build found out about its weights, its languages among it
+WEIGHTS = "model/slotwise.json"  # what a text model's build wrote down about its weights: its languages, for one
 LANGUAGES = ["en", "ja", "fr", "de"]
-DRAWABLE_SIDE = 32  # pictures this small are drawn by hand more easily than found
+DRAWABLE_SIDE = 32  # pictures this small are easily drawn by hand, and seldom at hand as a file
 
 
 @dataclass(frozen=True)
 class ModelCard:
-    """`takes`: picture, translation, tensor, or file when nothing is known. `examples`: by name.
+    """What one model takes. takes: picture, translation, tensor, or file where nothing is known. examples: by file name.
 
-    draw: what is drawn by hand can be sent; as a tensor it is `side` by `side`. hedge: a late request may be sent again.
+    draw: a drawing can be sent; as a tensor it is `side` by `side`. hedge: a late request may be sent again.
     """
 
     takes: str = "file"
@@ -44,7 +45,7 @@ class ModelCard:
 
 
 def model_card(name: str, archive: Path) -> ModelCard:
-    """The card of a model; one that nothing is known of gets the empty card."""
+    """The card of a model; the empty card where nothing is known of it."""
     try:
         return _model_card(name, archive, archive.stat().st_mtime_ns)
     except OSError:
@@ -71,8 +72,8 @@ def _carried(archive: Path) -> tuple[Mapping[str, Any], list[str]]:
     """The archive's model.toml and the languages of its weights; both empty for an archive of another tool."""
     try:
         with zipfile.ZipFile(archive) as mar:
-            spec = json.loads(mar.read("slotwise.json"))["model"]
-            found = json.loads(mar.read(WEIGHTS)) if WEIGHTS in mar.namelist() else {}
+            spec = json.loads(read_small(mar, "slotwise.json"))["model"]
+            found = json.loads(read_small(mar, WEIGHTS)) if WEIGHTS in mar.namelist() else {}
             return spec, list(found.get("languages", LANGUAGES))
     except (OSError, zipfile.BadZipFile, LookupError, ValueError):
         return {}, []

@@ -1,4 +1,4 @@
-"""One request as it arrives: who asks which model what, until when. What can be refused is refused here."""
+"""Read one request to a model: its head and its body, within the limits. What can be refused early is refused here."""
 
 from __future__ import annotations
 
@@ -7,38 +7,48 @@ import math
 import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slotwise.gateway import replies
 from slotwise.gateway.gateway import Gateway
 from slotwise.gateway.limits import ClientGone
-from slotwise.gateway.replies import Refused
+from slotwise.gateway.replies import SEQUENCE, Refused
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}"  # of a model, and of a version
 
-_KEPT = {b"content-type", b"accept", b"content-encoding"}
+PATH = "/predictions/"
+_PASSED_ON = {b"content-type", b"accept", b"content-encoding"}
 _MODEL = re.compile(NAME).fullmatch
 _FORM = re.compile(rb"[A-Za-z0-9%+&=*._\-]+").fullmatch
 
 
 @dataclass
 class InferenceRequest:
-    """A request to a model. `deadline` and `sent_at` (its body had arrived) are on time.monotonic's clock."""
+    """A request to a model. target: path and query for the server. length: the content-length, None where it is not given.
+
+    deadline, sent_at (when it began to wait for a place): on time.monotonic's clock. body_memory_bytes: taken for the body.
+    """
 
     gateway: Gateway
     model: str
     deadline: float
     identity: str = field(default_factory=replies.new_id)
     target: str = ""
+    version: str = ""
     headers: dict[str, str] = field(default_factory=dict)
     length: int | None = None
     body: bytes = b""
-    held_bytes: int = 0
+    body_memory_bytes: int = 0
     sent_at: float | None = None
+    sender: str = ""  # whose request it is, where bodies end workers
+    sent: str = ""  # how it was sent, where not plainly: hedged, alone
+
+    def __post_init__(self) -> None:
+        self.label, self.traffic = self.gateway.label(self.model), self.gateway.traffic(self.model)
 
     @property
     def left_s(self) -> float:
@@ -46,32 +56,46 @@ class InferenceRequest:
         return self.deadline - time.monotonic()
 
     def read_head(self, scope: Scope) -> None:
-        """Path, headers, length and deadline. Raises Refused (400, 404, 413, 429)."""
-        given = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        self.identity = replies.request_id(given.get(b"x-request-id")) or self.identity
-        version, query = scope["path_params"].get("version", ""), scope["query_string"].decode("latin-1")
+        """Path, headers, length and deadline. Raises Refused (400, 403, 404, 413, 429)."""
+        key = scope.get("slotwise.key")
+        self.sender = f"key {key.name}" if key else (scope.get("client") or ("",))[0]
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        self.identity = replies.request_id(headers.get(b"x-request-id")) or self.identity
+        self.version = version = scope["path_params"].get("version", "")
+        query = scope["query_string"].decode("latin-1")
         if not _MODEL(self.model) or (version and not _MODEL(version)):
             raise Refused(404, "there is no such model")
-        self.target = f"/predictions/{self.model}" + (f"/{version}" if version else "") + (f"?{query}" if query else "")
-        if b"x-deadline-ms" in given:
-            self.deadline = min(self.deadline, _deadline(given[b"x-deadline-ms"]))
-        self.headers = {n.decode(): v for n, v in given.items() if n in _KEPT or n[:2] == b"x-"}
+        self.target = f"{PATH}{self.model}" + (f"/{version}" if version else "") + (f"?{query}" if query else "")
+        if b"x-deadline-ms" in headers:
+            self.deadline = min(self.deadline, _deadline(headers[b"x-deadline-ms"]))
+        self.headers = {n.decode(): v for n, v in headers.items() if _passed_on(n)}
         self.headers["x-request-id"] = self.identity
         self.headers["x-deadline-ms"] = str(int((time.time() + self.left_s) * 1000))
-        if b"content-length" in given:
-            self.length = int(given[b"content-length"])
+        if b"content-length" in headers:
+            self.length = int(headers[b"content-length"])
             self._refuse_if_large(self.length)
-        self.gateway.limit(self.model).refuse_if_full()
+        if key and self.gateway.keys:
+            self.gateway.keys.allow(key, self.model)
+        self.gateway.killers.refuse_sender(self.sender)
+        self.traffic.limit.refuse_if_full()
 
     async def read_body(self, receive: Receive) -> None:
-        """The whole body, in time and never more than the limits allow. Raises Refused (413, 429, 504) or ClientGone."""
+        """Read the whole body, before the deadline and within the limits. Raises Refused (413, 429, 504) or ClientGone."""
         try:
             async with asyncio.timeout(max(self.left_s, 0)):
                 self.body = await self._read(receive)
         except TimeoutError:
             raise Refused(504, "the deadline passed before the body had arrived", close=True) from None
         if self.headers.get("content-type", "").startswith("application/x-www-form-urlencoded") and not _FORM(self.body):
-            self.headers["content-type"] = "application/octet-stream"  # curl --data-binary says so of every file
+            self.headers["content-type"] = "application/octet-stream"  # curl --data-binary gives every file the type of a form
+
+    def to_model(self, name: str) -> InferenceRequest:
+        """The same request to a model of another name."""
+        return replace(self, model=name, target=f"{PATH}{name}{self.target[len(PATH) + len(self.model) :]}")
+
+    def refuse_killer(self) -> None:
+        """Raise Refused (422) where this body has ended workers of the model."""
+        self.gateway.killers.refuse_body(self.model, self.body)
 
     async def _read(self, receive: Receive) -> bytes:
         chunks: list[bytes] = []
@@ -83,7 +107,7 @@ class InferenceRequest:
             chunk, more = message.get("body", b""), message.get("more_body", False)
             size += len(chunk)
             self._refuse_if_large(size)
-            self._hold(size)
+            self._take_memory(size)
             chunks.append(chunk)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
@@ -91,24 +115,28 @@ class InferenceRequest:
         if count > self.gateway.max_body_bytes:
             raise Refused(413, f"the body is over the limit of {self.gateway.max_body_bytes} bytes", close=True)
 
-    def _hold(self, count: int) -> None:
+    def _take_memory(self, count: int) -> None:
         """Account for `count` bytes in all."""
-        if count > self.held_bytes:
-            self.gateway.held.take(count - self.held_bytes)
-            self.held_bytes = count
+        if count > self.body_memory_bytes:
+            self.gateway.body_memory.take(count - self.body_memory_bytes)
+            self.body_memory_bytes = count
 
-    def let_go(self) -> None:
+    def release_body(self) -> None:
         """The body is not needed any more."""
-        self.gateway.held.give(self.held_bytes)
-        self.body, self.held_bytes = b"", 0
+        self.gateway.body_memory.give_back(self.body_memory_bytes)
+        self.body, self.body_memory_bytes = b"", 0
 
 
-def _deadline(given: str) -> float:
+def _passed_on(name: bytes) -> bool:
+    return name in _PASSED_ON or (name[:2] == b"x-" and name != b"x-api-key") or name.startswith(SEQUENCE)
+
+
+def _deadline(text: str) -> float:
     """A client's x-deadline-ms (Unix time) on time.monotonic's clock."""
     try:
-        wanted_s = float(given) / 1000
+        unix_s = float(text) / 1000
     except ValueError:
-        wanted_s = math.nan
-    if not math.isfinite(wanted_s):
+        unix_s = math.nan
+    if not math.isfinite(unix_s):
         raise Refused(400, "x-deadline-ms must be a Unix time in milliseconds")
-    return time.monotonic() + (wanted_s - time.time())
+    return time.monotonic() + (unix_s - time.time())

@@ -1,4 +1,4 @@
-"""A concurrency limit with a short queue for each model, and a budget for the bodies held in memory.
+"""Limit how many requests of a model are at the server and wait here, and how much memory bodies take.
 
 More requests than a server can batch do not make it faster, they only wait inside it. So at most `in_flight_max`
 requests of a model are at the server, at most `queue_max` wait here, and the next is refused at once.
@@ -21,7 +21,7 @@ class ClientGone(Exception):
 
 
 class ConcurrencyLimit:
-    """One model's places: `running` at the server, `queued` here. Places are handed on in order of arrival."""
+    """The places that one model has at the server (`running`), and the queue for them. First come, first served."""
 
     def __init__(self, in_flight_max: int, queue_max: int) -> None:
         self.in_flight_max, self.queue_max = in_flight_max, queue_max
@@ -35,18 +35,18 @@ class ConcurrencyLimit:
 
     @property
     def full(self) -> bool:
-        """Whether a request that came now would be refused."""
+        """Whether a request that comes now is refused."""
         return self.running >= self.in_flight_max and len(self._waiting) >= self.queue_max
 
     def refuse_if_full(self) -> None:
-        """Raise the 429 that a request would get now."""
+        """Raise Refused (429) where a request that comes now is refused."""
         if self.full:
             raise Refused(429, "the queue of this model is full, try again later", retry_after_s=1)
 
     async def enter(self, timeout_s: float, receive: Receive) -> None:
         """Take a place, or wait for one at most `timeout_s`. Raises Refused (429, 504) or ClientGone.
 
-        `receive` is the request's ASGI channel, its body read: it wakes up only when the client is gone.
+        receive: the request's ASGI channel. Its body is read already, so it returns only when the client is gone.
         """
         if self.running < self.in_flight_max and not self._waiting:
             self.running += 1
@@ -60,13 +60,13 @@ class ConcurrencyLimit:
             if not place.done():
                 raise ClientGone if gone.done() else Refused(504, "the deadline passed in the gateway's queue")
         except BaseException:
-            self._give_up(place)
+            self._leave_queue(place)
             raise
         finally:
             gone.cancel()
 
-    def _give_up(self, place: asyncio.Future[None]) -> None:
-        """Leave the queue; a place that arrived in the same moment goes to the next."""
+    def _leave_queue(self, place: asyncio.Future[None]) -> None:
+        """Leave the queue; a place that was given in the same moment goes to the next."""
         if place.done():
             self.leave()
         else:
@@ -74,33 +74,33 @@ class ConcurrencyLimit:
             self._waiting.remove(place)
 
     def leave(self) -> None:
-        """Give a place back; who waits longest gets it."""
+        """Give a place back; the request that waits longest gets it."""
         self.running -= 1
-        self._wake()
+        self._hand_on_places()
 
     def resize(self, in_flight_max: int, queue_max: int) -> None:
-        """New limits, after a scale or a swap; whoever fits now is let in."""
+        """Set new limits, after a scale or a swap; what fits now is let in."""
         self.in_flight_max, self.queue_max = in_flight_max, queue_max
-        self._wake()
+        self._hand_on_places()
 
-    def _wake(self) -> None:
+    def _hand_on_places(self) -> None:
         while self._waiting and self.running < self.in_flight_max:
             self._waiting.popleft().set_result(None)
             self.running += 1
 
 
 class MemoryBudget:
-    """The bytes of all bodies in memory, bounded by `max_bytes`."""
+    """How many bytes all bodies in memory may take together, and how many they take now."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes, self.now_bytes = max_bytes, 0
 
     def take(self, count: int) -> None:
-        """Account for `count` more bytes, or refuse (429) when all bodies together would exceed the budget."""
+        """Take `count` more bytes. Raises Refused (429) where all bodies together would exceed the budget."""
         if self.now_bytes + count > self.max_bytes:
             raise Refused(429, "too many large requests at once, try again later", retry_after_s=1, close=True)
         self.now_bytes += count
 
-    def give(self, count: int) -> None:
+    def give_back(self, count: int) -> None:
         """Bodies of `count` bytes are gone."""
         self.now_bytes -= count

@@ -1,10 +1,11 @@
-"""The gateway's process as others see it: `.slotwise/NAME/gateway.json` says where it listens and how to end it."""
+"""Find, start and stop a gateway's process: `.slotwise/NAME/gateway.json` says where it listens and which process it is."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import ssl
 import subprocess
 import sys
 import time
@@ -26,19 +27,25 @@ STOP_GRACE_S = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class GatewayRecord(ProcessRecord):
-    """A gateway in front of the server `name`. drain_s: how long it may take after SIGTERM, to finish what is in flight."""
+    """A gateway in front of the server `name`. drain_s: how long it may take after SIGTERM, to finish what is in flight.
+
+    key: what opens its /status, where there are keys. certificate: of its own TLS, "" where it has none.
+    """
 
     url: str
     drain_s: float
+    key: str = ""
+    certificate: str = ""
 
     @classmethod
-    def of_this_process(cls, name: str, url: str, drain_s: float) -> GatewayRecord:
+    def of_this_process(cls, name: str, url: str, drain_s: float, key: str = "", certificate: str = "") -> GatewayRecord:
         """The record of the process that this code runs in."""
-        return cls(name=name, pid=os.getpid(), started=start_time(os.getpid()), url=url, drain_s=drain_s)
+        pid = os.getpid()
+        return cls(name=name, pid=pid, started=start_time(pid), url=url, drain_s=drain_s, key=key, certificate=certificate)
 
     @property
     def page(self) -> str:
-        """Where a person goes."""
+        """The address of the page."""
         return f"{self.url}/index.html"
 
     def status(self) -> dict[str, Any]:
@@ -46,12 +53,22 @@ class GatewayRecord(ProcessRecord):
         import httpx  # noqa: PLC0415  slow to import
 
         try:
-            answer = httpx.get(f"{self.url}/status", timeout=10, trust_env=False)
+            headers = {"authorization": f"Bearer {self.key}"} if self.key else {}
+            answer = httpx.get(f"{self.url}/status", headers=headers, timeout=10, trust_env=False, verify=self._trusted())
             answer.raise_for_status()
-            found: dict[str, Any] = answer.json()
-        except (httpx.HTTPError, ValueError) as error:
+            status: dict[str, Any] = answer.json()
+        except (httpx.HTTPError, OSError, ValueError) as error:
             raise SlotwiseError(f"the gateway at {self.url} does not answer: {error}") from error
-        return found
+        return status
+
+    def _trusted(self) -> ssl.SSLContext | bool:
+        """For TLS: its very certificate, whatever name stands in it, for here it is 127.0.0.1."""
+        if not self.certificate:
+            return True
+        context = ssl.create_default_context(cafile=self.certificate)
+        context.check_hostname = False
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        return context
 
     def save(self) -> None:
         """Write gateway.json."""
@@ -66,7 +83,7 @@ class GatewayRecord(ProcessRecord):
 
     @classmethod
     def load(cls, name: str) -> GatewayRecord | None:
-        """What gateway.json says; None where there is none."""
+        """The record in gateway.json; None where there is none or it cannot be read."""
         try:
             return cls(**json.loads(_file(name).read_text("utf-8")))
         except (OSError, ValueError, TypeError):
@@ -84,7 +101,7 @@ def running(name: str = "default") -> GatewayRecord | None:
 
 
 def stop(name: str = "default") -> bool:
-    """End the gateway of that name, letting it finish what is in flight; false where none runs."""
+    """End the gateway in front of the server `name`, letting it finish what is in flight. False where none runs."""
     record = running(name)
     if record is None:
         return False
@@ -113,7 +130,7 @@ def start_detached(name: str, arguments: list[str]) -> GatewayRecord:
         )
         try:
             with let_through():
-                record = _answering(name, process)
+                record = _wait_until_it_answers(name, process)
             if record is not None:
                 settle()
                 return record
@@ -124,11 +141,12 @@ def start_detached(name: str, arguments: list[str]) -> GatewayRecord:
     if process.poll() is None:
         process.kill()
     lines = [line for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
-    said = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), (lines or ["no output"])[-1])
-    raise SlotwiseError(f"the gateway did not start: {said}", f"its output is in {log}")
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    reason = (errors[:1] or lines[-1:] or ["no output"])[0]
+    raise SlotwiseError(f"the gateway did not start: {reason}", f"its output is in {log}")
 
 
-def _answering(name: str, process: subprocess.Popen[bytes]) -> GatewayRecord | None:
+def _wait_until_it_answers(name: str, process: subprocess.Popen[bytes]) -> GatewayRecord | None:
     """The gateway's record, once it answers; None where it ends or takes too long."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline and process.poll() is None:

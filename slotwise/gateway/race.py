@@ -1,8 +1,14 @@
-"""Send copies of one request until the first good answer.
+"""Send copies of one request until the first good answer comes. A slot's own error counts as one: the handler has answered.
 
-There is one copy, unless something goes wrong. A copy that breaks, or that the server and not a slot answers with 5xx, is
-followed by another one, once: the second try. While an answer is late, further copies are sent on connections of their
-own: hedges. The first good answer wins, and the other copies are dropped. All share the request's deadline.
+At first there is one copy. Two things make the race send another one:
+
+the second try   a copy fails: its connection breaks, or the server itself answers 5xx. Once a request, in place of that copy.
+a hedge          no answer comes in time. Beside the copies under way, on a connection of its own, within a budget (hedging.py).
+
+The first good answer wins, and the other copies are dropped. All copies share the request's deadline.
+
+Where a worker dies, the servers answer so to every request that it had in hand. One of them may have ended it, so no further
+copy of any of them is sent: each goes alone (alone.py).
 """
 
 from __future__ import annotations
@@ -10,10 +16,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from slotwise.gateway.hedging import COPIES
+from slotwise.gateway.alone import Attempt, CopyResult, given, outcome_of, tried_alone
+from slotwise.gateway.hedging import COPIES_MAX
+from slotwise.gateway.passage import SentCopy
 from slotwise.gateway.replies import Refused
 from slotwise.gateway.upstream import ConnectionBroken, ServerAnswer
 
@@ -25,93 +32,140 @@ log = logging.getLogger("slotwise.gateway")
 BUSY = 503  # the server's own: asking again at once would only add to its load
 BUSY_PAUSE_S = 0.5
 
-CopyResult = ServerAnswer | Refused | ConnectionBroken
 Copy = asyncio.Task[CopyResult]
 
 
 class Race:
-    """The copies of one request.
+    """The copies of one request, and which of them are still under way (`pending`).
 
-    attempt(fresh): send one copy, on a new connection where `fresh`. Raises Broken, or Refused (502, 504).
+    attempt(fresh): send one copy, on a new connection where `fresh`. Raises ConnectionBroken, or Refused (502, 504).
     """
 
-    def __init__(self, ask: InferenceRequest, attempt: Callable[[bool], Awaitable[ServerAnswer]]) -> None:
-        self.ask, self.attempt = ask, attempt
-        self.gateway, self.label = ask.gateway, ask.gateway.label(ask.model)
-        self.hedging = ask.gateway.hedging(ask.model)
+    def __init__(self, request: InferenceRequest, attempt: Attempt) -> None:
+        self.request, self.attempt = request, attempt
+        self.metrics, self.label = request.gateway.metrics, request.label
+        self.hedging, self.passage = request.traffic.hedging, request.traffic.passage
         self.pending: set[Copy] = set()
         self.hedges: set[Copy] = set()
+        self.sent_copies: list[SentCopy] = []  # of every copy, once it is on its way
         self.tried_twice = False
-        self.resting = False  # the server said 503: nothing is sent before the second try
-        self.failure: ServerAnswer | Refused = Refused(502, "the model server cannot be reached")
+        self.pausing = False  # the server said 503: nothing is sent before the second try
+        self.killed = False  # a copy was answered with its worker's death
+        self.failure: ServerAnswer | Refused | None = None
 
     async def run(self) -> ServerAnswer:
-        """The first good answer, else the server's own error. Raises Refused (502, 504)."""
+        """The first good answer, else the server's own error. Raises Refused (422, 500, 502, 504)."""
         self.hedging.count_request()
         self._send(fresh=False)
-        pause_s = self.hedging.late_s
         try:
-            while self.pending:
-                hedge = self.hedging.enabled and len(self.hedges) < COPIES - 1
-                done, self.pending = await asyncio.wait(
-                    self.pending, timeout=pause_s if hedge else None, return_when=asyncio.FIRST_COMPLETED
-                )
-                for copy in done:
-                    outcome = copy.result()
-                    if isinstance(outcome, ServerAnswer) and (outcome.from_slot or outcome.status < 400):
-                        if copy in self.hedges:
-                            self.gateway.metrics.hedge_wins.labels(self.label).inc()
-                        return outcome
-                    self._failed(outcome)
-                if not done and self._hedge():
-                    pause_s *= 2
+            answer = await self._first_good()
+            if answer is None and self.killed:
+                answer = await tried_alone(self)
         finally:
             for copy in self.pending:
                 copy.cancel()
-        if isinstance(self.failure, Refused):
-            raise self.failure
-        return self.failure
+        return answer if answer is not None else given(self.failure)
 
-    def _send(self, fresh: bool, after_s: float = 0.0) -> Copy:
-        copy = asyncio.create_task(self._copy(fresh, after_s))
+    async def _first_good(self) -> ServerAnswer | None:
+        """The first good answer; None when every copy has failed, or a worker died of one."""
+        wait_s = self.hedging.late_s
+        while self.pending and not self.killed:
+            may_hedge = self.hedging.enabled and len(self.hedges) < COPIES_MAX - 1
+            done, self.pending = await asyncio.wait(
+                self.pending, timeout=wait_s if may_hedge else None, return_when=asyncio.FIRST_COMPLETED
+            )
+            answer = self._good(done)
+            if answer is not None:
+                return answer
+            if not done and self._hedge():
+                wait_s *= 2
+        return None
+
+    def settled(self) -> ServerAnswer | None:
+        """The good answer among the copies that were on their way when a worker died."""
+        done = {copy for copy in self.pending if copy.done()}
+        self.pending -= done
+        return self._good(done)
+
+    def _good(self, done: set[Copy]) -> ServerAnswer | None:
+        """The good answer among these copies; what failed is remembered."""
+        for copy in done:
+            result = copy.result()
+            if isinstance(result, ServerAnswer) and result.good:
+                if copy in self.hedges:
+                    self.metrics.hedge_won(self.label, self.request.left_s)
+                return result
+            self._copy_failed(result)
+        return None
+
+    def _send(self, fresh: bool, after_s: float = 0.0, late: bool = False) -> Copy:
+        copy = asyncio.create_task(self._run_copy(fresh, after_s, late))
         self.pending.add(copy)
         return copy
 
-    async def _copy(self, fresh: bool, after_s: float) -> CopyResult:
+    async def _run_copy(self, fresh: bool, after_s: float, late: bool) -> CopyResult:
         """What became of one copy, sent after a pause of `after_s`."""
         if after_s:
-            self.resting = True
+            self.pausing = True
             await asyncio.sleep(after_s)
-            self.resting = False
-        started = time.monotonic()
+            self.pausing = False
         try:
-            answer = await self.attempt(fresh)
-        except (Refused, ConnectionBroken) as failure:
-            return failure
-        if answer.status < 400 or answer.from_slot:
-            self.hedging.answered(time.monotonic() - started)
-        return answer
+            sent = await self._enter(late)
+        except Refused as refused:
+            return refused
+        result = await outcome_of(self.attempt(fresh), self.passage, sent)
+        if isinstance(result, ServerAnswer) and result.good:
+            self.hedging.record_answer(time.monotonic() - sent.sent_at)
+        return result
 
-    def _failed(self, outcome: CopyResult) -> None:
+    async def _enter(self, late: bool) -> SentCopy:
+        """Wait until no request goes alone. Raises Refused (422, 504): what went alone may have had the same body."""
+        if not self.passage.closed(late):
+            sent = self.passage.enter()
+        else:
+            try:
+                async with asyncio.timeout(self.request.left_s):
+                    await self.passage.opened(late)
+            except TimeoutError:
+                raise Refused(504, "the deadline passed while other requests were tried alone") from None
+            self.request.refuse_killer()
+            sent = self.passage.enter()
+        self.sent_copies.append(sent)
+        return sent
+
+    def _copy_failed(self, result: CopyResult) -> None:
         """Remember what the client gets when nothing better comes; the first failure of the server starts the second try."""
-        if isinstance(outcome, ServerAnswer) or (isinstance(outcome, Refused) and not isinstance(self.failure, ServerAnswer)):
-            self.failure = outcome
-        if self.tried_twice or isinstance(outcome, Refused) or (isinstance(outcome, ServerAnswer) and outcome.status < 500):
+        if isinstance(result, ServerAnswer) or (isinstance(result, Refused) and not isinstance(self.failure, ServerAnswer)):
+            self.failure = result
+        self.killed = self.killed or (isinstance(result, ServerAnswer) and result.worker_died)
+        if self.tried_twice or self.killed or isinstance(result, Refused):
             return
-        busy = isinstance(outcome, ServerAnswer) and outcome.status == BUSY
-        if busy and self.ask.left_s <= BUSY_PAUSE_S:
-            return
+        if isinstance(result, ConnectionBroken):
+            self._try_again(result, after_s=0.0)
+        elif result.status == BUSY:
+            if self.request.left_s > BUSY_PAUSE_S:
+                self._try_again(result.status, after_s=BUSY_PAUSE_S)
+        elif result.status >= 500:
+            self._try_again(result.status, after_s=0.0)
+
+    def _try_again(self, reason: ConnectionBroken | int, after_s: float) -> None:
+        """Send the second try after a pause; `reason` is for the log."""
         self.tried_twice = True
-        self.gateway.metrics.retries.labels(self.label).inc()
-        reason = outcome.status if isinstance(outcome, ServerAnswer) else outcome
-        log.warning("%s %s retried: %s", self.ask.identity, self.ask.model, reason)
-        self._send(fresh=True, after_s=BUSY_PAUSE_S if busy else 0.0)
+        self.metrics.retries.labels(self.label).inc()
+        log.warning("%s %s retried: %s", self.request.identity, self.request.model, reason)
+        self._send(fresh=True, after_s=after_s)
 
     def _hedge(self) -> bool:
-        """Send a further copy, unless the model's queue is full or the budget is spent."""
-        if self.resting or self.gateway.limit(self.ask.model).full or not self.hedging.take():
+        """Send a further copy of what seems to be lost, within the budget: others have overtaken it, or nothing moves."""
+        if self.pausing or not self.sent_copies:
             return False
-        self.hedges.add(self._send(fresh=True))
-        self.gateway.metrics.hedges.labels(self.label).inc()
-        log.info("%s %s hedged: no answer yet", self.ask.identity, self.ask.model)
+        lost = self.passage.overtaken(self.sent_copies[0]) or self.passage.standing_still(
+            self.sent_copies[0], self.hedging.late_s
+        )
+        if not lost or not self.hedging.take_from_budget():
+            return False
+        self.hedges.add(self._send(fresh=True, late=True))
+        self.request.sent = "hedged"
+        self.metrics.hedges.labels(self.label).inc()
+        log.info("%s %s hedged: no answer yet", self.request.identity, self.request.model)
         return True

@@ -1,6 +1,6 @@
-"""What leaves the gateway: error JSON with a request id, security headers, the server's headers worth keeping.
+"""Make what leaves the gateway: error JSON with a request id, security headers, the server's headers worth keeping.
 
-Refused   the gateway's own answer to a request that it does not forward or could not get an answer for
+Refused   the gateway's own answer, to a request that it does not forward or could not get an answer for
 """
 
 from __future__ import annotations
@@ -26,27 +26,31 @@ SECURITY: RawHeaders = [
 ]
 ANSWER: RawHeaders = [(b"cache-control", b"no-store")]
 CRASH = "the gateway failed on this request"
+SEQUENCE = b"ts_request_sequence_"  # TorchServe's headers of stateful inference: _id, _start, _end
 JSON_TYPE = (b"content-type", b"application/json")
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}").fullmatch
-_DROPPED = {b"x-request-id", b"x-content-type-options"}
+_DROPPED = {b"x-request-id", b"x-content-type-options", b"x-slotwise-sent"}
 
 
 class Refused(Exception):
-    """Answer `status` with the error JSON; `retry_after_s` becomes a Retry-After header."""
+    """Answer `status` with the error JSON; `retry_after_s` becomes a Retry-After header, `extra` are further ones."""
 
-    def __init__(self, status: int, message: str, retry_after_s: int = 0, close: bool = False) -> None:
+    def __init__(
+        self, status: int, message: str, retry_after_s: int = 0, close: bool = False, extra: Iterable[tuple[bytes, bytes]] = ()
+    ) -> None:
         super().__init__(message)
         self.status, self.message, self.retry_after_s, self.close = status, message, retry_after_s, close
+        self.extra = extra
 
     def headers(self) -> RawHeaders:
         """The headers that only this refusal has."""
-        found: RawHeaders = []
+        headers: RawHeaders = [*self.extra]
         if self.retry_after_s:
-            found.append((b"retry-after", str(self.retry_after_s).encode()))
+            headers.append((b"retry-after", str(self.retry_after_s).encode()))
         if self.close:
-            found.append((b"connection", b"close"))
-        return found
+            headers.append((b"connection", b"close"))
+        return headers
 
 
 def new_id() -> str:
@@ -54,9 +58,9 @@ def new_id() -> str:
     return secrets.token_hex(8)
 
 
-def request_id(given: str | None) -> str:
+def request_id(header: str | None) -> str:
     """The client's x-request-id where it is harmless, else an empty string."""
-    return given if given and _REQUEST_ID(given) else ""
+    return header if header and _REQUEST_ID(header) else ""
 
 
 def error_body(status: int, message: str, identity: str) -> bytes:
@@ -76,8 +80,8 @@ def error_from_server(status: int, body: bytes, identity: str) -> bytes:
     """A server's error in our shape: a slot's `{"error": {...}}`, TorchServe's `{"code", "type", "message"}`, or text."""
     message = ""
     try:
-        found = json.loads(body)
-        inner = found.get("error", found) if isinstance(found, dict) else {}
+        content = json.loads(body)
+        inner = content.get("error", content) if isinstance(content, dict) else {}
         message = str(inner.get("message", "")) if isinstance(inner, dict) else ""
     except ValueError:
         message = body[:500].decode("utf-8", "replace").strip() if body[:1] != b"<" else ""
@@ -85,10 +89,10 @@ def error_from_server(status: int, body: bytes, identity: str) -> bytes:
 
 
 def passed_on(raw: Iterable[tuple[bytes, bytes]]) -> RawHeaders:
-    """The server's headers that the client gets: its content type and its own x- headers, names in lower case."""
+    """The server's headers that the client gets, names in lower case: its content type, its own x- headers, a sequence's."""
     kept: RawHeaders = []
     for name, value in raw:
         low = name.lower()
-        if (low[:2] == b"x-" and low not in _DROPPED) or low == b"content-type":
+        if (low[:2] == b"x-" and low not in _DROPPED) or low == b"content-type" or low.startswith(SEQUENCE):
             kept.append((low, value))
     return kept

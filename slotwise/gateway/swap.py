@@ -1,11 +1,12 @@
 """Put another server behind a running gateway without losing a request: from profile to profile, TorchServe to MMS.
 
-    old serves -> the new one starts beside it, in a folder and on ports of its own -> READY
-               -> server.json of the name says "new": the gateway follows within a second
-               -> what is in flight at the old one is answered -> the old one is stopped
+    1. the new server starts beside the old one, in a folder and on ports of its own, until its models are READY
+    2. server.json of the name says "new": the gateway follows within a second
+    3. what is in flight at the old server is answered
+    4. the old server is stopped
 
-Until the record is written nothing has changed: when the new server does not come up, the old one just goes on.
-From then until it is stopped the old one is called NAME-old, so that `slotwise stop` always finds both.
+Until step 2 nothing has changed: where the new server does not come up, the old one goes on. From step 2 until it is
+stopped the old one is called NAME-old, so that `slotwise stop` always finds both.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def _spare_name(old: ServerRecord) -> str:
 
 
 def _adopt(new: ServerRecord, name: str) -> ServerRecord:
-    """Let `name` mean the new server from now on, in one atomic step; its files stay in the folder it started in."""
+    """Give the new server its `name`, in one atomic step; its files stay in the folder it started in."""
     adopted = dataclasses.replace(new, name=name)
     adopted.save(project.state_dir(name))
     (new.state_dir / "server.json").unlink(missing_ok=True)

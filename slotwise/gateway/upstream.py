@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from slotwise.server.lifecycle import ServerRecord
 
 CONNECT_S = 5.0
-GRACE_S = 0.5  # past the deadline the server itself answers 504, with its slot; it gets this long to do so
+GRACE_S = 0.5  # past the deadline a worker answers 504 itself, with its slot; it gets this long to do so
 CONNECTION_ERRORS = (aiohttp.ClientError, OSError)
 
 
@@ -27,20 +28,30 @@ class ConnectionBroken(Exception):
 
 @dataclass(frozen=True)
 class ServerAnswer:
-    """What the server said."""
+    """The server's answer to one request."""
 
     status: int
     headers: RawHeaders
     body: bytes
 
-    @property
+    @cached_property
     def from_slot(self) -> bool:
-        """Whether a handler answered; without its headers the server did, for a worker that is dead or not there."""
+        """Whether a handler gave this answer. Else the server did, for a worker that is dead or not there."""
         return any(name.lower() == b"x-batch-slot" for name, _ in self.headers)
+
+    @property
+    def good(self) -> bool:
+        """Whether it is the client's answer: a slot's own error is one, too."""
+        return self.status < 400 or self.from_slot
+
+    @property
+    def worker_died(self) -> bool:
+        """Whether the worker died that had the request in hand. Both servers say so in these words, with 500 or 507."""
+        return self.status >= 500 and b"Worker died" in self.body and not self.from_slot
 
 
 class Upstream:
-    """The connections to one server. What is `busy` is counted, so that `drained` can wait."""
+    """The connections to one server. Requests within `busy` are counted, so that `drained` can wait for them."""
 
     def __init__(self, record: ServerRecord, auth: Callable[[ServerRecord], Mapping[str, str]]) -> None:
         self.record, self._auth = record, auth
@@ -66,7 +77,8 @@ class Upstream:
     async def renew_token(self, refused: Mapping[str, str]) -> None:
         """Read the server's token again: `refused` has expired, or somebody else has renewed it.
 
-        Once for all who ask meanwhile: each renewal makes the last token worthless. Raises SlotwiseError, for all of them.
+        Requests that call it meanwhile share one renewal, because each makes the last token worthless. Raises SlotwiseError, in
+        all of them.
         """
         if self.token == refused:
             if self._renewal is None or self._renewal.done():
@@ -91,7 +103,7 @@ class Upstream:
     async def send(self, target: str, headers: Mapping[str, str], body: bytes, timeout_s: float, fresh: bool) -> ServerAnswer:
         """POST `body` to `target` (path and query). `fresh` takes a new connection, not one that may be stale.
 
-        Raises one of `BROKEN` when the connection failed, TimeoutError after `timeout_s` and a little grace.
+        Raises one of CONNECTION_ERRORS when the connection failed, TimeoutError after `timeout_s` and a little grace.
         """
         session = self._fresh if fresh else self._pooled
         timeout = aiohttp.ClientTimeout(total=timeout_s + GRACE_S, sock_connect=CONNECT_S)
@@ -105,7 +117,7 @@ class Upstream:
             return ServerAnswer(response.status, list(response.raw_headers), await response.read())
 
     async def metrics(self) -> ServerAnswer:
-        """The server's own Prometheus metrics, which need no token. Raises one of `BROKEN`, or TimeoutError."""
+        """The server's own Prometheus metrics, which need no token. Raises one of CONNECTION_ERRORS, or TimeoutError."""
         url = f"{self.record.metrics_url}/metrics"
         async with self._fresh.get(url, timeout=aiohttp.ClientTimeout(total=CONNECT_S)) as response:
             return ServerAnswer(response.status, list(response.raw_headers), await response.read())

@@ -1,1 +1,1 @@
-"""Batch, worker and server settings in files, and what the servers and Kubernetes read of them."""
+"""Profiles: batch, worker and server settings in files, and the config files that servers and Kubernetes read."""

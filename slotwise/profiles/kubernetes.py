@@ -1,4 +1,4 @@
-"""The profiles as the ConfigMaps of k8s/: a pod reads the same settings as everybody else, without a new image."""
+"""Render the profiles as the ConfigMaps of k8s/, so that a pod reads its settings from there, without a new image."""
 
 from __future__ import annotations
 

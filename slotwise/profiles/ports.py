@@ -29,12 +29,12 @@ class Ports:
     @classmethod
     def free(cls) -> Ports:
         """Five ports that nobody listens on now."""
-        found: list[int] = []
-        while len(found) < len(fields(cls)):
+        ports: list[int] = []
+        while len(ports) < len(fields(cls)):
             port = secrets.choice(FREE)
-            if port not in found and problem(port) is None:
-                found.append(port)
-        return cls(*found)
+            if port not in ports and problem(port) is None:
+                ports.append(port)
+        return cls(*ports)
 
 
 def problem(port: int) -> str | None:
@@ -52,9 +52,9 @@ def check_free(ports: Ports) -> None:
     """Raise SlotwiseError where somebody listens on one of them."""
     for field in fields(ports):
         port = getattr(ports, field.name)
-        found = problem(port)
-        if found:
+        reason = problem(port)
+        if reason:
             raise SlotwiseError(
-                f"port {port} ({field.name.replace('_', ' ')}) cannot be used: {found}",
+                f"port {port} ({field.name.replace('_', ' ')}) cannot be used: {reason}",
                 "`slotwise serve --port 0` takes free ports, --port N counts from N",
             )

@@ -1,7 +1,8 @@
 """Profiles: batch settings, worker settings and server keys in one TOML file.
 
 A profile's keys stand in three sections, [registration], [worker] and [server], and share one namespace: `--set KEY=VALUE`
-and a model.toml's `[profiles.NAME]` name a key without its section. What holds, strongest first:
+and a model.toml's `[profiles.NAME]` name a key without its section. A key's value is taken from the first of
+these that has it:
 
     --set KEY=VALUE
     BATCH_SIZE, WORKERS, MAX_BATCH_DELAY in the environment (for containers)
@@ -37,7 +38,7 @@ def _key(section: str, default: Any, description: str, **limits: Any) -> Any:
 
 
 class Profile(BaseModel):
-    """One profile, flat. Made by load_profile; every method that takes keys raises SlotwiseError naming key and source."""
+    """One profile, its sections side by side; `load_profile` makes it. A wrong key or value raises SlotwiseError."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -66,6 +67,7 @@ class Profile(BaseModel):
     padding: Literal["none", "static", "bucketed"] = _key(
         "worker", "none", "batch sizes the engine sees; static: the full one, bucketed: the next of b, b/2, ... 1, none: any"
     )
+    audit: float = _key("worker", 0.0, "share of requests that are answered again, alone, and compared", ge=0, le=1)
     memory_fraction: float = _key("worker", 1.0, "share of a GPU's memory that one worker may take", gt=0, le=1)
 
     job_queue_size: int = _key("server", 1000, "requests a model may have waiting; more get 503", ge=1)
@@ -83,7 +85,7 @@ class Profile(BaseModel):
     metrics_mode: Literal["prometheus", "log"] = _key("server", "prometheus", "where TorchServe's metrics go")
 
     _source: str = PrivateAttr("")
-    _explicit: dict[str, Any] = PrivateAttr(default_factory=dict)  # --set and environment: they beat a model's own wishes
+    _explicit: dict[str, Any] = PrivateAttr(default_factory=dict)  # --set and environment: stronger than a model's wishes
     _cores: int = PrivateAttr(0)  # threads are checked against these; 0: not at all
 
     @classmethod
@@ -93,16 +95,16 @@ class Profile(BaseModel):
 
     def but(self, changes: Mapping[str, Any], source: str) -> Profile:
         """The same profile with some keys changed. source: what an error names as the place to correct."""
-        made = _parse({**self.model_dump(), **changes}, source)
-        made._source, made._explicit, made._cores = self._source, self._explicit, self._cores
-        _check_threads(made, source)
-        return made
+        changed = _parse({**self.model_dump(), **changes}, source)
+        changed._source, changed._explicit, changed._cores = self._source, self._explicit, self._cores
+        _check_threads(changed, source)
+        return changed
 
     def explicitly(self, changes: Mapping[str, Any], source: str) -> Profile:
-        """As `but`, with changes that hold for every model whatever its model.toml says."""
-        made = self.but(changes, source)
-        made._explicit = {**self._explicit, **changes}
-        return made
+        """As `but`, with changes that are stronger than any model's model.toml."""
+        changed = self.but(changes, source)
+        changed._explicit = {**self._explicit, **changes}
+        return changed
 
     def for_model(self, wishes: Mapping[str, Any], source: str = "model.toml") -> Profile:
         """The profile as one model wants it. wishes: the `[profiles.NAME]` of its model.toml."""
@@ -113,7 +115,7 @@ class Profile(BaseModel):
         return self.but({**wishes, **self._explicit}, where) if wishes else self
 
     def registration(self) -> dict[str, int]:
-        """What the management API is told: batch_size, max_batch_delay (ms), initial_workers, response_timeout (s)."""
+        """The parameters for the management API: batch_size, max_batch_delay (ms), initial_workers, response_timeout (s)."""
         return {
             "batch_size": self.batch_size,
             "max_batch_delay": self.max_batch_delay_ms,
@@ -122,18 +124,18 @@ class Profile(BaseModel):
         }
 
     def worker(self) -> dict[str, Any]:
-        """What slotwise.worker.settings reads: the [worker] keys, how many workers share the cores, and the server's limits."""
+        """The settings for a worker: the [worker] keys, how many workers share the cores, and the server's limits."""
         keys = (*self.section("worker"), "response_timeout_s", "max_response_bytes")
         return {**{key: getattr(self, key) for key in keys}, "workers": self.initial_workers}
 
     def environment(self, overrides: Iterable[str]) -> dict[str, str]:
-        """What a server's workers find in their environment. overrides: the keys that `--set` and the environment set."""
+        """The environment of a server's workers. overrides: the keys that `--set` and the environment set."""
         worker = self.worker()
-        said = {"workers" if key == "initial_workers" else key for key in overrides}
+        overridden = {"workers" if key == "initial_workers" else key for key in overrides}
         return {
             "SLOTWISE_PROFILE": self.name,
             "SLOTWISE_WORKER": json.dumps(worker),
-            "SLOTWISE_OVERRIDES": json.dumps({key: value for key, value in worker.items() if key in said}),
+            "SLOTWISE_OVERRIDES": json.dumps({key: value for key, value in worker.items() if key in overridden}),
         }
 
     def __repr__(self) -> str:
@@ -147,7 +149,7 @@ def load_profile(
     *,
     cores: int | None = None,
 ) -> Profile:
-    """The profile of that name (or .toml file) with what the environment and `overrides` (--set) change.
+    """The profile of that name (or .toml file), with the changes of the environment and of `overrides` (--set).
 
     environ None: this process's. cores: what workers x threads are checked against; None: this machine's, 0: unchecked.
     """
@@ -156,9 +158,9 @@ def load_profile(
     profile._source = str(path)
     profile._cores = available_cores() if cores is None else cores
     _check_threads(profile, str(path))
-    said = from_environment(os.environ if environ is None else environ)
-    if said:
-        profile = profile.explicitly(_typed(said, "environment"), "environment")
+    from_variables = from_environment(os.environ if environ is None else environ)
+    if from_variables:
+        profile = profile.explicitly(_typed(from_variables, "environment"), "environment")
     return profile.explicitly(_typed(overrides, "--set"), "--set") if overrides else profile
 
 
@@ -168,7 +170,7 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def section_of(key: str) -> str | None:
-    """The section that a key stands in; None for name, description and what is no key."""
+    """The section of a key; None for name, description and anything else."""
     field = Profile.model_fields.get(key)
     extra = field.json_schema_extra if field else None
     return str(extra["section"]) if isinstance(extra, dict) else None
@@ -180,14 +182,14 @@ def _flat(data: dict[str, Any], path: Path) -> dict[str, Any]:
     for section, keys in data.items():
         if section not in SECTIONS or not isinstance(keys, dict):
             belongs = section_of(section)
-            hint = f"it belongs into [{belongs}]" if belongs else f"sections: {', '.join(f'[{name}]' for name in SECTIONS)}"
+            hint = f"it belongs in [{belongs}]" if belongs else f"sections: {', '.join(f'[{name}]' for name in SECTIONS)}"
             raise SlotwiseError(f"{path}: unknown section or key {section!r}", hint)
         for key, value in keys.items():
             belongs = section_of(key)
             if belongs is None:
                 raise _unknown(key, f"{path}: [{section}]", Profile.section(section))
             if belongs != section:
-                raise SlotwiseError(f"{path}: [{section}]: {key} is not a key of this section", f"it belongs into [{belongs}]")
+                raise SlotwiseError(f"{path}: [{section}]: {key} is not a key of this section", f"it belongs in [{belongs}]")
             flat[key] = value
     return flat
 
@@ -219,8 +221,8 @@ def _parse(data: Mapping[str, Any], source: str) -> Profile:
         hint = field.description or ""
         if unit:
             hint += f", a whole number of {unit}"
-        said = first["msg"].replace("Input should", "must", 1)
-        raise SlotwiseError(f"{source}: {key}: {said}, not {data[key]!r}", hint) from failed
+        problem = first["msg"].replace("Input should", "must", 1)
+        raise SlotwiseError(f"{source}: {key}: {problem}, not {data[key]!r}", hint) from failed
 
 
 def _unknown(key: str, source: str, known: list[str]) -> SlotwiseError:
@@ -231,9 +233,9 @@ def _unknown(key: str, source: str, known: list[str]) -> SlotwiseError:
 
 
 def _check_threads(profile: Profile, source: str) -> None:
-    """More threads than cores slow each other down. One thread a worker is always allowed: no worker can have fewer."""
-    wanted = profile.initial_workers * profile.threads
-    if profile._cores and profile.threads > 1 and wanted > profile._cores:
+    """Raise SlotwiseError for more threads than cores. One thread a worker is always allowed: no worker can have fewer."""
+    threads = profile.initial_workers * profile.threads
+    if profile._cores and profile.threads > 1 and threads > profile._cores:
         raise SlotwiseError(
             f"{source}: threads: {profile.initial_workers} workers x {profile.threads} threads are more than the"
             f" {profile._cores} cores here",

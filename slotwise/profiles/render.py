@@ -1,6 +1,6 @@
-"""A profile as the servers' own config.properties: what `slotwise serve` starts them with, and what is committed.
+"""Render a profile as the servers' own config.properties, for `slotwise serve` and as files in the repository.
 
-Whoever knows only TorchServe runs `torchserve --start --ts-config profiles/ei.properties` in the project's folder.
+Somebody who knows only TorchServe runs `torchserve --start --ts-config profiles/ei.properties` in the project's folder.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def render_properties(
 ) -> str:
     """The profile as a config.properties of one server ("torchserve" or "mms"), with the keys that this server reads.
 
-    models: what `entries` makes; TorchServe alone reads it. batch_size and max_batch_delay given at a registration win over
-    it, response_timeout does not. log_config: a log4j2.xml, for a server that is not told on its command line; such a file is
-    for any machine, so the heap is limited only where the profile says a number.
+    models: the result of `entries`; only TorchServe reads it. At a registration, batch_size and max_batch_delay of the request
+    win over it, response_timeout does not. log_config: a log4j2.xml, for a server whose command line names none. Such a file
+    is for any machine, so the heap is limited only where the profile names a number.
     """
     vmargs = JVM if log_config is None else f"-Dlog4j.configurationFile={log_config} {JVM}"
     heap_mb = profile.heap_mb or (usual_heap_mb(profile.max_request_bytes) if log_config is None else 0)
@@ -74,46 +74,46 @@ def usual_heap_mb(max_request_bytes: int, memory_bytes: int | None = None) -> in
 
 def entries(profile: Profile) -> Entries:
     """TorchServe's {name: {version: {marName, batchSize, ...}}} of every known model, as the profile wants it."""
-    found: Entries = {}
+    models: Entries = {}
     for folder in project.models().values():
-        found |= entry(profile, folder)
-    return found
+        models |= entry(profile, folder)
+    return models
 
 
 def registrable(profile: Profile) -> Entries:
-    """The same without models whose model.toml is wrong: `slotwise build` and `slotwise register` say what is."""
-    found: Entries = {}
+    """As `entries`, without the models whose model.toml is wrong; `slotwise build` and `slotwise register` report those."""
+    models: Entries = {}
     for folder in project.models().values():
         with contextlib.suppress(SlotwiseError):
-            found |= entry(profile, folder)
-    return found
+            models |= entry(profile, folder)
+    return models
 
 
 def entry(profile: Profile, folder: Path) -> Entries:
     """The entry of the model in `folder`. Raises SlotwiseError for a wrong model.toml."""
     spec = load_spec(folder)
-    wanted = profile.for_model(spec.profiles.get(profile.name, {}), str(folder / "model.toml"))
-    made = {
+    of_model = profile.for_model(spec.profiles.get(profile.name, {}), str(folder / "model.toml"))
+    settings = {
         "defaultVersion": True,
         "marName": f"{spec.name}.mar",
-        "minWorkers": wanted.initial_workers,
-        "maxWorkers": wanted.initial_workers,
-        "batchSize": wanted.batch_size,
-        "maxBatchDelay": wanted.max_batch_delay_ms,
+        "minWorkers": of_model.initial_workers,
+        "maxWorkers": of_model.initial_workers,
+        "batchSize": of_model.batch_size,
+        "maxBatchDelay": of_model.max_batch_delay_ms,
     }
-    if wanted.response_timeout_s != profile.response_timeout_s:
-        made["responseTimeout"] = wanted.response_timeout_s
-    return {spec.name: {spec.version: made}}
+    if of_model.response_timeout_s != profile.response_timeout_s:
+        settings["responseTimeout"] = of_model.response_timeout_s
+    return {spec.name: {spec.version: settings}}
 
 
 def committed_files() -> dict[str, str]:
-    """What `slotwise profile render` writes, by path below the project's folder: every profile, and config.properties."""
-    usual = log4j2("torchserve", load_profile(DEFAULT, environ={}, cores=0))
+    """The files that `slotwise profile render` writes, by path: every profile's, and config.properties."""
+    default_logs = log4j2("torchserve", load_profile(DEFAULT, environ={}, cores=0))
     files = {}
     for name in project.profiles():
         profile = load_profile(name, environ={}, cores=0)
         logs = log4j2("torchserve", profile)
-        log_config = "profiles/log4j2.xml" if logs == usual else f"profiles/{name}.log4j2.xml"
+        log_config = "profiles/log4j2.xml" if logs == default_logs else f"profiles/{name}.log4j2.xml"
         files[log_config] = logs
         for path in (f"profiles/{name}.properties", *(["config.properties"] if name == DEFAULT else [])):
             properties = render_properties(profile, models=entries(profile), log_config=log_config)
@@ -121,14 +121,14 @@ def committed_files() -> dict[str, str]:
     return files
 
 
-def wanted_files(root: Path) -> dict[str, str]:
+def rendered_files(root: Path) -> dict[str, str]:
     """The committed files, and the ConfigMaps' where there are Kubernetes overlays below `root`."""
     return {**committed_files(), **kubernetes.settings(root)}
 
 
 def drifted(root: Path) -> list[str]:
     """The committed files below `root` that are not what the profiles render to."""
-    return [path for path, text in wanted_files(root).items() if not _holds(root / path, text)]
+    return [path for path, text in rendered_files(root).items() if not _holds(root / path, text)]
 
 
 def write(root: Path) -> list[str]:
@@ -136,7 +136,7 @@ def write(root: Path) -> list[str]:
     changed = drifted(root)
     for path in changed:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(wanted_files(root)[path], "utf-8")
+        (root / path).write_text(rendered_files(root)[path], "utf-8")
     return changed
 
 
@@ -198,7 +198,7 @@ def _models(models: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _value(value: object) -> str:
-    """Escaped for Java's Properties: a line break continues the value, Latin-1 is all that may stand there."""
+    """Escape a value for Java's Properties: a line break continues it, other characters than ASCII become \\uXXXX."""
     text = str(value).lower() if isinstance(value, bool) else str(value)
     text = text.replace("\\", "\\\\").replace("\n", "\\\n")
     return "".join(char if ord(char) < 128 else f"\\u{ord(char):04x}" for char in text)

@@ -1,6 +1,6 @@
-"""What the servers write down: their stock files, fewer lines.
+"""Render the servers' log settings: the files that they have anyway, with fewer lines.
 
-Out of the box both log every request twice and every worker's metrics line; at 10 000 requests a second that costs a third
+By default both log every request twice and every worker's metrics line; at 10 000 requests a second that costs a third
 of the rate. What a model's worker prints is always kept: that is where a failure's trace is.
 """
 

@@ -1,1 +1,1 @@
-"""A real server started, watched and stopped; what differs between servers."""
+"""Start, watch and stop a real model server; what differs between TorchServe and MMS."""

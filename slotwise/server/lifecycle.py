@@ -2,8 +2,8 @@
 
     server.json  profile.json  config.properties  log4j2.xml   what it was started with
     key_file.json                                  TorchServe's tokens
-    logs/  server.log                              what it says
-    workers/PID.json                               what each worker says it got
+    logs/  server.log                              its logs and output
+    workers/PID.json                               what each worker reports: engine, precision, threads
 
 Every process of a server carries `SLOTWISE_RUN=<run_id>` in its environment. So its workers are found also where the
 server has crashed and they have lost their parent.
@@ -53,7 +53,7 @@ FOREGROUND_POLL_S = 0.3
 
 
 def check_can_start(name: str, kind: Kind, ports: Ports) -> None:
-    """Raise SlotwiseError where a server could not be started; ends what a crashed one of that name left behind."""
+    """Raise SlotwiseError where a server could not be started. Ends what a crashed server of that name left behind."""
     if running(name):
         raise SlotwiseError(
             f"a server named {name!r} is already running", f"`slotwise stop {name}` ends it; --name starts another"
@@ -81,11 +81,12 @@ def start(
 ) -> ServerRecord:
     """Start a server and wait until its APIs answer; no model is registered.
 
-    overrides: what `--set` and the environment said (already in `profile`). models: what render_properties takes, so that
-    a plain `POST /models?url=` gets the profile's batch settings; None: every known model. With model_api = false these are
-    loaded at the start, and there are no others. shares: the cores of a model's workers; all of them
-    for one that is not named.
-    Raises SlotwiseError, with nothing left running, where it cannot. Who must not lose the record to a signal holds them.
+    overrides: the keys that `--set` and the environment set; `profile` has them already.
+    models: the batch settings of models that are registered later by a plain `POST /models?url=`, in the form that
+    render_properties takes; None: of every known model. With model_api = false the server loads just these at its start.
+    shares: the cores that a model's workers have; all of them for a model that is not named.
+    Raises SlotwiseError, with nothing left running, where the server does not start. A caller that must not lose the record
+    to a signal holds signals meanwhile (slotwise.interrupts).
     """
     ports = ports or Ports()
     check_can_start(name, kind, ports)
@@ -126,9 +127,9 @@ def wait_until_ended(record: ServerRecord) -> None:
 
     Raises SlotwiseError where the server ends by itself.
     """
-    while record.alive() and not interrupts.wanted():
+    while record.alive() and not interrupts.signal_came():
         time.sleep(FOREGROUND_POLL_S)
-    if not interrupts.wanted() and running(record.name) is None and (record.state_dir / "server.json").exists():
+    if not interrupts.signal_came() and running(record.name) is None and (record.state_dir / "server.json").exists():
         raise SlotwiseError(f"{record.kind} ended by itself", f"its logs are in {record.state_dir / 'logs'}")
     interrupts.settle()
 
@@ -140,12 +141,13 @@ def stop(record: ServerRecord) -> None:
             run_start_module(record, ["--stop"])
         end(record.run_id, STOP_TIMEOUT_S)
     end(record.run_id, 0)
-    kept = ServerRecord.load(record.state_dir)
-    if kept is None or kept.run_id == record.run_id:
+    stored = ServerRecord.load(record.state_dir)
+    if stored is None or stored.run_id == record.run_id:
         for leftover in ("server.json", "key_file.json"):
             (record.state_dir / leftover).unlink(missing_ok=True)
         shutil.rmtree(record.state_dir / "workers", ignore_errors=True)
-    named = project.state_root() / record.name  # after a swap another folder than state_dir
-    if (kept := ServerRecord.load(named)) is not None and kept.run_id == record.run_id:
-        (named / "server.json").unlink()
+    folder = project.state_root() / record.name  # after a swap another folder than state_dir
+    stored = ServerRecord.load(folder)
+    if stored is not None and stored.run_id == record.run_id:
+        (folder / "server.json").unlink()
     shutil.rmtree(record.tmp_dir, ignore_errors=True)

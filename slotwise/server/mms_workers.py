@@ -1,8 +1,8 @@
-"""What MMS does not tell: the pid of a worker, and whether it has really loaded its model.
+"""Find out what MMS does not say of its workers: their pids, and whether they have really loaded their model.
 
-MMS calls every worker READY from the moment it is wanted, also one that dies again and again, and names no pids. But a
-worker that has loaded its model writes to the pipe `$TEMP/CHANNEL-stdout` from then on: its open files say both. The end
-of a worker's id is the end of its channel's name: worker 9000-1a89b442-342f15c7 writes to 02fc...-342f15c7-stdout.
+MMS calls every worker READY from the first moment, also one that dies again and again, and names no pids. But a worker that
+has loaded its model writes to the pipe `$TEMP/CHANNEL-stdout` from then on: its open files say both. The end of a worker's
+id is the end of its channel's name: worker 9000-1a89b442-342f15c7 writes to 02fc...-342f15c7-stdout.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 def loaded_workers(record: ServerRecord) -> dict[str, int]:
     """The pid of every worker that has loaded its model, by the end of the worker's id."""
-    found: dict[str, int] = {}
+    pids: dict[str, int] = {}
     for process in processes_of(record.run_id):
         try:
             stdout = Path(os.readlink(f"/proc/{process.pid}/fd/1"))
         except OSError:
             continue
         if stdout.parent == record.tmp_dir.resolve() and stdout.name.endswith("-stdout"):
-            found[id_end(stdout.name.removesuffix("-stdout"))] = process.pid
-    return found
+            pids[id_end(stdout.name.removesuffix("-stdout"))] = process.pid
+    return pids
 
 
 def id_end(id_: str) -> str:
-    """What a worker's id and its channel's name have in common."""
+    """The last part of a worker's id, which is also the last part of its channel's name."""
     return id_.rpartition("-")[2]

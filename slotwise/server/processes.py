@@ -33,7 +33,7 @@ def start_time(pid: int) -> float | None:
 
 
 def carries(pid: int, run_id: str) -> bool:
-    """Whether the process `pid` is alive and of that run."""
+    """Whether the process `pid` is alive and carries the mark of that run."""
     try:
         process = psutil.Process(pid)
         return bool(process.environ().get(MARK) == run_id and process.status() != psutil.STATUS_ZOMBIE)
@@ -42,12 +42,12 @@ def carries(pid: int, run_id: str) -> bool:
 
 
 def processes_of(run_id: str) -> list[psutil.Process]:
-    """The live processes that carry the mark; zombies and other people's processes do not count."""
+    """The live processes of a run; zombies and other people's processes are not among them."""
     return [process for process in psutil.process_iter() if carries(process.pid, run_id)]
 
 
 def end(run_id: str, patience_s: float, grace_s: float = 5.0) -> None:
-    """Wait up to `patience_s` for them to go by themselves, then terminate and, after `grace_s`, kill what is left."""
+    """Wait up to `patience_s` until all processes of a run have ended; terminate the rest and, after `grace_s`, kill them."""
     deadline = time.monotonic() + patience_s
     while processes_of(run_id) and time.monotonic() < deadline:
         time.sleep(0.05)

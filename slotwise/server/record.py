@@ -1,4 +1,4 @@
-"""What is known of a process that was started, and of a server: enough to find it, to talk to it and to stop it."""
+"""Records of processes that were started: enough to find a server or gateway again, to talk to it and to stop it."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ class ProcessRecord:
         return self.started is not None and start_time(self.pid) == self.started
 
     def write(self, file: Path) -> None:
-        """Write the record as JSON, in one step."""
+        """Write the record as JSON, in one step; nobody else can read it."""
         partial = file.with_suffix(".json.partial")
+        partial.touch(mode=0o600)
         partial.write_text(json.dumps(asdict(self), indent=2, default=str), "utf-8")
         partial.replace(file)
 
@@ -45,7 +46,8 @@ class ProcessRecord:
 class ServerRecord(ProcessRecord):
     """A server that was started. Stored as server.json in its folder.
 
-    overrides: what `--set` said. shares: the cores of each model, where there are several. tmp_dir: its own TMPDIR and TEMP.
+    overrides: the keys that `--set` and the environment set. shares: the cores of each model, where there are several.
+    tmp_dir: the server's own TMPDIR and TEMP.
     """
 
     kind: Kind
@@ -60,17 +62,17 @@ class ServerRecord(ProcessRecord):
 
     @property
     def inference_url(self) -> str:
-        """Predictions and /ping."""
+        """The address of predictions and /ping."""
         return f"http://127.0.0.1:{self.ports.inference}"
 
     @property
     def management_url(self) -> str:
-        """Models and workers."""
+        """The address of models and workers."""
         return f"http://127.0.0.1:{self.ports.management}"
 
     @property
     def metrics_url(self) -> str:
-        """TorchServe's metrics, at /metrics; MMS has none."""
+        """The address of TorchServe's /metrics; MMS has none."""
         if self.kind == "mms":
             return self.inference_url
         return f"http://127.0.0.1:{self.ports.metrics}"

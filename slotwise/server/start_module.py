@@ -1,4 +1,4 @@
-"""How a server is started: its folder, its environment, its own start module, and the wait until its APIs answer."""
+"""Run a server's own start module: with a folder and an environment of its own, until its APIs answer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STACK = re.compile(r"\s+(at |\.\.\. \d+ more)")
 START_TIMEOUT_S = 60.0
 MODULE_TIMEOUT_S = 30.0
 MODULES = {"torchserve": "ts.model_server", "mms": "mms.model_server"}
-# What in our own environment would change where the server looks or writes.
+# Variables of our own environment that the server must not get, because they change where it reads or writes.
 # PYTHONPATH: TorchServe puts it before the archive, whose own copy of the worker code would lose.
 FOREIGN = {"TS_CONFIG_FILE", "LOG_LOCATION", "METRICS_LOCATION", "PYTHONPATH"} | {
     f"SLOTWISE_{what}" for what in ("PROFILE", "WORKER", "OVERRIDES", "SHARES")
@@ -38,19 +38,19 @@ SOCKET_PATH_LIMIT = 80  # a Unix socket's path holds 107 bytes; the workers' are
 
 
 def own_tmp_dir(state: Path) -> Path:
-    """A folder of this server's own: both servers keep their pid file, sockets and extracted archives in TMPDIR and TEMP."""
+    """Make a folder for this server's TMPDIR and TEMP, where both servers keep pid file, sockets and extracted archives."""
     path = state / "tmp"
     if len(os.fsencode(path)) > SOCKET_PATH_LIMIT:
-        usual = tempfile.gettempdir()  # it may be a long one, too
-        short = len(os.fsencode(usual)) + len("/slotwise-12345678") < SOCKET_PATH_LIMIT
-        return Path(tempfile.mkdtemp(prefix="slotwise-", dir=usual if short else "/tmp"))
+        system_tmp = tempfile.gettempdir()  # its path may be long, too
+        is_short = len(os.fsencode(system_tmp)) + len("/slotwise-12345678") < SOCKET_PATH_LIMIT
+        return Path(tempfile.mkdtemp(prefix="slotwise-", dir=system_tmp if is_short else "/tmp"))
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(mode=0o700)
     return path
 
 
 def write_config(record: ServerRecord, profile: Profile, models: Mapping[str, Any]) -> None:
-    """Write what the server reads into its folder, and take away what the last one of that name left there."""
+    """Write the server's config files into its folder, and delete what the last server of that name left there."""
     for stale in ("key_file.json", "server.log"):
         (record.state_dir / stale).unlink(missing_ok=True)
     shutil.rmtree(record.state_dir / "workers", ignore_errors=True)
@@ -108,7 +108,7 @@ def launch(record: ServerRecord, profile: Profile, home: Path, models: Mapping[s
 
 
 def wait_until_up(record: ServerRecord) -> None:
-    """Wait until both APIs answer anything at all; without a token TorchServe answers 400."""
+    """Wait until both APIs answer. Any status will do: without a token TorchServe answers 400."""
     import httpx  # noqa: PLC0415  slow to import
 
     deadline = time.monotonic() + START_TIMEOUT_S

@@ -1,7 +1,8 @@
-"""Takes a tuner's trial models away when the tuner itself cannot: `python -m slotwise.tune.cleanup FOLDER` (server.json's).
+"""Unregister a tuner's trial models, also where the tuner was killed.
 
-The tuner tells it on stdin what it registers (`+ MODEL ARCHIVE`) and unregisters (`- MODEL ARCHIVE`). When stdin ends,
-because the tuner is done, was interrupted or was killed, whatever is left is unregistered and deleted.
+`python -m slotwise.tune.cleanup FOLDER` (the one of server.json) runs beside the tuner, which writes to its stdin what it
+registers (`+ MODEL ARCHIVE`) and what it has unregistered (`- MODEL ARCHIVE`). When stdin ends, because the tuner is done,
+was interrupted or was killed, the models that are left are unregistered and their archives deleted.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ PAUSE_S = 0.5
 
 
 class TrialCleanup:
-    """The tuner's side: a process of its own session, so that Ctrl-C does not reach it."""
+    """The tuner's handle on that process, which has a session of its own, so that Ctrl-C does not reach it."""
 
     def __init__(self, folder: Path) -> None:
         self.process = subprocess.Popen(
@@ -38,15 +39,15 @@ class TrialCleanup:
         )
 
     def registers(self, model: str, archive: Path) -> None:
-        """Say it before it is done."""
+        """To be called before a model is registered."""
         self._tell(f"+ {model} {archive}")
 
     def unregistered(self, model: str, archive: Path) -> None:
-        """Say it after it was done."""
+        """To be called after a model was unregistered."""
         self._tell(f"- {model} {archive}")
 
     def close(self) -> None:
-        """Let it take away what is left, and wait for it."""
+        """Let the process unregister what is left, and wait for its end."""
         assert self.process.stdin is not None
         with held():
             with contextlib.suppress(OSError):
@@ -61,7 +62,7 @@ class TrialCleanup:
 
 
 def watch(lines: TextIO, record: ServerRecord) -> None:
-    """Keep account until `lines` ends, then clear what is left."""
+    """Keep account of the models until `lines` ends, then unregister what is left."""
     left: dict[str, Path] = {}
     for line in lines:
         sign, model, path = line.rstrip("\n").split(" ", 2)
@@ -77,16 +78,20 @@ def watch(lines: TextIO, record: ServerRecord) -> None:
 
 
 def clear(management: ManagementClient, models: set[str]) -> None:
-    """Unregister them until they stay away: MMS refuses while it still registers one, and a request may be under way."""
-    stop_at, rounds_without = time.monotonic() + TIMEOUT_S, 0
-    while rounds_without < 2 and time.monotonic() < stop_at and management.record.alive():
-        there = models
+    """Unregister the models until none is listed twice running.
+
+    One attempt is not enough: MMS refuses while it still registers a model, and a registration may be under way.
+    """
+    deadline = time.monotonic() + TIMEOUT_S
+    rounds_without = 0
+    while rounds_without < 2 and time.monotonic() < deadline and management.record.alive():
+        listed = models  # where the server does not answer, every model may be there
         with contextlib.suppress(SlotwiseError):
-            there = models & {listed.name for listed in management.list()}
-        for model in there:
+            listed = models & {model.name for model in management.list()}
+        for model in listed:
             with contextlib.suppress(SlotwiseError):
                 management.unregister(model)
-        rounds_without = 0 if there else rounds_without + 1
+        rounds_without = 0 if listed else rounds_without + 1
         time.sleep(PAUSE_S)
 
 
@@ -95,6 +100,6 @@ if __name__ == "__main__":
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    found = Record.load(Path(sys.argv[1]))
-    if found is not None:
-        watch(sys.stdin, found)
+    server = Record.load(Path(sys.argv[1]))
+    if server is not None:
+        watch(sys.stdin, server)

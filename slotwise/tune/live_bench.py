@@ -1,4 +1,4 @@
-"""Trials on a running server, each as a model of its own, `tune-MODEL-7`: what is registered is never touched."""
+"""Measure settings on a running server, each as a model of its own (`tune-MODEL-PID-7`): no registered model is touched."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from slotwise.archive.build import ArchiveInfo
     from slotwise.server.record import ServerRecord
 
-WARM_UP_S = 1.0  # the first time; the JVM compiles what a new model needs
-AGAIN_S = 0.3
+WARM_UP_S = 1.0  # of a new setting: the JVM compiles what a new model needs
+AGAIN_WARM_UP_S = 0.3
 TIMEOUT_S = 30.0
 READY_TIMEOUT_S = 120.0
-ENOUGH = 10  # answers a client
+ENOUGH = 10  # answers a client; fewer are too few for wrk and ab
 
 
 class LiveBench:
-    """Registers a variant of the archive for every setting, loads it, and unregisters it when another one's turn comes.
+    """Registers a variant of the archive for every setting, loads it, and unregisters it before it registers another.
 
-    timeout_s: an answer later than this is lost. tool: what measures, as in `slotwise bench --tool`.
+    timeout_s: an answer later than this is lost. tool: the program that measures, as in `slotwise bench --tool`.
 
     with LiveBench(record, info, bodies) as bench:
         bench.measure(Setting(8, 5, 1), clients=32, seconds=3)
@@ -49,12 +49,13 @@ class LiveBench:
         timeout_s: float = TIMEOUT_S,
         tool: str = "slotwise",
     ) -> None:
-        self.record, self.info, self.bodies, self.patience_s, self.tool = record, info, bodies, timeout_s, tool
+        self.record, self.info, self.bodies = record, info, bodies
+        self.timeout_s, self.tool = timeout_s, tool
         self.management = ManagementClient(record)
         self.serving: dict[TrialSetting, str] = {}  # setting: the name of its model
-        self.held: set[TrialSetting] = set()
+        self.kept: set[TrialSetting] = set()
         self.count = 0
-        self.timeout_s = record.effective_profile().response_timeout_s
+        self.response_timeout_s = record.effective_profile().response_timeout_s
 
     def __enter__(self) -> LiveBench:
         self.cleanup = TrialCleanup(project.state_root() / self.record.name)  # after a swap another folder than state_dir
@@ -64,25 +65,25 @@ class LiveBench:
         self.management.close()
         self.cleanup.close()  # it unregisters what is still there
 
-    def hold(self, settings: Sequence[TrialSetting]) -> None:
-        """These stay registered together; an idle worker costs memory, no time."""
-        self.held = set(settings)
+    def keep_ready(self, settings: Sequence[TrialSetting]) -> None:
+        """Keep these settings registered together; an idle worker costs memory, no time."""
+        self.kept = set(settings)
 
     def measure(self, setting: TrialSetting, clients: int, seconds: float) -> LoadResult:
-        """Serve the setting and load it; raises SlotwiseError where it does not become ready."""
+        """Serve the setting and load it. Raises SlotwiseError where it does not become ready."""
         known = setting in self.serving
         if not known:
-            for other in [s for s in self.serving if s not in self.held]:
+            for other in [s for s in self.serving if s not in self.kept]:
                 self._unregister(self.serving.pop(other))
             self.serving[setting] = self._register(setting)
-        plan = LoadPlan(clients, seconds, warm_up_s=AGAIN_S if known else WARM_UP_S, timeout_s=self.patience_s)
+        plan = LoadPlan(clients, seconds, warm_up_s=AGAIN_WARM_UP_S if known else WARM_UP_S, timeout_s=self.timeout_s)
         target = Target(f"{self.record.inference_url}/predictions/{self.serving[setting]}", auth_headers(self.record))
         if self.tool == "slotwise":
             return load.measure(target, self.bodies, plan)
-        warm_up = LoadPlan(clients, plan.warm_up_s, warm_up_s=0.0, timeout_s=self.patience_s)
-        load.measure(target, self.bodies, warm_up)  # it waits for its answers: the server's queue is empty then
+        warm_up = LoadPlan(clients, plan.warm_up_s, warm_up_s=0.0, timeout_s=self.timeout_s)
+        load.measure(target, self.bodies, warm_up)  # it waits for its answers, so the server's queue is empty afterwards
         measured = load_tools.measure(self.tool, target, self.bodies, replace(plan, warm_up_s=0.0))
-        if measured.requests < ENOUGH * clients:  # such a tool forgets what is under way when its time is over
+        if measured.requests < ENOUGH * clients:  # they do not wait for what is under way when their time is over
             return load.measure(target, self.bodies, plan)
         return measured
 
@@ -91,9 +92,10 @@ class LiveBench:
         name = f"tune-{self.info.name}-{os.getpid()}-{self.count}"
         archive = self.record.model_store / f"{name}.mar"
         self.cleanup.registers(name, archive)
-        wishes = {"initial_workers": setting.workers, "threads": setting.threads}
-        chosen = {"engine": setting.engine, "precision": setting.precision}
-        write_variant(self.info.path, archive, self.record.profile, wishes | {k: v for k, v in chosen.items() if v})
+        wishes: dict[str, int | str] = {"initial_workers": setting.workers, "threads": setting.threads}
+        wishes |= {"engine": setting.engine} if setting.engine else {}
+        wishes |= {"precision": setting.precision} if setting.precision else {}
+        write_variant(self.info.path, archive, self.record.profile, wishes)
         try:
             self.management.register(
                 archive.name,
@@ -101,7 +103,7 @@ class LiveBench:
                 batch_size=setting.batch_size,
                 max_batch_delay=setting.max_batch_delay,
                 initial_workers=setting.workers,
-                response_timeout=self.timeout_s,
+                response_timeout=self.response_timeout_s,
             )
             self.management.wait_ready(name, setting.workers, timeout_s=READY_TIMEOUT_S)
         except SlotwiseError:

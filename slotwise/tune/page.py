@@ -1,4 +1,4 @@
-"""The report of a tuning: one HTML file with everything inside, the same figure as PNG, the same numbers as JSON."""
+"""Write the report of a tuning: one HTML file with everything inside, the same figure as PNG, the same numbers as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from slotwise.bench.load import LoadResult
 from slotwise.bench.report import from_zero, line_text, panels
 from slotwise.tune.finals import figure
-from slotwise.tune.space import TrialSetting
 from slotwise.tune.tuning import TuneResult
 
 if TYPE_CHECKING:
@@ -54,18 +53,19 @@ def svg(drawing: Figure) -> str:
 
 def html(outcome: TuneResult, drawing: str, command: str) -> str:
     """The whole page."""
-    order, goal = outcome.order, outcome.order.goal
-    won = outcome.winner
+    request, goal = outcome.request, outcome.request.goal
+    winner = outcome.winner
     what = "most answers a second" if goal.objective == "throughput" else "lowest p99"
-    answer = f"{won}: {outcome.reason}." if won and not outcome.reason.startswith(str(won)) else f"{outcome.reason}."
+    named = winner is None or outcome.reason.startswith(str(winner))
+    answer = f"{outcome.reason}." if named else f"{winner}: {outcome.reason}."
     about = outcome.machine
     versions = ", ".join(f"{name} {version}" for name, version in about.get("versions", {}).items())
     line = f"<p>On one thread {escape(line_text(outcome.service.line))}.</p>" if outcome.service else ""
     return f"""<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(order.model)}: tuned</title><style>{STYLE}</style>
-<h1>{escape(order.model)}: {what} with {goal.clients} clients, p99 within {goal.slo_p99_ms:g} ms, no error</h1>
-<p class="answer{"" if won else " missed"}">{escape(answer)}</p>
+<title>{escape(request.model)}: tuned</title><style>{STYLE}</style>
+<h1>{escape(request.model)}: {what} with {goal.clients} clients, p99 within {goal.slo_p99_ms:g} ms, no error</h1>
+<p class="answer{"" if winner else " missed"}">{escape(answer)}</p>
 {_finalists(outcome)}
 <figure>{drawing}</figure>
 {line}
@@ -83,18 +83,18 @@ def _finalists(outcome: TuneResult) -> str:
     if outcome.decision is None:
         return ""
     rows = []
-    for f in sorted(outcome.decision.finalists, key=lambda f: -f.middle("req_s")):
+    for f in sorted(outcome.decision.finalists, key=lambda f: -f.median("req_s")):
         names = {outcome.default: " (registered without parameters)", outcome.profile: " (the profile)"}
         name = f"{f.setting}{names.get(f.setting, '')}"
         cells = [
             name,
-            f"{f.middle('req_s'):.4g}",
+            f"{f.median('req_s'):.4g}",
             f"{f.spread('req_s'):.2g}",
-            f"{f.middle('p99_ms'):.4g}",
-            _batch(f.middle("mean_batch")),
+            f"{f.median('p99_ms'):.4g}",
+            _batch(f.median("mean_batch")),
         ]
         rows.append(([*cells, str(f.lost)], f.setting == outcome.winner))
-    title = f"<h2>The final: {outcome.order.rounds} rounds in turn, medians</h2>"
+    title = f"<h2>The final: {outcome.request.rounds} rounds in turn, medians</h2>"
     return title + _table(["setting", "answers/s", "spread", "p99 ms", "batch", "lost"], rows)
 
 
@@ -146,18 +146,16 @@ def _by_clients(axis: Any, outcome: TuneResult) -> None:
 
 
 def _pareto(axis: Any, outcome: TuneResult) -> None:
-    found: list[tuple[TrialSetting, LoadResult]] = [
-        (t.setting, t.measured) for t in outcome.trials if t.measured and t.measured.req_s
-    ]
-    axis.plot([m.p99_ms for _, m in found], [m.req_s for _, m in found], "o", alpha=0.5, label="trials")
-    front, most = [], 0.0
-    for _, m in sorted(found, key=lambda pair: pair[1].p99_ms):
-        if m.req_s > most:
-            front.append(m)
-            most = m.req_s
+    trials = [(t.setting, t.measured) for t in outcome.trials if t.measured and t.measured.req_s]
+    results = sorted((result for _, result in trials), key=lambda result: result.p99_ms)
+    axis.plot([m.p99_ms for m in results], [m.req_s for m in results], "o", alpha=0.5, label="trials")
+    front: list[LoadResult] = []  # the results that no other one beats in both numbers
+    for result in results:
+        if not front or result.req_s > front[-1].req_s:
+            front.append(result)
     axis.plot([m.p99_ms for m in front], [m.req_s for m in front], "-", label="front")
-    for _, m in (pair for pair in found if pair[0] == outcome.winner):
-        axis.plot([m.p99_ms], [m.req_s], "*", markersize=14, label="winner")
-    axis.axvline(outcome.order.goal.slo_p99_ms, color="k", linestyle=":", label="target")
+    for result in [result for setting, result in trials if setting == outcome.winner]:
+        axis.plot([result.p99_ms], [result.req_s], "*", markersize=14, label="winner")
+    axis.axvline(outcome.request.goal.slo_p99_ms, color="k", linestyle=":", label="target")
     axis.set(xlabel="p99, ms", ylabel="answers a second", title="throughput and p99", xlim=(0, None))
     axis.legend()

@@ -1,4 +1,4 @@
-"""The winner into the profile, comments kept, and the config files rendered again."""
+"""Write the winning setting into its profile, comments kept, and render the config files again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def check_own(record: ServerRecord) -> None:
-    """Raise SlotwiseError unless the server runs the profile that `apply` would write to: another file may have its name."""
+    """Raise SlotwiseError unless the server runs the profile of the file that `write_setting` would change."""
     own = load_profile(record.profile, record.overrides, {}, cores=0)
     if own.model_dump() != record.effective_profile().model_dump():
         raise SlotwiseError(
@@ -29,8 +29,10 @@ def check_own(record: ServerRecord) -> None:
 
 
 def write_setting(setting: TrialSetting, model: str, profile: str, cores: int) -> list[str]:
-    """Write the setting into profiles/PROFILE.toml of the current folder, or, where the model's own [profiles.PROFILE] says
-    otherwise, there; then render. Returns what was changed, one line a key and file.
+    """Write the setting into profiles/PROFILE.toml of the current folder, and render the config files.
+
+    A key that the model's own [profiles.PROFILE] holds is changed there instead. Returns what was changed, one line a key
+    and file.
     """
     keys: dict[str, Any] = {
         "batch_size": setting.batch_size,
@@ -39,15 +41,19 @@ def write_setting(setting: TrialSetting, model: str, profile: str, cores: int) -
         "threads": 0 if setting.threads == max(1, cores // setting.workers) else setting.threads,
     }
     keys |= {key: value for key, value in (("engine", setting.engine), ("precision", setting.precision)) if value}
-    path, own = _profile_here(profile), project.models().get(model)
-    document, changed = _read(path), []
-    if own is not None:
-        spec = _read(own / "model.toml")
+    path = _profile_here(profile)
+    changed = []
+    model_folder = project.models().get(model)
+    if model_folder is not None:
+        model_toml = model_folder / "model.toml"
+        spec = _read(model_toml)
         wishes = spec.get("profiles", {}).get(profile, {})
-        taken = {key: value for key, value in keys.items() if key in wishes}
-        changed += _set(wishes, taken, own / "model.toml")
-        _write(own / "model.toml", spec) if taken else None
-        keys = {key: value for key, value in keys.items() if key not in taken}
+        of_model = {key: value for key, value in keys.items() if key in wishes}
+        if of_model:
+            changed += _set(wishes, of_model, model_toml)
+            _write(model_toml, spec)
+        keys = {key: value for key, value in keys.items() if key not in of_model}
+    document = _read(path)
     for key, value in keys.items():
         changed += _set(document.setdefault(str(section_of(key)), {}), {key: value}, path)
     _write(path, document)

@@ -1,4 +1,4 @@
-"""What the tuner may choose."""
+"""The settings that the tuner chooses from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 @dataclass(frozen=True)
 class TrialSetting:
-    """One way to serve a model. max_batch_delay in ms; threads a worker; engine and precision: "" as the profile has them."""
+    """One way to serve a model. max_batch_delay in ms; threads: of one worker; engine, precision: "" takes the profile's."""
 
     batch_size: int
     max_batch_delay: int
@@ -26,7 +26,7 @@ class TrialSetting:
 
     @property
     def effort(self) -> tuple[int, int, int, int]:
-        """Orders settings by how simple they are: few workers, small batches, few threads, short delays."""
+        """A key that sorts simple settings first: few workers, small batches, few threads, short delays."""
         return (self.workers, self.batch_size, self.threads, self.max_batch_delay)
 
     def __str__(self) -> str:
@@ -70,15 +70,24 @@ class SearchSpace:
                         yield TrialSetting(size, delay, workers, threads, *engine)
 
     def suggest(self, trial: Trial) -> TrialSetting:
-        """What Optuna wants to try next."""
+        """The setting that Optuna proposes in `trial`."""
         size = trial.suggest_categorical("batch_size", self.batch_sizes)
         delay = trial.suggest_categorical("max_batch_delay", self.delays)
         workers, threads = self.layouts[trial.suggest_categorical("layout", range(len(self.layouts)))]
         engine = self.engines[trial.suggest_categorical("engine", range(len(self.engines)))]
         return TrialSetting(size, delay if size > 1 else self.delays[0], workers, threads, *engine)
 
+    def choices(self) -> dict[str, tuple[int, ...]]:
+        """The values that Optuna may choose of each parameter; layouts and engines by their position."""
+        return {
+            "batch_size": tuple(self.batch_sizes),
+            "max_batch_delay": tuple(self.delays),
+            "layout": tuple(range(len(self.layouts))),
+            "engine": tuple(range(len(self.engines))),
+        }
+
     def params(self, setting: TrialSetting) -> dict[str, int]:
-        """The same in Optuna's terms; raises ValueError for a setting outside the space."""
+        """A setting as Optuna's parameters. Raises ValueError for one whose layout or engine is outside the space."""
         layout = list(self.layouts).index((setting.workers, setting.threads))
         engine = list(self.engines).index((setting.engine, setting.precision))
         return {
@@ -90,17 +99,18 @@ class SearchSpace:
 
     def neighbours(self, setting: TrialSetting) -> list[TrialSetting]:
         """The settings one step away: next batch size or delay, any other layout or engine."""
-        found = [replace(setting, batch_size=n) for n in _beside(self.batch_sizes, setting.batch_size)]
+        near = [replace(setting, batch_size=n) for n in _beside(self.batch_sizes, setting.batch_size)]
         if setting.batch_size > 1:
-            found += [replace(setting, max_batch_delay=n) for n in _beside(self.delays, setting.max_batch_delay)]
-        found += [replace(setting, workers=w, threads=t) for w, t in self.layouts]
-        found += [replace(setting, engine=e, precision=p) for e, p in self.engines]
+            near += [replace(setting, max_batch_delay=n) for n in _beside(self.delays, setting.max_batch_delay)]
+        near += [replace(setting, workers=w, threads=t) for w, t in self.layouts]
+        near += [replace(setting, engine=e, precision=p) for e, p in self.engines]
         shortest = self.delays[0]
-        found = [replace(s, max_batch_delay=shortest) if s.batch_size == 1 else s for s in found]
-        return [s for s in dict.fromkeys(found) if s != setting]
+        near = [replace(s, max_batch_delay=shortest) if s.batch_size == 1 else s for s in near]
+        return [s for s in dict.fromkeys(near) if s != setting]
 
 
 def _beside(values: Sequence[int], value: int) -> list[int]:
+    """The next smaller and the next larger of the values."""
     ordered = sorted({*values, value})
     at = ordered.index(value)
     return [n for n in ordered[max(0, at - 1) : at + 2] if n != value]

@@ -1,7 +1,7 @@
-"""The classic ResNet-152 batching study: throughput over clients by batch size, and over the delay with ten clients.
+"""Repeat the classic ResNet-152 batching study: throughput over clients by batch size, and over the delay with ten clients.
 
-It ran on 8 workers. Three columns stand side by side: the published numbers, a stand-in handler that only sleeps a + b*n ms
-(what batching does by itself, on any machine), and the real model as measured here, whatever its shape.
+It ran on 8 workers. Three columns stand side by side: the published numbers; a stand-in handler that sleeps a*n + b ms for a
+batch of n, which shows what batching does by itself on any machine; and the given model as measured here.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ SIZES = (1, 8, 16)
 DELAYS = (0, 1, 10, 50, 100)
 WORKERS = 8
 DELAY_MS = 50  # of the first figure
-QUEUE = 1000
+QUEUE = 1000  # requests that may wait: every client's
 PATIENCE_S = 600.0  # a slow model has a thousand clients waiting
 PUBLISHED = {1: (190, 191, 190, 191, 190), 8: (95, 301, 338, 336, 339), 16: (48, 202, 331, 353, 352)}
 PUBLISHED_BY_DELAY = (187, 99, 95, 83, 74)
 STANDIN = LinearTime(20.0, 20.0)  # ms; about what the published numbers come from
 STANDIN_HANDLER = '''
-"""A stand-in, no model: a batch of n sleeps a + b*n milliseconds."""
+"""A stand-in, no model: a batch of n sleeps a*n + b milliseconds."""
 import time
 
 from slotwise.worker import BatchHandler
@@ -88,7 +88,7 @@ class Curves:
 
 @dataclass(frozen=True)
 class Study:
-    """What was measured, and on what."""
+    """The curves that were measured, by name, and the machine."""
 
     model: str
     clients: Sequence[int]
@@ -113,13 +113,13 @@ def run(
     delays: Sequence[int] = DELAYS,
     real: bool = True,
 ) -> Study:
-    """Measure on a server of the study's own (its queue holds 1000), which is stopped afterwards. real: the model, too."""
+    """Measure on a server of the study's own, which is stopped afterwards. real: measure the model beside the stand-in."""
     with held(), ExitStack() as stack, let_through():
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slotwise-study-")))
-        entered = {"a stand-in that sleeps": (inspect(standin(folder)), [RequestBody(b"x")])}
+        measured = {"a stand-in that sleeps": (inspect(standin(folder)), [RequestBody(b"x")])}
         if real:
             info = obtain(model, project.model_store(), say=say)
-            entered[info.name] = (
+            measured[info.name] = (
                 inspect(_copied(info, folder)),
                 from_files(body) if body else examples(str(info.path)),
             )
@@ -135,7 +135,7 @@ def run(
             )
             stack.callback(stop, record)
         study = Study(model, clients, delays, machine=machine(record))
-        for name, (info, bodies) in entered.items():
+        for name, (info, bodies) in measured.items():
             say(name)
             study.curves[name] = _curves(record, info, bodies, study, seconds, say)
     return study
@@ -153,11 +153,11 @@ def _curves(
     with LiveBench(record, info, bodies, timeout_s=PATIENCE_S) as bench:
         for size in SIZES:
             say(f"  batch size {size}, {min(study.clients)} to {max(study.clients)} clients")
-            loads = [bench.measure(TrialSetting(size, DELAY_MS, WORKERS), clients, seconds) for clients in study.clients]
-            by_clients[size] = tuple(m.req_s for m in loads)
+            results = [bench.measure(TrialSetting(size, DELAY_MS, WORKERS), clients, seconds) for clients in study.clients]
+            by_clients[size] = tuple(result.req_s for result in results)
         say(f"  delays of {min(study.delays)} to {max(study.delays)} ms")
-        few = min(study.clients)
-        by_delay = [bench.measure(TrialSetting(8, delay, WORKERS), few, seconds).req_s for delay in study.delays]
+        fewest = min(study.clients)
+        by_delay = [bench.measure(TrialSetting(8, delay, WORKERS), fewest, seconds).req_s for delay in study.delays]
     return Curves(by_clients, tuple(by_delay))
 
 
@@ -176,12 +176,12 @@ def _copied(info: ArchiveInfo, folder: Path) -> Path:
 
 
 def published() -> Curves:
-    """The study's own numbers, at its own clients and delays."""
+    """The numbers that the study published, at its own clients and delays."""
     return Curves({size: tuple(map(float, row)) for size, row in PUBLISHED.items()}, tuple(map(float, PUBLISHED_BY_DELAY)))
 
 
 def draw(study: Study) -> Figure:
-    """Two figures a column: the published one, the stand-in, the model."""
+    """Two figures for each of the published numbers, the stand-in and the model."""
     columns: dict[str, tuple[Sequence[int], Sequence[int], Curves]] = {}
     columns["published (ResNet-152, 8 workers)"] = (CLIENTS, DELAYS, published())
     columns |= {name: (study.clients, study.delays, curves) for name, curves in study.curves.items()}
@@ -200,7 +200,7 @@ def draw(study: Study) -> Figure:
 
 
 def write(study: Study, folder: Path) -> Path:
-    """study.json, study.png and index.html in `folder`; returns the page's path."""
+    """Write study.json, study.png and index.html into `folder`; returns the page's path."""
     folder.mkdir(parents=True, exist_ok=True)
     figure = draw(study)
     figure.savefig(folder / "study.png", dpi=120)
@@ -225,9 +225,8 @@ def render(study: Study, page: Path) -> Any:
     for name, curves in study.curves.items():
         rows += [[name, str(n), *(f"{v:.0f}" for v in row)] for n, row in curves.by_clients.items()]
         delays += [[name, *(f"{v:.0f}" for v in curves.by_delay)]]
-    first = table("answers a second", columns, rows)
     return Group(
-        first,
+        table("answers a second", columns, rows),
         table("over the delay, 10 clients, batch size 8", ["", *(f"{d} ms" for d in study.delays)], delays),
         f"report: {page}",
     )

@@ -1,4 +1,4 @@
-"""One tuning from beginning to end: time the handler, search, play the final, draw what the report shows."""
+"""Tune one model: time its handler, search, play the final, and measure what the report's figures show."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from slotwise.deploy.deploy import registration, wishes
 from slotwise.errors import SlotwiseError
 from slotwise.interrupts import held, let_through
 from slotwise.tune.finals import ROUNDS, Decision, figure, play
+from slotwise.tune.goal import Goal
 from slotwise.tune.live_bench import LiveBench
-from slotwise.tune.search import Goal, Search, Trial
+from slotwise.tune.search import Search, Trial
 from slotwise.tune.simulate import ServiceTimes
 from slotwise.tune.space import SearchSpace, TrialSetting
 from slotwise.worker.cores import available_cores
@@ -40,7 +41,10 @@ PACKAGES = ("torchserve", "multi-model-server", "torch", "onnxruntime", "openvin
 
 @dataclass(frozen=True)
 class TuneRequest:
-    """What to tune, and how long. engines: (engine, precision) pairs, none: as the profile has it. tool: what measures."""
+    """What to tune, and how long. tool: the program that measures, as in `slotwise bench --tool`.
+
+    engines: the (engine, precision) pairs to try; none: those of the profile.
+    """
 
     model: str
     goal: Goal
@@ -53,9 +57,9 @@ class TuneRequest:
 
 @dataclass
 class TuneResult:
-    """Everything that the report tells."""
+    """Everything that the report shows. default: the registration without parameters. profile: the profile's setting."""
 
-    order: TuneRequest
+    request: TuneRequest
     default: TrialSetting
     profile: TrialSetting
     timed: list[BatchTiming] = field(default_factory=list)
@@ -78,23 +82,23 @@ class TuneResult:
         """Why it won, or what came closest."""
         if self.decision and self.decision.winner:
             return self.decision.reason
-        near = self.closest
-        if near is None or near.measured is None:
+        closest = self.closest
+        if closest is None or closest.measured is None:
             return "no setting could be served at all"
-        m = near.measured
-        said = f"{figure(m.req_s)} answers a second at p99 {figure(m.p99_ms)} ms, {m.lost} lost"
-        target = f"no setting keeps p99 within {self.order.goal.slo_p99_ms:g} ms without errors"
-        return f"{target}; the closest is {near.setting}: {said}"
+        result = closest.measured
+        numbers = f"{figure(result.req_s)} answers a second at p99 {figure(result.p99_ms)} ms, {result.lost} lost"
+        target = f"no setting keeps p99 within {self.request.goal.slo_p99_ms:g} ms without errors"
+        return f"{target}; the closest is {closest.setting}: {numbers}"
 
     def as_json(self) -> dict[str, Any]:
-        """For programs, and result.json."""
+        """For programs, and tune.json."""
 
-        def load(m: LoadResult | None) -> dict[str, Any] | None:
-            return rounded(m) if m else None
+        def numbers(result: LoadResult | None) -> dict[str, Any] | None:
+            return rounded(result) if result else None
 
         finalists = self.decision.finalists if self.decision else ()
         return {
-            "order": asdict(self.order),
+            "order": asdict(self.request),
             "winner": asdict(self.winner) if self.winner else None,
             "reason": self.reason,
             "closest": asdict(self.closest.setting) if self.closest else None,
@@ -103,13 +107,13 @@ class TuneResult:
             "finalists": [
                 {
                     "setting": asdict(f.setting),
-                    "req_s": f.middle("req_s"),
-                    "p99_ms": f.middle("p99_ms"),
-                    "rounds": list(map(load, f.rounds)),
+                    "req_s": f.median("req_s"),
+                    "p99_ms": f.median("p99_ms"),
+                    "rounds": list(map(numbers, f.rounds)),
                 }
                 for f in finalists
             ],
-            "trials": [{**asdict(t), "measured": load(t.measured)} for t in self.trials],
+            "trials": [{**asdict(t), "measured": numbers(t.measured)} for t in self.trials],
             "service": asdict(self.service) if self.service else None,
             "offline": [asdict(t) for t in self.timed],
             "by_clients": [{"batch_size": n, **rounded(m)} for n, m in self.by_clients],
@@ -120,21 +124,23 @@ class TuneResult:
 
 
 def tune(
-    order: TuneRequest,
+    request: TuneRequest,
     record: ServerRecord,
     info: ArchiveInfo,
     bodies: Sequence[RequestBody],
     say: Callable[[str], None],
-    heard: Callable[[Trial], None],
+    on_trial: Callable[[Trial], None],
 ) -> TuneResult:
-    """Tune one model on a running server; the server keeps exactly what it had. Raises SlotwiseError where it is gone."""
-    started, cores = time.monotonic(), available_cores()
-    outcome = TuneResult(order, *baselines(record, info, cores), machine=machine(record))
-    space = space_of(record, order, cores)
+    """Tune one model on a running server, which is left as it was. Raises SlotwiseError where the server ends meanwhile."""
+    started = time.monotonic()
+    cores = available_cores()
+    default, profile = baselines(record, info, cores)
+    outcome = TuneResult(request, default, profile, machine=machine(record))
+    space = space_of(record, request, cores)
     say("timing the handler itself")
-    outcome.timed, outcome.service = known(record, info, bodies, cores)
-    with held(), LiveBench(record, info, bodies, tool=order.tool) as bench, let_through():
-        search = Search(bench, space, order.goal, max_trials=order.max_trials, seconds=order.seconds, heard=heard)
+    outcome.timed, outcome.service = time_handler(record, info, bodies, cores)
+    with held(), LiveBench(record, info, bodies, tool=request.tool) as bench, let_through():
+        search = Search(bench, space, request.goal, max_trials=request.max_trials, seconds=request.seconds, on_trial=on_trial)
         outcome.trials = search.run([outcome.default, outcome.profile], outcome.service)
         if not record.alive():
             raise SlotwiseError(
@@ -142,7 +148,7 @@ def tune(
             )
         outcome.closest = search.closest()
         best = [trial.setting for trial in search.best(2 * FINALISTS)]
-        for candidates in (best[:FINALISTS], best[FINALISTS:]):
+        for candidates in (best[:FINALISTS], best[FINALISTS:]):  # the second three, where none of the first kept the target
             if candidates and outcome.winner is None:
                 outcome.decision = final(bench, outcome, candidates, say)
         if outcome.winner:
@@ -152,31 +158,32 @@ def tune(
 
 
 def final(bench: LiveBench, outcome: TuneResult, candidates: Sequence[TrialSetting], say: Callable[[str], None]) -> Decision:
-    """The candidates, the default registration and the profile against each other."""
-    order = outcome.order
-    entered = list(dict.fromkeys([*candidates, outcome.default, outcome.profile]))
-    say(f"final: {len(entered)} settings, {order.rounds} rounds in turn")
-    return play(bench, entered, order.goal, seconds=order.seconds, rounds=order.rounds)
+    """Measure the candidates, the default registration and the profile against each other."""
+    request = outcome.request
+    settings = list(dict.fromkeys([*candidates, outcome.default, outcome.profile]))
+    say(f"final: {len(settings)} settings, {request.rounds} rounds in turn")
+    return play(bench, settings, request.goal, seconds=request.seconds, rounds=request.rounds)
 
 
 def sweep(bench: LiveBench, outcome: TuneResult, winner: TrialSetting, say: Callable[[str], None]) -> None:
-    """What the figures show: the winner at other batch sizes over clients, and at other delays."""
+    """Measure what the figures show: the winner at other batch sizes over clients, and at other delays."""
     say("measuring around the winner for the figures")
-    seconds, most = min(outcome.order.seconds, 2.0), outcome.order.goal.clients
-    bench.hold([])
+    seconds = min(outcome.request.seconds, 2.0)
+    goal_clients = outcome.request.goal.clients
+    bench.keep_ready([])
     for size in sorted({1, 8, winner.batch_size}):
-        for clients in [n for n in SWEEP_CLIENTS if n <= 4 * most]:
+        for clients in [n for n in SWEEP_CLIENTS if n <= 4 * goal_clients]:
             outcome.by_clients.append((size, bench.measure(replace(winner, batch_size=size), clients, seconds)))
     batched = winner if winner.batch_size > 1 else replace(winner, batch_size=8)
     for delay in SWEEP_DELAYS:
         setting = replace(batched, max_batch_delay=delay)
-        outcome.by_delay.append((delay, bench.measure(setting, most, seconds)))
+        outcome.by_delay.append((delay, bench.measure(setting, goal_clients, seconds)))
 
 
 def baselines(record: ServerRecord, info: ArchiveInfo, cores: int) -> tuple[TrialSetting, TrialSetting]:
-    """What the server registers without parameters, and what the profile says."""
+    """The setting that the server registers without parameters, and the profile's setting for this model."""
     profile = record.effective_profile()
-    said = registration(info, profile, record.overrides)
+    registered = registration(info, profile, record.overrides)
     asked = wishes(info, profile.name)
     threads = int(record.overrides.get("threads") or asked.get("threads") or profile.threads or 0)
 
@@ -184,32 +191,36 @@ def baselines(record: ServerRecord, info: ArchiveInfo, cores: int) -> tuple[Tria
         share = max(1, cores // workers)
         return min(threads or share, share)
 
-    workers = said["initial_workers"]
-    own = TrialSetting(said["batch_size"], said["max_batch_delay"], workers, threads_of(workers))
-    return TrialSetting(1, 100, 1, threads_of(1)), own
+    workers = registered["initial_workers"]
+    of_profile = TrialSetting(registered["batch_size"], registered["max_batch_delay"], workers, threads_of(workers))
+    of_server = TrialSetting(1, 100, 1, threads_of(1))
+    return of_server, of_profile
 
 
-def space_of(record: ServerRecord, order: TuneRequest, cores: int) -> SearchSpace:
-    """What may be varied on this server: what `--set` fixed when it was started, a trial cannot change."""
+def space_of(record: ServerRecord, request: TuneRequest, cores: int) -> SearchSpace:
+    """The settings that can be tried on this server: a trial cannot change what `--set` fixed when the server was started."""
     fixed = record.overrides
     for key in ("engine", "precision"):
-        if key in fixed and order.engines:
+        if key in fixed and request.engines:
             raise SlotwiseError(
                 f"the server was started with --set {key}={fixed[key]}", "start it without, or leave --engines away"
             )
     shared_by, threads = int(fixed.get("initial_workers", 1)), int(fixed.get("threads", 0))
-    return SearchSpace.of_machine(cores, order.goal.clients, shared_by=shared_by, threads=threads, engines=order.engines)
+    return SearchSpace.of_machine(cores, request.goal.clients, shared_by=shared_by, threads=threads, engines=request.engines)
 
 
-def known(
+def time_handler(
     record: ServerRecord, info: ArchiveInfo, bodies: Sequence[RequestBody], cores: int
 ) -> tuple[list[BatchTiming], ServiceTimes | None]:
-    """The handler's line a*n + b on one thread, and how well more threads divide it; None where it runs only in a server."""
+    """Time the handler without a server: its batches on one thread, the line through them, and the share that threads divide.
+
+    The service times are None for a handler that runs in a server only.
+    """
     profile = record.effective_profile()
 
     def timed(threads: int, sizes: Sequence[int]) -> list[BatchTiming]:
-        said = profile.explicitly({"threads": threads, "initial_workers": 1}, "tune")
-        environ = said.environment([*record.overrides, "threads", "initial_workers"])
+        changed = profile.explicitly({"threads": threads, "initial_workers": 1}, "tune")
+        environ = changed.environment([*record.overrides, "threads", "initial_workers"])
         return offline.measure(info.path, bodies, sizes, seconds=OFFLINE_SECONDS, environ=environ)
 
     try:
@@ -218,14 +229,16 @@ def known(
         if cores == 1:
             return alone, ServiceTimes(line, 1)
         largest = OFFLINE_SIZES[-1]
-        share = timed(cores, [largest])[0].batch_ms / next(t.batch_ms for t in alone if t.n == largest)
-        return alone, ServiceTimes(line, cores, min(0.98, max(0.0, (1 - share) / (1 - 1 / cores))))
+        on_one_ms = next(t.batch_ms for t in alone if t.n == largest)
+        on_all_ms = timed(cores, [largest])[0].batch_ms
+        parallel = (1 - on_all_ms / on_one_ms) / (1 - 1 / cores)  # Amdahl's law
+        return alone, ServiceTimes(line, cores, min(0.98, max(0.0, parallel)))
     except SlotwiseError:
         return [], None
 
 
 def machine(record: ServerRecord) -> dict[str, Any]:
-    """Where and with what it was measured."""
+    """The machine, the server and the packages that measured."""
     name = ""
     info = Path("/proc/cpuinfo")
     if info.is_file():

@@ -1,9 +1,9 @@
-"""Threads that decode a batch's requests, so that a slow one does not hold up the others.
+"""Decode a batch's requests in threads, so that a slow request does not hold up the others.
 
-No decoder can be stopped. One that takes longer than its share is left to itself: fresh threads go on with what waits behind
-it, and its own request is answered without it.
+No decoder can be stopped. One that takes longer than its share is left behind in its thread: new threads decode the requests
+that wait, and its own request is answered without it.
 
-A change of threads takes longer than a small body's decoding. So a handler that has always been quick decodes without them, as
+A change of threads takes longer than decoding a small body. So a handler that has always been quick decodes without threads, as
 long as no body is larger than those it was quick with.
 """
 
@@ -26,7 +26,7 @@ MAX_STUCK = 32  # threads that were left behind and still run; with more the wor
 
 
 class Work:
-    """One batch's requests, taken one by one by whichever thread is free."""
+    """One batch's requests. Whichever thread is free takes the next one."""
 
     def __init__(self, call: Callable[[Any], Any], requests: Sequence[Any]) -> None:
         self.call, self.requests = call, requests
@@ -39,7 +39,7 @@ class Work:
         self.done.acquire()
 
     def take(self) -> None:
-        """Work until nothing waits."""
+        """Decode one request after the other until none waits."""
         while True:
             try:
                 i = self.waiting.popleft()

@@ -38,6 +38,8 @@ class Settings:
     padding: "none", "static" or "bucketed". batch_size: the most requests in a batch. response_timeout_s: seconds after which
     the server ends a worker that has not answered. decode_budget_ms: how many milliseconds a batch may decode, as estimated
     from its bodies. max_response_bytes: the largest body that the server sends. model: the model's description (model.toml).
+
+    audit: the share of requests that are answered again, alone, after their batch was answered, and compared.
     """
 
     profile: str = "cpu"
@@ -53,6 +55,7 @@ class Settings:
     decode_budget_ms: float = 1000.0
     max_response_bytes: int = 6_553_500  # both servers' own default
     memory_fraction: float = 1.0
+    audit: float = 0.0
     model: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod

@@ -1,1 +1,1 @@
-"""What models/*/make.py share: networks, training, calibration, how far engines agree."""
+"""Code that models/*/make.py share: networks, training, calibration, and the comparison of engines."""

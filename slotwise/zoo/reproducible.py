@@ -1,7 +1,7 @@
-"""Rid exported files of what does not belong to the network: paths of this machine, and counters of this process.
+"""Make exported files reproducible: remove paths of this machine and counters of this process from them.
 
-Exporters note where in the source each operation came from, and number what has no name by counters that never go back. So the
-same network, exported in another folder or after another one, would be another file.
+Exporters record where in the source each operation came from. And they number what has no name, by counters that are never
+reset. So the same network would give another file when it is exported in another folder, or after another network.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def forget_classes() -> None:
-    """Make TorchScript name the classes of the next trace as in a new process (but for their numbers)."""
+    """Make TorchScript name the classes of the next trace as in a new process, apart from their numbers."""
     import torch  # noqa: PLC0415  heavy
 
     torch._C._jit_clear_class_registry()
@@ -36,7 +36,7 @@ def torchscript(path: Path) -> None:
     new = {str(number).encode(): str(i).encode() for i, number in enumerate(numbers)}
 
     def renumbered(data: bytes) -> bytes:
-        return MANGLED.sub(lambda found: b"___torch_mangle_" + new[found[1]], data)
+        return MANGLED.sub(lambda match: b"___torch_mangle_" + new[match[1]], data)
 
     written = io.BytesIO()
     with zipfile.ZipFile(written, "w", zipfile.ZIP_STORED) as target:
@@ -48,7 +48,7 @@ def torchscript(path: Path) -> None:
 
 
 def _code(name: str, data: bytes) -> bytes:
-    """The record where it may name classes: code and the pickles; nothing of a tensor's bytes."""
+    """The record's bytes where it may name classes, which is in code and pickles; nothing for a tensor's bytes."""
     return data if name.endswith((".py", ".pkl")) else b""
 
 
@@ -60,7 +60,7 @@ def program(exported: Any) -> None:
 
 
 def onnx(path: Path) -> None:
-    """Drop the exporter's notes (source positions, names of modules) from an ONNX graph."""
+    """Drop what the exporter recorded (source positions, names of modules) from an ONNX graph."""
     import onnx as library  # noqa: PLC0415  optional
 
     model = library.load(path)
@@ -83,4 +83,4 @@ def openvino(path: Path) -> None:
     """Number the unnamed operations of an OpenVINO graph from 0, in the order of the file."""
     counted = iter(range(10**9))
     text = path.read_text("utf-8")
-    path.write_text(UNNAMED.sub(lambda found: f"{found[1]}{next(counted)}{found[3]}", text), "utf-8")
+    path.write_text(UNNAMED.sub(lambda match: f"{match[1]}{next(counted)}{match[3]}", text), "utf-8")

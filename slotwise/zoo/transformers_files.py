@@ -1,4 +1,4 @@
-"""Take a pretrained model into a model's folder: from a local folder, or from the hub where an id is given."""
+"""Copy a pretrained model of transformers into a model's folder, from a local folder or from the hub."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def ready() -> None:
-    """Import transformers quietly: no progress bars, no warnings, and no stumbling over torchvision."""
+    """Import transformers without progress bars and warnings, also where torchvision does not fit torch."""
     from slotwise.worker.engines.torchvision_compat import ensure_importable  # noqa: PLC0415  brings torch
 
     ensure_importable()
@@ -26,7 +26,7 @@ def ready() -> None:
 def save_local(weights: str, folder: Path, *classes: str) -> None:
     """Load each of transformers' `classes` from `weights` (a folder, or an id of the hub) and save it into `folder`.
 
-    Only an id may be downloaded. Raises SlotwiseError where there is no such folder or it lacks a file.
+    Only what an id names is downloaded. Raises SlotwiseError where there is no such folder or it lacks a file.
     """
     import transformers  # noqa: PLC0415  heavy, optional
 
@@ -46,13 +46,13 @@ def save_local(weights: str, folder: Path, *classes: str) -> None:
 
 
 def useful_threads(folder: Path) -> int | None:
-    """1 where the weights are so small that a second thread only gets in the way; None: as many as there are."""
+    """1 where the weights are so small that a second thread makes them slower; None: as many threads as there are cores."""
     size_bytes = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     return 1 if size_bytes < SMALL_BYTES else None
 
 
 def save(loaded: Any, folder: Path) -> None:
-    """`loaded.save_pretrained(folder)`, readable for everyone: transformers writes weights for their owner alone."""
+    """Call `loaded.save_pretrained(folder)`, then let everybody read the weights, which transformers does not."""
     loaded.save_pretrained(folder)
     for file in folder.glob("*.safetensors"):
         file.chmod(0o644)

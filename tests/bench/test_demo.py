@@ -39,13 +39,13 @@ def record(url: str, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_every_request_keeps_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     with standin(answer) as url:
-        told = play(record(url, monkeypatch))
-    assert told.kept
-    assert [line.number for line in told.lines if line.bad] == list(BAD_AT)
-    assert [line.sent for line in told.lines if line.bad] == ["truncated body", "plain text", "empty body"]
-    assert told.verdict.startswith("29 of 29 digits answered right, 3 of 3 bad requests refused")
-    assert len(told.as_json()["requests"]) == 32
-    render(told)
+        result = play(record(url, monkeypatch))
+    assert result.kept
+    assert [request.number for request in result.requests if request.bad] == list(BAD_AT)
+    assert [request.sent for request in result.requests if request.bad] == ["truncated body", "plain text", "empty body"]
+    assert result.verdict.startswith("29 of 29 digits answered right, 3 of 3 bad requests refused")
+    assert len(result.as_json()["requests"]) == 32
+    render(result)
 
 
 @pytest.mark.parametrize(
@@ -62,9 +62,9 @@ def test_what_went_wrong_is_seen(at: int, wrong: HttpReply) -> None:
     replies = [reply({"error": {"message": "no"}}, 400) if b.bad else reply({"label": LABELS[b.data]}) for b in sent]
     assert judged(sent, replies).kept
     replies[at] = wrong
-    told = judged(sent, replies)
-    assert not told.kept
-    assert [line.number for line in told.lines if not line.right] == [at]
+    result = judged(sent, replies)
+    assert not result.kept
+    assert [request.number for request in result.requests if not request.right] == [at]
 
 
 def test_batches_are_told_apart() -> None:

@@ -103,11 +103,11 @@ def test_another_profile_with_the_models_own_wishes() -> None:
 
 
 def test_a_cpu_where_cuda_was_wanted_is_a_note_and_no_difference() -> None:
-    told = replace(state(), told=load_profile("ei", environ={}, cores=0))
+    told = replace(state(), started_with=load_profile("ei", environ={}, cores=0))
     live = replace(LIVE, max_batch_delay=10, workers=LIVE.workers * 2)
     told = replace(told, models=(DeployedModel(live, told.models[0].info),))
     assert shown(told, declared("ei")) == []
-    assert drift.notes(told, 4) == ["digits: its workers run on cpu, cuda is not to be had here"]
+    assert drift.notes(told, 4) == ["digits: its workers run on cpu, because there is no cuda here"]
 
 
 def test_workers_that_were_scaled_up_share_the_cores() -> None:
@@ -118,8 +118,8 @@ def test_workers_that_were_scaled_up_share_the_cores() -> None:
 
 def test_plans() -> None:
     live = replace(LIVE, batch_size=4, workers=LIVE.workers * 3)
-    (_, before), *_ = apply.old_plan(state(live))
-    (_, after), *_ = apply.new_plan(state(live), declared())
+    (_, before), *_ = apply.old_registrations(state(live))
+    (_, after), *_ = apply.new_registrations(state(live), declared())
     assert (before["batch_size"], before["initial_workers"], before["max_batch_delay"]) == (4, 3, 2)
     assert (after["batch_size"], after["initial_workers"]) == (32, 1)
 

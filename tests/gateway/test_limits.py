@@ -93,5 +93,5 @@ async def test_the_memory_budget_is_exact() -> None:
     held.take(10)
     with pytest.raises(Refused):
         held.take(1)
-    held.give(10)
+    held.give_back(10)
     held.take(10)

@@ -28,8 +28,9 @@ from slotwise.project import profile_file
 from slotwise.server.record import ServerRecord
 from slotwise.tune import cleanup
 from slotwise.tune.finals import Finalist, decide, play
+from slotwise.tune.goal import Goal
 from slotwise.tune.live_bench import LiveBench
-from slotwise.tune.search import Goal, Search, hopeless
+from slotwise.tune.search import Search, hopeless
 from slotwise.tune.simulate import ServiceTimes, simulate
 from slotwise.tune.space import SearchSpace, TrialSetting
 
@@ -49,7 +50,7 @@ class Simulated:
             raise SlotwiseError("does not fit into memory")
         return simulate(self.service, setting, clients, 300, seed=self.asked)
 
-    def hold(self, settings: Sequence[TrialSetting]) -> None:
+    def keep_ready(self, settings: Sequence[TrialSetting]) -> None:
         self.held = list(settings)
 
 
@@ -101,7 +102,7 @@ def test_few_clients_of_a_small_model_want_batch_1_and_more_workers() -> None:
 def test_a_setting_that_cannot_be_served_is_a_failed_trial() -> None:
     truth, known, goal, _ = drawn(2)
     heard: list[str] = []
-    search = Search(Simulated(truth, [PROFILE]), SPACE, goal, max_trials=5, heard=lambda trial: heard.append(trial.state))
+    search = Search(Simulated(truth, [PROFILE]), SPACE, goal, max_trials=5, on_trial=lambda trial: heard.append(trial.state))
     search.run([DEFAULT, PROFILE], known)
     assert heard[:2] == ["measured", "failed"]
     assert search.trials[1].note == "does not fit into memory"
@@ -169,7 +170,7 @@ def test_the_final_is_interleaved() -> None:
         [SIMPLE, LARGE, DEFAULT],
         Goal(500, 32),
         seconds=1,
-        heard=lambda turn, s: order.append(s),
+        on_result=lambda turn, s: order.append(s),
     )
     assert order == [SIMPLE, LARGE, DEFAULT, DEFAULT, LARGE, SIMPLE] * 2 + [SIMPLE, LARGE, DEFAULT]
     assert bench.held == [SIMPLE, LARGE, DEFAULT]
@@ -233,7 +234,7 @@ def test_another_tool_meets_an_empty_queue_and_slow_models_are_measured_by_our_c
     monkeypatch.setattr("slotwise.tune.live_bench.auth_headers", lambda record: {})
     bench = LiveBench.__new__(LiveBench)
     bench.record, bench.bodies = SimpleNamespace(inference_url="http://127.0.0.1:1"), []  # type: ignore[assignment]
-    bench.serving, bench.tool, bench.patience_s = {SIMPLE: "tune-x"}, "wrk", 30.0
+    bench.serving, bench.tool, bench.timeout_s = {SIMPLE: "tune-x"}, "wrk", 30.0
     bench.measure(SIMPLE, 8, 1.0)
     assert called == asked
 

@@ -17,8 +17,9 @@ from slotwise.bench.offline import BatchTiming, LinearTime
 from slotwise.profiles.profile import load_profile
 from slotwise.tune import page, study
 from slotwise.tune.finals import play
+from slotwise.tune.goal import Goal
 from slotwise.tune.profile_edit import write_setting
-from slotwise.tune.search import Goal, Search
+from slotwise.tune.search import Search
 from slotwise.tune.simulate import ServiceTimes, simulate
 from slotwise.tune.space import SearchSpace, TrialSetting
 from slotwise.tune.tuning import TuneRequest, TuneResult

@@ -128,7 +128,7 @@ def test_auto_takes_the_first_that_is_installed_and_fits(exported: Path, monkeyp
         ({"engine": "caffe"}, "must be auto or one of"),
         ({"engine": "openvino"}, "no weights for openvino"),
         ({"engine": "torch", "precision": "int8"}, "no weights for torch in int8"),
-        ({"engine": "torch", "precision": "fp16"}, "not to be had on a CPU"),
+        ({"engine": "torch", "precision": "fp16"}, "does not compute in fp16 on a CPU"),
         ({"precision": "int8"}, "no engine can serve this archive here: the archive carries no weights for openvino in int8;"),
     ],
 )

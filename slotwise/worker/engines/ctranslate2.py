@@ -1,4 +1,7 @@
-"""M2M100 through CTranslate2: int8 weights, activations with one scale a row, so that batch-mates change nothing."""
+"""Translate with CTranslate2: M2M100 in int8.
+
+Activations have a scale of their own for each row, so batch-mates do not change a row's translation.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from slotwise.worker.inputs.text import EOS
 
 
 class CTranslate2Engine:
-    """The same call as M2M100Engine. `folder` is what CTranslate2's converter wrote."""
+    """Called as M2M100Engine is. folder: what CTranslate2's converter wrote."""
 
     name = "ctranslate2"
 
@@ -31,11 +34,11 @@ class CTranslate2Engine:
 
     def __call__(self, sources: Sequence[Sequence[int]], targets: Sequence[int]) -> list[list[int]]:
         """sources: [b] token ids, language first; targets: [b] ids of the target languages. Returns [b] ids."""
-        made = self.model.translate_batch(
+        results = self.model.translate_batch(
             [[self.tokens[i] for i in source] for source in sources],
             target_prefix=[[self.tokens[target]] for target in targets],
             beam_size=self.beams,
             max_decoding_length=self.max_output_tokens,
             max_input_length=0,  # the handler has refused what is too long; nothing is cut silently here
         )
-        return [[i for i in map(self.ids.__getitem__, row.hypotheses[0][1:]) if i != EOS] for row in made]
+        return [[i for i in map(self.ids.__getitem__, row.hypotheses[0][1:]) if i != EOS] for row in results]

@@ -1,4 +1,4 @@
-"""GIT through transformers: b pictures to b captions in one `generate`."""
+"""Caption pictures with GIT and transformers: b pictures become b captions in one `generate`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ WEIGHTS = {"transformers": f"{FOLDER}/model.safetensors"}
 
 
 class GitEngine:
-    """mean, std: one number a channel, for values 0..1. max_output_tokens: the same for every row of every batch."""
+    """Captions b pictures.
+
+    mean, std: one number for each channel, for values 0..1. max_output_tokens: the same for every row of every batch.
+    """
 
     name = "transformers"
 
@@ -36,14 +39,14 @@ class GitEngine:
 
         torch.set_num_threads(threads)
         self.device, self.precision = device, precision
-        # GIT has no other attention than the eager one
+        # transformers has only the eager attention for GIT
         self.model = load_pretrained("GitForCausalLM", folder, device, precision, attn_implementation="eager")
         self.mean = torch.tensor(mean, device=device).reshape(1, 3, 1, 1) * 255
         self.std = torch.tensor(std, device=device).reshape(1, 3, 1, 1) * 255
         self.options: dict[str, Any] = {"max_new_tokens": max_output_tokens, "do_sample": False, "num_beams": 1}
 
     def __call__(self, pictures: Any) -> list[list[int]]:
-        """uint8 [b, h, w, 3] to [b] token ids, the end cut off."""
+        """uint8 [b, h, w, 3] to [b] lists of token ids, without the end token."""
         import torch  # noqa: PLC0415  heavy
 
         config = self.model.config
@@ -51,10 +54,10 @@ class GitEngine:
         pixels = ((pixels - self.mean) / self.std).to(self.model.dtype)
         start = torch.full((len(pictures), 1), config.bos_token_id, device=self.device)  # [b, 1]
         with torch.inference_mode():
-            made = self.model.generate(
+            ids = self.model.generate(
                 pixel_values=pixels, input_ids=start, attention_mask=torch.ones_like(start), **self.options
             )
-        rows: list[list[int]] = made[:, 1:].tolist()
+        rows: list[list[int]] = ids[:, 1:].tolist()
         end = config.eos_token_id
         return [row[: row.index(end)] if end in row else row for row in rows]
 
@@ -70,11 +73,11 @@ def load(model_dir: Path, settings: Settings, handler: samples.ItemSource, *, ma
     """
     facts, precision = about(model_dir), precision_of(settings)
 
-    def engine(computed: str) -> GitEngine:
+    def engine(computed_in: str) -> GitEngine:
         return GitEngine(
             model_dir / FOLDER,
             device=settings.device,
-            precision=computed,
+            precision=computed_in,
             threads=settings.threads,
             mean=facts["image"]["mean"],
             std=facts["image"]["std"],

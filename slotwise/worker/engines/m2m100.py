@@ -1,4 +1,4 @@
-"""M2M100 through transformers: the reference that every other engine of the translator is compared with."""
+"""Translate with transformers: M2M100, the reference that the translator's other engine is compared with."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from slotwise.worker.padding import pad_sequences
 
 
 class M2M100Engine:
-    """b texts to b translations, each row with its own source and target language.
+    """Translates b texts, each row with its own source and target language.
 
-    beams: 1 is greedy. max_output_tokens: the same for every row of every batch, or a batch-mate could cut a text short.
+    beams: 1 is greedy. max_output_tokens: the same for every row of every batch; otherwise a batch-mate could cut a text short.
     """
 
     name = "transformers"
@@ -34,8 +34,8 @@ class M2M100Engine:
         ids, mask = (torch.from_numpy(part).to(self.device) for part in pad_sequences(sources, PAD))  # [b, t]
         prefix = torch.tensor([[EOS, target] for target in targets], device=self.device)  # [b, 2] EOS starts the decoder
         with torch.inference_mode():
-            made = self.model.generate(input_ids=ids, attention_mask=mask, decoder_input_ids=prefix, **self.options)
-        return [_until_end(row) for row in made[:, 2:].tolist()]
+            ids_out = self.model.generate(input_ids=ids, attention_mask=mask, decoder_input_ids=prefix, **self.options)
+        return [_until_end(row) for row in ids_out[:, 2:].tolist()]
 
     def release(self) -> None:
         """Free what a failed call holds."""

@@ -1,4 +1,4 @@
-"""ONNX Runtime on the CPU."""
+"""Run a network with ONNX Runtime, on the CPU and in fp32."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class OnnxRuntimeEngine:
 
 
 def load(model_dir: Path, settings: Settings) -> OnnxRuntimeEngine:
-    """The archive's ONNX graph. Raises ValueError where the profile wants what this engine does not compute."""
+    """Load the archive's ONNX graph. Raises ValueError where the profile wants what this engine does not compute."""
     if settings.device != "cpu" or settings.precision not in ("auto", "fp32"):
         raise ValueError("onnxruntime computes in fp32 on the CPU here: set precision to auto or fp32")
     options = onnxruntime.SessionOptions()

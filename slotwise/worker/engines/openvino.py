@@ -1,4 +1,4 @@
-"""OpenVINO on the CPU: fp32, bf16 where the processor has it, int8 as quantised at build."""
+"""Run a network with OpenVINO, on the CPU: in fp32, in bf16 where the processor has it, or in int8 as quantised at build."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class OpenVinoEngine:
         self.precision = precision
 
     def __call__(self, inputs: Any) -> Any:
-        """[b, ...] to [b, ...], a copy: the engine's own memory is written again by the next call."""
+        """[b, ...] to [b, ...]. The outputs are copied, because the next call writes into the engine's own memory again."""
         inputs = np.ascontiguousarray(inputs)
         if self.row_by_row:
             return np.concatenate([self._run(inputs[i : i + 1]) for i in range(len(inputs))])
@@ -37,7 +37,7 @@ class OpenVinoEngine:
 
 
 def load(model_dir: Path, settings: Settings) -> OpenVinoEngine:
-    """The archive's graph. Raises ValueError where the profile wants what this engine does not compute."""
+    """Load the archive's graph. Raises ValueError where the profile wants what this engine does not compute."""
     if settings.device != "cpu":
         raise ValueError("openvino runs on the CPU here: set device to cpu")
     int8 = settings.precision == "int8"

@@ -1,6 +1,6 @@
-"""Load what `save_pretrained` wrote, from a local folder alone and without transformers' warnings.
+"""Load what transformers' `save_pretrained` wrote: from a local folder only, and without transformers' warnings.
 
-An archive keeps it in `model/`; `model/slotwise.json` is what the build found out about these weights.
+An archive keeps it in `model/`. `model/slotwise.json` has what the build knows about these weights.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ TORCH_NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 def about(model_dir: Path) -> dict[str, Any]:
-    """What make.py wrote about the weights: `note` (shown with every answer, or None) and what it measured."""
+    """What make.py wrote about the weights: `note` (sent with every answer, or None), `threads`, and the model's own facts."""
     facts: dict[str, Any] = json.loads((model_dir / FOLDER / ABOUT).read_text("utf-8"))
     return facts
 
 
 def suited(settings: Settings, facts: Mapping[str, Any]) -> Settings:
-    """The settings as these weights want them.
+    """The settings with no more threads than these weights gain from.
 
-    `facts["threads"]`, where it is given, is the most that these weights gain from: the demonstration models are several
-    times slower with two threads than with one.
+    That is `facts["threads"]`, where it is given: the demonstration models are several times slower with two threads than
+    with one. On CUDA this also limits this worker's share of the GPU's memory.
     """
     if settings.device == "cuda":
         import torch  # noqa: PLC0415  heavy
@@ -37,17 +37,20 @@ def suited(settings: Settings, facts: Mapping[str, Any]) -> Settings:
 
 
 def precision_of(settings: Settings) -> str:
-    """fp32, bf16 or fp16. `auto` is fp16 on CUDA and fp32 on the CPU: batch-mates hardly ever change an fp32 answer."""
-    wanted = settings.precision
-    if wanted == "auto":
+    """The precision to compute in: "fp32", "bf16" or "fp16".
+
+    "auto" is fp16 on CUDA, and fp32 on the CPU, where batch-mates hardly ever change an answer.
+    """
+    precision = settings.precision
+    if precision == "auto":
         return "fp16" if settings.device == "cuda" else "fp32"
-    if wanted not in TORCH_NAMES:
-        raise ValueError(f"precision is {wanted}, but transformers serves auto, {', '.join(TORCH_NAMES)}")
-    return wanted
+    if precision not in TORCH_NAMES:
+        raise ValueError(f"precision is {precision}, but transformers serves auto, {', '.join(TORCH_NAMES)}")
+    return precision
 
 
 def load_pretrained(architecture: str, folder: Path, device: str, precision: str, **options: Any) -> Any:
-    """A model of transformers' class `architecture`, ready to generate. Raises FileNotFoundError where it is not."""
+    """A model of transformers' class `architecture`, ready to generate. Raises FileNotFoundError where `folder` has none."""
     if not (folder / "config.json").is_file():  # transformers would take the path for a repository's id
         raise FileNotFoundError(f"there is no config.json in the folder {folder.name}")
     ensure_importable()

@@ -1,4 +1,4 @@
-"""What this machine's processor can do in hardware."""
+"""Find out what this machine's processor computes in hardware."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ def has_bf16() -> bool:
 
 
 def fingerprint() -> str:
-    """A short text that is another one on a processor with other instructions."""
+    """A short text that differs between processors with different instructions."""
     return hashlib.sha256(" ".join(sorted(features())).encode()).hexdigest()[:12]
 
 
 def cpu_precision(requested: str) -> str:
-    """fp32 or bf16 on a CPU; ValueError for what no CPU engine computes.
+    """The precision of a CPU engine: "fp32" or "bf16". Raises ValueError for any other.
 
-    "auto" is fp32 here: bf16 is taken only after a comparison (engines.load_engine), which an engine cannot make alone.
+    "auto" is fp32 here. Whether bf16 may be served is found by comparing two engines (see engines.load_engine), so a single
+    engine cannot choose it.
     """
     if requested == "auto":
         return "fp32"
     if requested not in ("fp32", "bf16"):
-        raise ValueError(f"precision {requested} is not to be had on a CPU with this engine: use auto, fp32 or bf16")
+        raise ValueError(f"this engine does not compute in {requested} on a CPU: use auto, fp32 or bf16")
     return requested
 
 

@@ -1,4 +1,4 @@
-"""A few inputs to try an engine on before it serves: the warm-up item, noise, and the archive's own examples."""
+"""Make a few inputs to try an engine on before it serves: the warm-up item, noise, and the archive's own examples."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from slotwise.worker.request import Headers
 
 logger = logging.getLogger(__name__)
 
-NOISE = 4  # items
+NOISE_ITEMS = 4
 MOST_ITEMS = 24
 EXAMPLES = "examples"
 
 
 class ItemSource(Protocol):
-    """The part of a handler that turns bodies into an engine's inputs."""
+    """The part of a handler that turns request bodies into an engine's inputs."""
 
     def example(self) -> Any | None:
         """One valid item, or None."""
@@ -33,21 +33,21 @@ class ItemSource(Protocol):
 
 
 def handled(model_dir: Path, handler: ItemSource) -> list[Any]:
-    """Engine inputs by the handler's own stages: the first [2, ...], the others [1, ...]; [] where it has no example."""
+    """Engine inputs made by the handler's own hooks. The first has two rows, the others one; [] where it has no example."""
     try:
         example = handler.example()
         if example is None:
             return []
         inputs = [handler.collate([example, _noise(example, 0)])]
-        items = [*examples(model_dir, handler), *(_noise(example, seed) for seed in range(1, NOISE))]
+        items = [*examples(model_dir, handler), *(_noise(example, seed) for seed in range(1, NOISE_ITEMS))]
         return inputs + [handler.collate([item]) for item in items[:MOST_ITEMS]]
     except Exception:
-        logger.warning("the handler gives no inputs to try the engine on", exc_info=True)
+        logger.warning("the handler's hooks failed to make inputs to try the engine on", exc_info=True)
         return []
 
 
 def described(model: Mapping[str, Any]) -> list[Any]:
-    """Engine inputs by model.toml alone: noise of [input] shape and dtype, as a given handler would collate it."""
+    """Engine inputs made from model.toml alone: noise of the shape and dtype in [input], as a given handler collates them."""
     spec = model.get("input", {})
     shape, dtype = list(spec.get("shape") or []), spec.get("dtype", "float32")
     if not shape:
@@ -55,11 +55,11 @@ def described(model: Mapping[str, Any]) -> list[Any]:
     if model.get("handler") == "image_classifier" and dtype == "uint8" and len(shape) == 3:
         shape = [*shape[1:], shape[0]]  # pixels come [h, w, c]
     zeros = np.zeros(shape, dtype)
-    return [np.stack([zeros, _noise(zeros, 0)]), *(_noise(zeros, seed)[None] for seed in range(1, NOISE))]
+    return [np.stack([zeros, _noise(zeros, 0)]), *(_noise(zeros, seed)[None] for seed in range(1, NOISE_ITEMS))]
 
 
 def examples(model_dir: Path, handler: ItemSource) -> Iterator[Any]:
-    """The items in the archive's examples; a body that the handler refuses is left out."""
+    """The items of the archive's examples, without bodies that the handler refuses."""
     folder = model_dir / EXAMPLES
     for file in sorted(folder.iterdir()) if folder.is_dir() else []:
         kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
@@ -72,7 +72,7 @@ def examples(model_dir: Path, handler: ItemSource) -> Iterator[Any]:
 
 
 def _noise(like: Any, seed: int) -> Any:
-    """An item of the same shape and dtype; itself where noise would mean nothing (token ids, objects)."""
+    """Random numbers of the same shape and dtype. Token ids and objects stay as they are, because noise means nothing there."""
     random = np.random.default_rng(seed)
     if isinstance(like, np.ndarray) and like.dtype == np.uint8:
         return random.integers(0, 256, like.shape, np.uint8)

@@ -1,4 +1,4 @@
-"""PyTorch: TorchScript, a torch.export program (.pt2), or a state_dict with the file of its module."""
+"""Run a network with PyTorch: TorchScript, a torch.export program (.pt2), or a state_dict with the file of its module."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from slotwise.worker.settings import Settings
 logger = logging.getLogger(__name__)
 
 HALF = {"bf16": torch.bfloat16, "fp16": torch.float16}
-LAYOUT_TOLERANCE = {"fp32": 0.001, "fp16": 0.02, "bf16": 0.05}  # two layouts add in another order
+LAYOUT_TOLERANCE = {"fp32": 0.001, "fp16": 0.02, "bf16": 0.05}  # two layouts add numbers in different orders
 
 
 class TorchEngine:
-    """Runs any callable module under inference_mode; in bf16 and fp16 under autocast.
+    """Runs any callable module under inference_mode, and in bf16 and fp16 under autocast.
 
-    layout: how inputs lie in memory. A network sees them contiguous, as in its training script, unless `choose_layout` found
-    that channels_last gives the same answers.
+    layout: the memory format of inputs. They are contiguous, as in a training script, unless `choose_layout` has found that
+    channels_last gives the same answers.
     """
 
     name = "torch"
@@ -39,7 +39,7 @@ class TorchEngine:
         self.precision = precision
         self.device = device
         self.layout = torch.contiguous_format
-        self.warm_up_runs = 2 if isinstance(module, torch.jit.ScriptModule) else 1  # TorchScript specialises in its first two
+        self.warm_up_runs = 2 if isinstance(module, torch.jit.ScriptModule) else 1  # it optimises itself twice
 
     def __call__(self, inputs: Any) -> Any:
         """An array or tensor [b, ...] to a tensor [b, ...] on the host."""
@@ -52,27 +52,28 @@ class TorchEngine:
             return self.module(tensor).float().cpu()
 
     def choose_layout(self, inputs: Sequence[Any]) -> None:
-        """Take channels_last where the network runs with it and answers the same on `inputs`, each [b, ...].
+        """Use channels_last where the network runs in it and answers the same on `inputs`, each [b, ...].
 
-        Only float pictures have such a layout. A network that views its activations as rows (`x.view(-1, N)`) fails in it.
+        Only inputs [b, c, h, w] of floats have such a layout. A network that views its activations as rows (`x.view(-1, N)`)
+        fails in it.
         """
         first = np.asarray(inputs[0])
         if first.ndim != 4 or first.dtype.kind != "f":
             return
         tried = inputs[:3]  # the first has two rows, the others one
         expected = [self(rows) for rows in tried]
-        most = LAYOUT_TOLERANCE[self.precision]
+        tolerance = LAYOUT_TOLERANCE[self.precision]
         try:
-            self._lay(torch.channels_last)
-            found = [self(rows) for rows in tried]
-            same = all(difference(self.model, a, b) <= most for a, b in zip(expected, found, strict=True))
+            self._set_layout(torch.channels_last)
+            observed = [self(rows) for rows in tried]
+            same = all(difference(self.model, a, b) <= tolerance for a, b in zip(expected, observed, strict=True))
         except Exception as error:
             logger.info("the network does not run in channels_last: %s", " ".join(str(error).split())[:200])
             same = False
         if not same:
-            self._lay(torch.contiguous_format)
+            self._set_layout(torch.contiguous_format)
 
-    def _lay(self, layout: torch.memory_format) -> None:
+    def _set_layout(self, layout: torch.memory_format) -> None:
         self.layout = layout
         if isinstance(self.module, torch.nn.Module) and not isinstance(self.module, torch.jit.ScriptModule):
             self.module.to(memory_format=layout)  # a frozen script's weights are constants
@@ -84,7 +85,7 @@ class TorchEngine:
 
 
 def load(model_dir: Path, settings: Settings) -> TorchEngine:
-    """The archive's weights on the profile's device; ValueError for a precision that it does not compute."""
+    """Load the archive's weights onto the profile's device. Raises ValueError for a precision that it does not compute."""
     torch.set_num_threads(settings.threads)
     with contextlib.suppress(RuntimeError):  # only the first call of a process may set it
         torch.set_num_interop_threads(1)
@@ -103,7 +104,7 @@ def _module(model_dir: Path, weights: Mapping[str, str], device: str) -> Any:
         script = torch.jit.load(str(model_dir / name), map_location=device).eval()
         return torch.jit.freeze(script)  # folds batch norm into the convolutions
     if name := weights.get("export"):
-        return torch.export.load(str(model_dir / name)).module().to(device)  # an exported program is in eval mode for good
+        return torch.export.load(str(model_dir / name)).module().to(device)  # an exported program is always in eval mode
     network = build_module(model_dir / weights["module"].split(":")[0], weights["module"].partition(":")[2])
     state = torch.load(model_dir / weights["state_dict"], map_location="cpu", weights_only=True)
     network.load_state_dict(state)
@@ -119,8 +120,8 @@ def build_module(path: Path, name: str = "") -> torch.nn.Module:
     sys.modules[spec.name] = code
     spec.loader.exec_module(code)
     own = [kind for kind in vars(code).values() if inspect.isclass(kind) and kind.__module__ == spec.name]
-    found = [kind for kind in own if issubclass(kind, torch.nn.Module) and name in ("", kind.__name__)]
-    if not found:
+    modules = [kind for kind in own if issubclass(kind, torch.nn.Module) and name in ("", kind.__name__)]
+    if not modules:
         raise ValueError(f"{path.name} defines no torch module {name}".rstrip())
-    network: torch.nn.Module = found[-1]()
+    network: torch.nn.Module = modules[-1]()
     return network

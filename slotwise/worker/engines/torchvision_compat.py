@@ -17,7 +17,7 @@ _libraries: list[Any] = []  # a torch.library.Library takes its definitions with
 
 
 def ensure_importable() -> bool:
-    """Import torchvision, with the missing operators' names defined where that is what it takes. False: not installed."""
+    """Import torchvision, after defining the missing operators' names where needed. Returns False where it is not installed."""
     try:
         import torchvision  # noqa: PLC0415  heavy, optional
     except ModuleNotFoundError:

@@ -1,4 +1,4 @@
-"""Do two answers say the same? Texts exactly; numbers within a tolerance, because an engine's kernels change with b."""
+"""Compare two answers: texts exactly, numbers within a tolerance, because an engine's kernels change with the batch size."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ TOLERANCE = 0.02  # absolute below 1 and relative above; bf16 and int8 kernels m
 
 
 def agree(one: Any, other: Any) -> bool:
-    """Whether two JSON values say the same."""
+    """Whether two JSON values are the same, within the tolerance."""
     if isinstance(one, bool) or isinstance(other, bool) or one is None or other is None:
         return one is other
     if isinstance(one, int | float) and isinstance(other, int | float):
@@ -21,9 +21,9 @@ def agree(one: Any, other: Any) -> bool:
 
 
 def _objects_agree(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    if _is_classified(one) and _is_classified(other):
-        tie = _within(one, other) and _within(other, one)
-        return tie and agree(one["probabilities"], other["probabilities"])
+    if _is_classification(one) and _is_classification(other):
+        same_label = _label_fits(one, other) and _label_fits(other, one)
+        return same_label and agree(one["probabilities"], other["probabilities"])
     missing = (one.keys() | other.keys()) - (one.keys() & other.keys())
     if missing and not all(_marginal(one, other, key) for key in missing):
         return False
@@ -31,7 +31,7 @@ def _objects_agree(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def _marginal(one: dict[str, Any], other: dict[str, Any], key: str) -> bool:
-    """A key of only one side is no difference where it is the last of a top-k list and as good as the other's last."""
+    """Whether it makes no difference that one side lacks a key: in a top-k list its value is near the other list's last."""
     numbers = [value for side in (one, other) for value in side.values()]
     if len(one) != len(other) or not all(isinstance(value, int | float) for value in numbers):
         return False
@@ -39,12 +39,12 @@ def _marginal(one: dict[str, Any], other: dict[str, Any], key: str) -> bool:
     return abs(float(has[key]) - float(min(lacks.values()))) <= TOLERANCE
 
 
-def _is_classified(value: dict[str, Any]) -> bool:
+def _is_classification(value: dict[str, Any]) -> bool:
     return value.keys() == {"label", "probabilities"} and isinstance(value["probabilities"], dict)
 
 
-def _within(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether `one`'s label is `other`'s, too, or ties with it."""
+def _label_fits(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether `one`'s label is also `other`'s, or as probable there as the best one."""
     if one["label"] == other["label"]:
         return True
     theirs: dict[str, float] = other["probabilities"]
