@@ -7,7 +7,6 @@ be in the file that its directory does not list: the servers' Java reads it fron
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import struct
 import time
@@ -21,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise import console, project
 from slotwise.archive import onnx_graph
-from slotwise.archive.foreign import GUARD, LEGACY_MANIFEST, migrated
-from slotwise.archive.inputs import changed_input, input_digests
+from slotwise.archive.foreign import GUARD, LEGACY_MANIFEST, config_of, migrated
+from slotwise.archive.inputs import input_digests
 from slotwise.archive.make_script import check_fit, run_make_script, without_missing_int8
 from slotwise.archive.packaging import DIGESTS, MANIFEST, pack
 from slotwise.archive.store import archive_file
@@ -147,7 +146,7 @@ def inspect(path: Path, *, need_digests: bool = True) -> ArchiveInfo:
         settings = _json(path, source, "slotwise.json") if "slotwise.json" in source.namelist() else {}
         model, profiles = settings.get("model", {}), settings.get("profiles", {})
         size, files = path.stat().st_size, sorted(entries, key=lambda entry: entry.name)
-        config = _config(source, manifest)
+        config = config_of(source, manifest)
         inputs = settings.get("inputs", {})
         return ArchiveInfo(path, size, file_sha256(path), manifest, model, profiles, files, inputs, config)
 
@@ -155,11 +154,6 @@ def inspect(path: Path, *, need_digests: bool = True) -> ArchiveInfo:
 def verify(path: Path) -> None:
     """Raise SlotwiseError unless the archive is exactly what was built."""
     inspect(path)
-
-
-def outdated(info: ArchiveInfo, folder: Path) -> str:
-    """The first input of the archive that was changed since it was built, "" where there is none."""
-    return changed_input(info.inputs, folder, load_spec(folder))
 
 
 def extract(path: Path, out_dir: Path, *, trusted: bool = False, names: Collection[str] | None = None) -> Path:
@@ -231,20 +225,6 @@ def manifest_of(path: Path, source: zipfile.ZipFile) -> dict[str, Any]:
     if not all(isinstance(name, str) and name and name.isprintable() for name in named):
         raise SlotwiseError(f"{path.name}: the manifest names no model and handler", "it is not a model archive")
     return manifest
-
-
-def _config(source: zipfile.ZipFile, manifest: dict[str, Any]) -> dict[str, Any]:
-    """The model-config.yaml that the manifest names; {} where there is none, or it cannot be read."""
-    name = Path(str(manifest["model"].get("configFile", ""))).name
-    if name not in source.namelist() or importlib.util.find_spec("yaml") is None:
-        return {}
-    import yaml  # noqa: PLC0415  optional: TorchServe brings it
-
-    try:
-        config = yaml.safe_load(source.read(name))
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
-        return {}
-    return config if isinstance(config, dict) else {}
 
 
 def _digests(path: Path, source: zipfile.ZipFile) -> dict[str, str]:

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotwise import project
-from slotwise.archive.build import ArchiveInfo, build, file_sha256, inspect, outdated
+from slotwise.archive.build import ArchiveInfo, build, file_sha256, inspect
 from slotwise.archive.download import fetch, is_url
 from slotwise.archive.foreign import lacks
 from slotwise.archive.guarded import guard
+from slotwise.archive.inputs import changed_input
 from slotwise.archive.store import archive_file, is_stored
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import load_spec
@@ -62,7 +63,7 @@ def _obtained(what: str, model_store: Path, sha256: str | None, say: Callable[[s
         say(f"building {path.name}")
         path = build(what, model_store)
     info = inspect(path)
-    if changed := outdated(info, folder):
+    if changed := changed_input(info.inputs, folder, spec):
         say(f"{path.name} was built before {changed} was changed: `slotwise build {what}` takes the change over")
     return info
 

@@ -9,7 +9,6 @@ The best epoch's weights, the preprocessing and what was measured go into the mo
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import time
@@ -203,12 +202,11 @@ class _Run:
 
     def keep(self) -> None:
         """Write the best so far: all three files, or none."""
-        pixels = io.BytesIO()
-        np.savez_compressed(pixels, pixels=np.stack([self.recipe(file.read_bytes()) for file in self.validation.spread(COUNT)]))
+        pictures = [self.recipe(file.read_bytes()) for file in self.validation.spread(COUNT)]
         with held():
             self.folder.mkdir(parents=True, exist_ok=True)
             checkpoint.write_whole(self.folder / WEIGHTS, self.best)
-            (self.folder / KEPT).write_bytes(pixels.getbuffer())
+            np.savez_compressed(self.folder / KEPT, pixels=np.stack(pictures))
             (self.folder / FACTS).write_text(json.dumps(asdict(self.result), indent=2) + "\n", "utf-8")
 
     def _save(self, states: Mapping[str, Any]) -> None:
