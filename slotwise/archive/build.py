@@ -7,6 +7,7 @@ be in the file that its directory does not list: the servers' Java reads it fron
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import struct
 import time
@@ -21,10 +22,13 @@ from typing import TYPE_CHECKING, Any
 from slotwise import console, project
 from slotwise.archive import onnx_graph
 from slotwise.archive.foreign import GUARD, LEGACY_MANIFEST, migrated
-from slotwise.archive.make_script import check_fit, run_make_script, without_int8, without_missing_int8
+from slotwise.archive.inputs import changed_input, input_digests
+from slotwise.archive.make_script import check_fit, run_make_script, without_missing_int8
 from slotwise.archive.packaging import DIGESTS, MANIFEST, pack
+from slotwise.archive.store import archive_file
 from slotwise.archive.trial import run_every_form
 from slotwise.archive.zip_safety import check_entries, read_small
+from slotwise.disk import check_writable
 from slotwise.errors import SlotwiseError
 from slotwise.interrupts import held
 from slotwise.model_spec import load_spec
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 BLOCK_BYTES = 1 << 20
+LEAST_MIB = 2  # of an archive: the worker code and its digests
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,10 @@ class ArchivedFile:
 
 @dataclass(frozen=True)
 class ArchiveInfo:
-    """What `inspect` read. model: the description in slotwise.json, {} in an archive of another tool."""
+    """What `inspect` read. model: the description in slotwise.json ({} in an archive of another tool).
+
+    inputs: the digests of what it was built from. config: TorchServe's model-config.yaml, which other tools' archives may have.
+    """
 
     path: Path
     size_bytes: int
@@ -55,6 +63,18 @@ class ArchiveInfo:
     model: dict[str, Any]
     profiles: dict[str, Any] = field(default_factory=dict)
     entries: list[ArchivedFile] = field(default_factory=list)
+    inputs: dict[str, str] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def content(self) -> str:
+        """The digest of its list of digests: what a worker that was started from it reports; "" where it has none."""
+        return next((entry.sha256 for entry in self.entries if entry.name == DIGESTS), "")
+
+    @property
+    def foreign(self) -> bool:
+        """Whether another tool made it: it carries neither a description of ours nor digests."""
+        return not self.model and not self.content
 
     @property
     def name(self) -> str:
@@ -77,10 +97,16 @@ def build(
 ) -> Path:
     """Build OUT_DIR/NAME.mar (model_store/ by default) and NAME.report.json beside it. Returns the archive's path.
 
+    Where NAME.mar holds another version, it stays, and this one becomes NAME-VERSION.mar beside it.
+
     weights: passed to the model's make.py. A second build of the same inputs trains nothing and gives the same bytes.
     """
     folder = project.model_folder(str(folder_or_name))
     spec = load_spec(folder)
+    inputs = input_digests(folder, spec)
+    out_dir = out_dir or project.model_store()
+    check_writable(out_dir, LEAST_MIB)
+    check_writable(project.state_root())
     sources = [folder]
     started = time.monotonic()
     out: Path | None = None
@@ -97,15 +123,14 @@ def build(
     spec, sources, graph = onnx_graph.fit(spec, sources)
     forms = run_every_form(spec, sources, out)
     measured = {**measured, **graph, **({"forms": forms} if forms else {})}
-    out_dir = out_dir or project.model_store()
     out_dir.mkdir(parents=True, exist_ok=True)
-    archive = out_dir / f"{spec.name}.mar"
+    archive = archive_file(out_dir, spec.name, spec.version)
     with held():  # the archive and its report, or neither
-        pack(spec, sources, archive)
+        pack(spec, sources, archive, inputs)
         about = {"model": spec.name, "version": spec.version, "archive": archive.name, "weights": weights}
         size = {"size_bytes": archive.stat().st_size, "sha256": file_sha256(archive)}
         report = {**about, **size, "build_s": round(time.monotonic() - started, 1), "measured": measured}
-        (out_dir / f"{spec.name}.report.json").write_text(json.dumps(report, indent=2) + "\n", "utf-8")
+        (out_dir / f"{archive.stem}.report.json").write_text(json.dumps(report, indent=2) + "\n", "utf-8")
     return archive
 
 
@@ -121,8 +146,10 @@ def inspect(path: Path, *, need_digests: bool = True) -> ArchiveInfo:
             _compare(path, entries, _digests(path, source))
         settings = _json(path, source, "slotwise.json") if "slotwise.json" in source.namelist() else {}
         model, profiles = settings.get("model", {}), settings.get("profiles", {})
-        size = path.stat().st_size
-        return ArchiveInfo(path, size, file_sha256(path), manifest, model, profiles, sorted(entries, key=lambda e: e.name))
+        size, files = path.stat().st_size, sorted(entries, key=lambda entry: entry.name)
+        config = _config(source, manifest)
+        inputs = settings.get("inputs", {})
+        return ArchiveInfo(path, size, file_sha256(path), manifest, model, profiles, files, inputs, config)
 
 
 def verify(path: Path) -> None:
@@ -131,23 +158,8 @@ def verify(path: Path) -> None:
 
 
 def outdated(info: ArchiveInfo, folder: Path) -> str:
-    """The first file of the model's folder that differs from the archive's, "" where none does.
-
-    Files that make.py writes (or could not write: int8) are not compared, nor is an ONNX graph, because the build may have
-    converted it.
-    """
-    spec = load_spec(folder)
-    options = {key: value for key, value in info.model.get("options", {}).items() if key != "onnx"}
-    if "openvino_int8" not in info.model.get("weights", {}) and (folder / "make.py").is_file():
-        spec = without_int8(spec)
-    if spec.model_dump(mode="json", exclude_none=True) != {**info.model, "options": options}:
-        return "model.toml"
-    own = spec.handler.endswith(".py")
-    files = {info.handler: folder / spec.handler if own else project.handler_file(spec.handler)}
-    if not (folder / "make.py").is_file():
-        files |= {path: folder / path for path in spec.content() if path != spec.weights.onnx}
-    built = {entry.name: entry.sha256 for entry in info.entries}
-    return next((name for name, file in files.items() if file.is_file() and file_sha256(file) != built.get(name)), "")
+    """The first input of the archive that was changed since it was built, "" where there is none."""
+    return changed_input(info.inputs, folder, load_spec(folder))
 
 
 def extract(path: Path, out_dir: Path, *, trusted: bool = False, names: Collection[str] | None = None) -> Path:
@@ -219,6 +231,20 @@ def manifest_of(path: Path, source: zipfile.ZipFile) -> dict[str, Any]:
     if not all(isinstance(name, str) and name and name.isprintable() for name in named):
         raise SlotwiseError(f"{path.name}: the manifest names no model and handler", "it is not a model archive")
     return manifest
+
+
+def _config(source: zipfile.ZipFile, manifest: dict[str, Any]) -> dict[str, Any]:
+    """The model-config.yaml that the manifest names; {} where there is none, or it cannot be read."""
+    name = Path(str(manifest["model"].get("configFile", ""))).name
+    if name not in source.namelist() or importlib.util.find_spec("yaml") is None:
+        return {}
+    import yaml  # noqa: PLC0415  optional: TorchServe brings it
+
+    try:
+        config = yaml.safe_load(source.read(name))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
+        return {}
+    return config if isinstance(config, dict) else {}
 
 
 def _digests(path: Path, source: zipfile.ZipFile) -> dict[str, str]:
