@@ -60,7 +60,7 @@ class KeyFile:
         self._looked_at = time.monotonic()
         self._buckets: dict[str, _Bucket] = {}
 
-    def find(self, headers: Mapping[bytes, bytes]) -> Key:
+    def find(self, headers: Mapping[bytes, bytes]) -> AccessKey:
         """The key that a request carries. Raises Refused (401)."""
         given = headers.get(b"x-api-key", b"")
         scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
