@@ -105,7 +105,8 @@ def test_headers_and_the_token_arrive() -> None:
         return answer(body, headers)
 
     with standin(look) as url:
-        target = Target(url, {"authorization": "Bearer abc"})
+        token = "Bearer abc" if tool == "wrk" else ""  # ab would show it in the list of processes
+        target = Target(url, {"authorization": token} if token else {})
         reply = run(Connection(target).ask(target.request(b"good", "image/png")))
     assert (reply.status, reply.body, reply.headers["x-batch-size"]) == (200, b"{}", "4")
     assert (seen["authorization"], seen["content-type"]) == ("Bearer abc", "image/png")
@@ -166,7 +167,7 @@ def test_other_tools_measure_the_same_loop(tool: str) -> None:
     seen: set[tuple[bytes, str, str]] = set()
 
     def look(body: bytes, headers: Mapping[str, str]) -> Answer:
-        seen.add((body, headers["content-type"], headers["authorization"]))
+        seen.add((body, headers["content-type"], headers.get("authorization", "")))
         return answer(body, headers)
 
     with standin(look) as url:
@@ -177,7 +178,7 @@ def test_other_tools_measure_the_same_loop(tool: str) -> None:
             load_tools.measure(tool, target, [GOOD], replace(plan, poison=0.1))
     assert got.req_s > 0
     assert got.p50_ms <= got.p99_ms <= got.max_ms
-    assert (b"good", "text/plain", "Bearer abc") in seen
+    assert (b"good", "text/plain", token) in seen
     if tool == "wrk":
         assert (b"bad", "image/png", "Bearer abc") in seen
         assert got.errors["not 2xx"] > 0
