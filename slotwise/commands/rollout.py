@@ -32,6 +32,7 @@ def rollout(
     server = need(name)
     plan = Plan(_numbers(steps), _seconds(for_), shadow)
     plan.check()
+    server.need_model_api(f"rolling out {archive}, which is registered beside {model},")
     info = obtain(archive, server.model_store, say=say)
     settings = registration(info, server.effective_profile(), server.overrides)
     found = carry_out(server, model, info, settings, plan, say)
