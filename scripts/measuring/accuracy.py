@@ -36,7 +36,7 @@ def measure(options: Namespace, work: Path) -> dict[str, Any]:
     folder = _photos()
     spec = load_spec(MODEL)
     recipe = Recipe.of(spec.input.model_dump())
-    whole = {name: recipe((folder / name).read_bytes()) for name in (*JUDGED, *CALIBRATING)}
+    whole = {name: np.array(recipe((folder / name).read_bytes())) for name in (*JUDGED, *CALIBRATING)}
     cuts = pictures.cuts_of([folder / name for name in JUDGED], recipe, CUTS)
     (work / "store").mkdir()
     archive = extract(build("efficientnet", work / "store"), work / "model")
