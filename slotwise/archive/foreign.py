@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
 import zipfile
 from collections.abc import Iterator
@@ -56,6 +57,20 @@ def migrated(legacy: dict[str, Any]) -> dict[str, Any]:
     named = {"modelName": model["Model-Name"], "handler": model["Service"], "modelVersion": "1.0"}
     about = {"specificationVersion": "0.1", "runtime": "python", "description": legacy.get("Model-Archive-Description", "")}
     return {**about, "model": {**named, "description": model.get("Description", "")}}
+
+
+def config_of(source: zipfile.ZipFile, manifest: dict[str, Any]) -> dict[str, Any]:
+    """The model-config.yaml that the manifest names; {} where there is none, or it cannot be read."""
+    name = PurePosixPath(str(manifest["model"].get("configFile", ""))).name
+    if name not in source.namelist() or importlib.util.find_spec("yaml") is None:
+        return {}
+    import yaml  # noqa: PLC0415  optional: TorchServe brings it
+
+    try:
+        config = yaml.safe_load(source.read(name))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
+        return {}
+    return config if isinstance(config, dict) else {}
 
 
 def objection(source: zipfile.ZipFile, manifest: dict[str, Any]) -> str:

@@ -37,23 +37,29 @@ WORKER = 2  # what the worker code can do: 1 serves TorchServe and MMS, 2 also a
 RESERVED = ("MAR-INF", "slotwise", "slotwise.json", "examples")
 
 
-def pack(spec: ModelSpec, sources: list[Path], archive: Path) -> None:
-    """Write `archive`. Each file comes from the first of `sources` that has it. The archive appears at once or not at all."""
+def pack(spec: ModelSpec, sources: list[Path], archive: Path, inputs: Mapping[str, str]) -> None:
+    """Write `archive`; each file comes from the first of `sources` that has it. The archive appears at once or not at all.
+
+    inputs: the digests of what it is built from, for slotwise.json.
+    """
     with held(), tempfile.TemporaryDirectory(prefix="slotwise-build-") as name:  # it takes a second or two
         work = Path(name)
         stage = work / "stage"
-        handler = _stage(spec, sources, stage)
+        handler = _stage(spec, sources, stage, inputs)
         packed = _run_archiver(spec, handler, work)
         _fix_manifest(packed / MANIFEST)
         unfinished = archive.with_suffix(f".{os.getpid()}.partial")
         try:
             write_zip(in_folder(packed), unfinished)
             unfinished.replace(archive)
+        except OSError as error:
+            error.filename = error.filename or str(archive)
+            raise
         finally:
             unfinished.unlink(missing_ok=True)
 
 
-def _stage(spec: ModelSpec, sources: list[Path], stage: Path) -> Path:
+def _stage(spec: ModelSpec, sources: list[Path], stage: Path, inputs: Mapping[str, str]) -> Path:
     """Lay out the archive's content as links below `stage`. Returns the handler's file."""
     named = {path: _find(path, sources) for path in spec.content()}
     named |= {f"examples/{Path(path).name}": _find(path, sources) for path in spec.examples}
@@ -71,7 +77,9 @@ def _stage(spec: ModelSpec, sources: list[Path], stage: Path) -> Path:
         target = stage / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.symlink_to(source.resolve())
-    (stage / "slotwise.json").write_text(json.dumps(_settings(spec), indent=2, sort_keys=True), "utf-8")
+    (stage / "slotwise.json").write_text(
+        json.dumps({**_settings(spec), "inputs": dict(inputs)}, indent=2, sort_keys=True), "utf-8"
+    )
     return handler
 
 

@@ -12,7 +12,7 @@ from slotwise.console import Json, emit, out, progress, table
 if TYPE_CHECKING:
     from slotwise.check.conformance import CheckReport
 
-Archive = Annotated[Path, typer.Argument(metavar="ARCHIVE", help="A .mar file.", show_default=False)]
+Archive = Annotated[str, typer.Argument(metavar="ARCHIVE", help="A .mar file, or a built model's name.", show_default=False)]
 VERDICTS = {True: "holds", False: "BROKEN", None: "not tested"}
 
 
@@ -31,8 +31,11 @@ def build(
     as_json: Json = False,
 ) -> None:
     """Build a model's archive, MODEL.mar, and beside it what was measured, MODEL.report.json."""
+    from slotwise import project
     from slotwise.archive import build as building
 
+    if out_dir is None:
+        project.enter()
     path = building.build(model, out_dir, weights)
     emit({"archive": str(path), "sha256": building.file_sha256(path)}, as_json, lambda: typer.echo(f"built {path}"))
 
@@ -43,8 +46,9 @@ def inspect(path: Archive, as_json: Json = False) -> None:
 
     from slotwise.archive import build as building
     from slotwise.archive.foreign import lacks
+    from slotwise.archive.store import archive_of
 
-    info = building.inspect(path, need_digests=False)
+    info = building.inspect(archive_of(path), need_digests=False)
     lines = lacks(info)
     listing = {entry.name: {"size_bytes": entry.size_bytes, "sha256": entry.sha256} for entry in info.entries}
     data = {**asdict(info), "name": info.name, "version": info.version, "handler": info.handler, "entries": listing}
@@ -67,7 +71,7 @@ def inspect(path: Archive, as_json: Json = False) -> None:
 
 
 def guard(
-    path: Archive,
+    path: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="A .mar file.", show_default=False)],
     out_file: Annotated[Path | None, typer.Option("--out", help="The guarded archive (default: NAME-guarded.mar).")] = None,
     name: Annotated[str | None, typer.Option(help="Another name for the model.")] = None,
     audit: Annotated[
@@ -88,7 +92,9 @@ def guard(
 
 
 def check(
-    paths: Annotated[list[Path], typer.Argument(metavar="ARCHIVE...", help="One .mar file, or several side by side.")],
+    archives: Annotated[
+        list[str], typer.Argument(metavar="ARCHIVE...", help="One .mar file or built model's name, or several side by side.")
+    ],
     body: Annotated[
         list[Path] | None, typer.Option(help="A file that the model answers, besides the archive's examples; repeatable.")
     ] = None,
@@ -106,12 +112,14 @@ def check(
 
     from slotwise.archive.build import inspect
     from slotwise.archive.foreign import lacks
+    from slotwise.archive.store import archive_of
     from slotwise.check.conformance import SENTENCES, carried_bodies, check
     from slotwise.check.real_worker import SERVERS
 
     if server not in (None, *SERVERS):
         raise typer.BadParameter(f"{server!r} is not one of {', '.join(SERVERS)}", param_hint="--server")
     servers = [server] if server else list(SERVERS)
+    paths = [archive_of(archive) for archive in archives]
     infos = {path: inspect(path, need_digests=False) for path in paths}
     foreign = {path: lines for path, info in infos.items() if (lines := lacks(info))}
     asked = [path for path in paths if path not in foreign or body or carried_bodies(infos[path])]

@@ -37,7 +37,7 @@ def gateway(
     import fastapi  # noqa: F401
     import uvicorn  # noqa: F401
 
-    from slotwise.gateway.guard import PUBLIC
+    from slotwise.gateway.access import PUBLIC
 
     unknown = sorted(set(public or []) - set(PUBLIC))
     if unknown:

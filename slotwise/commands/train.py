@@ -33,6 +33,7 @@ def train(
     patience: Annotated[int, typer.Option(min=1, help="Stop after this many epochs without a better one.")] = 3,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     seed: Annotated[int, typer.Option(help="Another seed, another order and other cuts.")] = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a training of this model that was stopped.")] = False,
     as_json: Json = False,
 ) -> None:
     """Fine-tune a model's network; the best epoch's weights and the preprocessing go into the model's folder."""
@@ -52,7 +53,7 @@ def train(
 
     plan = training.TrainingPlan(weights, epochs, batch_size, learning_rate, patience, device, seed)
     with progress() as bar:
-        outcome = training.train(spec, data, own_folder(folder), plan, bar)
+        outcome = training.train(spec, data, own_folder(folder), plan, bar, resume=resume)
     emit(asdict(outcome), as_json, lambda: _show(outcome))
     say(f"next: slotwise build {model}")
 

@@ -19,10 +19,10 @@ from starlette.staticfiles import StaticFiles
 
 from slotwise import __version__
 from slotwise.gateway import openapi, replies
+from slotwise.gateway.access import KeyGuard, SecurityHeaders
 from slotwise.gateway.catalog import ModelCard
 from slotwise.gateway.forward import Forward
 from slotwise.gateway.gateway import Gateway
-from slotwise.gateway.guard import KeyGuard, SecurityHeaders
 from slotwise.gateway.upstream import CONNECTION_ERRORS
 
 log = logging.getLogger("slotwise.gateway")

@@ -51,6 +51,11 @@ def verify(model_dir: Path, *, others: bool = False) -> None:
     _mark(marker, stamp)
 
 
+def content(model_dir: Path) -> str:
+    """The digest of the list of digests, which stands for all that the archive holds; "" where there is none."""
+    return _sha256(model_dir / DIGESTS) if (model_dir / DIGESTS).is_file() else ""
+
+
 def _sha256(path: Path) -> str:
     with path.open("rb") as source:
         return hashlib.file_digest(source, "sha256").hexdigest()

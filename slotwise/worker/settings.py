@@ -3,8 +3,9 @@
 An archive carries `slotwise.json`: the model's description, and the worker-side keys of every profile. The profile is chosen
 where the worker runs. It is the one that `SLOTWISE_PROFILE` names, else cuda where the server assigned a GPU, else cpu.
 
-A server that slotwise started sets two more variables, both JSON objects. `SLOTWISE_WORKER` has the profile's keys as its file
+A server that slotwise started sets more variables, all JSON objects. `SLOTWISE_WORKER` has the profile's keys as its file
 is now, which may have changed since the archive was built. `SLOTWISE_OVERRIDES` has what `--set` gave on the command line.
+`SLOTWISE_SHARES` says how many cores each model has, where there are several.
 """
 
 from __future__ import annotations
@@ -83,7 +84,9 @@ class Settings:
         known = {entry.name for entry in fields(cls)} - {"profile", "batch_size", "model"}
         values = {key: value for key, value in merged.items() if key in known}
         settings = cls(profile=name, batch_size=max(1, batch_size), model=carried["model"], **values)
-        return settings.within_budget(available_cores()).on_present_device()
+        shares = json.loads(environ.get("SLOTWISE_SHARES") or "{}")
+        cores = min(available_cores(), shares.get(carried["model"].get("name"), 1 << 20))
+        return settings.within_budget(cores).on_present_device()
 
     def on_present_device(self) -> Settings:
         """The same settings, on the CPU where the profile asks for CUDA and there is none. Nothing else decides that."""

@@ -3,7 +3,8 @@
 Where training starts from weights, the last layer is fitted first, to what the rest of the network, left as it is, makes of the
 pictures. Then all of it is trained, and kept where that answers the validation pictures better.
 Validation uses the serving code itself to turn a file into the network's input, so what is measured here is what is served.
-The best epoch's weights, the preprocessing and what was measured go into the model's folder; `slotwise build` takes them.
+The best epoch's weights, the preprocessing and what was measured go into the model's folder, each better epoch at once;
+`slotwise build` takes them. A training that was stopped can go on (slotwise.zoo.checkpoint).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,12 +22,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from slotwise.disk import check_writable
 from slotwise.errors import SlotwiseError
 from slotwise.interrupts import held
 from slotwise.model_spec import ModelSpec
 from slotwise.worker.inputs.images import Recipe
 from slotwise.worker.settings import has_cuda
-from slotwise.zoo import frozen_body
+from slotwise.zoo import checkpoint, frozen_body
 from slotwise.zoo.image_folder import LabelledPictures, batches
 from slotwise.zoo.start import Start, start_of
 from slotwise.zoo.trained import COUNT, FACTS, KEPT, WEIGHTS, preprocessing
@@ -74,29 +76,27 @@ class TrainingResult:
     seconds: float = 0.0
 
 
-def train(spec: ModelSpec, data: Path, folder: Path, plan: TrainingPlan, progress: Progress) -> TrainingResult:
+def train(
+    spec: ModelSpec, data: Path, folder: Path, plan: TrainingPlan, progress: Progress, *, resume: bool = False
+) -> TrainingResult:
     """Train, keep the best by validation accuracy (then loss), and write weights.pt and training.json to `folder`.
 
-    Raises SlotwiseError for data or weights that do not fit the model.
+    resume: go on with the training in `folder` that was stopped. Raises SlotwiseError for a folder that cannot be written, and
+    for data or weights that do not fit the model.
     """
-    started = time.monotonic()
+    check_writable(folder)
     train_set, validation = LabelledPictures.find(data / "train", spec.labels), LabelledPictures.find(data / "val", spec.labels)
     start = start_of(spec, plan.weights)
     result = TrainingResult(list(spec.labels), start.network, preprocessing(spec, start), asdict(plan))
     result.train_pictures, result.validation_pictures = len(train_set), len(validation)
     result.left_out = train_set.left_out + validation.left_out
     with _repeatable(plan.seed):
-        run = _Run(spec, train_set, validation, plan, start, result, progress)
-        if start.weights != "none":
+        run = _Run(spec, train_set, validation, plan, start, result, progress, folder)
+        if start.weights != "none" and not resume:
             run.fit_last_layer()
-        run.fine_tune()
-    result.seconds = round(time.monotonic() - started, 1)
-    kept = [run.recipe(file.read_bytes()) for file in validation.spread(COUNT)]
-    with held():  # all three files, or none
-        folder.mkdir(parents=True, exist_ok=True)
-        torch.save(run.best, folder / WEIGHTS)
-        np.savez_compressed(folder / KEPT, pixels=np.stack(kept))
-        (folder / FACTS).write_text(json.dumps(asdict(result), indent=2) + "\n", "utf-8")
+        run.fine_tune(resume)
+    run.keep()
+    (folder / checkpoint.RESUME).unlink(missing_ok=True)
     return result
 
 
@@ -133,7 +133,9 @@ class _Run:
         start: Start,
         result: TrainingResult,
         progress: Progress,
+        folder: Path,
     ) -> None:
+        self.folder, self.started = folder, time.monotonic()
         self.train_set, self.validation, self.plan, self.result, self.progress = train_set, validation, plan, result, progress
         self.device = device_of(plan.device)
         self.recipe, self.random = Recipe.of(spec.input.model_dump()), np.random.default_rng(plan.seed)
@@ -141,6 +143,8 @@ class _Run:
         self.module = module.to(self.device, memory_format=torch.channels_last)
         self.published = start.weights != "none"
         self.best: dict[str, Tensor] = {}
+        size = sum(tensor.nbytes for tensor in module.state_dict().values())
+        check_writable(folder, 6 * size >> 20)  # the best, and twice what --resume needs
 
     def fit_last_layer(self) -> None:
         """Fit the last layer to the features that the rest gives, and see how far that goes."""
@@ -152,13 +156,17 @@ class _Run:
         self.result.frozen_accuracy = self.result.accuracy
         self.progress.update(task, description=f"last layer: validation accuracy {self.result.accuracy:.2%}")
 
-    def fine_tune(self) -> None:
+    def fine_tune(self, resume: bool) -> None:
         """Train the whole network, epoch by epoch, until `patience` of them were no better."""
         plan, steps = self.plan, math.ceil(len(self.train_set) / self.plan.batch_size)
         optimizer = torch.optim.SGD(self.module.parameters(), lr=plan.learning_rate, momentum=0.9, weight_decay=1e-4)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=max(1, plan.epochs * steps))
-        task = self.progress.add_task("training", total=plan.epochs * steps)
-        for epoch in range(1, plan.epochs + 1):
+        states = {"module": self.module, "optimizer": optimizer, "schedule": schedule}
+        if resume:
+            self._go_on(states)
+        done = self.result.epochs
+        task = self.progress.add_task("training", total=plan.epochs * steps, completed=done * steps)
+        for epoch in range(done + 1, plan.epochs + 1):
             self._learn()
             for pixels, targets in batches(self.train_set, self.recipe, plan.batch_size, self.random):
                 optimizer.zero_grad()
@@ -168,6 +176,7 @@ class _Run:
                 schedule.step()
                 self.progress.advance(task)
             accuracy, best = self._look(epoch), self.result.best_epoch
+            self._save(states)
             note = f"epoch {epoch}: validation accuracy {accuracy:.2%}, best {self.result.accuracy:.2%} (epoch {best})"
             self.progress.update(task, description=note)
             if epoch - best >= plan.patience:
@@ -184,11 +193,36 @@ class _Run:
         """Answer the validation pictures, and keep the weights where none did better."""
         accuracy, loss, confusion = evaluate(self.module, self.validation, self.recipe, self.plan.batch_size, self.device)
         result = self.result
-        result.epochs = epoch
+        result.epochs, result.seconds = epoch, round(time.monotonic() - self.started, 1)
         if not self.best or (accuracy, -loss) > (result.accuracy, -result.loss):
             result.accuracy, result.loss, result.confusion, result.best_epoch = accuracy, loss, confusion, epoch
             self.best = {key: value.detach().cpu().clone() for key, value in self.module.network.state_dict().items()}
+            self.keep()
         return accuracy
+
+    def keep(self) -> None:
+        """Write the best so far: all three files, or none."""
+        pictures = [self.recipe(file.read_bytes()) for file in self.validation.spread(COUNT)]
+        with held():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            checkpoint.write_whole(self.folder / WEIGHTS, self.best)
+            np.savez_compressed(self.folder / KEPT, pixels=np.stack(pictures))
+            (self.folder / FACTS).write_text(json.dumps(asdict(self.result), indent=2) + "\n", "utf-8")
+
+    def _save(self, states: Mapping[str, Any]) -> None:
+        """Write what `--resume` goes on from."""
+        tensors = {name: part.state_dict() for name, part in states.items()}
+        facts = {"plan": asdict(self.plan), "result": asdict(self.result)}
+        checkpoint.save(self.folder, facts, self.random, {**tensors, "best": self.best})
+
+    def _go_on(self, states: Mapping[str, Any]) -> None:
+        """Take up what a training that was stopped had come to."""
+        kept = checkpoint.load(self.folder, asdict(self.plan), self.random)
+        for name, part in states.items():
+            part.load_state_dict(kept[name])
+        self.best = kept["best"]
+        vars(self.result).update(kept["result"])
+        self.started -= self.result.seconds
 
 
 def evaluate(

@@ -18,8 +18,8 @@ from slotwise.bench.load import LoadPlan
 from slotwise.bench.load_tools import measure
 from slotwise.errors import SlotwiseError
 from slotwise.gateway import keys, process
+from slotwise.gateway.access import PUBLIC
 from slotwise.gateway.app import build_app
-from slotwise.gateway.guard import PUBLIC
 from slotwise.gateway.keys import KeyFile
 
 from .conftest import Front, MakeFront

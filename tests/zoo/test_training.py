@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageDraw
+from rich.progress import Progress
 
 from slotwise import console
 from slotwise.archive.build import build
@@ -129,6 +132,42 @@ def test_the_best_epoch_is_kept_and_training_stops_early(model: Path, data: Path
     with console.progress() as progress:
         outcome = training.train(load_spec(model), data, tmp_path / "out", plan, progress)
     assert outcome.epochs < 9
+
+
+def test_a_stopped_training_goes_on_as_if_nothing_had_been(model: Path, data: Path, tmp_path: Path) -> None:
+    plan, spec = replace(PLAN, epochs=3), load_spec(model)
+    with console.progress() as shown:
+        whole = training.train(spec, data, tmp_path / "whole", plan, shown)
+    folder = tmp_path / "stopped"
+
+    class Stop(Exception):
+        """A stand-in for Ctrl-C: it comes with the last word about the second epoch."""
+
+    class StoppingProgress(Progress):
+        def update(self, *args: Any, description: str = "", **fields: Any) -> None:
+            if description.startswith("epoch 2"):
+                raise Stop
+
+    with pytest.raises(Stop):
+        training.train(spec, data, folder, plan, StoppingProgress(disable=True))
+    facts = json.loads((folder / "training.json").read_text())  # the best epoch was kept at once
+    assert (facts["epochs"], facts["best_epoch"]) in ((1, 1), (2, 2))
+    trained.module_of(spec, str(folder / "weights.pt"))
+    with console.progress() as shown, pytest.raises(SlotwiseError, match="was started with --epochs 3"):
+        training.train(spec, data, folder, replace(plan, epochs=4), shown, resume=True)
+    with console.progress() as shown:
+        rest = training.train(spec, data, folder, plan, shown, resume=True)
+    assert replace(rest, seconds=0) == replace(whole, seconds=0)
+    for key, tensor in torch.load(folder / "weights.pt").items():
+        assert torch.equal(tensor, torch.load(tmp_path / "whole" / "weights.pt")[key]), key
+    assert not (folder / "training.resume").exists()
+    with console.progress() as shown, pytest.raises(SlotwiseError, match="holds no training that was stopped"):
+        training.train(spec, data, folder, plan, shown, resume=True)
+
+
+def test_a_folder_that_cannot_be_written_is_known_before_the_training(model: Path, data: Path) -> None:
+    with console.progress() as shown, pytest.raises(SlotwiseError, match=r"^/proc/mine cannot be written: "):
+        training.train(load_spec(model), data, Path("/proc/mine"), PLAN, shown)
 
 
 def test_pretrained_weights_start_with_a_new_last_layer(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from slotwise.worker.batch import Batch
+from slotwise.worker.digests import content
 from slotwise.worker.handler_metrics import HandlerMetrics
 from slotwise.worker.hosts.context import ServerContext
 from slotwise.worker.settings import Settings
@@ -34,6 +35,7 @@ def write(context: ServerContext, settings: Settings, engine: Any, notes: Mappin
         "threads": settings.threads,
         "padding": settings.padding,
         "batch_size": settings.batch_size,
+        "archive": content(context.model_dir),
         "notes": dict(notes),
     }
     logger.info("slotwise worker: %s", json.dumps(facts))
