@@ -188,6 +188,13 @@ def hostile(options: Namespace, work: Path) -> dict[str, Any]:
         return hostile_pictures.measure(record, work, options.rounds)
 
 
+def accuracy(options: Namespace, work: Path) -> dict[str, Any]:
+    """EfficientNet-Lite0 on every engine and precision."""
+    from measuring.accuracy import measure
+
+    return measure(options, work)
+
+
 def earlier(options: Namespace, work: Path) -> dict[str, Any]:
     """The worker as it is against the worker of an earlier commit."""
     (work / "store").mkdir()

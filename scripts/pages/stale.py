@@ -23,6 +23,12 @@ CODE = {  # what each of docs/figures measures; what measures it counts as well
     "earlier": (WORKER,),
     "guard": ("slotwise/worker/guard", "slotwise/worker/isolation.py"),
     "hedging": ("slotwise/gateway",),
+    "accuracy": (
+        "slotwise/worker/engines",
+        "slotwise/worker/inputs/images.py",
+        "slotwise/zoo/vision.py",
+        "models/efficientnet",
+    ),
     "hostile": (WORKER, "handlers/image_classifier.py", "handlers/captioner.py"),
     "disasters": ("slotwise/gateway",),
     "repeat": ("slotwise/gateway", "slotwise/server", "slotwise/interrupts.py"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from comparison.results import against, fastest
@@ -122,6 +123,28 @@ def hostile_rows(figures: Figures) -> str:
     return table(["model", "beside", "the example", "its seconds, by round", "the others", "no worker died"], lines)
 
 
+def accuracy_rows(figures: Figures) -> str:
+    """EfficientNet-Lite0 by engine and precision: agreement with eager fp32, speed."""
+    lines = []
+    for row in figures["accuracy"]["rows"]:
+        sure = f"{row['sure_top1_agreement']:.1%} of {row['sure']}"
+        by = [f"{row['top1_agreement']:.1%}", sure, f"{row['largest_difference']:.2f}"]
+        lines.append([row["system"], *by, number(median(row["rounds"])), number(median(row["latency_ms"]))])
+    columns = ["engine", f"same label, {figures['accuracy']['cuts']} cuts", "where fp32 is sure", "a probability moved by"]
+    return table([*columns, "pictures a second, batch 8", "ms, one picture"], lines)
+
+
+def accuracy_labels(figures: Figures) -> str:
+    """The label of each photo, by engine and precision."""
+    accuracy = figures["accuracy"]
+    names = {photo: photo + (" *" if photo in accuracy["calibrating"] else "") for photo in accuracy["rows"][0]["labels"]}
+    lines = [
+        [shown, *(f"{label} {likely:.0%}" for label, likely in (row["labels"][photo] for row in accuracy["rows"]))]
+        for photo, shown in names.items()
+    ]
+    return table(["photo", *(row["system"] for row in accuracy["rows"])], lines)
+
+
 def earlier_rows(figures: Figures) -> str:
     """The worker as it is against the worker of an earlier commit."""
     lines = []
@@ -236,6 +259,8 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "hedging.rows": hedging_rows,
     "disasters.rounds": disasters_rounds,
     "hostile.rows": hostile_rows,
+    "accuracy.rows": accuracy_rows,
+    "accuracy.labels": accuracy_labels,
     "earlier.rows": earlier_rows,
     "guard.rows": guard_rows,
     "echo.rows": echo_rows,
