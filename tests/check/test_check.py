@@ -89,7 +89,9 @@ def test_an_archive_of_another_tool_can_be_checked(tmp_path: Path) -> None:
         for name in source.namelist():
             if not name.startswith("slotwise") and name != "MAR-INF/DIGESTS.json":
                 target.writestr(name, source.read(name))
-    assert check(foreign, batch_size=2, servers=["mms"]).passed
+    report = check(foreign, batch_size=2, servers=["mms"])
+    assert {verdict.promise: verdict.holds for verdict in report.verdicts["mms"]}["starts"] is True
+    assert "refuses" in broken(report)["mms"], "MMS parses the bodies of such an archive, and ends its worker at what is no JSON"
 
 
 def test_the_command_prints_the_verdicts_and_exits_with_1_where_one_is_broken(tmp_path: Path) -> None:
