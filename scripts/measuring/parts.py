@@ -188,11 +188,25 @@ def hostile(options: Namespace, work: Path) -> dict[str, Any]:
         return hostile_pictures.measure(record, work, options.rounds)
 
 
+def accuracy(options: Namespace, work: Path) -> dict[str, Any]:
+    """EfficientNet-Lite0 on every engine and precision."""
+    from measuring.accuracy import measure
+
+    return measure(options, work)
+
+
 def earlier(options: Namespace, work: Path) -> dict[str, Any]:
     """The worker as it is against the worker of an earlier commit."""
     (work / "store").mkdir()
     with server(work) as record:
         return earlier_worker.compare(options, work, record)
+
+
+def disasters(options: Namespace, work: Path) -> dict[str, Any]:
+    """Killer bodies, SIGKILLs, scales and swaps under load."""
+    from measuring.disasters import disasters as rounds
+
+    return rounds(options.rounds, work)
 
 
 def repeat(options: Namespace, work: Path) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from comparison.results import against, fastest
@@ -103,6 +104,15 @@ def hedging_rows(figures: Figures) -> str:
     return table(["", "a second", "p50 ms", "p99 ms", "lost", "copies a request"], lines)
 
 
+def disasters_rounds(figures: Figures) -> str:
+    """Killer bodies, SIGKILLs, scales and swaps under load."""
+    lines = []
+    for i, row in enumerate(figures["disasters"]["rounds"], 1):
+        statuses = " ".join(map(str, row["its_statuses"]))
+        lines.append([i, row["killer"], statuses, row["workers_it_ended"], row["server_then"], row["lost"], row["seconds"]])
+    return table(["round", "killer", "its statuses", "workers it ended", "swap to", "innocent lost", "seconds"], lines)
+
+
 def hostile_rows(figures: Figures) -> str:
     """A picture model's example beside pictures that are dear to decode."""
     lines = []
@@ -111,6 +121,28 @@ def hostile_rows(figures: Figures) -> str:
         seconds = " ".join(f"{value:.2g}" for value in row["seconds"])
         lines.append([row["model"], row["others"], row["status"], seconds, others, "yes" if row["same_workers"] else "no"])
     return table(["model", "beside", "the example", "its seconds, by round", "the others", "no worker died"], lines)
+
+
+def accuracy_rows(figures: Figures) -> str:
+    """EfficientNet-Lite0 by engine and precision: agreement with eager fp32, speed."""
+    lines = []
+    for row in figures["accuracy"]["rows"]:
+        sure = f"{row['sure_top1_agreement']:.1%} of {row['sure']}"
+        by = [f"{row['top1_agreement']:.1%}", sure, f"{row['largest_difference']:.2f}"]
+        lines.append([row["system"], *by, number(median(row["rounds"])), number(median(row["latency_ms"]))])
+    columns = ["engine", f"same label, {figures['accuracy']['cuts']} cuts", "where fp32 is sure", "a probability moved by"]
+    return table([*columns, "pictures a second, batch 8", "ms, one picture"], lines)
+
+
+def accuracy_labels(figures: Figures) -> str:
+    """The label of each photo, by engine and precision."""
+    accuracy = figures["accuracy"]
+    names = {photo: photo + (" *" if photo in accuracy["calibrating"] else "") for photo in accuracy["rows"][0]["labels"]}
+    lines = [
+        [shown, *(f"{label} {likely:.0%}" for label, likely in (row["labels"][photo] for row in accuracy["rows"]))]
+        for photo, shown in names.items()
+    ]
+    return table(["photo", *(row["system"] for row in accuracy["rows"])], lines)
 
 
 def earlier_rows(figures: Figures) -> str:
@@ -225,7 +257,10 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "captions.loads": captions_loads,
     "gateway.rows": gateway_rows,
     "hedging.rows": hedging_rows,
+    "disasters.rounds": disasters_rounds,
     "hostile.rows": hostile_rows,
+    "accuracy.rows": accuracy_rows,
+    "accuracy.labels": accuracy_labels,
     "earlier.rows": earlier_rows,
     "guard.rows": guard_rows,
     "echo.rows": echo_rows,

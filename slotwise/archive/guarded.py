@@ -53,6 +53,11 @@ def guard(
     target = out or path.with_name(f"{path.stem}-guarded.mar")
     if target.resolve() == path.resolve():
         raise SlotwiseError(f"{path.name} would be overwritten by its guarded copy", "name another file with --out")
+    if path.is_dir() or path.name.endswith((".tar.gz", ".tgz")):
+        kind = "folder" if path.is_dir() else "tarball"
+        raise SlotwiseError(
+            f"{path.name} is a {kind}, not a .mar", "pack it with torch-model-archiver --archive-format default"
+        )
     if path.suffix == ".war":
         raise SlotwiseError(f"{path.name} is a workflow archive", "guard the archives of its models, one by one")
     with held(), opened(path) as source:

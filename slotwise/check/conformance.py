@@ -19,6 +19,7 @@ from slotwise.check.promises import PROMISES
 from slotwise.check.real_worker import SERVERS, RealWorker, WorkerFault, installed
 from slotwise.errors import MMS, SlotwiseError, pip_install
 
+SOCKET_FOLDER = 70  # characters: below it sw-XXXXXXXX/run-XXXXXXXX/worker.9000 is as long as a Unix socket's path may be
 DAMAGE = "It does not start on damaged files."
 SENTENCES = {name: (check.__doc__ or "").strip() for name, check in PROMISES.items()} | {"damage": DAMAGE}
 OWN_PARTS = ("MAR-INF", "slotwise", "slotwise.json", "examples", GUARD, LEGACY_MANIFEST)
@@ -124,7 +125,8 @@ def check(
     if not kinds:
         hint = pip_install('"slotwise[torchserve]"') + f"; for MMS: {pip_install(MMS)}"
         raise SlotwiseError(f"{' and '.join(servers)}: not installed here", hint)
-    with tempfile.TemporaryDirectory(prefix="sw-", ignore_cleanup_errors=True) as name:
+    place = None if len(tempfile.gettempdir()) <= SOCKET_FOLDER else "/tmp"
+    with tempfile.TemporaryDirectory(prefix="sw-", dir=place, ignore_cleanup_errors=True) as name:
         folder = Path(name)
         carried = carried_bodies(info)
         unpacked = extract(path, folder / "examples", trusted=True, names=carried)

@@ -59,8 +59,12 @@ class Audit:
     def keep(self, answered: Iterable[tuple[str, Callable[[], tuple[Any, AuditedAnswer]]]]) -> None:
         """Draw from what was answered. Each entry: a request's id, and what gives the request itself and its answer."""
         for identity, told in answered:
-            if self.chance() < self.rate:
+            if self.chance() >= self.rate:
+                continue
+            try:
                 self.waiting.append((identity, *told()))
+            except Exception:  # the answer is on its way
+                logger.exception("request %s cannot be audited", identity)
 
     def run(self) -> None:
         """Between two batches: ask again for what was drawn. Nothing is raised: an audit costs nobody an answer."""

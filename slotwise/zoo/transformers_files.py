@@ -35,6 +35,9 @@ def save_local(weights: str, folder: Path, *classes: str) -> None:
         raise SlotwiseError(f"there is no folder {weights}", "give a folder of from_pretrained, or an id like OWNER/MODEL")
     if local.is_dir() and not (local / "config.json").is_file():
         raise SlotwiseError(f"{weights} has no config.json", "give a folder that save_pretrained wrote")
+    if local.is_dir() and not any(local.glob("*.safetensors")) and (pickles := sorted(local.glob("*.bin"))):
+        hint = "where you trust it, load it once with from_pretrained and save_pretrained it: that writes model.safetensors"
+        raise SlotwiseError(f"{weights} has its weights in {pickles[0].name}, which is a pickle", hint)
     try:
         for name in classes:
             source: Any = local if local.is_dir() else weights

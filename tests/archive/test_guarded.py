@@ -141,6 +141,10 @@ def test_a_workflow_a_guarded_archive_and_what_is_none_are_refused(tmp_path: Pat
     with pytest.raises(SlotwiseError, match="would be overwritten"):
         guard(tmp_path / "theirs.mar", tmp_path / "theirs.mar")
     (tmp_path / "no.mar").write_bytes(b"no zip")
+    with pytest.raises(SlotwiseError, match=r"is a folder, not a \.mar"):
+        guard(tmp_path)
+    with pytest.raises(SlotwiseError, match="there is no archive"):
+        guard(tmp_path / "nowhere.mar")
     with pytest.raises(SlotwiseError, match="truncated or damaged"):
         guard(tmp_path / "no.mar")
     with pytest.raises(SlotwiseError, match="has no MAR-INF"):

@@ -61,4 +61,4 @@ class GuardedHandler:
         if rate:
             audit = self.guard.audit_with(rate, raw, context.metric_between)
             before_every_read(PACKAGES[self.server], audit.run)
-        logger.info("slotwise guard: around %s", self.terms["handler"])
+        logger.info("slotwise guard: around %s; %s; audit %g", self.terms["handler"], limits, rate)

@@ -34,7 +34,8 @@ def limits_of(raw: Any, environ: Mapping[str, str] = os.environ) -> ServerLimits
     config = {} if told else configuration(_config_file(environ))
     if config.get("enable_envvars_config") == "true":
         config |= {name[3:].lower(): value for name, value in environ.items() if name.startswith("TS_")}
-    own = (getattr(raw, "model_yaml_config", None) or {}).get("responseTimeout")
+    described = getattr(raw, "model_yaml_config", None)
+    own = described.get("responseTimeout") if isinstance(described, dict) else None
     timeout = own or told.get("response_timeout_s") or config.get("default_response_timeout")
     size = told.get("max_response_bytes") or config.get("max_response_size")
     if not size and not Path("/proc/self").exists():
