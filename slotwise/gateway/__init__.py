@@ -6,6 +6,7 @@ traffic.py             the requests to one model: its limit, its hedging, its pa
 race.py                the copies of one request: a second try, and hedges
 hedging.py             when an answer is late, and how many hedges there may be
 passage.py            which request has been overtaken, and who goes alone
+ending.py              whether a worker has just ended
 alone.py               a request whose worker died; killers.py remembers the bodies that end workers
 limits.py              a concurrency limit with a short queue for each model, and a budget for bodies in memory
 canary.py              a share of the requests for another archive; both are compared

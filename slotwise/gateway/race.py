@@ -156,13 +156,16 @@ class Race:
         self._send(fresh=True, after_s=after_s)
 
     def _hedge(self) -> bool:
-        """Send a further copy of what seems to be lost, within the budget: others have overtaken it, or nothing moves."""
+        """Send a further copy of what seems to be lost, within the budget: others have overtaken it, or nothing moves.
+
+        Not while a worker ends, which may have it in hand.
+        """
         if self.pausing or not self.sent_copies:
             return False
         lost = self.passage.overtaken(self.sent_copies[0]) or self.passage.standing_still(
             self.sent_copies[0], self.hedging.late_s
         )
-        if not lost or not self.hedging.take_from_budget():
+        if not lost or self.request.traffic.ending.just_now() or not self.hedging.take_from_budget():
             return False
         self.hedges.add(self._send(fresh=True, late=True))
         self.request.sent = "hedged"

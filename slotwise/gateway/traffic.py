@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from slotwise.gateway.ending import EndingWorkers
 from slotwise.gateway.hedging import Hedging
 from slotwise.gateway.limits import ConcurrencyLimit
 from slotwise.gateway.passage import Passage
@@ -22,9 +23,11 @@ class ModelTraffic:
         self.limit = ConcurrencyLimit(*self._sizes(UNKNOWN_BATCH))
         self.hedging = Hedging(hedge)
         self.passage = Passage()
+        self.ending = EndingWorkers()
 
     def fit(self, model: LiveModel) -> None:
-        """Resize the limit to the model's batches and workers."""
+        """Resize the limit to the model's batches and workers, and know these."""
+        self.ending.follow(worker.pid for worker in model.workers)
         self.limit.resize(*self._sizes(max(len(model.workers), 1) * model.batch_size))
 
     def _sizes(self, batch: int) -> tuple[int, int]:

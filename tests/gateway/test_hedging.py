@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
+import time
 from collections import deque
 
 import pytest
 
 from slotwise.gateway import alone, hedging, race
+from slotwise.gateway.ending import NOTICE_S
 from slotwise.gateway.hedging import HEDGES_AT_LEAST, LATE_AT_LEAST_S, LATE_WITHOUT_TIMES_S, PERIOD_S, RANK_EVERY, Hedging
 
 from .conftest import Front, MakeFront
@@ -133,6 +137,24 @@ async def test_while_nothing_is_answered_one_request_finds_out_for_all(
     assert [answer.headers["x-slotwise-sent"] for answer in answers] == ["hedged"] * 6
     assert len(front.server.seen) == 12
     assert front.server.seen[6].body == front.server.seen[0].body
+
+
+async def test_no_copy_while_a_worker_ends_and_the_server_has_not_said_so(
+    make_front: MakeFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    front = await hedged(make_front, monkeypatch, StandIn(script=deque(["slow"]), slow_s=1.5))
+    worker = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    ending = front.gateway.traffic("digits").ending
+    ending.follow([worker.pid, 0, 2**22])
+    assert not ending.just_now()
+    worker.kill()
+    while not ending.just_now():  # a zombie, of which only the system knows
+        await asyncio.sleep(0.01)
+    assert (await front.predict()).status_code == 200
+    worker.wait()
+    assert len(front.server.seen) == 1
+    monkeypatch.setattr(ending, "_clock", lambda: time.monotonic() + NOTICE_S)
+    assert not ending.just_now()
 
 
 async def test_no_copy_while_earlier_requests_are_answered(make_front: MakeFront, monkeypatch: pytest.MonkeyPatch) -> None:
