@@ -91,7 +91,9 @@ def test_an_archive_of_another_tool_can_be_checked(tmp_path: Path) -> None:
                 target.writestr(name, source.read(name))
     report = check(foreign, batch_size=2, servers=["mms"])
     assert {verdict.promise: verdict.holds for verdict in report.verdicts["mms"]}["starts"] is True
-    assert "refuses" in broken(report)["mms"], "MMS parses the bodies of such an archive, and ends its worker at what is no JSON"
+    assert "refuses" in broken(report)["mms"], (
+        "MMS parses the bodies of such an archive, and ends its worker at what is no JSON"
+    )
 
 
 def test_the_command_prints_the_verdicts_and_exits_with_1_where_one_is_broken(tmp_path: Path) -> None:
