@@ -1,13 +1,14 @@
 """Forward a request to the model server, and its answer back: the hot path.
 
-A request may be sent again: inference is idempotent, and the body stays in memory until it is answered. So a failed copy is
-tried once more, and a late one gets a second copy beside it, within the deadline (race.py). A slot's own error is an answer.
+A request may be sent again, because its body stays in memory until it is answered: once more when a copy fails, and up to three
+times beside a late one, all within the deadline (race.py). What a handler itself answers, even an error, is never sent again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
@@ -31,7 +32,7 @@ CLIENT_GONE = 499  # for the log and the metrics; nobody is there to get it
 
 
 class Forward:
-    """The ASGI endpoint that sends a request to a model: `model` fixes which, else the path names it."""
+    """The ASGI endpoint that sends a request to a model: `model` is its name; where it is empty the path says which."""
 
     def __init__(self, gateway: Gateway, model: str = "") -> None:
         self.gateway, self.model = gateway, model
@@ -81,14 +82,14 @@ class Forward:
             limit.leave()
 
     async def _attempt(self, request: InferenceRequest, fresh: bool) -> ServerAnswer:
-        """Send the request once. Raises ConnectionBroken where the connection failed, Refused (502, 504)."""
+        """Send the request once. Raises ConnectionBroken where the connection failed, Refused without a server (502) or time (504)."""
         upstream = self.gateway.upstream
         if upstream is None:
             raise Refused(502, "no model server is running")
         try:
-            with upstream.busy():  # while its token is renewed, too
+            with upstream.busy():  # a swap waits for it, also while its token is renewed
                 return await self._send_with_token(upstream, request, fresh)
-        except aiohttp.ClientError as error:  # before TimeoutError: a connection that takes too long is both
+        except aiohttp.ClientError as error:  # before TimeoutError: aiohttp's connect timeout is both
             raise ConnectionBroken(type(error).__name__) from error
         except TimeoutError:
             raise Refused(504, "the model server did not answer before the deadline") from None
@@ -96,6 +97,7 @@ class Forward:
             raise ConnectionBroken(type(error).__name__) from error
         except SlotwiseError as error:
             log.warning("%s %s", request.identity, error)
+            # An answer, not Refused: the race tries once more after a pause.
             return ServerAnswer(503, [], b"the model server's token could not be renewed")
 
     async def _send_with_token(self, upstream: Upstream, request: InferenceRequest, fresh: bool) -> ServerAnswer:
@@ -103,6 +105,7 @@ class Forward:
             raise Refused(504, "the deadline has passed")
         token = upstream.token
         answer = await upstream.send(request.target, request.headers, request.body, request.left_s, fresh)
+        # TorchServe refuses a token with 400 "Token Authorization failed."; "oken" is in Token and in token.
         token_refused = answer.status in (400, 401, 403) and not answer.from_slot and b"oken" in answer.body
         if token_refused:
             async with asyncio.timeout(request.left_s):
@@ -118,6 +121,7 @@ class Forward:
         if seconds is not None:
             total_ms = seconds * 1000
             worked_ms = _number(headers, b"x-decode-ms") + _number(headers, b"x-inference-ms")
+            # Everything but decoding and inference: both queues, encoding, the way there and back.
             headers.append((b"x-queue-ms", b"%.2f" % max(total_ms - worked_ms, 0)))
             headers.append((b"x-total-ms", b"%.2f" % total_ms))
         if request.sent:
@@ -140,11 +144,12 @@ def _reply(answer: ServerAnswer, request: InferenceRequest) -> tuple[int, RawHea
 
 
 def _number(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> float:
-    """A header as a number; 0 where it is missing or no number."""
+    """A header as a number; 0 where it is missing, or not a finite number."""
     for header, value in headers:
         if header == name:
             try:
-                return float(value)
+                number = float(value)
             except ValueError:
                 return 0.0
+            return number if math.isfinite(number) else 0.0
     return 0.0

@@ -1,11 +1,12 @@
 """Search for the setting that serves a model best: measure one, learn from it, choose the next.
 
-1. The baselines are measured: the server's default registration, and the profile.
-2. A simulation ranks all settings. The first of its list are measured, and the first with every engine, layout and batch size.
+1. The baselines are measured: the server's default registration, and the profile's own setting.
+2. A simulation ranks all settings. Up to FIRST_CHOICES are measured: the best of that list, and the best-ranked setting of each
+   engine, layout and batch size that is not among them yet.
 3. Then, in turn: an untried neighbour of the best trials, and a proposal of Optuna's TPE sampler, which learns from all trials.
 
-The search ends after `max_trials`, or when the last PATIENCE trials brought nothing better. A setting that is clearly worse
-after a third of the time is not measured to the end: its trial is "pruned".
+The search ends after `max_trials`, or when the last PATIENCE trials brought nothing better. Before a setting is measured it
+gets a first look, a third as long. Where that is clearly worse, it is not measured: its trial is "pruned".
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from slotwise.tune.goal import Goal
 from slotwise.tune.simulate import ServiceTimes, simulate
 from slotwise.tune.space import SearchSpace, TrialSetting
 
-PRUNE_BELOW = 0.7  # of the best throughput: noise alone does not make up for more
+PRUNE_BELOW = 0.7  # of the best: a first look below this share is pruned; what noise does is smaller
 PATIENCE = 14  # trials
 FIRST_CHOICES = 9  # settings that are measured because of the simulation
 OPTUNA_ATTEMPTS = 5  # it may propose what was tried already
@@ -36,12 +37,12 @@ class TrialBench(Protocol):
         """Serve the setting and load it. Raises SlotwiseError where it cannot be served."""
 
     def keep_ready(self, settings: Sequence[TrialSetting]) -> None:
-        """Keep these settings served from their first measurement on: they are measured in turn."""
+        """Keep these settings loaded between measurements, because they are measured alternately."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One setting and its result. state: "measured", "pruned" (after a third of the time) or "failed" (`note` says why)."""
+    """One setting and its result. state: "measured", "pruned" (`measured` is its first look) or "failed" (`note` says why)."""
 
     setting: TrialSetting
     state: Literal["measured", "pruned", "failed"]
@@ -120,12 +121,15 @@ class Search:
     def ranked(self, service: ServiceTimes) -> list[TrialSetting]:
         """Every setting, the best first by simulation."""
         service = self._with_server_time(service)
-        requests = 2 * self.goal.clients + 200
+        requests = 2 * self.goal.clients + 200  # two of every client, and enough for a p99
         scores = {s: self.goal.score(simulate(service, s, self.goal.clients, requests)) for s in self.space}
         return sorted(scores, key=lambda s: scores[s], reverse=True)
 
     def _with_server_time(self, service: ServiceTimes) -> ServiceTimes:
-        """Add what the server spends on a batch: what a trial of batch size 1 took longer than the handler alone."""
+        """Set batch_ms to the server's own time a batch: the measured time of a batch of one, less the handler's.
+
+        This assumes that the clients keep every worker busy.
+        """
         single = next((t for t in self.trials if t.setting.batch_size == 1 and t.measured and t.measured.req_s), None)
         if single is None or single.measured is None:
             return service
@@ -135,7 +139,7 @@ class Search:
         return replace(service, batch_ms=max(0.0, measured_ms - handler_ms))
 
     def neighbour_of_best(self, ranked: Sequence[TrialSetting]) -> TrialSetting | None:
-        """Of the untried neighbours of the best trial, or else of the second best, the one that the simulation ranks first."""
+        """An untried neighbour of the trial with the highest score, or else of the second: the first of them in `ranked`."""
         rank = {setting: i for i, setting in enumerate(ranked)}
         for trial in sorted(self.trials, key=self.score, reverse=True)[:2]:
             untried = [s for s in self.space.neighbours(trial.setting) if s in rank and not self.tried(s)]
@@ -146,7 +150,7 @@ class Search:
     def proposal(self) -> TrialSetting | None:
         """An untried setting that Optuna proposes; None where it proposes only tried ones."""
         for _ in range(OPTUNA_ATTEMPTS):
-            optuna_trial = self.study.ask()
+            optuna_trial = self.study.ask()  # a new setting's result comes through _tell_optuna
             setting = self.space.suggest(optuna_trial)
             earlier = next((t for t in self.trials if t.setting == setting), None)
             if earlier is None:
@@ -187,7 +191,8 @@ class Search:
 
 
 def hopeless(first_look: LoadResult, best: LoadResult | None, goal: Goal) -> bool:
-    """Whether a first look is enough: requests were lost, p99 is twice the target, or the best is far ahead."""
+    """Whether a first look is enough: requests were lost or none was answered, p99 is over twice the target, or the best is far
+    ahead."""
     if first_look.lost or not first_look.p99_ms or first_look.p99_ms > 2 * goal.slo_p99_ms:
         return True
     if best is None:
