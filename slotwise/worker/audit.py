@@ -81,9 +81,9 @@ class Audit:
             if not first.same(second):
                 mismatches += 1
                 logger.warning("audit: request %s got %s in its batch, and %s alone", identity, first, second)
-        self.count(AUDITED, len(waiting))
         if mismatches:
             self.count(MISMATCHES, mismatches)
+        self.count(AUDITED, len(waiting))  # last: who sees these counted sees their mismatches, too
 
 
 def _parsed(body: bytes) -> Any:

@@ -62,9 +62,9 @@ class Guarded:
     bad: Sequence[tuple[bytes, int]]
     servers: Sequence[str] = ("torchserve",)
 
-    def register(self, live: Live, store: Path, work: Path, **terms: Any) -> None:
-        """Guard the archive and register it with batches of 8."""
-        guard(self.archive(work / self.name), store / f"{self.name}.mar", name=self.name, **terms)
+    def register(self, live: Live, store: Path, work: Path) -> None:
+        """Guard the archive, with an audit of everything, and register it with batches of 8."""
+        guard(self.archive(work / self.name), store / f"{self.name}.mar", name=self.name, audit=1.0)
         live.management.register(f"{self.name}.mar", **GATHERED)
         live.management.wait_ready(self.name)
 
