@@ -21,7 +21,7 @@ RUN --mount=type=cache,target=/root/.cache/pip if [ "${PROFILE}" = cuda ]; then 
 FROM environment AS archives
 ARG MODELS=digits
 # hadolint ignore=DL3013
-RUN --mount=type=cache,target=/root/.cache/pip pip install -c constraints.txt ".[digits,onnx]" torch==2.13.0
+RUN --mount=type=cache,target=/root/.cache/pip pip install -c constraints.txt ".[digits,efficientnet,onnx]" torch==2.13.0
 WORKDIR /build
 RUN mkdir /models && for model in ${MODELS}; do slotwise build "$model" --out /models || exit 1; done
 

@@ -1,23 +1,33 @@
-# make serve   a real digit answered by a real TorchServe, and the page   make test   everything checked
+# make serve   a real photo answered by a real TorchServe, and the page   make test   everything checked
 .DEFAULT_GOAL := help
-.PHONY: help serve stop demo test test-full lint format constraints clean
+.PHONY: help serve stop demo demo-ants test test-full lint format constraints clean
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist worksteal --durations=20
 
 help: ## say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 18
 
-serve: ## install, train, build, start TorchServe and the gateway, answer one digit
+serve: ## install, build, start TorchServe and the gateway, say what a photo shows
 	@PYTHON="$(or $(PYTHON),python3)" scripts/setup.sh serve
-	@$(BIN)/slotwise serve digits --detach
+	@$(BIN)/slotwise serve efficientnet digits --detach
 	@$(BIN)/slotwise gateway --detach
-	@$(BIN)/slotwise predict digits models/digits/examples/7.png
+	@$(BIN)/slotwise predict efficientnet models/efficientnet/examples/chelsea.png
 
 stop: ## stop what `make serve` started
 	@$(BIN)/slotwise stop
 
 demo: ## 32 digits at once, 3 of them bad (after `make serve`)
 	@$(BIN)/slotwise demo
+
+demo-ants: ## ants and bees from DATA=FOLDER with train/ and val/: train, build, serve, and the page
+	@[ -d "$(DATA)/val" ] || { echo "error: there is no folder $(DATA)/val" >&2; \
+	  echo "hint: make demo-ants DATA=FOLDER, with train/ants train/bees val/ants val/bees in it" >&2; exit 2; }
+	@PYTHON="$(or $(PYTHON),python3)" scripts/setup.sh serve
+	@$(BIN)/slotwise train ants_bees --data "$(DATA)"
+	@$(BIN)/slotwise build ants_bees
+	@$(BIN)/slotwise serve ants_bees --detach
+	@$(BIN)/slotwise gateway --detach
+	@$(BIN)/slotwise predict ants_bees "$$(find -L "$(DATA)/val" -type f -name '*.jpg' | sort | head -n 1)"
 
 test: lint ## lint, type-check and run the tests, real servers and a real browser included
 	@scripts/test-tools.sh

@@ -26,6 +26,7 @@ from slotwise import project
 from slotwise.archive.build import build, extract
 from slotwise.console import out, say
 from slotwise.console import table as shown_table
+from slotwise.disk import check_target
 from slotwise.worker.cores import available_cores
 from slotwise.worker.engines.processor import has_bf16
 from slotwise.zoo import pictures
@@ -136,6 +137,8 @@ def compare(options: argparse.Namespace, work: Path) -> dict[str, Any]:
 def main() -> int:
     """Compare; 1 where a system cannot be started."""
     options = arguments()
+    for target in (options.json, options.figure):
+        check_target(target)
     result = measured(lambda work: compare(options, work), options.json)
     if result is None:
         return 1

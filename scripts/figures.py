@@ -8,6 +8,7 @@ python scripts/figures.py hedging   a stand-in that never answers one request in
 python scripts/figures.py repeat    the tests that once lost a request, again and again, with every core busy
 python scripts/figures.py hostile   pictures that are dear to decode beside each picture model's example
 python scripts/figures.py earlier --commit COMMIT    the worker as it is against the worker of an earlier commit
+python scripts/figures.py guard     what a guard adds to a batch of 8, around a handler that does nothing
 python scripts/figures.py keep NAME FILE...    what a slotwise command measured here just now, as docs/figures/NAME.json
 python scripts/figures.py render [--check]     the pages, from docs/figures
 """
@@ -22,7 +23,7 @@ from pathlib import Path
 from measuring.about import ROOT
 from measuring.run import exit_with, measured
 
-PARTS = ("echo", "text", "gateway", "hedging", "hostile", "earlier", "repeat")
+PARTS = ("echo", "text", "gateway", "hedging", "hostile", "earlier", "repeat", "guard")
 
 
 def arguments() -> argparse.Namespace:

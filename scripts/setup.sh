@@ -28,8 +28,8 @@ command -v "$python" >/dev/null || fail "there is no $python" "install Python 3.
     fail "Python's venv module is missing" "apt-get install $(basename "$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')")-venv"
 
 case $set_name in
-    serve) extras=torchserve,onnx,gateway,digits ;;
-    test | constraints) extras=torchserve,onnx,openvino,text,gateway,tune,digits,test,dev ;;
+    serve) extras=torchserve,onnx,gateway,digits,efficientnet ;;
+    test | constraints) extras=torchserve,onnx,openvino,text,gateway,tune,digits,efficientnet,test,dev ;;
     *) fail "there is no set $set_name" "sets: serve, test, constraints" ;;
 esac
 

@@ -7,8 +7,10 @@ Whatever takes long to import is imported in `main`, after `interrupts.install`.
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slotwise import __version__, commands, interrupts
@@ -37,8 +39,13 @@ def build_app() -> typer.Typer:
     @app.callback()
     def _root(
         version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version."),
+        home: Path | None = typer.Option(
+            None, "--home", help="Work in this project folder: its models, its model_store, its .slotwise.", metavar="FOLDER"
+        ),
     ) -> None:
         """Batch-safe handlers, archives and tooling for TorchServe and Multi Model Server."""
+        if home is not None:
+            os.chdir(home)
 
     for module in sorted(info.name for info in pkgutil.iter_modules(commands.__path__)):
         importlib.import_module(f"slotwise.commands.{module}").register(app)
@@ -50,7 +57,11 @@ def _as_slotwise_error(problem: SlotwiseError | ModuleNotFoundError | OSError) -
     if isinstance(problem, SlotwiseError):
         return problem
     if isinstance(problem, OSError):
-        return SlotwiseError(f"{problem.filename}: {problem.strerror}" if problem.filename else str(problem))
+        import tempfile
+
+        from slotwise import disk, project
+
+        return disk.explain(problem, (Path("model_store"), project.state_root(), Path(tempfile.gettempdir()), Path()))
     if (problem.name or "").split(".")[0] not in EXTRAS:
         raise problem
     return missing_package(problem.name or "", "this command")

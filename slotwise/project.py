@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
+import typer
+
+from slotwise import console
 from slotwise.errors import SlotwiseError
 from slotwise.interrupts import held
 
@@ -44,6 +48,8 @@ def model_folder(name_or_path: str) -> Path:
     known = models()
     if name_or_path in known:
         return known[name_or_path]
+    if path.is_dir():
+        raise SlotwiseError(f"the folder {name_or_path} has no model.toml", "`slotwise new NAME` writes a folder to start from")
     raise SlotwiseError(
         f"there is no model {name_or_path!r}",
         f"known models: {', '.join(known)}; or give a folder that holds a model.toml",
@@ -59,6 +65,14 @@ def own_folder(folder: Path) -> Path:
         with held():  # half a copy would look like a whole one
             shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("__pycache__"))
     return copy
+
+
+def own_command() -> str:
+    """What a person types here to run slotwise: its name, or its path where it is not on the PATH."""
+    if shutil.which("slotwise"):
+        return "slotwise"
+    script = Path(sys.executable).with_name("slotwise")
+    return str(script.relative_to(Path.cwd())) if script.is_relative_to(Path.cwd()) else str(script)
 
 
 def handler_file(name: str) -> Path:
@@ -104,6 +118,19 @@ def cache_dir() -> Path:
     path = state_root() / "cache"
     path.mkdir(parents=True, exist_ok=True)
     return path
+
+
+def enter() -> None:
+    """Say where things will be made, in a folder that holds nothing of slotwise yet; on a terminal a person is asked first.
+
+    Raises SlotwiseError for a no.
+    """
+    own = [state_root(), *map(Path, ("model_store", "models", "profiles"))]
+    if any(path.exists() for path in own):
+        return
+    console.say(f"{Path.cwd()} is no project yet: .slotwise/ and model_store/ are made there")
+    if sys.stdin.isatty() and not typer.confirm("go on?", err=True):
+        raise SlotwiseError("nothing was made", "`slotwise --home FOLDER ...` works in that project folder")
 
 
 def model_store() -> Path:

@@ -36,7 +36,7 @@ def test_every_command_and_option_has_help() -> None:
     for name, command in found.items():
         assert command.help, f"slotwise {name} has no help"
         for parameter in command.params:
-            if isinstance(parameter, click.Option):
+            if parameter.param_type_name == "option":
                 assert parameter.help, f"slotwise {name} {parameter.opts} has no help"
 
 

@@ -21,12 +21,17 @@ USUAL = Ports()
 
 
 def console(page: str) -> list[tuple[str, list[str]]]:
-    """Every command of a page's console blocks with the lines printed below it."""
+    """Every command of a page's console blocks, here-documents whole, with the lines printed below it."""
     found: list[tuple[str, list[str]]] = []
+    inside = False
     for block in re.findall(r"```console\n(.*?)```", page, re.DOTALL):
         for line in block.splitlines():
-            if line.startswith("$ "):
+            if inside:
+                found[-1] = (f"{found[-1][0]}\n{line}", [])
+                inside = line != "END"
+            elif line.startswith("$ "):
                 found.append((line.removeprefix("$ "), []))
+                inside = "<<'END'" in line
             else:
                 found[-1][1].append(line)
     return found

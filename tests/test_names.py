@@ -17,6 +17,7 @@ MODULES = {
     "gateway": "commands/gateway.py is the command line of the room gateway/, whose heart is gateway/gateway.py",
     "management": "commands/management.py is the command line of client/management.py",
     "profile": "commands/profile.py is the command line of profiles/profile.py",
+    "rollout": "commands/rollout.py is the command line of deploy/rollout.py",
     "server": "commands/server.py is the command line of the room server/",
     "tune": "commands/tune.py is the command line of the room tune/",
 }

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from measuring import earlier as earlier_worker
+from measuring import guarding
 from measuring import hostile as hostile_pictures
 from measuring.hanging import MODEL, standin
 from measuring.overload import overload
@@ -199,3 +200,8 @@ def repeat(options: Namespace, work: Path) -> dict[str, Any]:
     from measuring.repeat import repeat as again
 
     return again(options.rounds)
+
+
+def guard(options: Namespace, work: Path) -> dict[str, Any]:
+    """What a guard adds to a batch of 8, around a handler that does nothing."""
+    return guarding.measure(options.rounds)

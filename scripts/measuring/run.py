@@ -45,3 +45,6 @@ def exit_with(main: Callable[[], int]) -> None:
             sys.exit(main())
     except KeyboardInterrupt:
         sys.exit(130)
+    except SlotwiseError as error:
+        err().print(f"error: {error.message}", highlight=False)
+        sys.exit(1)

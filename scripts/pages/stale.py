@@ -21,6 +21,7 @@ CODE = {  # what each of docs/figures measures; what measures it counts as well
     "translation": (*TRANSLATION, "slotwise/bench"),
     "gateway": (*VISION, "slotwise/gateway"),
     "earlier": (WORKER,),
+    "guard": ("slotwise/worker/guard", "slotwise/worker/isolation.py"),
     "hedging": ("slotwise/gateway",),
     "hostile": (WORKER, "handlers/image_classifier.py", "handlers/captioner.py"),
     "repeat": ("slotwise/gateway", "slotwise/server", "slotwise/interrupts.py"),

@@ -122,6 +122,18 @@ def earlier_rows(figures: Figures) -> str:
     return table(["load", "clients", "before: a second (rounds)", "now", "now to before"], lines)
 
 
+def guard_rows(figures: Figures) -> str:
+    """A handler that does nothing, without a guard and with one."""
+    by_body: dict[str, dict[str, Any]] = {}
+    for row in figures["guard"]["rows"]:
+        by_body.setdefault(row["body"], {})[row["system"]] = row
+    lines = []
+    for body, rows in by_body.items():
+        rounds = " ".join(f"{value:.0f}" for value in rows["guarded"]["rounds"])
+        lines.append([body, f"{rows['bare']['median_us']:.1f}", f"{rows['guarded']['median_us']:.0f}", rounds])
+    return table(["each body", "the handler alone, us a batch", "with a guard", "rounds"], lines)
+
+
 def setting(values: Mapping[str, Any]) -> str:
     """A setting of the tuner, short."""
     delay = f", {values['max_batch_delay']} ms" if values["batch_size"] > 1 else ""
@@ -215,6 +227,7 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "hedging.rows": hedging_rows,
     "hostile.rows": hostile_rows,
     "earlier.rows": earlier_rows,
+    "guard.rows": guard_rows,
     "echo.rows": echo_rows,
     "study.by_clients": study_by_clients,
     "study.by_delay": study_by_delay,

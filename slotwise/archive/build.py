@@ -20,10 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise import console, project
 from slotwise.archive import onnx_graph
-from slotwise.archive.make_script import check_fit, run_make_script
+from slotwise.archive.foreign import GUARD, LEGACY_MANIFEST, config_of, migrated
+from slotwise.archive.inputs import input_digests
+from slotwise.archive.make_script import check_fit, run_make_script, without_missing_int8
 from slotwise.archive.packaging import DIGESTS, MANIFEST, pack
+from slotwise.archive.store import archive_file
 from slotwise.archive.trial import run_every_form
-from slotwise.archive.zip_safety import check_entries
+from slotwise.archive.zip_safety import check_entries, read_small
+from slotwise.disk import check_writable
 from slotwise.errors import SlotwiseError
 from slotwise.interrupts import held
 from slotwise.model_spec import load_spec
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 BLOCK_BYTES = 1 << 20
+LEAST_MIB = 2  # of an archive: the worker code and its digests
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,10 @@ class ArchivedFile:
 
 @dataclass(frozen=True)
 class ArchiveInfo:
-    """What `inspect` read. model: the description in slotwise.json, {} in an archive of another tool."""
+    """What `inspect` read. model: the description in slotwise.json ({} in an archive of another tool).
+
+    inputs: the digests of what it was built from. config: TorchServe's model-config.yaml, which other tools' archives may have.
+    """
 
     path: Path
     size_bytes: int
@@ -54,6 +62,18 @@ class ArchiveInfo:
     model: dict[str, Any]
     profiles: dict[str, Any] = field(default_factory=dict)
     entries: list[ArchivedFile] = field(default_factory=list)
+    inputs: dict[str, str] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def content(self) -> str:
+        """The digest of its list of digests: what a worker that was started from it reports; "" where it has none."""
+        return next((entry.sha256 for entry in self.entries if entry.name == DIGESTS), "")
+
+    @property
+    def foreign(self) -> bool:
+        """Whether another tool made it: it carries neither a description of ours nor digests."""
+        return not self.model and not self.content
 
     @property
     def name(self) -> str:
@@ -76,10 +96,16 @@ def build(
 ) -> Path:
     """Build OUT_DIR/NAME.mar (model_store/ by default) and NAME.report.json beside it. Returns the archive's path.
 
+    Where NAME.mar holds another version, it stays, and this one becomes NAME-VERSION.mar beside it.
+
     weights: passed to the model's make.py. A second build of the same inputs trains nothing and gives the same bytes.
     """
     folder = project.model_folder(str(folder_or_name))
     spec = load_spec(folder)
+    inputs = input_digests(folder, spec)
+    out_dir = out_dir or project.model_store()
+    check_writable(out_dir, LEAST_MIB)
+    check_writable(project.state_root())
     sources = [folder]
     started = time.monotonic()
     out: Path | None = None
@@ -88,6 +114,7 @@ def build(
         with nullcontext(progress) if progress else console.progress() as bars:
             out, measured = run_make_script(folder, spec, weights, bars)
         sources = [out, folder]
+        spec = without_missing_int8(spec, sources)
     elif weights is not None:
         raise SlotwiseError(f"{folder} has no make.py that could take --weights", "name the weights in its model.toml")
     else:
@@ -95,54 +122,38 @@ def build(
     spec, sources, graph = onnx_graph.fit(spec, sources)
     forms = run_every_form(spec, sources, out)
     measured = {**measured, **graph, **({"forms": forms} if forms else {})}
-    out_dir = out_dir or project.model_store()
     out_dir.mkdir(parents=True, exist_ok=True)
-    archive = out_dir / f"{spec.name}.mar"
+    archive = archive_file(out_dir, spec.name, spec.version)
     with held():  # the archive and its report, or neither
-        pack(spec, sources, archive)
+        pack(spec, sources, archive, inputs)
         about = {"model": spec.name, "version": spec.version, "archive": archive.name, "weights": weights}
         size = {"size_bytes": archive.stat().st_size, "sha256": file_sha256(archive)}
         report = {**about, **size, "build_s": round(time.monotonic() - started, 1), "measured": measured}
-        (out_dir / f"{spec.name}.report.json").write_text(json.dumps(report, indent=2) + "\n", "utf-8")
+        (out_dir / f"{archive.stem}.report.json").write_text(json.dumps(report, indent=2) + "\n", "utf-8")
     return archive
 
 
 def inspect(path: Path, *, need_digests: bool = True) -> ArchiveInfo:
     """Read a whole archive and compare every byte with its digests; SlotwiseError says what is wrong with it.
 
-    need_digests: False accepts an archive of another tool, which carries no digests.
+    need_digests: False accepts an archive of another tool, which carries no digests. Ours always need them.
     """
-    with _opened(path) as source:
-        manifest = _manifest(path, source)
+    with opened(path) as source:
+        manifest = manifest_of(path, source)
         entries = [ArchivedFile(item.filename, item.file_size, _entry_sha256(source, item)) for item in source.infolist()]
-        if need_digests or DIGESTS in source.namelist():
+        if need_digests or {DIGESTS, "slotwise.json", f"{GUARD}/guard.json"} & set(source.namelist()):
             _compare(path, entries, _digests(path, source))
         settings = _json(path, source, "slotwise.json") if "slotwise.json" in source.namelist() else {}
         model, profiles = settings.get("model", {}), settings.get("profiles", {})
-        size = path.stat().st_size
-        return ArchiveInfo(path, size, file_sha256(path), manifest, model, profiles, sorted(entries, key=lambda e: e.name))
+        size, files = path.stat().st_size, sorted(entries, key=lambda entry: entry.name)
+        config = config_of(source, manifest)
+        inputs = settings.get("inputs", {})
+        return ArchiveInfo(path, size, file_sha256(path), manifest, model, profiles, files, inputs, config)
 
 
 def verify(path: Path) -> None:
     """Raise SlotwiseError unless the archive is exactly what was built."""
     inspect(path)
-
-
-def outdated(info: ArchiveInfo, folder: Path) -> str:
-    """The first file of the model's folder that differs from the archive's, "" where none does.
-
-    Files that make.py writes are not compared, nor is an ONNX graph, because the build may have converted it.
-    """
-    spec = load_spec(folder)
-    options = {key: value for key, value in info.model.get("options", {}).items() if key != "onnx"}
-    if spec.model_dump(mode="json", exclude_none=True) != {**info.model, "options": options}:
-        return "model.toml"
-    own = spec.handler.endswith(".py")
-    files = {info.handler: folder / spec.handler if own else project.handler_file(spec.handler)}
-    if not (folder / "make.py").is_file():
-        files |= {path: folder / path for path in spec.content() if path != spec.weights.onnx}
-    built = {entry.name: entry.sha256 for entry in info.entries}
-    return next((name for name, file in files.items() if file.is_file() and file_sha256(file) != built.get(name)), "")
 
 
 def extract(path: Path, out_dir: Path, *, trusted: bool = False, names: Collection[str] | None = None) -> Path:
@@ -152,7 +163,7 @@ def extract(path: Path, out_dir: Path, *, trusted: bool = False, names: Collecti
     """
     if not trusted:
         verify(path)
-    with _opened(path) as source:
+    with opened(path) as source:
         try:
             out_dir.mkdir(parents=True)
             source.extractall(out_dir, names)
@@ -168,11 +179,12 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(source, "sha256").hexdigest()
 
 
+MANIFEST_BYTES = 16 << 20  # of ours the largest: a digest for each of ten thousand files
 REBUILD = "it was changed after it was built: do not serve it; build it again or get a fresh copy"
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
+def opened(path: Path) -> Iterator[zipfile.ZipFile]:
     """Open the archive and check its directory. Whatever is damaged in the file becomes one SlotwiseError."""
     if not path.is_file():
         raise SlotwiseError(f"there is no archive {path}", "`slotwise build MODEL` makes one in model_store/")
@@ -186,7 +198,7 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
 
 def _json(path: Path, source: zipfile.ZipFile, name: str) -> dict[str, Any]:
     try:
-        data = json.loads(source.read(name))
+        data = json.loads(read_small(source, name, MANIFEST_BYTES))
     except (ValueError, RecursionError) as error:
         raise SlotwiseError(f"{path.name}: {name} is not JSON", REBUILD) from error
     if not isinstance(data, dict):
@@ -194,10 +206,20 @@ def _json(path: Path, source: zipfile.ZipFile, name: str) -> dict[str, Any]:
     return data
 
 
-def _manifest(path: Path, source: zipfile.ZipFile) -> dict[str, Any]:
-    if MANIFEST not in source.namelist():
+def manifest_of(path: Path, source: zipfile.ZipFile) -> dict[str, Any]:
+    """What the archive says of itself; that of an archive for MMS before 1.0 as MMS migrates it."""
+    names = source.namelist()
+    if MANIFEST in names:
+        manifest = _json(path, source, MANIFEST)
+    elif LEGACY_MANIFEST in names:
+        try:
+            manifest = migrated(_json(path, source, LEGACY_MANIFEST))
+        except (KeyError, TypeError):
+            manifest = {}
+    else:
         raise SlotwiseError(f"{path.name} has no {MANIFEST}", "it is not a model archive")
-    manifest = _json(path, source, MANIFEST)
+    if "workflow" in manifest:
+        raise SlotwiseError(f"{path.name} is a workflow archive", "it holds no model: name the archives of its models")
     model = manifest.get("model")
     named = [model.get(key) for key in ("modelName", "handler")] if isinstance(model, dict) else [None]
     if not all(isinstance(name, str) and name and name.isprintable() for name in named):

@@ -10,8 +10,8 @@ It writes the files that model.toml names into `out` and returns what it measure
 
 from __future__ import annotations
 
+import errno
 import fcntl
-import hashlib
 import importlib.util
 import json
 import shutil
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotwise import console, project
+from slotwise.archive.inputs import made_key
 from slotwise.errors import SlotwiseError, missing_package
 from slotwise.interrupts import held, let_through
 from slotwise.model_spec import ModelSpec
@@ -30,14 +31,12 @@ from slotwise.model_spec import ModelSpec
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-EXPORTS = 2  # the version of how slotwise.zoo writes [weights]; a new number makes them again
-
 
 def run_make_script(folder: Path, spec: ModelSpec, weights: str | None, progress: Progress) -> tuple[Path, dict[str, Any]]:
     """Run make.py, or take its result from the cache. Returns the folder that it wrote, and what it measured."""
     shelf = project.cache_dir() / spec.name
     shelf.mkdir(parents=True, exist_ok=True)
-    out = shelf / _key(folder, spec, weights)
+    out = shelf / made_key(folder, spec, weights)
     with _locked(shelf / ".lock"):
         if not (out / "measured.json").is_file():
             with _partial(shelf / f"{out.name}.partial") as partial:
@@ -47,6 +46,19 @@ def run_make_script(folder: Path, spec: ModelSpec, weights: str | None, progress
                 shutil.rmtree(out, ignore_errors=True)
                 partial.rename(out)
     return out, json.loads((out / "measured.json").read_text("utf-8"))
+
+
+def without_missing_int8(spec: ModelSpec, sources: list[Path]) -> ModelSpec:
+    """The spec without int8 weights where make.py could not write them, because nncf is not installed here."""
+    name = spec.weights.openvino_int8
+    if name is None or any((source / name).is_file() for source in sources) or importlib.util.find_spec("nncf"):
+        return spec
+    return without_int8(spec)
+
+
+def without_int8(spec: ModelSpec) -> ModelSpec:
+    """The spec as if model.toml named no int8 weights."""
+    return spec.model_copy(update={"weights": spec.weights.model_copy(update={"openvino_int8": None})})
 
 
 def check_fit(folder: Path, spec: ModelSpec) -> None:
@@ -74,26 +86,6 @@ def check_fit(folder: Path, spec: ModelSpec) -> None:
         ) from error
 
 
-def _key(folder: Path, spec: ModelSpec, weights: str | None) -> str:
-    """A digest of make.py's inputs: the folder's code and data, labels, input, weights and options of model.toml, --weights.
-
-    What concerns serving alone, such as batch sizes, is left out. So are the versions of libraries, and files outside the
-    folder: a change there needs an empty cache. A weights folder counts by its files' sizes and dates.
-    """
-    inputs = spec.model_dump_json(include={"labels", "input", "weights", "options"})
-    exports = f"{EXPORTS} " if spec.weights.files() else ""
-    digest = hashlib.sha256(f"{exports}{inputs}".encode())
-    read = ("*.py", "*.pt", "*.npz", "training.json", "calibration/*")
-    for file in sorted(path for kind in read for path in folder.glob(kind)):
-        digest.update(f"\n{file.name}\n".encode() + file.read_bytes())
-    digest.update(f"\nweights {weights}\n".encode())
-    path = Path(weights or "")
-    for file in [path] if path.is_file() else sorted(path.rglob("*")) if weights and path.is_dir() else []:
-        if file.is_file():
-            digest.update(f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}\n".encode())
-    return digest.hexdigest()[:16]
-
-
 @contextmanager
 def _partial(folder: Path) -> Iterator[Path]:
     """An empty folder that is gone afterwards, unless it was renamed."""
@@ -115,6 +107,12 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
+def _failed(script: Path, error: Exception) -> SlotwiseError:
+    at = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(script)]
+    where = f" at line {at[-1]}" if at else ""
+    return SlotwiseError(f"{script} failed{where}: {type(error).__name__}: {error}", "see that line")
+
+
 def _call(script: Path, out: Path, weights: str | None, progress: Progress) -> dict[str, Any]:
     before = set(sys.modules)
     sys.path.insert(0, str(script.parent))
@@ -128,12 +126,15 @@ def _call(script: Path, out: Path, weights: str | None, progress: Progress) -> d
         return result
     except SlotwiseError:
         raise
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise _failed(script, error) from error
+        error.filename = error.filename or str(out)
+        raise
     except ModuleNotFoundError as error:
         raise missing_package(error.name or "", str(script)) from error
     except Exception as error:
-        at = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(script)]
-        where = f" at line {at[-1]}" if at else ""
-        raise SlotwiseError(f"{script} failed{where}: {type(error).__name__}: {error}", "see that line") from error
+        raise _failed(script, error) from error
     finally:
         sys.path.remove(str(script.parent))
         for name in set(sys.modules) - before:  # the next model's make.py may import another net.py

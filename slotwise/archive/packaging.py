@@ -17,8 +17,11 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from slotwise import __version__, project
 from slotwise.errors import SlotwiseError, missing_package
@@ -34,23 +37,29 @@ WORKER = 2  # what the worker code can do: 1 serves TorchServe and MMS, 2 also a
 RESERVED = ("MAR-INF", "slotwise", "slotwise.json", "examples")
 
 
-def pack(spec: ModelSpec, sources: list[Path], archive: Path) -> None:
-    """Write `archive`. Each file comes from the first of `sources` that has it. The archive appears at once or not at all."""
+def pack(spec: ModelSpec, sources: list[Path], archive: Path, inputs: Mapping[str, str]) -> None:
+    """Write `archive`; each file comes from the first of `sources` that has it. The archive appears at once or not at all.
+
+    inputs: the digests of what it is built from, for slotwise.json.
+    """
     with held(), tempfile.TemporaryDirectory(prefix="slotwise-build-") as name:  # it takes a second or two
         work = Path(name)
         stage = work / "stage"
-        handler = _stage(spec, sources, stage)
+        handler = _stage(spec, sources, stage, inputs)
         packed = _run_archiver(spec, handler, work)
         _fix_manifest(packed / MANIFEST)
-        partial = archive.with_suffix(f".{os.getpid()}.partial")
+        unfinished = archive.with_suffix(f".{os.getpid()}.partial")
         try:
-            _write_zip(packed, partial)
-            partial.replace(archive)
+            write_zip(in_folder(packed), unfinished)
+            unfinished.replace(archive)
+        except OSError as error:
+            error.filename = error.filename or str(archive)
+            raise
         finally:
-            partial.unlink(missing_ok=True)
+            unfinished.unlink(missing_ok=True)
 
 
-def _stage(spec: ModelSpec, sources: list[Path], stage: Path) -> Path:
+def _stage(spec: ModelSpec, sources: list[Path], stage: Path, inputs: Mapping[str, str]) -> Path:
     """Lay out the archive's content as links below `stage`. Returns the handler's file."""
     named = {path: _find(path, sources) for path in spec.content()}
     named |= {f"examples/{Path(path).name}": _find(path, sources) for path in spec.examples}
@@ -68,7 +77,9 @@ def _stage(spec: ModelSpec, sources: list[Path], stage: Path) -> Path:
         target = stage / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.symlink_to(source.resolve())
-    (stage / "slotwise.json").write_text(json.dumps(_settings(spec), indent=2, sort_keys=True), "utf-8")
+    (stage / "slotwise.json").write_text(
+        json.dumps({**_settings(spec), "inputs": dict(inputs)}, indent=2, sort_keys=True), "utf-8"
+    )
     return handler
 
 
@@ -120,17 +131,34 @@ def _fix_manifest(path: Path) -> None:
     path.write_text(json.dumps(manifest, indent=2, sort_keys=True), "utf-8")
 
 
-def _write_zip(folder: Path, archive: Path) -> None:
+@dataclass(frozen=True)
+class FileContent:
+    """What one file of an archive holds. open: a stream of its bytes."""
+
+    size_bytes: int
+    open: Callable[[], IO[bytes]]
+
+
+def in_folder(folder: Path) -> dict[str, FileContent]:
+    """Every file of a folder, by its name in an archive."""
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    return {file.relative_to(folder).as_posix(): FileContent(file.stat().st_size, partial(_stream, file)) for file in files}
+
+
+def _stream(file: Path) -> IO[bytes]:
+    return file.open("rb")
+
+
+def write_zip(contents: Mapping[str, FileContent], archive: Path) -> None:
     """Write the files sorted, without dates and uncompressed, and the digests behind them.
 
     Weights hardly compress, and each version of zlib packs differently.
     """
-    names = sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
     digests: dict[str, str] = {}
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED) as target:
-        for name in names:
+        for name, content in sorted(contents.items()):
             digest = hashlib.sha256()
-            with (folder / name).open("rb") as source, target.open(_entry(name, folder / name), "w") as entry:
+            with content.open() as source, target.open(_entry(name, content.size_bytes), "w") as entry:
                 while block := source.read(1 << 20):
                     digest.update(block)
                     entry.write(block)
@@ -139,9 +167,9 @@ def _write_zip(folder: Path, archive: Path) -> None:
         target.writestr(_entry(DIGESTS), listed)
 
 
-def _entry(name: str, file: Path | None = None) -> zipfile.ZipInfo:
+def _entry(name: str, size_bytes: int = 0) -> zipfile.ZipInfo:
     entry = zipfile.ZipInfo(name, EPOCH)
     entry.create_system = 3  # Unix, wherever it is built
     entry.external_attr = 0o100644 << 16
-    entry.file_size = file.stat().st_size if file else 0
+    entry.file_size = size_bytes
     return entry

@@ -42,6 +42,15 @@ def check_entries(path: Path, source: zipfile.ZipFile) -> None:
     _check_layout(path, source, entries)
 
 
+def read_small(source: zipfile.ZipFile, name: str, most: int = SMALL_BYTES) -> bytes:
+    """A file of the archive that is to be at most `most` bytes, whatever its directory says. Raises BadZipFile, KeyError."""
+    with source.open(name) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise zipfile.BadZipFile(f"{name} is over {most} bytes")
+    return data
+
+
 def _fault(entry: zipfile.ZipInfo) -> str:
     """What is wrong with one entry ("" where nothing is)."""
     name, mode = entry.orig_filename, entry.external_attr >> 16

@@ -6,16 +6,20 @@ import copy
 import json
 import mimetypes
 import random
+import shlex
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from slotwise.archive.store import archive_file
+from slotwise.archive.zip_safety import read_small
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import load_spec
-from slotwise.project import model_folder, model_store
+from slotwise.project import model_folder, models
 
+MAX_EXAMPLES, MAX_EXAMPLE_BYTES = 100, 32 << 20  # of an archive
 BODY_FIELD = "body"  # the form field in which both servers' front ends hand a plain HTTP body to a worker
 
 
@@ -54,7 +58,7 @@ def examples(model: str) -> list[RequestBody]:
     else:
         folder = model_folder(model)
         spec = load_spec(folder)
-        files, archive = [folder / name for name in spec.examples], model_store() / f"{spec.name}.mar"
+        files, archive = [folder / name for name in spec.examples], archive_file(Path("model_store"), spec.name, spec.version)
         in_archive_only = not all(file.exists() for file in files)  # its make.py makes them
         bodies = _from_archive(archive) if in_archive_only and archive.is_file() else from_files(files)
     if not bodies:
@@ -62,11 +66,27 @@ def examples(model: str) -> list[RequestBody]:
     return bodies
 
 
+def example_file(model: str) -> str:
+    """The path of a body that a known model answers, as a person here would type it; FILE where none comes along."""
+    folder = models().get(model)
+    try:
+        names = load_spec(folder).examples if folder else []
+    except SlotwiseError:
+        return "FILE"
+    file = next((folder / name for name in names if folder and (folder / name).is_file()), None)
+    if file is None:
+        return "FILE"
+    return shlex.quote(str(file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file))
+
+
 def _from_archive(archive: Path) -> list[RequestBody]:
     try:
         with zipfile.ZipFile(archive) as mar:
-            names = sorted(name for name in mar.namelist() if name.startswith("examples/"))
-            return [RequestBody(mar.read(name), content_type(name), name=Path(name).name) for name in names]
+            names = sorted(name for name in mar.namelist() if name.startswith("examples/"))[:MAX_EXAMPLES]
+            return [
+                RequestBody(read_small(mar, name, MAX_EXAMPLE_BYTES), content_type(name), name=Path(name).name)
+                for name in names
+            ]
     except (OSError, zipfile.BadZipFile) as error:
         raise SlotwiseError(f"{archive} cannot be read: {error}", "`slotwise build MODEL` makes an archive") from error
 

@@ -68,10 +68,11 @@ def _wrk(target: Target, bodies: Sequence[RequestBody], plan: LoadPlan, folder: 
 
 
 def _ab(target: Target, bodies: Sequence[RequestBody], plan: LoadPlan, folder: Path) -> LoadResult:
+    if target.headers:
+        raise SlotwiseError("ab would show the token in the list of processes", "--tool wrk reads it from a file")
     (folder / "body").write_bytes(bodies[0].data)
     base = ["ab", "-q", "-k", "-l", "-r", "-c", str(plan.clients), "-p", str(folder / "body"), "-T", bodies[0].content_type]
     base += ["-s", f"{plan.timeout_s:.0f}", "-e", str(folder / "served.csv")]
-    base += [part for name, value in target.headers.items() for part in ("-H", f"{name}: {value}")]
 
     def run_for(seconds: float) -> list[str]:
         return ["-t", str(max(1, round(seconds))), "-n", "10000000"]

@@ -12,9 +12,7 @@ from slotwise.archive.local_model import LocalModel
 from slotwise.bench.bodies import RequestBody
 from slotwise.errors import SlotwiseError
 from slotwise.interrupts import held, let_through
-from slotwise.model_spec import load_spec
 from slotwise.profiles.profile import load_profile
-from slotwise.project import model_folder, model_store
 
 LEAST_REPEATS = 5
 
@@ -97,16 +95,6 @@ def measure(
 def _medians(n: int, times: list[dict[str, float]]) -> BatchTiming:
     total, decode, model = (statistics.median(t[key] for t in times) for key in ("total_ms", "decode_ms", "inference_ms"))
     return BatchTiming(n, len(times), total, decode, model, max(0.0, total - decode - model))
-
-
-def archive_of(model: str) -> Path:
-    """The archive to time: a .mar file, or the built archive of a model given by its name."""
-    if model.endswith(".mar"):
-        return Path(model)
-    built = model_store() / f"{load_spec(model_folder(model)).name}.mar"
-    if not built.is_file():
-        raise SlotwiseError(f"{model} is not built", f"`slotwise build {model}` makes {built.name}")
-    return built
 
 
 def environment(profile: str, overrides: Mapping[str, str]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Event
 
 from slotwise.archive.build import ArchiveInfo, extract, inspect
+from slotwise.archive.foreign import GUARD, LEGACY_MANIFEST
 from slotwise.bench.bodies import RequestBody, from_files
 from slotwise.check.conversation import Conversation, PromiseBroken, PromiseUntested
 from slotwise.check.promises import PROMISES
@@ -20,7 +21,7 @@ from slotwise.errors import MMS, SlotwiseError, pip_install
 
 DAMAGE = "It does not start on damaged files."
 SENTENCES = {name: (check.__doc__ or "").strip() for name, check in PROMISES.items()} | {"damage": DAMAGE}
-OWN_PARTS = ("MAR-INF", "slotwise", "slotwise.json", "examples")
+OWN_PARTS = ("MAR-INF", "slotwise", "slotwise.json", "examples", GUARD, LEGACY_MANIFEST)
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,8 @@ class CheckedArchive:
                 (model_dir / name).parent.mkdir(parents=True, exist_ok=True)
                 (model_dir / name).write_bytes(b"damaged")
         environ = {**os.environ, "PYTHONPATH": str(model_dir), "PYTHONUNBUFFERED": "1"}
-        environ |= {"TS_DECODE_INPUT_REQUEST": "false", "MMS_DECODE_INPUT_REQUEST": "false"}
+        decodes = "true" if "slotwise.json" not in self.names() else "false"  # by default, and where `slotwise serve` starts it
+        environ |= {"TS_DECODE_INPUT_REQUEST": decodes, "MMS_DECODE_INPUT_REQUEST": decodes}
         environ |= {"SLOTWISE_PROFILE": self.profile} if self.profile else {}
         environ.pop("SLOTWISE_STATE", None)
         run = Path(tempfile.mkdtemp(prefix="run-", dir=self.folder))
@@ -124,7 +126,7 @@ def check(
         raise SlotwiseError(f"{' and '.join(servers)}: not installed here", hint)
     with tempfile.TemporaryDirectory(prefix="sw-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        carried = [entry.name for entry in info.entries if re.fullmatch("examples/[^/]+", entry.name)]
+        carried = carried_bodies(info)
         unpacked = extract(path, folder / "examples", trusted=True, names=carried)
         examples = from_files([*(bodies or []), *(unpacked / name for name in carried)])
         if not examples:
@@ -138,6 +140,11 @@ def check(
             except BaseException:
                 subject.stop()
                 raise
+
+
+def carried_bodies(info: ArchiveInfo) -> list[str]:
+    """The names of the examples that an archive carries."""
+    return [entry.name for entry in info.entries if re.fullmatch("examples/[^/]+", entry.name)]
 
 
 def _check_on(subject: CheckedArchive, kind: str, progress: Callable[[str, str], None]) -> list[Verdict]:

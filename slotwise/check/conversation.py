@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from slotwise.bench.bodies import RequestBody
-from slotwise.check.agree import agree
 from slotwise.check.example_variants import variants
 from slotwise.check.real_worker import RealWorker, WorkerFault
 from slotwise.check.worker_protocol import SlotAnswer
+from slotwise.worker.agree import agree
 
 DISTINCT = 6  # bodies with different answers; more are not needed
 

@@ -10,9 +10,9 @@ import random
 from collections.abc import Callable
 
 from slotwise.bench.bodies import RequestBody, bad_bodies
-from slotwise.check.agree import agree
 from slotwise.check.conversation import Conversation, PromiseBroken, PromiseUntested
 from slotwise.check.worker_protocol import SlotAnswer
+from slotwise.worker.agree import agree
 
 
 def starts(talk: Conversation) -> None:

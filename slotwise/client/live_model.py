@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 class LiveWorker:
     """One worker process. status: STARTING, READY or UNLOADING. pid: 0 while it starts.
 
-    got: what the worker reported when it started: engine, precision, device, threads, padding, profile, batch_size, notes.
+    got: what the worker reported when it started: engine, precision, device, threads, padding, profile, batch_size, notes, and
+    the digest of its archive's content.
     """
 
     id: str

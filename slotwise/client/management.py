@@ -86,8 +86,28 @@ class ManagementClient:
         self._api.call(f"register {archive}", "POST", "/models", params)
 
     def unregister(self, model: str, version: str | None = None) -> None:
-        """Remove a model; requests that wait in its queue are lost."""
-        self._api.call(f"unregister {model}", "DELETE", self._path(model, version))
+        """Remove a model, or one version of it; requests that wait in its queue are lost.
+
+        The default version stays while there are others: the error says how to make another one the default.
+        """
+        try:
+            self._api.call(f"unregister {model}", "DELETE", self._path(model, version))
+        except SlotwiseError as error:
+            if "default version" not in error.message:
+                raise
+            versions = [live.version for live in self.describe_all(model)]
+            default = self.describe(model).version
+            other = next((one for one in versions if one != default), "VERSION")
+            raise SlotwiseError(
+                f"{model} {default} is the default of {len(versions)} versions ({', '.join(sorted(versions))})",
+                f"`slotwise default {model} {other}` makes another the default; --version {other} unregisters that one",
+            ) from error
+
+    def set_default(self, model: str, version: str) -> None:
+        """Let requests that name no version go to this one."""
+        if self.record.kind == "mms":
+            raise SlotwiseError("Multi Model Server keeps one version of a model", "serve with --server torchserve")
+        self._api.call(f"make {version} the default of {model}", "PUT", f"{self._path(model, version)}/set-default")
 
     def scale(self, model: str, workers: int, version: str | None = None) -> None:
         """Set the number of workers. Returns while they still start or stop."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from slotwise.deploy.drift import DesiredState, Difference, ObservedState
 
 ProfileName = Annotated[str, typer.Argument(help="A profile's name, or a .toml file.")]
+Force = Annotated[bool, typer.Option("--force", help="Start more workers than the cores and the memory hold.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE: override a key of the profile; repeatable.")]
 Server = Annotated[
     Literal["torchserve", "mms"] | None, typer.Option(help="Change to this server (default: the one that runs).")
@@ -31,6 +32,7 @@ def apply(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Restart without asking where that is needed.")] = False,
     set_: Set = None,
     server: Server = None,
+    force: Force = False,
     name: Name = "default",
     as_json: Json = False,
 ) -> None:
@@ -44,7 +46,7 @@ def apply(
         if not as_json:
             typer.echo("\n".join(str(difference) for difference in different))
         _ask(state, different, yes)
-        carry_out(state, desired, different, say)
+        carry_out(state, desired, different, say, force=force)
         state, desired = _compare(name, profile, set_, server)
     emit(
         {**_as_json(state, desired, different), "applied": bool(different)},

@@ -1,4 +1,4 @@
-"""build, inspect, check, new: archives and the folders they are made from."""
+"""build, inspect, guard, check, new: archives and the folders they are made from."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from slotwise.console import Json, emit, out, progress, table
 if TYPE_CHECKING:
     from slotwise.check.conformance import CheckReport
 
-Archive = Annotated[Path, typer.Argument(metavar="ARCHIVE", help="A .mar file.", show_default=False)]
+Archive = Annotated[str, typer.Argument(metavar="ARCHIVE", help="A .mar file, or a built model's name.", show_default=False)]
 VERDICTS = {True: "holds", False: "BROKEN", None: "not tested"}
 
 
 def register(app: typer.Typer) -> None:
     """Add this module's commands."""
-    for command in (build, inspect, check, new):
+    for command in (build, inspect, guard, check, new):
         app.command()(command)
 
 
@@ -31,39 +31,70 @@ def build(
     as_json: Json = False,
 ) -> None:
     """Build a model's archive, MODEL.mar, and beside it what was measured, MODEL.report.json."""
+    from slotwise import project
     from slotwise.archive import build as building
 
+    if out_dir is None:
+        project.enter()
     path = building.build(model, out_dir, weights)
     emit({"archive": str(path), "sha256": building.file_sha256(path)}, as_json, lambda: typer.echo(f"built {path}"))
 
 
 def inspect(path: Archive, as_json: Json = False) -> None:
-    """Show what is in an archive; fail if it is not exactly what was built."""
+    """Show what is in an archive, and what one of another tool lacks; fail if one of ours is not exactly what was built."""
     from dataclasses import asdict
 
     from slotwise.archive import build as building
+    from slotwise.archive.foreign import lacks
+    from slotwise.archive.store import archive_of
 
-    info = building.inspect(path)
+    info = building.inspect(archive_of(path), need_digests=False)
+    lines = lacks(info)
     listing = {entry.name: {"size_bytes": entry.size_bytes, "sha256": entry.sha256} for entry in info.entries}
     data = {**asdict(info), "name": info.name, "version": info.version, "handler": info.handler, "entries": listing}
 
     def render() -> Any:
         from rich.markup import escape
 
-        packed_by = f"torch-model-archiver {info.manifest.get('archiverVersion')}"
+        version = info.manifest.get("archiverVersion")
+        packed_by = f"torch-model-archiver {version}" if version else "another tool"
         typer.echo(f"{info.name} {info.version}, handler {info.handler}, packaged by {packed_by}")
         typer.echo(f"{info.size_bytes:,} bytes, sha256 {info.sha256}")
-        typer.echo(f"profiles: {', '.join(info.profiles) or 'none'}; every file is what was built")
+        for line in lines or [f"profiles: {', '.join(info.profiles) or 'none'}; every file is what was built"]:
+            typer.echo(line)
         if graph := info.model.get("options", {}).get("onnx"):
             typer.echo(f"onnx graph: batch {graph['batch']}, opset {graph['opset']}, input {graph['input']}")
         rows = [[escape(entry.name), entry.size_bytes, f"{entry.sha256[:16]}..."] for entry in info.entries]
         return table("", ["file", "bytes", "sha256"], rows)
 
-    emit(data, as_json, render)
+    emit({**data, "foreign": lines}, as_json, render)
+
+
+def guard(
+    path: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="A .mar file.", show_default=False)],
+    out_file: Annotated[Path | None, typer.Option("--out", help="The guarded archive (default: NAME-guarded.mar).")] = None,
+    name: Annotated[str | None, typer.Option(help="Another name for the model.")] = None,
+    audit: Annotated[
+        float, typer.Option(min=0, max=1, help="The share of requests that are answered again, alone, and compared.")
+    ] = 0.0,
+    bad_input: Annotated[
+        list[str] | None,
+        typer.Option(help="An exception that tells of bad input and so is a 400: NAME or MODULE.NAME; repeatable."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Make anybody's archive batch-safe, its code untouched: a bad request costs nobody but its sender."""
+    from slotwise.archive.build import file_sha256
+    from slotwise.archive.guarded import guard as guarded
+
+    made = guarded(path, out_file, name=name, audit=audit, bad_input=bad_input or ())
+    emit({"archive": str(made), "sha256": file_sha256(made)}, as_json, lambda: typer.echo(f"guarded {path.name}: {made}"))
 
 
 def check(
-    path: Archive,
+    archives: Annotated[
+        list[str], typer.Argument(metavar="ARCHIVE...", help="One .mar file or built model's name, or several side by side.")
+    ],
     body: Annotated[
         list[Path] | None, typer.Option(help="A file that the model answers, besides the archive's examples; repeatable.")
     ] = None,
@@ -73,38 +104,62 @@ def check(
     timeout: Annotated[float, typer.Option(help="Seconds that one batch may take.")] = 120.0,
     as_json: Json = False,
 ) -> None:
-    """Ask both servers' real workers, without Java, which promises an archive keeps; fail if one is broken."""
+    """Ask both servers' real workers, without Java, which promises an archive keeps; fail if one is broken.
+
+    Where several are compared, those of other tools may break promises: they made none.
+    """
     from dataclasses import asdict
 
-    from slotwise.check.conformance import SENTENCES, check
+    from slotwise.archive.build import inspect
+    from slotwise.archive.foreign import lacks
+    from slotwise.archive.store import archive_of
+    from slotwise.check.conformance import SENTENCES, carried_bodies, check
     from slotwise.check.real_worker import SERVERS
 
     if server not in (None, *SERVERS):
         raise typer.BadParameter(f"{server!r} is not one of {', '.join(SERVERS)}", param_hint="--server")
     servers = [server] if server else list(SERVERS)
+    paths = [archive_of(archive) for archive in archives]
+    infos = {path: inspect(path, need_digests=False) for path in paths}
+    foreign = {path: lines for path, info in infos.items() if (lines := lacks(info))}
+    asked = [path for path in paths if path not in foreign or body or carried_bodies(infos[path])]
     with progress() as bar:
-        task = bar.add_task("checking", total=len(servers) * len(SENTENCES))
+        task = bar.add_task("checking", total=len(asked) * len(servers) * len(SENTENCES))
 
         def advance(kind: str, promise: str) -> None:
             bar.update(task, advance=1, description=f"{kind}: {promise}")
 
-        report = check(path, body, batch_size=batch_size, profile=profile, timeout_s=timeout, servers=servers, progress=advance)
-    emit({**asdict(report), "passed": report.passed}, as_json, lambda: _render_check(report, SENTENCES))
-    if not report.passed:
+        limits = {"batch_size": batch_size, "profile": profile, "timeout_s": timeout}
+        reports = [check(path, body, **limits, servers=servers, progress=advance) for path in asked]  # type: ignore[arg-type]
+    passed = all(report.passed for report in reports if len(paths) == 1 or Path(report.archive) not in foreign)
+
+    def render() -> None:
+        for path, lines in foreign.items():
+            typer.echo("\n".join(f"{path.name}: {line}" for line in lines))
+        if reports:
+            _render_check(reports, SENTENCES)
+
+    whole = {"archives": [asdict(report) for report in reports]} if len(paths) > 1 or not reports else asdict(reports[0])
+    emit({**whole, "passed": passed, "foreign": {str(path): lines for path, lines in foreign.items()}}, as_json, render)
+    if not passed:
         raise typer.Exit(1)
 
 
-def _render_check(report: CheckReport, sentences: dict[str, str]) -> None:
-    """A table of promises by server, then one line for everything that does not hold."""
+def _render_check(reports: list[CheckReport], sentences: dict[str, str]) -> None:
+    """A table of promises by archive and server, then one line for everything that does not hold."""
+    many = len(reports) > 1
+    asked = [(report, kind) for report in reports for kind in report.versions]
+    names = {id(report): f"{Path(report.archive).name}, " if many else "" for report in reports}
     rows = []
     for name, sentence in sentences.items():
-        by_server = [verdict for verdicts in report.verdicts.values() for verdict in verdicts if verdict.promise == name]
-        rows.append([name, sentence.rstrip("."), *(VERDICTS[verdict.holds] for verdict in by_server)])
-    out().print(table("", ["promise", "", *(f"{kind} {version}" for kind, version in report.versions.items())], rows))
-    for kind, verdicts in report.verdicts.items():
-        for verdict in verdicts:
+        found = [verdict for report, kind in asked for verdict in report.verdicts[kind] if verdict.promise == name]
+        rows.append([name, sentence.rstrip("."), *(VERDICTS[verdict.holds] for verdict in found)])
+    columns = [f"{names[id(report)]}{kind} {report.versions[kind]}" for report, kind in asked]
+    out().print(table("", ["promise", "", *columns], rows))
+    for report, kind in asked:
+        for verdict in report.verdicts[kind]:
             if not verdict.holds:
-                typer.echo(f"{kind}, {verdict.promise}, {VERDICTS[verdict.holds]}: {verdict.why}")
+                typer.echo(f"{names[id(report)]}{kind}, {verdict.promise}, {VERDICTS[verdict.holds]}: {verdict.why}")
 
 
 def new(

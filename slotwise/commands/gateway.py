@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,6 +25,10 @@ def gateway(
     max_queued: Annotated[int, typer.Option(min=-1, help="Requests of a model that wait here; -1: a batch a worker.")] = -1,
     drain_delay_s: Annotated[float, typer.Option(min=0, help="After SIGTERM, still accept this long while not ready.")] = 1.0,
     hedge: Annotated[bool, typer.Option("--hedge/--no-hedge", help="Send a request again when its answer is late.")] = True,
+    keys: Annotated[Path | None, typer.Option(help="Who may ask: a file that `slotwise key add` writes.")] = None,
+    public: Annotated[list[str] | None, typer.Option(help="Needs no key: metrics, status or docs; several times.")] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="HTTPS with this certificate (PEM, its chain after it).")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="The certificate's private key (PEM).")] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Run in the background; `slotwise stop` ends it.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -32,6 +37,11 @@ def gateway(
     import fastapi  # noqa: F401
     import uvicorn  # noqa: F401
 
+    from slotwise.gateway.access import PUBLIC
+
+    unknown = sorted(set(public or []) - set(PUBLIC))
+    if unknown:
+        raise typer.BadParameter(f"{unknown[0]}: not one of {', '.join(PUBLIC)}", param_hint="--public")
     if detach:
         from slotwise.gateway.process import running, start_detached
 
@@ -45,16 +55,20 @@ def gateway(
             "--max-queued": max_queued,
             "--drain-delay-s": drain_delay_s,
         }
+        files = {"--keys": keys, "--tls-cert": tls_cert, "--tls-key": tls_key}
+        options |= {option: file.resolve() for option, file in files.items() if file}
         arguments = [str(part) for option in options.items() for part in option] + ([] if hedge else ["--no-hedge"])
+        arguments += [part for what in public or [] for part in ("--public", what)]
         record = running(name) or start_detached(name, arguments)
         emit({"page": record.page, "url": record.url, "pid": record.pid}, as_json, lambda: f"page: {record.page}")
         return
     from slotwise.gateway.gateway import GatewayOptions
-    from slotwise.gateway.serve import ListenAddress, serve
+    from slotwise.gateway.serve import Access, ListenAddress, serve
 
     serve(
         name,
         ListenAddress(host, port, translation_port, drain_delay_s),
         GatewayOptions(timeout_s=timeout_s, in_flight=max_in_flight, queued=max_queued, hedge=hedge),
         say,
+        Access(keys, tuple(public or ()), tls_cert, tls_key),
     )

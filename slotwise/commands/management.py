@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slotwise.commands.apply import Force
+from slotwise.commands.server import url_lines
 from slotwise.console import Json, emit, say, table
 
 if TYPE_CHECKING:
@@ -21,7 +23,9 @@ def register(app: typer.Typer) -> None:
     """Add this module's commands."""
     app.command("register")(register_model)
     app.command("list")(list_models)
-    for command in (unregister, scale, describe, ready):
+    app.command("scale")(scale_model)
+    app.command("default")(set_default)
+    for command in (unregister, describe, ready):
         app.command()(command)
 
 
@@ -31,22 +35,47 @@ def register_model(
     max_batch_delay: Annotated[int | None, typer.Option(min=0, help="Milliseconds to wait for a batch to fill.")] = None,
     initial_workers: Annotated[int | None, typer.Option(min=0, help="Worker processes to start.")] = None,
     sha256: Annotated[str | None, typer.Option(help="With a URL: the archive's SHA-256; without it none is loaded.")] = None,
+    default: Annotated[bool, typer.Option("--default", help="Requests without a version go to this one from now on.")] = False,
+    force: Force = False,
     name: Name = "default",
     as_json: Json = False,
 ) -> None:
     """Register a model with the server's profile (or these settings) and wait until its workers are READY."""
     from slotwise.client.management import ManagementClient
-    from slotwise.deploy.deploy import deploy, obtain, registration
+    from slotwise.deploy.deploy import deploy, foreign_note, obtain, registration
+    from slotwise.deploy.scaling import check_registrations
     from slotwise.server.lifecycle import need
 
     record = need(name)
+    record.need_model_api(f"registering {model}")
     info = obtain(model, record.model_store, sha256=sha256, say=say)
+    if note := foreign_note(info, {**record.overrides, **({"batch_size": batch_size} if batch_size else {})}):
+        say(f"{note} (--batch-size N for another)")
     requested = {"batch_size": batch_size, "max_batch_delay": max_batch_delay, "initial_workers": initial_workers}
     settings = registration(info, record.effective_profile(), record.overrides)
     settings |= {key: value for key, value in requested.items() if value is not None}
+    if not force:
+        check_registrations([(info, settings)], {})
     with ManagementClient(record) as client:
         live = deploy(client, info, settings)
+        if default:
+            client.set_default(info.name, info.version)
     emit(asdict(live), as_json, lambda: _summary(live))
+
+
+def set_default(
+    model: Model,
+    version: Annotated[str, typer.Argument(help="A registered version.")],
+    name: Name = "default",
+    as_json: Json = False,
+) -> None:
+    """Let requests that name no version of a model go to this one."""
+    from slotwise.client.management import ManagementClient
+    from slotwise.server.lifecycle import need
+
+    with ManagementClient(need(name)) as client:
+        client.set_default(model, version)
+    emit({"model": model, "default": version}, as_json, lambda: f"{version} is the default of {model}")
 
 
 def unregister(model: Model, version: Version = None, name: Name = "default", as_json: Json = False) -> None:
@@ -54,26 +83,29 @@ def unregister(model: Model, version: Version = None, name: Name = "default", as
     from slotwise.client.management import ManagementClient
     from slotwise.server.lifecycle import need
 
-    with ManagementClient(need(name)) as client:
+    record = need(name)
+    record.need_model_api(f"unregistering {model}")
+    with ManagementClient(record) as client:
         client.unregister(model, version)
     emit({"unregistered": model}, as_json, lambda: f"{model} unregistered")
 
 
-def scale(
+def scale_model(
     model: Model,
     workers: Annotated[int, typer.Option(min=0, help="How many worker processes it gets.")],
     version: Version = None,
+    force: Force = False,
     name: Name = "default",
     as_json: Json = False,
 ) -> None:
-    """Change a model's number of workers and wait until just these are READY."""
+    """Change a model's number of workers and wait until just these are READY; stopped midway, it has what it had."""
     from slotwise.client.management import ManagementClient
+    from slotwise.deploy.scaling import scale
     from slotwise.server.lifecycle import need
     from slotwise.worker.cores import available_cores
 
     with ManagementClient(need(name)) as client:
-        client.scale(model, workers, version)
-        live = client.wait_ready(model, workers, version=version)
+        live = scale(client, model, workers, version, force=force)
     cores = available_cores()
     if workers > 1 and live.device == "cpu" and (live.threads or 1) * workers > cores:
         say(f"{workers} workers x {live.threads} threads fight for {cores} cores; --set initial_workers={workers} divides them")
@@ -85,14 +117,20 @@ def list_models(name: Name = "default", as_json: Json = False) -> None:
     from slotwise.client.management import ManagementClient
     from slotwise.server.lifecycle import need
 
-    with ManagementClient(need(name)) as client:
+    record = need(name)
+    with ManagementClient(record) as client:
         live = [version for model in client.list() for version in client.describe_all(model.name)]
     columns = ["model", "version", "batch_size", "delay ms", "ready", "engine"]
     rows = [
         [m.name, m.version, m.batch_size, m.max_batch_delay, f"{m.ready_workers} of {len(m.workers)}", m.engine or "?"]
         for m in live
     ]
-    emit([asdict(m) for m in live], as_json, lambda: table("", columns, rows) if rows else "no model is registered")
+
+    def render() -> Any:
+        typer.echo(url_lines(record))
+        return table("", columns, rows) if rows else "no model is registered"
+
+    emit([{**asdict(m), "urls": record.urls} for m in live], as_json, render)
 
 
 def describe(model: Model, version: Version = None, name: Name = "default", as_json: Json = False) -> None:
@@ -100,19 +138,21 @@ def describe(model: Model, version: Version = None, name: Name = "default", as_j
     from slotwise.client.management import ManagementClient
     from slotwise.server.lifecycle import need
 
-    with ManagementClient(need(name)) as client:
+    record = need(name)
+    with ManagementClient(record) as client:
         live = client.describe(model, version)
 
     def render() -> Any:
         typer.echo(_summary(live))
         for key in ("profile", "engine", "precision", "device", "threads", "padding"):
             typer.echo(f"  {key:10} {getattr(live, key)}")
+        typer.echo(f"  inference  {record.inference_url}/predictions/{live.name}")
         for key, note in (live.workers[0].got.get("notes") or {}).items() if live.workers else ():
             typer.echo(f"  {key}: {note}")
         rows = [[w.id, w.pid, w.status, round(w.memory_bytes / 2**20)] for w in live.workers]
         return table("", ["worker", "pid", "status", "MiB"], rows)
 
-    emit(asdict(live), as_json, render)
+    emit({**asdict(live), "urls": record.urls}, as_json, render)
 
 
 def ready(name: Name = "default", as_json: Json = False) -> None:
@@ -120,11 +160,13 @@ def ready(name: Name = "default", as_json: Json = False) -> None:
     from slotwise.client.management import ManagementClient
     from slotwise.server.lifecycle import need
 
-    with ManagementClient(need(name)) as client:
+    record = need(name)
+    with ManagementClient(record) as client:
         workers = {model.name: client.describe(model.name).ready_workers for model in client.list()}
     is_ready = bool(workers) and all(workers.values())
     waiting = ", ".join(model for model, count in workers.items() if not count) or "no model is registered"
-    emit({"ready": is_ready, "workers": workers}, as_json, lambda: "ready" if is_ready else f"not ready: {waiting}")
+    told = f"{'ready' if is_ready else f'not ready: {waiting}'}\n{url_lines(record)}"
+    emit({"ready": is_ready, "workers": workers, "urls": record.urls}, as_json, lambda: typer.echo(told))
     if not is_ready:
         raise typer.Exit(1)
 

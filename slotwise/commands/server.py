@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from slotwise.commands.apply import Force
 from slotwise.console import Json, emit, progress, say
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
     from slotwise.archive.build import ArchiveInfo
     from slotwise.client.live_model import LiveModel
+    from slotwise.deploy.serving import UnservedModel
     from slotwise.profiles.profile import Profile
     from slotwise.server.lifecycle import ServerRecord
 
@@ -36,6 +38,10 @@ def serve(
     port: Annotated[
         int, typer.Option(min=0, max=32_000, help="Inference port; management and metrics follow. 0: free ones.")
     ] = 8080,
+    share: Annotated[str, typer.Option(help="Parts of the cores, e.g. a=2,b=1. Default: equal ones.")] = "",
+    force: Force = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Serve nothing where one of the models is broken.")] = False,
+    guard: Annotated[bool, typer.Option("--guard", help="Put a guard around archives of other tools first.")] = False,
     detach: Annotated[
         bool, typer.Option("--detach", help="Return once the models are ready; `slotwise stop` ends it.")
     ] = False,
@@ -45,36 +51,64 @@ def serve(
     import os
 
     from slotwise import interrupts, project
-    from slotwise.deploy.deploy import obtain, preloaded
+    from slotwise.deploy.deploy import foreign_note, obtain, preloaded, registration
+    from slotwise.deploy.scaling import check_registrations
+    from slotwise.deploy.serving import complaint, deploy_each, gather
+    from slotwise.deploy.shares import parse_parts, share_cores
     from slotwise.profiles.ports import Ports
     from slotwise.profiles.profile import from_environment, load_profile
-    from slotwise.server.lifecycle import check_can_start, start, wait_until_ended
+    from slotwise.server.lifecycle import check_can_start, start
     from slotwise.server.lifecycle import stop as stop_server
+    from slotwise.worker.cores import available_cores
 
+    project.enter()
     overrides = {**from_environment(os.environ), **pairs(set_ or [])}
     loaded_profile = load_profile(profile, overrides, {})
     ports = Ports.at(port)
     store = project.model_store()
     check_can_start(name, server, ports)  # before an archive is built, which may take minutes
-    archives = [obtain(model, store, say=say) for model in models or []]
+    archives, unserved = gather(models or [], lambda model: obtain(model, store, say=say, guarded=guard), strict)
+    names = [info.name for info in archives]
+    shares = share_cores(names, available_cores(), parse_parts(share, names)) if len(names) > 1 else {}
+    if shares:
+        say(f"cores: {', '.join(f'{model} {count}' for model, count in shares.items())}, of {available_cores()}")
+    for note in filter(None, (foreign_note(info, overrides) for info in archives)):
+        say(f"{note} (--set batch_size=N for another)")
+    if not force:
+        check_registrations([(info, registration(info, loaded_profile, overrides)) for info in archives], {})
     say(f"starting {server}")
     loaded = None if loaded_profile.model_api else preloaded(archives, loaded_profile, overrides)
     with interrupts.held():
-        record = start(name, server, loaded_profile, model_store=store, ports=ports, overrides=overrides, models=loaded)
+        record = start(
+            name, server, loaded_profile, model_store=store, ports=ports, overrides=overrides, models=loaded, shares=shares
+        )
         try:
             with interrupts.let_through():
-                live = [_deploy(record, info, loaded_profile) for info in archives]
-                emit(_as_json(record, live), as_json, lambda: _show(record, live))
+                live = deploy_each(archives, lambda info: _deploy(record, info, loaded_profile), unserved, strict)
+                emit(_as_json(record, live, unserved), as_json, lambda: _show(record, live))
             if detach:
                 interrupts.settle()
-                return
-            say("Ctrl-C stops it")  # from here on a signal is held: it ends the wait
-            wait_until_ended(record)
+            else:
+                _hold(record, unserved)
         except BaseException:
             stop_server(record)
             raise
-        stop_server(record)
-        say("stopped")
+        if not detach:
+            stop_server(record)
+            say("stopped")
+    if unserved:
+        raise complaint(unserved)
+
+
+def _hold(record: ServerRecord, unserved: Sequence[UnservedModel]) -> None:
+    """Stay in the foreground. A signal is held by now: it ends the wait."""
+    from slotwise.deploy.serving import complaint
+    from slotwise.server.lifecycle import wait_until_ended
+
+    if unserved:
+        say(complaint(unserved).message)
+    say("Ctrl-C stops it")
+    wait_until_ended(record)
 
 
 def stop(name: Annotated[str, typer.Argument(help="The server's name.")] = "default", as_json: Json = False) -> None:
@@ -143,24 +177,30 @@ def _deploy(record: ServerRecord, info: ArchiveInfo, profile: Profile) -> LiveMo
         return deploy(client, info, registration(info, profile, record.overrides), advance, preloaded=loaded)
 
 
-def _as_json(record: ServerRecord, live: list[LiveModel]) -> dict[str, object]:
+def _as_json(record: ServerRecord, live: list[LiveModel], unserved: Sequence[UnservedModel]) -> dict[str, object]:
     from dataclasses import asdict
 
-    urls = {"inference": record.inference_url, "management": record.management_url}
-    urls |= {"metrics": f"{record.metrics_url}/metrics"} if record.kind == "torchserve" else {}
     facts = {"name": record.name, "server": record.kind, "pid": record.pid, "profile": record.profile}
-    return {**facts, "urls": urls, "state": str(record.state_dir), "models": [asdict(model) for model in live]}
+    broken = [{"model": model.name, "error": model.problem.message} for model in unserved]
+    models = [asdict(model) for model in live]
+    return {**facts, "urls": record.urls, "state": str(record.state_dir), "models": models, "unserved": broken}
 
 
 def _show(record: ServerRecord, live: list[LiveModel]) -> None:
+    from slotwise import project
+    from slotwise.bench.bodies import example_file
+
     for model in live:
         what = f"{model.name} {model.version} is READY: {model.ready_workers} worker(s), batch_size {model.batch_size}"
         typer.echo(f"{what}, max_batch_delay {model.max_batch_delay} ms, engine {model.engine or 'unknown'}")
-    typer.echo(f"inference   {record.inference_url}")
-    typer.echo(f"management  {record.management_url}")
-    if record.kind == "torchserve":
-        typer.echo(f"metrics     {record.metrics_url}/metrics")
+    typer.echo(url_lines(record))
     named = f" --name {record.name}" if record.name != "default" else ""
-    header = f'-H "Authorization: Bearer $(slotwise token inference{named})" ' if record.kind == "torchserve" else ""
+    token_command = f"{project.own_command()} token inference{named}"
+    header = f'-H "Authorization: Bearer $({token_command})" ' if record.kind == "torchserve" else ""
     for model in live[:1]:
-        typer.echo(f"try: curl {header}{record.inference_url}/predictions/{model.name} -T FILE")
+        typer.echo(f"try: curl {header}{record.inference_url}/predictions/{model.name} -T {example_file(model.name)}")
+
+
+def url_lines(record: ServerRecord) -> str:
+    """Where a server listens, a line an API."""
+    return "\n".join(f"{api:11} {url}" for api, url in record.urls.items())

@@ -53,8 +53,11 @@ def tune(
 
     What is registered there is not touched. Exit code 2: no setting meets the target; the closest is named.
     """
+    from slotwise import project
+    from slotwise.disk import check_writable
     from slotwise.interrupts import held
 
+    check_writable(directory or project.state_root() / "tune")
     if study:
         _study(model, body, seconds, directory, as_json)
         return
@@ -96,6 +99,7 @@ def _tuned(
     from slotwise.tune.tuning import tune as search
 
     record = need(name)
+    record.need_model_api(f"tuning {model}, which registers trial models,")
     info = obtain(model, record.model_store, say=say)
     bodies = from_files(body) if body else examples(str(info.path))
     pairs = [(one.partition(":")[0], one.partition(":")[2]) for one in engines.split(",") if one]
@@ -165,11 +169,13 @@ def roofline(
     from dataclasses import asdict
 
     from slotwise.archive.build import extract, inspect
-    from slotwise.bench import offline
+    from slotwise.archive.store import archive_of
     from slotwise.bench import roofline as roof
+    from slotwise.disk import check_target
 
+    check_target(figure)
     sizes = counts(batch_sizes, "--batch-sizes")
-    path = offline.archive_of(model)
+    path = archive_of(model)
     info = inspect(path)
     with tempfile.TemporaryDirectory(prefix="slotwise-roofline-") as folder:
         work = roof.forward_cost(extract(path, Path(folder) / "model", trusted=True), info.model)

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise import project
 from slotwise.client.management import ManagementClient
-from slotwise.deploy import deploy
+from slotwise.deploy import deploy, scaling
 from slotwise.deploy.drift import DesiredState, Difference, ObservedState
+from slotwise.deploy.shares import share_cores
 from slotwise.errors import SlotwiseError
 from slotwise.gateway import process, swap
 from slotwise.server import lifecycle
+from slotwise.worker.cores import available_cores
 
 if TYPE_CHECKING:
     from slotwise.archive.build import ArchiveInfo
@@ -28,11 +30,16 @@ Say = Callable[[str], None]
 Registrations = Sequence[tuple["ArchiveInfo", Mapping[str, Any]]]
 
 
-def carry_out(state: ObservedState, desired: DesiredState, differences: Sequence[Difference], say: Say) -> ServerRecord:
+def carry_out(
+    state: ObservedState, desired: DesiredState, differences: Sequence[Difference], say: Say, *, force: bool = False
+) -> ServerRecord:
     """Bring the server from its observed state to the desired one; returns the record of the server that serves afterwards.
 
-    Raises SlotwiseError where the new profile does not come up; the old one, with its models, serves again then.
+    Raises SlotwiseError where the declared numbers of workers do not fit here (force: they are tried all the same), and where
+    the new profile does not come up; the old one, with its models, serves again then.
     """
+    for model in () if force else state.models:
+        scaling.check_scaling(model.live, desired.registration(model.info)["initial_workers"])
     if any(difference.needs == "restart" for difference in differences):
         return replace(state, desired, say)
     scale(state, desired, differences, say)
@@ -50,8 +57,7 @@ def scale(state: ObservedState, desired: DesiredState, differences: Sequence[Dif
             if change.model is None or change.needs != "scale":
                 continue
             say(f"scaling {change.model} {change.version} to {change.declared} workers")
-            client.scale(change.model, change.declared, change.version)
-            client.wait_ready(change.model, change.declared, version=change.version)
+            scaling.scale(client, change.model, change.declared, change.version, force=True)  # it was checked before
     record = dataclasses.replace(state.record, overrides=dict(desired.overrides))
     (record.state_dir / "profile.json").write_text(desired.profile.model_dump_json(indent=2), "utf-8")
     record.save(project.state_dir(record.name))
@@ -101,6 +107,7 @@ def start_ready(
     profile = desired.profile
     can_register = profile.model_api or desired.kind == "mms"
     models = None if can_register else deploy.preloaded([info for info, _ in registrations], profile, desired.overrides)
+    names = list(dict.fromkeys(info.name for info, _ in registrations))
     say(f"starting {desired.kind} with the profile {profile.name}")
     record = lifecycle.start(
         name,
@@ -110,6 +117,7 @@ def start_ready(
         ports=ports,
         overrides=desired.overrides,
         models=models,
+        shares=share_cores(names, available_cores(), state.record.shares) if len(names) > 1 else {},
     )
     try:
         with ManagementClient(record) as client:

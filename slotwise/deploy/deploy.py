@@ -10,8 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotwise import project
-from slotwise.archive.build import ArchiveInfo, build, file_sha256, inspect, outdated
+from slotwise.archive.build import ArchiveInfo, build, file_sha256, inspect
 from slotwise.archive.download import fetch, is_url
+from slotwise.archive.foreign import lacks
+from slotwise.archive.guarded import guard
+from slotwise.archive.inputs import changed_input
+from slotwise.archive.store import archive_file, is_stored
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import load_spec
 
@@ -21,29 +25,45 @@ if TYPE_CHECKING:
 
 
 def obtain(
-    what: str, model_store: Path, *, sha256: str | None = None, say: Callable[[str], None] = lambda message: None
+    what: str,
+    model_store: Path,
+    *,
+    sha256: str | None = None,
+    say: Callable[[str], None] = lambda message: None,
+    guarded: bool = False,
 ) -> ArchiveInfo:
     """The archive of a model's name, folder, .mar file or URL, verified and in the model store; built where it is missing.
 
-    Raises SlotwiseError for an archive that is not what was built.
+    guarded: put a guard around an archive of another tool. Raises SlotwiseError for an archive that is not what was built.
     """
     model_store.mkdir(parents=True, exist_ok=True)
+    info = _obtained(what, model_store, sha256, say, guarded)
+    if not (guarded and lacks(info)):
+        return info
+    say(f"guarding {info.path.name}")
+    return inspect(guard(info.path, model_store / f"{info.path.stem}-guarded.mar"))
+
+
+def _obtained(what: str, model_store: Path, sha256: str | None, say: Callable[[str], None], anywhere: bool) -> ArchiveInfo:
+    """As `obtain`. anywhere: a file may stay outside the model store."""
     if is_url(what):
         return inspect(fetch(what, sha256, model_store), need_digests=False)
-    if what.endswith(".mar"):
-        path = Path(what) if Path(what).exists() else model_store / what
+    if what.endswith((".mar", ".model")):
+        path = Path(what) if Path(what).exists() or "/" in what else model_store / what
         info = inspect(path, need_digests=False)
-        return info if path.resolve().parent == model_store.resolve() else _copy(info, model_store)
-    stored = model_store / f"{what}.mar"
-    if "/" not in what and what not in project.models() and not (Path(what) / "model.toml").is_file() and stored.is_file():
-        return inspect(stored, need_digests=False)
+        return (
+            info if (anywhere and lacks(info)) or path.resolve().parent == model_store.resolve() else _copy(info, model_store)
+        )
+    if is_stored(what, model_store):
+        return inspect(model_store / f"{what}.mar", need_digests=False)
     folder = project.model_folder(what)
-    path = model_store / f"{load_spec(folder).name}.mar"
+    spec = load_spec(folder)
+    path = archive_file(model_store, spec.name, spec.version)
     if not path.is_file():
         say(f"building {path.name}")
         path = build(what, model_store)
     info = inspect(path)
-    if changed := outdated(info, folder):
+    if changed := changed_input(info.inputs, folder, spec):
         say(f"{path.name} was built before {changed} was changed: `slotwise build {what}` takes the change over")
     return info
 
@@ -54,8 +74,33 @@ def registration(info: ArchiveInfo, profile: Profile, overrides: Mapping[str, st
     overrides: the keys that `--set` and the environment set (`profile` has them already). They are stronger than the model's
     own wishes ([profiles.NAME] of its model.toml).
     """
-    wishes: Mapping[str, Any] = info.model.get("profiles", {}).get(profile.name, {})
-    return profile.for_model({key: value for key, value in wishes.items() if key not in overrides}).registration()
+    return of_model(info, profile, overrides).registration()
+
+
+def of_model(info: ArchiveInfo, profile: Profile, overrides: Mapping[str, str]) -> Profile:
+    """The profile as the model in this archive wants it. overrides: as in `registration`."""
+    own = {key: value for key, value in wishes(info, profile.name).items() if key not in overrides}
+    return profile.for_model(own, info.path.name)
+
+
+def wishes(info: ArchiveInfo, profile: str) -> dict[str, Any]:
+    """What a model wants otherwise than the profile: its own [profiles.NAME].
+
+    A handler of another tool may answer once a batch. So its batches have one request, unless its model-config.yaml says more.
+    """
+    if not info.foreign:
+        return dict(info.model.get("profiles", {}).get(profile, {}))
+    numbers = {
+        key: info.config.get(name) for key, name in (("batch_size", "batchSize"), ("max_batch_delay_ms", "maxBatchDelay"))
+    }
+    return {"batch_size": 1} | {key: value for key, value in numbers.items() if isinstance(value, int) and value > 0}
+
+
+def foreign_note(info: ArchiveInfo, overrides: Mapping[str, Any]) -> str:
+    """What a person should know of the batch size of an archive of another tool; "" where somebody has chosen it."""
+    if not info.foreign or "batch_size" in overrides or "batchSize" in info.config:
+        return ""
+    return f"{info.path.name} was not built by slotwise: batch size 1, since its handler may answer once a batch"
 
 
 def preloaded(infos: Iterable[ArchiveInfo], profile: Profile, overrides: Mapping[str, str]) -> dict[str, Any]:
@@ -64,16 +109,15 @@ def preloaded(infos: Iterable[ArchiveInfo], profile: Profile, overrides: Mapping
     for info in infos:
         settings = registration(info, profile, overrides)
         workers = settings["initial_workers"]
-        models[info.name] = {
-            info.version: {
-                "defaultVersion": True,
-                "marName": info.path.name,
-                "minWorkers": workers,
-                "maxWorkers": workers,
-                "batchSize": settings["batch_size"],
-                "maxBatchDelay": settings["max_batch_delay"],
-                "responseTimeout": settings["response_timeout"],
-            }
+        versions = models.setdefault(info.name, {})
+        versions[info.version] = {
+            "defaultVersion": not versions,  # the first one
+            "marName": info.path.name,
+            "minWorkers": workers,
+            "maxWorkers": workers,
+            "batchSize": settings["batch_size"],
+            "maxBatchDelay": settings["max_batch_delay"],
+            "responseTimeout": settings["response_timeout"],
         }
     return models
 

@@ -6,6 +6,9 @@
 The observed state is the profile that the server was started with (`profile.json` in its folder) and what its management
 API says. The desired state is the profile as its file is now. A worker may have got less than its profile wants (a CPU where
 there is no GPU). That is no difference, because no restart would change it; `notes` mentions it.
+
+An archive in the model store may be another one by now than the one that workers were started from: they report the digest of
+its content, which is compared, too.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from slotwise.client.management import ManagementClient
 from slotwise.deploy import deploy
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.profile import Profile, load_profile
+from slotwise.server.capacity import WORKERS_PER_CORE
 
 if TYPE_CHECKING:
     from slotwise.client.live_model import LiveModel
@@ -42,7 +46,7 @@ class DesiredState:
 
     def of_model(self, info: ArchiveInfo) -> Profile:
         """The profile as the model in this archive wants it."""
-        return _of_model(info, self.profile, self.overrides)
+        return deploy.of_model(info, self.profile, self.overrides)
 
     def registration(self, info: ArchiveInfo) -> dict[str, Any]:
         """The settings to register this model with."""
@@ -76,7 +80,7 @@ class ObservedState:
 
     def started_with_of_model(self, info: ArchiveInfo) -> Profile:
         """The profile that this model's workers were started with."""
-        return _of_model(info, self.started_with, self.record.overrides)
+        return deploy.of_model(info, self.started_with, self.record.overrides)
 
 
 @dataclass(frozen=True)
@@ -134,16 +138,20 @@ def notes(state: ObservedState, cores: int) -> list[str]:
         if live.device and live.device != device:
             notes.append(f"{live.name}: its workers run on {live.device}, because there is no {device} here")
         workers, threads = len(live.workers), live.threads or 1
-        if threads > 1 and workers * threads > cores:
+        if workers > WORKERS_PER_CORE * cores:
+            notes.append(
+                f"{live.name}: {workers} workers are more than {cores} cores can keep busy; `slotwise scale` takes some away"
+            )
+        elif threads > 1 and workers * threads > cores:
             notes.append(
                 f"{live.name}: {workers} workers x {threads} threads share {cores} cores; a restart deals them out again"
             )
+    threads_in_all = sum(len(model.live.workers) * (model.live.threads or 1) for model in state.models)
+    if len(state.models) > 1 and threads_in_all > cores and any((model.live.threads or 1) > 1 for model in state.models):
+        notes.append(
+            f"{len(state.models)} models have {threads_in_all} threads for {cores} cores; a restart deals them out again"
+        )
     return notes
-
-
-def _of_model(info: ArchiveInfo, profile: Profile, overrides: Mapping[str, str]) -> Profile:
-    wishes = info.model.get("profiles", {}).get(profile.name, {})
-    return profile.for_model({key: value for key, value in wishes.items() if key not in overrides}, info.path.name)
 
 
 def _server(key: str, live: Any, desired: Any) -> Difference:
@@ -158,5 +166,8 @@ def _model(model: DeployedModel, old: Profile, new: Profile) -> list[Difference]
         ("response_timeout_s", old.response_timeout_s, new.response_timeout_s, "restart"),
         ("workers", len(live.workers), new.initial_workers, "scale"),
     ]
+    runs = {str(worker.got.get("archive") or "") for worker in live.workers} - {""}
+    if model.info.content and runs - {model.info.content}:
+        rows.append(("archive", min(runs - {model.info.content})[:12], model.info.content[:12], "restart"))
     rows += [(key, getattr(old, key), getattr(new, key), "restart") for key in Profile.section("worker")]
     return [Difference(live.name, live.version, key, observed, desired, needs) for key, observed, desired, needs in rows]

@@ -17,8 +17,9 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from slotwise.archive.build import ArchiveInfo, build, inspect
+from slotwise.archive.build import LEAST_MIB, ArchiveInfo, build, inspect
 from slotwise.deploy.deploy import obtain
+from slotwise.disk import check_writable
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import parse, read_toml
 
@@ -59,6 +60,7 @@ def fill(path: Path, store: Path, say: Callable[[str], None] = lambda message: N
     Raises SlotwiseError for a list with a fault, and at the first archive that cannot be had.
     """
     entries = parse(ModelList, read_toml(path), path).archive
+    check_writable(store, LEAST_MIB)
     try:
         store.mkdir(parents=True, exist_ok=True)
         return [_put(entry, store, say) for entry in entries]

@@ -2,10 +2,15 @@
 
 inference_request.py   one request: its head and body, read within the limits
 forward.py             the hot path: the request to the server, the answer back
+traffic.py             the requests to one model: its limit, its hedging, its passage
 race.py                the copies of one request: a second try, and hedges
 hedging.py             when an answer is late, and how many hedges there may be
+passage.py            which request has been overtaken, and who goes alone
+alone.py               a request whose worker died; killers.py remembers the bodies that end workers
 limits.py              a concurrency limit with a short queue for each model, and a budget for bodies in memory
-replies.py             what leaves the gateway: error JSON, headers
+canary.py              a share of the requests for another archive; both are compared
+guard.py               around all routes: security headers, and keys (keys.py)
+replies.py             what leaves the gateway: error JSON, headers; http_protocol.py for what is no HTTP
 upstream.py            one model server as the gateway sees it: its connections, its token, what is in flight there
 backend.py             how the gateway learns of its server
 gateway.py             the state of one gateway: its server, the models there

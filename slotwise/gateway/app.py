@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,10 @@ from starlette.staticfiles import StaticFiles
 
 from slotwise import __version__
 from slotwise.gateway import openapi, replies
+from slotwise.gateway.access import KeyGuard, SecurityHeaders
 from slotwise.gateway.catalog import ModelCard
-from slotwise.gateway.forward import Forward, Send
+from slotwise.gateway.forward import Forward
 from slotwise.gateway.gateway import Gateway
-from slotwise.gateway.inference_request import Receive, Scope
 from slotwise.gateway.upstream import CONNECTION_ERRORS
 
 log = logging.getLogger("slotwise.gateway")
@@ -32,30 +32,11 @@ FRESH_S = 1.0
 Answers = dict[int | str, dict[str, Any]]
 
 
-class SecurityHeaders:
-    """Puts the security headers on every answer; nothing but static files may be cached."""
+def build_app(gateway: Gateway, public: Collection[str] = ()) -> SecurityHeaders:
+    """The application of one gateway. While it runs, the gateway follows its server.
 
-    def __init__(self, app: Any) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-
-        async def send_with_headers(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                headers = message["headers"] = [*message["headers"], *replies.SECURITY]
-                if not any(name == b"cache-control" for name, _ in headers):
-                    headers.append((b"cache-control", b"no-cache" if scope["method"] == "GET" else b"no-store"))
-            await send(message)
-
-        await self.app(scope, receive, send_with_headers)
-
-
-def build_app(gateway: Gateway) -> SecurityHeaders:
-    """The application of one gateway. While it runs, the gateway follows its server."""
+    public: what needs no key, where there are keys: metrics, status, docs.
+    """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -80,7 +61,8 @@ def build_app(gateway: Gateway) -> SecurityHeaders:
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _crash)
     openapi.describe(app)
-    return SecurityHeaders(app)  # outermost, so that the answer to a crash has them, too
+    inside = KeyGuard(app, gateway.keys, public) if gateway.keys else app
+    return SecurityHeaders(inside)  # outermost, so that the answer to a crash has them, too
 
 
 def _add_forwards(app: FastAPI, gateway: Gateway) -> None:
@@ -106,12 +88,23 @@ def _add_state(app: FastAPI, gateway: Gateway) -> None:
         await gateway.refresh(FRESH_S)
         return gateway.status()
 
-    @app.get("/ready", summary="200 when every model has a READY worker", responses={503: {"description": "Not ready"}})
+    not_ready: Answers = {503: {"description": "Not ready"}}
+
+    @app.get("/ready", summary="200 while every model that was ready still has a READY worker", responses=not_ready)
     async def ready() -> JSONResponse:
         await gateway.refresh(FRESH_S)
-        models = {name: f"{model.ready_workers} of {len(model.workers)} workers" for name, model in gateway.models.items()}
-        state = {"ready": gateway.ready(), "draining": gateway.draining, "models": models}
-        return JSONResponse(state, 200 if gateway.ready() else 503)
+        found = {"ready": gateway.ready(), "draining": gateway.draining, "models": gateway.workers()}
+        return JSONResponse(found, 200 if gateway.ready() else 503)
+
+    missing = openapi.failure("No such model")
+
+    @app.get("/ready/{model}", summary="200 while this model has a READY worker", responses={**not_ready, 404: missing})
+    async def model_ready(model: str) -> JSONResponse:
+        await gateway.refresh(FRESH_S)
+        if model not in gateway.models:
+            raise HTTPException(404, "there is no such model")
+        found = gateway.model_ready(model)
+        return JSONResponse({"ready": found, "workers": gateway.workers()[model]}, 200 if found else 503)
 
     @app.get("/healthz", summary="200 while this process runs")
     async def healthz() -> dict[str, str]:

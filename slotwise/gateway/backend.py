@@ -10,6 +10,7 @@ from slotwise import project
 from slotwise.client.inference import auth_headers
 from slotwise.client.management import ManagementClient
 from slotwise.errors import SlotwiseError
+from slotwise.gateway.canary import RolloutRecord
 from slotwise.server.lifecycle import ServerRecord
 
 if TYPE_CHECKING:
@@ -26,12 +27,26 @@ class Backend:
 
     find: the server's record; None where there is none. models: its models. auth: the header with its token.
     max_body_bytes: the largest body that it takes.
+    rollout: what `slotwise rollout` wants.
     """
 
     find: Callable[[], ServerRecord | None]
     models: Callable[[ServerRecord], Sequence[LiveModel]]
     auth: Callable[[ServerRecord], Mapping[str, str]]
     max_body_bytes: Callable[[ServerRecord], int] = lambda record: MAX_BODY_BYTES
+    rollout: Callable[[], RolloutRecord | None] = lambda: None
+
+
+def described(client: ManagementClient) -> list[LiveModel]:
+    """Every model that is registered; one that is unregistered meanwhile is left out. Raises SlotwiseError."""
+    found = []
+    for listed in client.list():
+        try:
+            found.append(client.describe(listed.name))
+        except SlotwiseError:
+            if listed.name in {left.name for left in client.list()}:
+                raise
+    return found
 
 
 def server_backend(name: str) -> Backend:
@@ -46,8 +61,7 @@ def server_backend(name: str) -> Backend:
             for old in list(clients):
                 clients.pop(old).close()
             clients[record.run_id] = ManagementClient(record, timeout_s=MANAGEMENT_S)
-        client = clients[record.run_id]
-        return [client.describe(listed.name) for listed in client.list()]
+        return described(clients[record.run_id])
 
     def max_body_bytes(record: ServerRecord) -> int:
         try:
@@ -55,4 +69,4 @@ def server_backend(name: str) -> Backend:
         except SlotwiseError:
             return MAX_BODY_BYTES
 
-    return Backend(find, models, auth_headers, max_body_bytes)
+    return Backend(find, models, auth_headers, max_body_bytes, lambda: RolloutRecord.load(name))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from slotwise import project
+from slotwise.archive.zip_safety import read_small
 from slotwise.bench import bodies
 from slotwise.bench.bodies import RequestBody
 from slotwise.errors import SlotwiseError
@@ -71,9 +72,9 @@ def _carried(archive: Path) -> tuple[Mapping[str, Any], list[str]]:
     """The archive's model.toml and the languages of its weights; both empty for an archive of another tool."""
     try:
         with zipfile.ZipFile(archive) as mar:
-            spec = json.loads(mar.read("slotwise.json"))["model"]
-            weights = json.loads(mar.read(WEIGHTS)) if WEIGHTS in mar.namelist() else {}
-            return spec, list(weights.get("languages", LANGUAGES))
+            spec = json.loads(read_small(mar, "slotwise.json"))["model"]
+            found = json.loads(read_small(mar, WEIGHTS)) if WEIGHTS in mar.namelist() else {}
+            return spec, list(found.get("languages", LANGUAGES))
     except (OSError, zipfile.BadZipFile, LookupError, ValueError):
         return {}, []
 

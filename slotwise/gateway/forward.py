@@ -43,8 +43,7 @@ class Forward:
         try:
             request.read_head(scope)
             await request.read_body(receive)
-            answer = await self._answer(request, receive)
-            status, headers, body = _reply(answer, request)
+            status, headers, body = _reply(await self._answer(request, receive), request)
         except Refused as refused:
             status, headers = refused.status, [replies.JSON_TYPE, *refused.headers()]
             body = replies.error_body(status, refused.message, request.identity)
@@ -56,7 +55,7 @@ class Forward:
         finally:
             request.release_body()
         seconds = None if request.sent_at is None else time.monotonic() - request.sent_at
-        self.gateway.metrics.answer(self.gateway.label(model), status, seconds, int(_number(headers, b"x-batch-size")))
+        self.gateway.metrics.answer(request.label, status, seconds, int(_number(headers, b"x-batch-size")))
         if status >= 400:
             level = logging.WARNING if status >= 500 else logging.INFO
             log.log(level, "%s %s %d %s", request.identity, request.target, status, body[:500].decode("utf-8", "replace"))
@@ -64,9 +63,17 @@ class Forward:
             await self._send(send, request, status, headers, body, seconds)
 
     async def _answer(self, request: InferenceRequest, receive: Receive) -> ServerAnswer:
-        """Wait for a place, then send the request to the server."""
+        """Ask the model, or the archive that a roll-out tries in its place."""
+        request.refuse_killer()
         request.sent_at = time.monotonic()
-        limit = self.gateway.limit(request.model)
+        canary = self.gateway.canary
+        if canary is None or canary.record.model != request.model or request.version:
+            return await self._ask(request, receive)
+        return await canary.answer(request, lambda either: self._ask(either, receive))
+
+    async def _ask(self, request: InferenceRequest, receive: Receive) -> ServerAnswer:
+        """Wait for a place, then request the server."""
+        limit = request.traffic.limit
         await limit.enter(request.left_s, receive)
         try:
             return await Race(request, lambda fresh: self._attempt(request, fresh)).run()
@@ -113,6 +120,8 @@ class Forward:
             worked_ms = _number(headers, b"x-decode-ms") + _number(headers, b"x-inference-ms")
             headers.append((b"x-queue-ms", b"%.2f" % max(total_ms - worked_ms, 0)))
             headers.append((b"x-total-ms", b"%.2f" % total_ms))
+        if request.sent:
+            headers.append((b"x-slotwise-sent", request.sent.encode()))
         if self.gateway.draining:
             headers.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise.errors import SlotwiseError
 from slotwise.gateway.backend import MAX_BODY_BYTES, Backend
+from slotwise.gateway.canary import Canary, RolloutRecord
 from slotwise.gateway.catalog import ModelCard, model_card
-from slotwise.gateway.hedging import Hedging
-from slotwise.gateway.limits import ConcurrencyLimit, MemoryBudget
+from slotwise.gateway.keys import KeyFile
+from slotwise.gateway.killers import Killers
+from slotwise.gateway.limits import MemoryBudget
 from slotwise.gateway.metrics import GatewayMetrics
+from slotwise.gateway.traffic import ModelTraffic
 from slotwise.gateway.upstream import Upstream
 
 if TYPE_CHECKING:
@@ -51,23 +54,27 @@ class Gateway:
 
     backend: Backend
     options: GatewayOptions = field(default_factory=GatewayOptions)
+    keys: KeyFile | None = None
     draining: bool = False
     reachable: bool = False
     upstream: Upstream | None = None
+    canary: Canary | None = None
     max_body_bytes: int = MAX_BODY_BYTES
     models: dict[str, LiveModel] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.metrics = GatewayMetrics()
         self.body_memory = MemoryBudget(self.options.max_body_memory_bytes)
-        self._limits: dict[str, ConcurrencyLimit] = {}
-        self._hedging: dict[str, Hedging] = {}
+        self.killers = Killers()
+        self._traffic: dict[str, ModelTraffic] = {}
+        self._served: set[str] = set()  # the models that were ready at some time, and are registered
+        self._cards: dict[str, ModelCard] = {}
         self._retired: set[Upstream] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._lock = asyncio.Lock()
         self._models_at = float("-inf")
         self._samples: deque[tuple[float, int]] = deque()
-        self._set_limit(OTHER)
+        self._add_traffic(OTHER, hedge=False)  # an unknown model may have side effects
 
     # For the hot path.
 
@@ -75,20 +82,26 @@ class Gateway:
         """The model's name where the server has it, else "other": a stranger's names must not fill the memory."""
         return model if model in self.models else OTHER
 
-    def limit(self, model: str) -> ConcurrencyLimit:
-        """The limit that a request to `model` is under."""
-        return self._limits[self.label(model)]
-
-    def hedging(self, model: str) -> Hedging:
-        """When an answer of that model is late, and whether its request may be sent again."""
-        return self._hedging[self.label(model)]
+    def traffic(self, model: str) -> ModelTraffic:
+        """The traffic that a request to `model` is part of."""
+        return self._traffic[self.label(model)]
 
     # For the page, the API and the metrics.
 
     def ready(self) -> bool:
-        """Whether a request to any of its models would be answered now."""
-        models = self.models.values()
-        return not self.draining and self.reachable and bool(models) and all(model.ready_workers for model in models)
+        """Whether it can serve what it did before: a model that was never ready is not waited for."""
+        return not self.draining and self.reachable and bool(self._served) and all(map(self.model_ready, self._served))
+
+    def model_ready(self, model: str) -> bool:
+        """Whether a request to that model would be answered now."""
+        found = self.models.get(model)
+        return not self.draining and self.reachable and found is not None and found.ready_workers > 0
+
+    def workers(self) -> dict[str, str]:
+        """Every model's READY workers, in words."""
+        if not self.reachable:
+            return {name: "the server does not answer" for name in self.models}
+        return {name: f"{model.ready_workers} of {len(model.workers)} workers" for name, model in self.models.items()}
 
     def status(self) -> dict[str, Any]:
         """What the page's status strip shows."""
@@ -98,6 +111,7 @@ class Gateway:
             "draining": self.draining,
             "server": record
             and {"kind": record.kind, "profile": record.profile, "pid": record.pid, "reachable": self.reachable},
+            "rollout": self.canary.shown() if self.canary else None,
             "leaving": sum(old.in_flight for old in self._retired),
             "requests_per_s": self._rate(),
             "models": self.described(),
@@ -105,26 +119,11 @@ class Gateway:
 
     def described(self) -> list[dict[str, Any]]:
         """Every model with its settings and what is in flight."""
-        return [{**_settings(model), **self._load(name)} for name, model in sorted(self.models.items())]
+        return [{**_settings(model), **self._traffic[name].shown()} for name, model in sorted(self.models.items())]
 
     def card(self, model: str) -> ModelCard:
         """What a model takes; the empty card for a model that the server does not have."""
-        if self.upstream is None or model not in self.models:
-            return ModelCard()
-        return self._card(self.models[model], self.upstream.record)
-
-    @staticmethod
-    def _card(model: LiveModel, record: ServerRecord) -> ModelCard:
-        return model_card(model.name, record.model_store / Path(model.archive).name)
-
-    def _load(self, model: str) -> dict[str, int]:
-        limit = self._limits[model]
-        return {
-            "in_flight": limit.running,
-            "queued": limit.queued,
-            "in_flight_max": limit.in_flight_max,
-            "queue_max": limit.queue_max,
-        }
+        return self._cards.get(model, ModelCard())
 
     def _rate(self) -> float:
         """Answers a second over the last seconds."""
@@ -152,11 +151,24 @@ class Gateway:
     async def refresh(self, max_age_s: float) -> None:
         """Look at the server's record; ask the server for its models where the list is older than `max_age_s`."""
         async with self._lock:
-            record = await asyncio.to_thread(self.backend.find)
-            if record is not None and (self.upstream is None or record != self.upstream.record):
+            record, wanted = await asyncio.to_thread(lambda: (self.backend.find(), self.backend.rollout()))
+            self._follow_rollout(wanted)
+            if record is not None and (self.upstream is None or record.run_id != self.upstream.record.run_id):
                 await self._switch(record)
-            elif time.monotonic() - self._models_at >= max_age_s:
+                return
+            if record is not None and self.upstream is not None:
+                self.upstream.record = record  # scaled: the same run, with other settings
+            if time.monotonic() - self._models_at >= max_age_s:
                 await self._read_models(record)
+
+    def _follow_rollout(self, wanted: RolloutRecord | None) -> None:
+        """Start, go on with, or end what `slotwise rollout` wants."""
+        if wanted is None:
+            self.canary = None
+        elif self.canary is None or (self.canary.record.pid, self.canary.record.new) != (wanted.pid, wanted.new):
+            self.canary = Canary(wanted)
+        else:
+            self.canary.follow(wanted)
 
     async def _switch(self, record: ServerRecord) -> None:
         """Send every new request to the server of `record`; close the old one's connections once they are idle."""
@@ -187,33 +199,39 @@ class Gateway:
         try:
             if record is None:
                 raise SlotwiseError("no server is running")
-            models = await asyncio.to_thread(self.backend.models, record)
-            cards = await asyncio.to_thread(lambda: [self._card(model, record) for model in models])
+            models, cards = await asyncio.to_thread(self._found, record)
         except (SlotwiseError, OSError) as error:
             if self.reachable:
                 log.warning("the model server does not answer: %s", error)
             self.reachable = False
         else:
             self.reachable = True
-            self.models = {model.name: model for model in models}
-            for model, card in zip(models, cards, strict=True):
-                self._set_limit(model.name)
-                self._hedging[model.name].enabled = self.options.hedge and card.hedge
+            self._follow(models, cards)
         self.metrics.up.set(self.reachable)
         self._models_at = time.monotonic()
 
-    def _set_limit(self, name: str) -> None:
-        """Make or resize the limit of a model, so that at the server the next batch is full when one is done."""
-        model = self.models.get(name)
-        batch = max(len(model.workers), 1) * model.batch_size if model else 16
-        in_flight = self.options.in_flight or max(2 * batch, 8)
-        queued = self.options.queued if self.options.queued >= 0 else max(batch, 4)
-        if name in self._limits:
-            self._limits[name].resize(in_flight, queued)
-        else:
-            self._limits[name] = ConcurrencyLimit(in_flight, queued)
-            self._hedging[name] = Hedging(self.options.hedge and name != OTHER)  # an unknown model may have side effects
-            self.metrics.watch(name, self._limits[name])
+    def _found(self, record: ServerRecord) -> tuple[dict[str, LiveModel], dict[str, ModelCard]]:
+        """The server's models and their cards; both are read from elsewhere, so not on the event loop."""
+        models = {model.name: model for model in self.backend.models(record)}
+        cards = {name: model_card(name, record.model_store / Path(model.archive).name) for name, model in models.items()}
+        return models, cards
+
+    def _follow(self, models: dict[str, LiveModel], cards: dict[str, ModelCard]) -> None:
+        """Have the traffic of these models, and nothing of those that are gone."""
+        self.models, self._cards = models, cards
+        self._served = {name for name, model in models.items() if model.ready_workers or name in self._served}
+        for name, model in models.items():
+            if name not in self._traffic:
+                self._add_traffic(name, hedge=True)
+            self._traffic[name].fit(model)
+            self._traffic[name].hedging.enabled = self.options.hedge and cards[name].hedge
+        self._traffic = {name: traffic for name, traffic in self._traffic.items() if name in models or name == OTHER}
+        self.metrics.keep(self._traffic)
+
+    def _add_traffic(self, name: str, hedge: bool) -> None:
+        traffic = ModelTraffic(self.options.in_flight, self.options.queued, self.options.hedge and hedge)
+        self._traffic[name] = traffic
+        self.metrics.watch(name, traffic.limit)
 
     async def close(self) -> None:
         """Close every connection."""

@@ -7,19 +7,20 @@ import math
 import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slotwise.gateway import replies
 from slotwise.gateway.gateway import Gateway
 from slotwise.gateway.limits import ClientGone
-from slotwise.gateway.replies import Refused
+from slotwise.gateway.replies import SEQUENCE, Refused
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}"  # of a model, and of a version
 
+PATH = "/predictions/"
 _PASSED_ON = {b"content-type", b"accept", b"content-encoding"}
 _MODEL = re.compile(NAME).fullmatch
 _FORM = re.compile(rb"[A-Za-z0-9%+&=*._\-]+").fullmatch
@@ -37,11 +38,17 @@ class InferenceRequest:
     deadline: float
     identity: str = field(default_factory=replies.new_id)
     target: str = ""
+    version: str = ""
     headers: dict[str, str] = field(default_factory=dict)
     length: int | None = None
     body: bytes = b""
     body_memory_bytes: int = 0
     sent_at: float | None = None
+    sender: str = ""  # whose request it is, where bodies end workers
+    sent: str = ""  # how it was sent, where not plainly: hedged, alone
+
+    def __post_init__(self) -> None:
+        self.label, self.traffic = self.gateway.label(self.model), self.gateway.traffic(self.model)
 
     @property
     def left_s(self) -> float:
@@ -49,22 +56,28 @@ class InferenceRequest:
         return self.deadline - time.monotonic()
 
     def read_head(self, scope: Scope) -> None:
-        """Read path, headers, length and deadline. Raises Refused (400, 404, 413, 429)."""
+        """Path, headers, length and deadline. Raises Refused (400, 403, 404, 413, 429)."""
+        key = scope.get("slotwise.key")
+        self.sender = f"key {key.name}" if key else (scope.get("client") or ("",))[0]
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         self.identity = replies.request_id(headers.get(b"x-request-id")) or self.identity
-        version, query = scope["path_params"].get("version", ""), scope["query_string"].decode("latin-1")
+        self.version = version = scope["path_params"].get("version", "")
+        query = scope["query_string"].decode("latin-1")
         if not _MODEL(self.model) or (version and not _MODEL(version)):
             raise Refused(404, "there is no such model")
-        self.target = f"/predictions/{self.model}" + (f"/{version}" if version else "") + (f"?{query}" if query else "")
+        self.target = f"{PATH}{self.model}" + (f"/{version}" if version else "") + (f"?{query}" if query else "")
         if b"x-deadline-ms" in headers:
             self.deadline = min(self.deadline, _deadline(headers[b"x-deadline-ms"]))
-        self.headers = {n.decode(): v for n, v in headers.items() if n in _PASSED_ON or n[:2] == b"x-"}
+        self.headers = {n.decode(): v for n, v in headers.items() if _passed_on(n)}
         self.headers["x-request-id"] = self.identity
         self.headers["x-deadline-ms"] = str(int((time.time() + self.left_s) * 1000))
         if b"content-length" in headers:
             self.length = int(headers[b"content-length"])
             self._refuse_if_large(self.length)
-        self.gateway.limit(self.model).refuse_if_full()
+        if key and self.gateway.keys:
+            self.gateway.keys.allow(key, self.model)
+        self.gateway.killers.refuse_sender(self.sender)
+        self.traffic.limit.refuse_if_full()
 
     async def read_body(self, receive: Receive) -> None:
         """Read the whole body, before the deadline and within the limits. Raises Refused (413, 429, 504) or ClientGone."""
@@ -75,6 +88,14 @@ class InferenceRequest:
             raise Refused(504, "the deadline passed before the body had arrived", close=True) from None
         if self.headers.get("content-type", "").startswith("application/x-www-form-urlencoded") and not _FORM(self.body):
             self.headers["content-type"] = "application/octet-stream"  # curl --data-binary gives every file the type of a form
+
+    def to_model(self, name: str) -> InferenceRequest:
+        """The same request to a model of another name."""
+        return replace(self, model=name, target=f"{PATH}{name}{self.target[len(PATH) + len(self.model) :]}")
+
+    def refuse_killer(self) -> None:
+        """Raise Refused (422) where this body has ended workers of the model."""
+        self.gateway.killers.refuse_body(self.model, self.body)
 
     async def _read(self, receive: Receive) -> bytes:
         chunks: list[bytes] = []
@@ -95,15 +116,19 @@ class InferenceRequest:
             raise Refused(413, f"the body is over the limit of {self.gateway.max_body_bytes} bytes", close=True)
 
     def _take_memory(self, count: int) -> None:
-        """Take memory for `count` bytes of body in all. Raises Refused (429)."""
+        """Account for `count` bytes in all."""
         if count > self.body_memory_bytes:
             self.gateway.body_memory.take(count - self.body_memory_bytes)
             self.body_memory_bytes = count
 
     def release_body(self) -> None:
-        """Forget the body; nobody needs it any more."""
+        """The body is not needed any more."""
         self.gateway.body_memory.give_back(self.body_memory_bytes)
         self.body, self.body_memory_bytes = b"", 0
+
+
+def _passed_on(name: bytes) -> bool:
+    return name in _PASSED_ON or (name[:2] == b"x-" and name != b"x-api-key") or name.startswith(SEQUENCE)
 
 
 def _deadline(text: str) -> float:

@@ -102,5 +102,5 @@ class MemoryBudget:
         self.now_bytes += count
 
     def give_back(self, count: int) -> None:
-        """Give `count` bytes back."""
+        """Bodies of `count` bytes are gone."""
         self.now_bytes -= count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -28,6 +29,14 @@ class GatewayMetrics:
         self.retries = Counter("slotwise_retries", "Requests sent a second time.", model, registry=r)
         self.hedges = Counter("slotwise_hedges", "Further copies of requests whose answer was late.", model, registry=r)
         self.hedge_wins = Counter("slotwise_hedge_wins", "Hedges that were answered first.", model, registry=r)
+        self.hedge_saved = Counter(
+            "slotwise_hedge_saved_seconds",
+            "What was left until the deadline when a hedge was answered first: so long the client might have waited on.",
+            model,
+            registry=r,
+        )
+        self.alone = Counter("slotwise_alone", "Requests tried with nothing else in their batch.", model, registry=r)
+        self.killers = Counter("slotwise_killers", "Requests that ended their worker twice.", model, registry=r)
         self.sheds = Counter("slotwise_sheds", "Requests refused with 429.", model, registry=r)
         self.requests = Counter("slotwise_requests", "Requests by status.", ["model", "status"], registry=r)
         self.up = Gauge("slotwise_server_up", "1 while the model server answers.", registry=r)
@@ -38,6 +47,21 @@ class GatewayMetrics:
         """Let Prometheus read the two gauges of a model from its limit."""
         self.in_flight.labels(model).set_function(lambda: limit.running)
         self.queued.labels(model).set_function(lambda: limit.queued)
+
+    def keep(self, models: Container[str]) -> None:
+        """Forget the labels of every other model."""
+        for metric in (
+            *(self.in_flight, self.queued, self.latency, self.batch_size, self.sheds, self.requests),
+            *(self.retries, self.hedges, self.hedge_wins, self.hedge_saved, self.alone, self.killers),
+        ):
+            for model in {sample.labels["model"] for family in metric.collect() for sample in family.samples}:
+                if model not in models:
+                    metric.remove_by_labels({"model": model})
+
+    def hedge_won(self, model: str, saved_s: float) -> None:
+        """A hedge was answered before the copy that was sent first."""
+        self.hedge_wins.labels(model).inc()
+        self.hedge_saved.labels(model).inc(max(saved_s, 0))
 
     def answer(self, model: str, status: int, seconds: float | None, batch_size: int) -> None:
         """Count one answer. seconds: None where the request never went to the server. batch_size: 0 where no slot answered."""

@@ -25,11 +25,13 @@ ERROR = {
 }
 MEANS = {
     "400": "The body cannot be decoded",
+    "401": "A key is needed",
+    "403": "Not this key's model",
     "404": "No such model",
     "413": "Too large",
     "415": "Of a kind that the model does not take",
-    "422": "Well-formed, but it means nothing to the model",
-    "429": "The queue is full; Retry-After says when to come back",
+    "422": "Well-formed, but it means nothing to the model; or a body that has ended its workers",
+    "429": "The queue is full, or too many requests; Retry-After says when to come back",
     "500": "The model failed on this request",
     "502": "The model server cannot be reached",
     "503": "No worker can answer now",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import ssl
 import subprocess
 import sys
 import time
@@ -26,15 +27,21 @@ STOP_GRACE_S = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class GatewayRecord(ProcessRecord):
-    """A gateway in front of the server `name`. drain_s: how long it may take after SIGTERM, to finish what is in flight."""
+    """A gateway in front of the server `name`. drain_s: how long it may take after SIGTERM, to finish what is in flight.
+
+    key: what opens its /status, where there are keys. certificate: of its own TLS, "" where it has none.
+    """
 
     url: str
     drain_s: float
+    key: str = ""
+    certificate: str = ""
 
     @classmethod
-    def of_this_process(cls, name: str, url: str, drain_s: float) -> GatewayRecord:
+    def of_this_process(cls, name: str, url: str, drain_s: float, key: str = "", certificate: str = "") -> GatewayRecord:
         """The record of the process that this code runs in."""
-        return cls(name=name, pid=os.getpid(), started=start_time(os.getpid()), url=url, drain_s=drain_s)
+        pid = os.getpid()
+        return cls(name=name, pid=pid, started=start_time(pid), url=url, drain_s=drain_s, key=key, certificate=certificate)
 
     @property
     def page(self) -> str:
@@ -46,12 +53,22 @@ class GatewayRecord(ProcessRecord):
         import httpx  # noqa: PLC0415  slow to import
 
         try:
-            answer = httpx.get(f"{self.url}/status", timeout=10, trust_env=False)
+            headers = {"authorization": f"Bearer {self.key}"} if self.key else {}
+            answer = httpx.get(f"{self.url}/status", headers=headers, timeout=10, trust_env=False, verify=self._trusted())
             answer.raise_for_status()
             status: dict[str, Any] = answer.json()
-        except (httpx.HTTPError, ValueError) as error:
+        except (httpx.HTTPError, OSError, ValueError) as error:
             raise SlotwiseError(f"the gateway at {self.url} does not answer: {error}") from error
         return status
+
+    def _trusted(self) -> ssl.SSLContext | bool:
+        """For TLS: its very certificate, whatever name stands in it, for here it is 127.0.0.1."""
+        if not self.certificate:
+            return True
+        context = ssl.create_default_context(cafile=self.certificate)
+        context.check_hostname = False
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        return context
 
     def save(self) -> None:
         """Write gateway.json."""

@@ -6,6 +6,9 @@ the second try   a copy fails: its connection breaks, or the server itself answe
 a hedge          no answer comes in time. Beside the copies under way, on a connection of its own, within a budget (hedging.py).
 
 The first good answer wins, and the other copies are dropped. All copies share the request's deadline.
+
+Where a worker dies, the servers answer so to every request that it had in hand. One of them may have ended it, so no further
+copy of any of them is sent: each goes alone (alone.py).
 """
 
 from __future__ import annotations
@@ -13,10 +16,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from slotwise.gateway.alone import Attempt, CopyResult, given, outcome_of, tried_alone
 from slotwise.gateway.hedging import COPIES_MAX
+from slotwise.gateway.passage import SentCopy
 from slotwise.gateway.replies import Refused
 from slotwise.gateway.upstream import ConnectionBroken, ServerAnswer
 
@@ -28,7 +32,6 @@ log = logging.getLogger("slotwise.gateway")
 BUSY = 503  # the server's own: asking again at once would only add to its load
 BUSY_PAUSE_S = 0.5
 
-CopyResult = ServerAnswer | Refused | ConnectionBroken
 Copy = asyncio.Task[CopyResult]
 
 
@@ -38,68 +41,104 @@ class Race:
     attempt(fresh): send one copy, on a new connection where `fresh`. Raises ConnectionBroken, or Refused (502, 504).
     """
 
-    def __init__(self, request: InferenceRequest, attempt: Callable[[bool], Awaitable[ServerAnswer]]) -> None:
+    def __init__(self, request: InferenceRequest, attempt: Attempt) -> None:
         self.request, self.attempt = request, attempt
-        self.gateway, self.label = request.gateway, request.gateway.label(request.model)
-        self.hedging = request.gateway.hedging(request.model)
+        self.metrics, self.label = request.gateway.metrics, request.label
+        self.hedging, self.passage = request.traffic.hedging, request.traffic.passage
         self.pending: set[Copy] = set()
         self.hedges: set[Copy] = set()
+        self.sent_copies: list[SentCopy] = []  # of every copy, once it is on its way
         self.tried_twice = False
-        self.pausing = False  # the server said 503: until the second try is sent, no hedge is
-        self.failure: ServerAnswer | Refused = Refused(502, "the model server cannot be reached")
+        self.pausing = False  # the server said 503: nothing is sent before the second try
+        self.killed = False  # a copy was answered with its worker's death
+        self.failure: ServerAnswer | Refused | None = None
 
     async def run(self) -> ServerAnswer:
-        """The first good answer, else the server's own error. Raises Refused (502, 504)."""
+        """The first good answer, else the server's own error. Raises Refused (422, 500, 502, 504)."""
         self.hedging.count_request()
         self._send(fresh=False)
-        wait_s = self.hedging.late_s
         try:
-            while self.pending:
-                may_hedge = self.hedging.enabled and len(self.hedges) < COPIES_MAX - 1
-                done, self.pending = await asyncio.wait(
-                    self.pending, timeout=wait_s if may_hedge else None, return_when=asyncio.FIRST_COMPLETED
-                )
-                for copy in done:
-                    result = copy.result()
-                    if isinstance(result, ServerAnswer) and _is_good(result):
-                        if copy in self.hedges:
-                            self.gateway.metrics.hedge_wins.labels(self.label).inc()
-                        return result
-                    self._copy_failed(result)
-                if not done and self._hedge():
-                    wait_s *= 2
+            answer = await self._first_good()
+            if answer is None and self.killed:
+                answer = await tried_alone(self)
         finally:
             for copy in self.pending:
                 copy.cancel()
-        if isinstance(self.failure, Refused):
-            raise self.failure
-        return self.failure
+        return answer if answer is not None else given(self.failure)
 
-    def _send(self, fresh: bool, after_s: float = 0.0) -> Copy:
-        copy = asyncio.create_task(self._run_copy(fresh, after_s))
+    async def _first_good(self) -> ServerAnswer | None:
+        """The first good answer; None when every copy has failed, or a worker died of one."""
+        wait_s = self.hedging.late_s
+        while self.pending and not self.killed:
+            may_hedge = self.hedging.enabled and len(self.hedges) < COPIES_MAX - 1
+            done, self.pending = await asyncio.wait(
+                self.pending, timeout=wait_s if may_hedge else None, return_when=asyncio.FIRST_COMPLETED
+            )
+            answer = self._good(done)
+            if answer is not None:
+                return answer
+            if not done and self._hedge():
+                wait_s *= 2
+        return None
+
+    def settled(self) -> ServerAnswer | None:
+        """The good answer among the copies that were on their way when a worker died."""
+        done = {copy for copy in self.pending if copy.done()}
+        self.pending -= done
+        return self._good(done)
+
+    def _good(self, done: set[Copy]) -> ServerAnswer | None:
+        """The good answer among these copies; what failed is remembered."""
+        for copy in done:
+            result = copy.result()
+            if isinstance(result, ServerAnswer) and result.good:
+                if copy in self.hedges:
+                    self.metrics.hedge_won(self.label, self.request.left_s)
+                return result
+            self._copy_failed(result)
+        return None
+
+    def _send(self, fresh: bool, after_s: float = 0.0, late: bool = False) -> Copy:
+        copy = asyncio.create_task(self._run_copy(fresh, after_s, late))
         self.pending.add(copy)
         return copy
 
-    async def _run_copy(self, fresh: bool, after_s: float) -> CopyResult:
-        """Send one copy after a pause of `after_s`, and return its answer or failure."""
+    async def _run_copy(self, fresh: bool, after_s: float, late: bool) -> CopyResult:
+        """What became of one copy, sent after a pause of `after_s`."""
         if after_s:
             self.pausing = True
             await asyncio.sleep(after_s)
             self.pausing = False
-        started = time.monotonic()
         try:
-            answer = await self.attempt(fresh)
-        except (Refused, ConnectionBroken) as failure:
-            return failure
-        if _is_good(answer):
-            self.hedging.record_answer(time.monotonic() - started)
-        return answer
+            sent = await self._enter(late)
+        except Refused as refused:
+            return refused
+        result = await outcome_of(self.attempt(fresh), self.passage, sent)
+        if isinstance(result, ServerAnswer) and result.good:
+            self.hedging.record_answer(time.monotonic() - sent.sent_at)
+        return result
+
+    async def _enter(self, late: bool) -> SentCopy:
+        """Wait until no request goes alone. Raises Refused (422, 504): what went alone may have had the same body."""
+        if not self.passage.closed(late):
+            sent = self.passage.enter()
+        else:
+            try:
+                async with asyncio.timeout(self.request.left_s):
+                    await self.passage.opened(late)
+            except TimeoutError:
+                raise Refused(504, "the deadline passed while other requests were tried alone") from None
+            self.request.refuse_killer()
+            sent = self.passage.enter()
+        self.sent_copies.append(sent)
+        return sent
 
     def _copy_failed(self, result: CopyResult) -> None:
-        """Keep the failure as the client's answer until a better one comes, and start the second try where it is worth one."""
+        """Remember what the client gets when nothing better comes; the first failure of the server starts the second try."""
         if isinstance(result, ServerAnswer) or (isinstance(result, Refused) and not isinstance(self.failure, ServerAnswer)):
             self.failure = result
-        if self.tried_twice or isinstance(result, Refused):
+        self.killed = self.killed or (isinstance(result, ServerAnswer) and result.worker_died)
+        if self.tried_twice or self.killed or isinstance(result, Refused):
             return
         if isinstance(result, ConnectionBroken):
             self._try_again(result, after_s=0.0)
@@ -112,20 +151,21 @@ class Race:
     def _try_again(self, reason: ConnectionBroken | int, after_s: float) -> None:
         """Send the second try after a pause; `reason` is for the log."""
         self.tried_twice = True
-        self.gateway.metrics.retries.labels(self.label).inc()
+        self.metrics.retries.labels(self.label).inc()
         log.warning("%s %s retried: %s", self.request.identity, self.request.model, reason)
         self._send(fresh=True, after_s=after_s)
 
     def _hedge(self) -> bool:
-        """Send a further copy, unless the model's queue is full or the budget is spent."""
-        if self.pausing or self.gateway.limit(self.request.model).full or not self.hedging.take_from_budget():
+        """Send a further copy of what seems to be lost, within the budget: others have overtaken it, or nothing moves."""
+        if self.pausing or not self.sent_copies:
             return False
-        self.hedges.add(self._send(fresh=True))
-        self.gateway.metrics.hedges.labels(self.label).inc()
+        lost = self.passage.overtaken(self.sent_copies[0]) or self.passage.standing_still(
+            self.sent_copies[0], self.hedging.late_s
+        )
+        if not lost or not self.hedging.take_from_budget():
+            return False
+        self.hedges.add(self._send(fresh=True, late=True))
+        self.request.sent = "hedged"
+        self.metrics.hedges.labels(self.label).inc()
         log.info("%s %s hedged: no answer yet", self.request.identity, self.request.model)
         return True
-
-
-def _is_good(answer: ServerAnswer) -> bool:
-    """Whether the client gets this answer: it succeeded, or a slot gave it."""
-    return answer.status < 400 or answer.from_slot

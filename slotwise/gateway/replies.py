@@ -26,22 +26,26 @@ SECURITY: RawHeaders = [
 ]
 ANSWER: RawHeaders = [(b"cache-control", b"no-store")]
 CRASH = "the gateway failed on this request"
+SEQUENCE = b"ts_request_sequence_"  # TorchServe's headers of stateful inference: _id, _start, _end
 JSON_TYPE = (b"content-type", b"application/json")
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}").fullmatch
-_DROPPED = {b"x-request-id", b"x-content-type-options"}
+_DROPPED = {b"x-request-id", b"x-content-type-options", b"x-slotwise-sent"}
 
 
 class Refused(Exception):
-    """Answer `status` with the error JSON; `retry_after_s` becomes a Retry-After header."""
+    """Answer `status` with the error JSON; `retry_after_s` becomes a Retry-After header, `extra` are further ones."""
 
-    def __init__(self, status: int, message: str, retry_after_s: int = 0, close: bool = False) -> None:
+    def __init__(
+        self, status: int, message: str, retry_after_s: int = 0, close: bool = False, extra: Iterable[tuple[bytes, bytes]] = ()
+    ) -> None:
         super().__init__(message)
         self.status, self.message, self.retry_after_s, self.close = status, message, retry_after_s, close
+        self.extra = extra
 
     def headers(self) -> RawHeaders:
         """The headers that only this refusal has."""
-        headers: RawHeaders = []
+        headers: RawHeaders = [*self.extra]
         if self.retry_after_s:
             headers.append((b"retry-after", str(self.retry_after_s).encode()))
         if self.close:
@@ -85,10 +89,10 @@ def error_from_server(status: int, body: bytes, identity: str) -> bytes:
 
 
 def passed_on(raw: Iterable[tuple[bytes, bytes]]) -> RawHeaders:
-    """The server's headers that the client gets: its content type and its own x- headers, names in lower case."""
+    """The server's headers that the client gets, names in lower case: its content type, its own x- headers, a sequence's."""
     kept: RawHeaders = []
     for name, value in raw:
         low = name.lower()
-        if (low[:2] == b"x-" and low not in _DROPPED) or low == b"content-type":
+        if (low[:2] == b"x-" and low not in _DROPPED) or low == b"content-type" or low.startswith(SEQUENCE):
             kept.append((low, value))
     return kept

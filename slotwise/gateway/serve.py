@@ -12,10 +12,12 @@ import asyncio
 import logging
 import math
 import socket
+import ssl
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import uvicorn
 
@@ -23,6 +25,8 @@ from slotwise.errors import SlotwiseError
 from slotwise.gateway.app import build_app
 from slotwise.gateway.backend import server_backend
 from slotwise.gateway.gateway import Gateway, GatewayOptions
+from slotwise.gateway.http_protocol import GatewayProtocol
+from slotwise.gateway.keys import KeyFile
 from slotwise.gateway.process import GatewayRecord, running
 from slotwise.interrupts import handed_to, settle
 
@@ -37,6 +41,26 @@ class ListenAddress:
     port: int = 8000
     translation_port: int = 9527
     drain_delay_s: float = 1.0
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who is let in, and how. keys: a file of keys. public: what needs none of them: metrics, status, docs."""
+
+    keys: Path | None = None
+    public: tuple[str, ...] = ()
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+
+    def check(self) -> None:
+        """Raise SlotwiseError where TLS would fail."""
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise SlotwiseError("--tls-cert and --tls-key belong together", "both are PEM files")
+        if self.tls_cert:
+            try:
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.tls_cert, self.tls_key)
+            except (OSError, ValueError) as error:
+                raise SlotwiseError(f"the certificate and its key cannot be used: {error}", "both are PEM files") from error
 
 
 class DrainingServer(uvicorn.Server):
@@ -81,21 +105,31 @@ class DrainingServer(uvicorn.Server):
             await self.lifespan.shutdown()
 
 
-def serve(name: str, listen: ListenAddress, options: GatewayOptions, say: Callable[[str], None]) -> None:
-    """Run until a signal. Raises SlotwiseError where a gateway of that name runs or a port is taken."""
+def serve(
+    name: str,
+    listen: ListenAddress,
+    options: GatewayOptions,
+    say: Callable[[str], None],
+    access: Access = Access(),
+) -> None:
+    """Run until a signal. Raises SlotwiseError where a gateway of that name runs, a port is taken, or a file is no good."""
     other = running(name)
     if other is not None:
         raise SlotwiseError(
             f"a gateway for {name!r} is already running at {other.url}", "`slotwise stop` ends it and the server"
         )
+    keys = KeyFile(access.keys) if access.keys else None
+    access.check()
     sockets = [_bind(listen.host, port) for port in (listen.port, listen.translation_port) if port >= 0]
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    gateway = Gateway(server_backend(name), options)
-    finish_s = math.ceil(options.timeout_s) + 1  # and the grace that a worker's own 504 has
+    gateway = Gateway(server_backend(name), options, keys)
+    finish_s = math.ceil(options.timeout_s) + 1  # with the grace that the server's own 504 has
     config = uvicorn.Config(
-        build_app(gateway),
-        http="httptools",
+        build_app(gateway, access.public),
+        ssl_certfile=access.tls_cert,
+        ssl_keyfile=access.tls_key,
+        http=GatewayProtocol,
         ws="none",
         access_log=False,
         log_config=None,
@@ -104,12 +138,15 @@ def serve(name: str, listen: ListenAddress, options: GatewayOptions, say: Callab
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=finish_s,
     )
-    reachable_host = "127.0.0.1" if listen.host in ("0.0.0.0", "::") else listen.host
-    url = f"http://{reachable_host}:{sockets[0].getsockname()[1]}"
-    record = GatewayRecord.of_this_process(name, url, listen.drain_delay_s + finish_s)
+    shown = "127.0.0.1" if listen.host in ("0.0.0.0", "::") else listen.host
+    url = f"{'https' if access.tls_cert else 'http'}://{shown}:{sockets[0].getsockname()[1]}"
+    drain_s, certificate = listen.drain_delay_s + finish_s, str(access.tls_cert.resolve()) if access.tls_cert else ""
+    record = GatewayRecord.of_this_process(name, url, drain_s, keys.own if keys else "", certificate)
 
     def is_up() -> None:
         record.save()
+        if not keys and not _loopback(listen.host):
+            say(f"whoever reaches {url} can ask every model and read /status and /metrics: --keys FILE asks for a key")
         say(f"page: {record.page}")
 
     server = DrainingServer(config, gateway, listen.drain_delay_s, is_up)
@@ -120,6 +157,10 @@ def serve(name: str, listen: ListenAddress, options: GatewayOptions, say: Callab
             record.forget()
         if server.was_up:
             settle()
+
+
+def _loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def _bind(host: str, port: int) -> socket.socket:

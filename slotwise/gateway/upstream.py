@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -33,10 +34,20 @@ class ServerAnswer:
     headers: RawHeaders
     body: bytes
 
-    @property
+    @cached_property
     def from_slot(self) -> bool:
         """Whether a handler gave this answer. Else the server did, for a worker that is dead or not there."""
         return any(name.lower() == b"x-batch-slot" for name, _ in self.headers)
+
+    @property
+    def good(self) -> bool:
+        """Whether it is the client's answer: a slot's own error is one, too."""
+        return self.status < 400 or self.from_slot
+
+    @property
+    def worker_died(self) -> bool:
+        """Whether the worker died that had the request in hand. Both servers say so in these words, with 500 or 507."""
+        return self.status >= 500 and b"Worker died" in self.body and not self.from_slot
 
 
 class Upstream:

@@ -67,6 +67,7 @@ class Profile(BaseModel):
     padding: Literal["none", "static", "bucketed"] = _key(
         "worker", "none", "batch sizes the engine sees; static: the full one, bucketed: the next of b, b/2, ... 1, none: any"
     )
+    audit: float = _key("worker", 0.0, "share of requests that are answered again, alone, and compared", ge=0, le=1)
     memory_fraction: float = _key("worker", 1.0, "share of a GPU's memory that one worker may take", gt=0, le=1)
 
     job_queue_size: int = _key("server", 1000, "requests a model may have waiting; more get 503", ge=1)
@@ -74,6 +75,9 @@ class Profile(BaseModel):
     async_logging: bool = _key("server", True, "logs are written by a thread of their own")
     max_request_bytes: int = _key("server", 16 * 2**20, "a larger request is refused with 413", ge=1, lt=2**31)
     max_response_bytes: int = _key("server", 16 * 2**20, "a larger answer is its sender's 500", ge=65_536, lt=2**31)
+    heap_mb: int = _key(
+        "server", 0, "the server's Java heap at most; 0: by the machine's memory and max_request_bytes", ge=0, le=1 << 20
+    )
     unregister_timeout_s: int = _key("server", 120, "how long unregistering waits for workers to end", ge=1, le=86_400)
     log_level: Literal["ERROR", "WARN", "INFO", "DEBUG"] = _key("server", "WARN", "what the server's own log holds")
     request_log: bool = _key("server", False, "one line for every request in logs/access_log.log")

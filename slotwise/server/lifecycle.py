@@ -26,7 +26,7 @@ from slotwise.errors import MMS, SlotwiseError, pip_install
 from slotwise.interrupts import held, let_through
 from slotwise.profiles.ports import Ports, check_free
 from slotwise.profiles.render import registrable
-from slotwise.server.java import java_home
+from slotwise.server.java import check_paths, java_home
 from slotwise.server.processes import end
 from slotwise.server.record import Kind, ServerRecord, all_running, need, running
 from slotwise.server.start_module import MODULES, launch, own_tmp_dir, run_start_module, wait_until_up, write_config
@@ -76,6 +76,7 @@ def start(
     ports: Ports | None = None,
     overrides: Mapping[str, str] | None = None,
     models: Mapping[str, Any] | None = None,
+    shares: Mapping[str, int] | None = None,
     say: Callable[[str], None] = lambda message: None,
 ) -> ServerRecord:
     """Start a server and wait until its APIs answer; no model is registered.
@@ -83,15 +84,16 @@ def start(
     overrides: the keys that `--set` and the environment set; `profile` has them already.
     models: the batch settings of models that are registered later by a plain `POST /models?url=`, in the form that
     render_properties takes; None: of every known model. With model_api = false the server loads just these at its start.
+    shares: the cores that a model's workers have; all of them for a model that is not named.
     Raises SlotwiseError, with nothing left running, where the server does not start. A caller that must not lose the record
     to a signal holds signals meanwhile (slotwise.interrupts).
     """
     ports = ports or Ports()
     check_can_start(name, kind, ports)
-    home = java_home()
+    home, state = java_home(), project.state_dir(name)
+    check_paths((state, model_store))
     if models is None:
         models = registrable(profile) if profile.model_api else {}
-    state = project.state_dir(name)
     with held():  # until its pid is known
         run_id, tmp_dir = uuid.uuid4().hex, own_tmp_dir(state)
         record = ServerRecord(
@@ -105,6 +107,7 @@ def start(
             state_dir=state,
             tmp_dir=tmp_dir,
             run_id=run_id,
+            shares=dict(shares or {}),
         )
         try:
             write_config(record, profile, models)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -35,8 +35,9 @@ class ProcessRecord:
         return self.started is not None and start_time(self.pid) == self.started
 
     def write(self, file: Path) -> None:
-        """Write the record as JSON, in one step."""
+        """Write the record as JSON, in one step; nobody else can read it."""
         partial = file.with_suffix(".json.partial")
+        partial.touch(mode=0o600)
         partial.write_text(json.dumps(asdict(self), indent=2, default=str), "utf-8")
         partial.replace(file)
 
@@ -45,7 +46,8 @@ class ProcessRecord:
 class ServerRecord(ProcessRecord):
     """A server that was started. Stored as server.json in its folder.
 
-    overrides: the keys that `--set` and the environment set. tmp_dir: the server's own TMPDIR and TEMP.
+    overrides: the keys that `--set` and the environment set. shares: the cores of each model, where there are several.
+    tmp_dir: the server's own TMPDIR and TEMP.
     """
 
     kind: Kind
@@ -56,6 +58,7 @@ class ServerRecord(ProcessRecord):
     state_dir: Path
     tmp_dir: Path
     run_id: str
+    shares: dict[str, int] = field(default_factory=dict)
 
     @property
     def inference_url(self) -> str:
@@ -74,12 +77,26 @@ class ServerRecord(ProcessRecord):
             return self.inference_url
         return f"http://127.0.0.1:{self.ports.metrics}"
 
+    @property
+    def urls(self) -> dict[str, str]:
+        """Where its APIs are, by name."""
+        found = {"inference": self.inference_url, "management": self.management_url}
+        return found | ({"metrics": f"{self.metrics_url}/metrics"} if self.kind == "torchserve" else {})
+
     def effective_profile(self) -> Profile:
         """The profile that it was started with, overrides included, whatever has happened to the file since."""
         try:
             return Profile.model_validate_json((self.state_dir / "profile.json").read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise SlotwiseError(f"what {self.name} was started with cannot be read", "stop and start it again") from error
+
+    def need_model_api(self, what: str) -> None:
+        """Raise SlotwiseError where the server registers nothing while it runs. what: what cannot be done then."""
+        if self.kind == "torchserve" and not self.effective_profile().model_api:
+            raise SlotwiseError(
+                f"{what} cannot be done: the server {self.name} keeps its model API off (model_api = false)",
+                "`slotwise apply PROFILE --set model_api=true` restarts it with the model API on",
+            )
 
     def save(self, folder: Path | None = None) -> None:
         """Write server.json; `folder` is another than state_dir after a swap."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,19 +18,21 @@ from typing import TYPE_CHECKING, Any
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.render import render_properties
 from slotwise.profiles.server_logs import log4j2
+from slotwise.server.java import locale_for_paths
 from slotwise.server.processes import MARK, start_time
 from slotwise.server.record import ServerRecord
 
 if TYPE_CHECKING:
     from slotwise.profiles.profile import Profile
 
+STACK = re.compile(r"\s+(at |\.\.\. \d+ more)")
 START_TIMEOUT_S = 60.0
 MODULE_TIMEOUT_S = 30.0
 MODULES = {"torchserve": "ts.model_server", "mms": "mms.model_server"}
 # Variables of our own environment that the server must not get, because they change where it reads or writes.
 # PYTHONPATH: TorchServe puts it before the archive, whose own copy of the worker code would lose.
 FOREIGN = {"TS_CONFIG_FILE", "LOG_LOCATION", "METRICS_LOCATION", "PYTHONPATH"} | {
-    f"SLOTWISE_{what}" for what in ("PROFILE", "WORKER", "OVERRIDES")
+    f"SLOTWISE_{what}" for what in ("PROFILE", "WORKER", "OVERRIDES", "SHARES")
 }
 SOCKET_PATH_LIMIT = 80  # a Unix socket's path holds 107 bytes; the workers' are $TEMP/.ts.sock.9000
 
@@ -64,7 +68,7 @@ def _environment(record: ServerRecord, environ: Mapping[str, str]) -> dict[str, 
         "SLOTWISE_STATE": str(record.state_dir),
         MARK: record.run_id,
     }
-    return {**inherited, **own, **environ}
+    return {**inherited, **own, **locale_for_paths(), **environ}
 
 
 def run_start_module(record: ServerRecord, arguments: list[str], environ: Mapping[str, str] | None = None) -> None:
@@ -94,8 +98,9 @@ def launch(record: ServerRecord, profile: Profile, home: Path, models: Mapping[s
     arguments += ["--ncs"] if record.kind == "torchserve" else []
     if models and not profile.model_api and record.kind == "torchserve":  # then nothing can be registered later
         arguments += ["--models", *(version["marName"] for model in models.values() for version in model.values())]
+    environ = {"JAVA_HOME": str(home), "SLOTWISE_SHARES": json.dumps(record.shares), **profile.environment(record.overrides)}
     try:
-        run_start_module(record, arguments, {"JAVA_HOME": str(home), **profile.environment(record.overrides)})
+        run_start_module(record, arguments, environ)
         pid = int((record.tmp_dir / ".model_server.pid").read_text())
     except (OSError, ValueError, subprocess.TimeoutExpired):
         raise SlotwiseError(f"{record.kind} did not start: {last_line(record)}", _log_hint(record)) from None
@@ -126,9 +131,10 @@ def _log_hint(record: ServerRecord) -> str:
 
 
 def last_line(record: ServerRecord) -> str:
-    """The last line of the server's own output that is not blank."""
+    """The last line of the server's own output that is neither blank nor one of a Java stack."""
     try:
         text = (record.state_dir / "server.log").read_text("utf-8", "replace")
     except OSError:
         return ""
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not STACK.match(line)]
+    return lines[-1] if lines else ""

@@ -15,7 +15,7 @@ from slotwise.bench import offline
 from slotwise.bench.bodies import RequestBody
 from slotwise.bench.load import LoadResult, rounded
 from slotwise.bench.offline import BatchTiming
-from slotwise.deploy.deploy import registration
+from slotwise.deploy.deploy import registration, wishes
 from slotwise.errors import SlotwiseError
 from slotwise.interrupts import held, let_through
 from slotwise.tune.finals import ROUNDS, Decision, figure, play
@@ -184,8 +184,8 @@ def baselines(record: ServerRecord, info: ArchiveInfo, cores: int) -> tuple[Tria
     """The setting that the server registers without parameters, and the profile's setting for this model."""
     profile = record.effective_profile()
     registered = registration(info, profile, record.overrides)
-    wishes = info.model.get("profiles", {}).get(profile.name, {})
-    threads = int(record.overrides.get("threads") or wishes.get("threads") or profile.threads or 0)
+    asked = wishes(info, profile.name)
+    threads = int(record.overrides.get("threads") or asked.get("threads") or profile.threads or 0)
 
     def threads_of(workers: int) -> int:
         share = max(1, cores // workers)

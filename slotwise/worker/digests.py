@@ -19,8 +19,10 @@ class DigestError(ValueError):
     """The extracted archive is not what was built. A ValueError, because TorchServe logs no message of a RuntimeError."""
 
 
-def verify(model_dir: Path) -> None:
+def verify(model_dir: Path, *, others: bool = False) -> None:
     """Compare every file with its SHA-256, unless an earlier worker of the same extraction has done so.
+
+    others: code that nobody listed may be there (TorchServe installs an archive's requirements beside it).
 
     A folder without slotwise.json and without digests passes: a handler under development, or an archive of another tool.
     Raises DigestError for a file that was changed or is missing, and for code that the digests do not list.
@@ -42,11 +44,16 @@ def verify(model_dir: Path) -> None:
             raise DigestError(f"{name} is missing from the extracted archive")
         if _sha256(model_dir / name) != digest:
             raise DigestError(f"{name} is not the file that was built")
-    for file in model_dir.rglob("*"):  # a library may leave other files in its working directory
+    for file in [] if others else model_dir.rglob("*"):  # a library may leave other files in its working directory
         name = file.relative_to(model_dir).as_posix()
         if file.suffix in CODE and file.parent.name != "__pycache__" and name not in listed:
             raise DigestError(f"{name} is code that the archive's digests do not list")
     _mark(marker, stamp)
+
+
+def content(model_dir: Path) -> str:
+    """The digest of the list of digests, which stands for all that the archive holds; "" where there is none."""
+    return _sha256(model_dir / DIGESTS) if (model_dir / DIGESTS).is_file() else ""
 
 
 def _sha256(path: Path) -> str:

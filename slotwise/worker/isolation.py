@@ -1,10 +1,10 @@
 """Find the rows that make a batch fail, and give all other rows their outputs.
 
-A group that fails is cut in halves until each guilty row stands alone. With k guilty rows among n rows that takes about
-2k*log2(n/k) calls of the model.
+A group that fails is cut in halves until each guilty row stands alone. With k guilty rows among n rows that takes at most
+about 2k*(log2(n/k) + 1) calls of the model.
 
 Out of memory is the fault of no row. The group is then run in smaller pieces, and the size that fits becomes the ceiling of
-later groups. When memory has held for a while, the next larger size is tried once.
+later groups. When no call has run out of memory for RETRY_AFTER_S, the next larger size is tried once.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from slotwise.worker.slot_errors import ModelFault, OutOfMemory, SlotError, Unav
 
 logger = logging.getLogger(__name__)
 
-QUIET_S = 60.0  # without memory trouble, before a size above the ceiling is tried
-LONGEST_QUIET_S = 3600.0  # each trial that fails doubles the wait, up to this
+RETRY_AFTER_S = 60.0  # without an out-of-memory; then a size above the ceiling is tried
+LONGEST_RETRY_S = 3600.0  # each trial that fails doubles the wait, up to this
 NO_TIME = "there was no time left to run this row"
 
 Attempt = Callable[[list[Any], int], list[Any]]
@@ -56,7 +56,7 @@ class Isolation:
     SlotError) an item; it may raise anything. alive(): whether the warm-up input still runs. release(): free what a failed
     call holds. clock: seconds that never go back.
 
-    ceiling: the most rows at once, as far as memory is known to reach.
+    ceiling: the most rows at once that are believed to fit into memory.
     """
 
     def __init__(
@@ -73,25 +73,29 @@ class Isolation:
         self.release = release
         self.clock = clock
         self.ceiling = padding.max_rows
-        self.quiet_s = QUIET_S
-        self.retry_at = 0.0  # when a size above the ceiling may be tried
+        self.retry_after_s = RETRY_AFTER_S
+        self.retry_at = 0.0  # on `clock`: when a size above the ceiling may be tried
 
     def run(
-        self, items: Sequence[Any], stop_at: float = float("inf"), tally: Tally | None = None, ids: Callable[[], str] = str
+        self,
+        items: Sequence[Any],
+        stop_at: float = float("inf"),
+        tally: Tally | None = None,
+        ids: Callable[[], str] = lambda: "",
     ) -> list[Any]:
         """Run the model on these items: one output or SlotError an item, in order.
 
-        stop_at: seconds of the clock. No call is started after that, and items that were not run get Unavailable.
+        stop_at: a time on `clock`. No call is started after that, and items that were not run get Unavailable.
         ids(): the ids of the requests that sent the items, for the log.
         Raises EngineDead where the warm-up input fails as well.
         """
         tally = tally if tally is not None else Tally()
         outputs: list[Any] = [Unavailable(NO_TIME)] * len(items)
         largest_run = 0  # rows of the largest call that succeeded
-        out_of_memory = False  # whether any call ran out of memory
+        too_many: int | None = None  # rows of the smallest call of several rows that ran out of memory
         row_too_large = False  # whether a row ran out of memory although it was alone
         engine_checked = False
-        # The pieces still to run, the next one last: items[start:stop], of which at most `limit` rows may run at once.
+        # The pieces still to run, the next one last: items[start:stop], at most `limit` items at once. Padding may add rows.
         pieces = [(0, len(items), self._limit(len(items)))] if items else []
         while pieces and self.clock() < stop_at:
             start, stop, limit = pieces.pop()
@@ -108,23 +112,24 @@ class Isolation:
                 largest_run = max(largest_run, size)
                 continue
             self.release()
-            memory = is_out_of_memory(error)
-            alone = size == 1 if memory else count == 1  # padding rows take memory, but they cannot be guilty
-            if not engine_checked and (alone or not memory):
+            no_memory = is_out_of_memory(error)
+            alone = (size if no_memory else count) == 1  # padding rows take memory, but they cannot be guilty
+            if not engine_checked and (alone or not no_memory):  # several rows without memory say nothing about the engine
                 self._check_alive(error, ids())
                 engine_checked = True
             if alone:
-                outputs[start] = _row_error(error, memory)
-                row_too_large = row_too_large or memory
+                outputs[start] = _row_error(error, no_memory)
+                row_too_large = row_too_large or no_memory
                 continue
             tally.cuts += 1
-            out_of_memory = out_of_memory or memory
-            pieces.append((start, stop, self.padding.next_limit(size) if memory else (count + 1) // 2))
-        self._move_ceiling(largest_run, out_of_memory, row_too_large, ids)
+            if no_memory:
+                too_many = min(size, too_many or size)
+            pieces.append((start, stop, self.padding.next_limit(size) if no_memory else (count + 1) // 2))
+        self._move_ceiling(largest_run, too_many, row_too_large, ids)
         return outputs
 
     def prepare(self, item: Any, runs: int = 1) -> None:
-        """Warm up: run one good item at every size that will be served, the largest first, `runs` times each.
+        """Warm up: run one good item at each of the padding's sizes, the largest first, `runs` times each.
 
         A size that does not fit into memory lowers the ceiling. Raises what any other failure raises, because such an
         engine cannot serve.
@@ -137,30 +142,32 @@ class Isolation:
                     raise
                 self.release()
                 self.ceiling = self.padding.next_limit(size)
-                self.retry_at = self.clock() + self.quiet_s
+                self.retry_at = self.clock() + self.retry_after_s
                 continue
             if isinstance(output, SlotError):
                 raise ValueError(f"the warm-up input fails: {output.message}")
 
     def _limit(self, rows: int) -> int:
-        """The most rows that may run at once: the ceiling, or one step more when memory has held for a while."""
+        """The most rows that may run at once: the ceiling, or one step more when memory has been enough for a while."""
         if self.ceiling >= min(rows, self.padding.max_rows) or self.clock() < self.retry_at:
             return self.ceiling
         return next(rung for rung in reversed(ladder(self.padding.max_rows)) if rung > self.ceiling)
 
-    def _move_ceiling(self, largest_run: int, out_of_memory: bool, row_too_large: bool, ids: Callable[[], str]) -> None:
+    def _move_ceiling(self, largest_run: int, too_many: int | None, row_too_large: bool, ids: Callable[[], str]) -> None:
         """Move the ceiling to what this group has shown."""
-        if out_of_memory:
-            step_failed = largest_run == self.ceiling < self.padding.max_rows  # the ceiling was right
-            self.quiet_s = min(2 * self.quiet_s, LONGEST_QUIET_S) if step_failed else QUIET_S
-            self.retry_at = self.clock() + self.quiet_s
+        if too_many is not None:
+            trial_failed = too_many > self.ceiling  # up to the ceiling everything fits
+            self.retry_after_s = min(2 * self.retry_after_s, LONGEST_RETRY_S) if trial_failed else RETRY_AFTER_S
+            self.retry_at = self.clock() + self.retry_after_s
+            # A guilty row may have cut the pieces smaller than memory did.
+            ceiling = max(largest_run, self.padding.next_limit(too_many))
             # A row that does not fit even alone says nothing about how many of the others fit.
-            if 0 < largest_run < self.ceiling and not row_too_large:
-                self.ceiling = largest_run
-                logger.warning("requests %s: out of memory: from now on at most %d rows at once", ids(), largest_run)
+            if largest_run and ceiling < self.ceiling and not trial_failed and not row_too_large:
+                self.ceiling = ceiling
+                logger.warning("requests %s: out of memory: from now on at most %d rows at once", ids(), ceiling)
         elif largest_run > self.ceiling:
             self.ceiling = largest_run
-            self.retry_at = self.clock() + self.quiet_s
+            self.retry_at = self.clock() + self.retry_after_s
             logger.info("%d rows at once fit again", largest_run)
 
     def _try(self, items: list[Any], size: int, outputs: list[Any], start: int) -> BaseException | None:
@@ -180,9 +187,9 @@ class Isolation:
             raise EngineDead("the warm-up input fails as well") from error
 
 
-def _row_error(error: BaseException, memory: bool) -> SlotError:
+def _row_error(error: BaseException, no_memory: bool) -> SlotError:
     """What the one row that failed alone is answered with."""
-    if memory:
+    if no_memory:
         return OutOfMemory("this input alone does not fit into the memory of the model's device")
     if isinstance(error, SlotError):
         return error

@@ -10,15 +10,17 @@ import numpy as np
 from slotwise.worker.request import Request
 from slotwise.worker.slot_errors import ModelFault
 
-DIGITS = 6  # of a probability, after the point
+STEPS = 1e6  # a probability has six digits
 
 
 def probabilities(logits: Any) -> Any:
     """The softmax of every row: logits [b, classes, ...] to probabilities [b, classes]. A row that is not finite gives NaN."""
-    values = np.asarray(logits, np.float64).reshape(len(logits), -1)
+    values = np.array(logits, np.float64).reshape(len(logits), -1)
     with np.errstate(invalid="ignore"):
-        values = np.exp(values - values.max(axis=1, keepdims=True))
-        return values / values.sum(axis=1, keepdims=True)
+        values -= values.max(axis=1, keepdims=True)
+        np.exp(values, out=values)
+        values /= values.sum(axis=1, keepdims=True)
+    return values
 
 
 def wants_softmax(model: Mapping[str, Any]) -> bool:
@@ -36,7 +38,8 @@ def classified(row: Any, labels: Sequence[str], top_k: int) -> dict[str, Any]:
         raise ModelFault(f"the model gives {len(row)} scores for {len(labels)} labels")
     best = (-row).argsort(kind="stable")[:top_k]
     scores = zip(best.tolist(), row[best].tolist(), strict=True)
-    probabilities_by_label = {labels[i] if labels else str(i): round(score, DIGITS) for i, score in scores}
+    # Python's round takes longer than all the rest of this line
+    probabilities_by_label = {labels[i] if labels else str(i): int(score * STEPS + 0.5) / STEPS for i, score in scores}
     return {"label": next(iter(probabilities_by_label)), "probabilities": probabilities_by_label}
 
 

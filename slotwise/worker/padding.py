@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 KINDS = ("none", "static", "bucketed")
 
@@ -67,6 +68,8 @@ def pad_sequences(
 
     Returns ids [b, t] and mask [b, t] (1 = token, 0 = padding), both int64; t is the longest length rounded up to `multiple`.
     """
+    import numpy as np  # noqa: PLC0415  a guard's copy of this runs where there may be none
+
     longest = max((len(sequence) for sequence in sequences), default=0)
     t = -(-max(longest, 1) // multiple) * multiple
     ids = np.full((len(sequences), t), value, dtype=np.int64)

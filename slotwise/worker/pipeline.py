@@ -4,7 +4,10 @@
         --encode--> results --respond--> n answers
 
 A pipeline knows no server. A host (worker/hosts/) turns what its server gives into requests, and turns the answers into what
-its server wants. Letters: n requests, m items or rows, b rows of one call of the model.
+its server wants.
+
+Letters: n requests, and request i has slot i; m items, one a row, and owners[row] is the row's slot; b rows of one call of the
+model.
 """
 
 from __future__ import annotations
@@ -15,16 +18,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slotwise.worker.admission import admit, quickest_first
 from slotwise.worker.answer import Answer, CheckedHeaders, refusal, sound
 from slotwise.worker.batch import Batch
-from slotwise.worker.budget import Budget, Cost
+from slotwise.worker.budget import Budget
 from slotwise.worker.decoders import MAX_STUCK, Decoders
 from slotwise.worker.hooks import Hooks
 from slotwise.worker.isolation import NO_TIME, EngineDead, Isolation
 from slotwise.worker.padding import Padding
 from slotwise.worker.request import Request
 from slotwise.worker.settings import Settings
-from slotwise.worker.slot_errors import DeadlineExceeded, ModelFault, SlotError, TooLarge, Unavailable
+from slotwise.worker.slot_errors import DeadlineExceeded, ModelFault, SlotError, Unavailable
 from slotwise.worker.turns import divide, helpings, in_turn
 
 if TYPE_CHECKING:
@@ -36,8 +40,8 @@ logger = logging.getLogger(__name__)
 class Pipeline:
     """Answers batches with one handler whose engine is loaded.
 
-    handler: with its `settings` and `engine` set, see `start`. dead: whether the engine failed for good, or too many decoders
-    never end; the host should then end this worker.
+    handler: `start` has set its `settings` and `engine`.
+    dead: whether the host should end this worker, because the engine failed for good or too many decoders never end.
     """
 
     def __init__(self, handler: BatchHandler) -> None:
@@ -51,7 +55,7 @@ class Pipeline:
 
     @classmethod
     def start(cls, handler: BatchHandler, model_dir: Path, settings: Settings) -> Pipeline:
-        """Load the handler's engine and run it at every size that will be served. Raises what the handler raises."""
+        """Load the handler's engine and warm it up. Raises what the handler raises."""
         handler.settings = settings
         handler.engine = handler.load(model_dir, settings)
         pipeline = cls(handler)
@@ -79,8 +83,9 @@ class Pipeline:
         except Exception:
             logger.exception("requests %s: the worker itself failed on them", ", ".join(batch.ids()))
             fault = ModelFault("the handler failed")
+            # Without a slot's number: the gateway takes it for the server's own failure, and tries again.
             batch.answers = [refusal(error or fault, CheckedHeaders()) for error in batch.errors]
-        if self.decoders.stuck() > MAX_STUCK:  # this batch is answered; they would only become more
+        if self.decoders.stuck() > MAX_STUCK:  # this batch is answered, but the next one would find no thread
             logger.error("requests %s: too many decoders never end: this worker ends", ", ".join(batch.ids()))
             self.dead = True
         batch.total_ms = (time.perf_counter() - started) * 1000
@@ -88,22 +93,20 @@ class Pipeline:
 
     def decode(self, batch: Batch, budget: Budget) -> None:
         """Decode every request by itself: `batch.items` are the rows, and what cannot be decoded is that slot's error."""
-        costs = self._estimate(batch, budget) if self.hooks.estimates else {}
+        costs = admit(batch, budget, self.hooks.cost) if self.hooks.estimates else {}
         slots = [i for i, error in enumerate(batch.errors) if error is None]
-        slots.sort(key=lambda i: _decode_order(costs.get(i), batch.requests[i]))  # a quick request waits for no slow one
-        heavy = [i for i in slots if budget.heavy(costs[i])] if costs else []
-        light = [i for i in slots if i not in heavy] if heavy else slots
+        light, heavy = quickest_first(batch, slots, costs, budget)
         decoded = self._decode_together(batch, light, budget)
         for i in heavy:  # one at a time: together they would take too much memory
             if budget.over(budget.decode_until):
                 break
             decoded |= self._decode_together(batch, [i], budget)
-        for i in sorted(slots):
+        for i in slots:
             items = decoded.get(i)
             if isinstance(items, list):
                 batch.accept(i, items)
             else:
-                batch.reject(i, items or Unavailable("decoding this body took longer than this request's share of time"))
+                batch.reject(i, items or Unavailable("there was no time left to decode this body"))
 
     def _decode_together(self, batch: Batch, slots: list[int], budget: Budget) -> dict[int, Any]:
         """Decode the requests of these slots side by side: the items of each, its SlotError, or None where time ran out."""
@@ -113,10 +116,11 @@ class Pipeline:
 
     def predict(self, batch: Batch, budget: Budget) -> None:
         """Run the rows group by group; `batch.outputs[row]` is the row's output or its SlotError."""
+        if self.dead:
+            batch.outputs = [Unavailable("this worker is being restarted")] * batch.m
+            return
         batch.outputs = [Unavailable(NO_TIME)] * batch.m
         try:
-            if self.dead and batch.m:
-                raise EngineDead
             for rows in helpings(batch.owners, self.padding.max_rows):
                 if budget.over(budget.predict_until):
                     return
@@ -130,6 +134,7 @@ class Pipeline:
         except EngineDead:
             logger.exception("requests %s: the engine is dead: this worker ends", ", ".join(batch.ids()))
             dead = Unavailable("the model's engine failed and is being restarted")
+            # What was not run is Unavailable; a handler's own 503 reads the same.
             batch.outputs = [dead if isinstance(output, Unavailable) else output for output in batch.outputs]
             self.dead = True
 
@@ -150,7 +155,7 @@ class Pipeline:
         of_batch = {"x-batch-size": str(batch.n)}
         of_batch |= {"x-decode-ms": f"{batch.decode_ms:.2f}", "x-inference-ms": f"{batch.inference_ms:.2f}"}
         headers = self.hooks.headers()
-        headers_error = headers if isinstance(headers, SlotError) else None  # every slot's, unless it has one of its own
+        headers_error = headers if isinstance(headers, SlotError) else None  # for every slot without an error of its own
         shared = CheckedHeaders(of_batch if isinstance(headers, SlotError) else headers | of_batch)
         answers: dict[int, Answer] = {}
         for i in sorted(range(batch.n), key=lambda i: len(batch.results[i])):  # a short one waits for no long one
@@ -159,30 +164,12 @@ class Pipeline:
             error = batch.errors[i] or headers_error
             if error is None and budget.over(budget.encode_until):
                 error = Unavailable("there was no time to encode this answer")
-            answer = error or self.hooks.answer(request, batch.results[i], slot_headers)
-            if isinstance(answer, SlotError):
-                answer = refusal(answer, slot_headers)
-                logger.info("request %s: %d %.200a", request.id, answer.status, answer.body)
-            answers[i] = answer
+            outcome = error or self.hooks.answer(request, batch.results[i], slot_headers)
+            if isinstance(outcome, SlotError):
+                outcome = refusal(outcome, slot_headers)
+                logger.info("request %s: %d %.200a", request.id, outcome.status, outcome.body)
+            answers[i] = outcome
         batch.answers = [answers[i] for i in range(batch.n)]
-
-    def _estimate(self, batch: Batch, budget: Budget) -> dict[int, Cost | None]:
-        """Estimate what every request costs to decode, and refuse those over their share before anything is decoded."""
-        costs: dict[int, Cost | None] = {}
-        packed_last = sorted(range(batch.n), key=lambda i: "content-encoding" in batch.requests[i].headers)
-        for i in packed_last:  # to estimate a packed body it has to be unpacked, which takes time
-            if budget.over(budget.decode_until):
-                batch.errors[i] = batch.errors[i] or Unavailable("there was no time to look at this body")
-                continue
-            cost = self.hooks.cost(batch.requests[i]) if batch.errors[i] is None else None
-            if isinstance(cost, SlotError):
-                batch.reject(i, cost)
-            else:
-                costs[i] = cost
-        for i, admitted in zip(costs, budget.admit(list(costs.values())), strict=True):
-            if not admitted:
-                batch.reject(i, TooLarge("decoding this body would take more than this request's share of time or memory"))
-        return costs
 
     def _run_group(self, batch: Batch, group: list[int], budget: Budget) -> None:
         """Run one group's rows, except those whose deadline has passed."""
@@ -200,9 +187,4 @@ class Pipeline:
             batch.outputs[row] = sound(output) if isinstance(output, SlotError) else output
 
     def _alive(self) -> bool:
-        return self.hooks.alive(self.padding.size(1, 1))
-
-
-def _decode_order(cost: Cost | None, request: Request) -> tuple[float, int]:
-    """What requests are sorted by before they are decoded: the estimated time, then the size of the body."""
-    return (cost.decode_ms if cost else 0.0, len(request.body))
+        return self.hooks.alive(1)  # every engine is prepared for one row

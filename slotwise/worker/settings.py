@@ -3,8 +3,9 @@
 An archive carries `slotwise.json`: the model's description, and the worker-side keys of every profile. The profile is chosen
 where the worker runs. It is the one that `SLOTWISE_PROFILE` names, else cuda where the server assigned a GPU, else cpu.
 
-A server that slotwise started sets two more variables, both JSON objects. `SLOTWISE_WORKER` has the profile's keys as its file
+A server that slotwise started sets more variables, all JSON objects. `SLOTWISE_WORKER` has the profile's keys as its file
 is now, which may have changed since the archive was built. `SLOTWISE_OVERRIDES` has what `--set` gave on the command line.
+`SLOTWISE_SHARES` says how many cores each model has, where there are several.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class Settings:
     padding: "none", "static" or "bucketed". batch_size: the most requests in a batch. response_timeout_s: seconds after which
     the server ends a worker that has not answered. decode_budget_ms: how many milliseconds a batch may decode, as estimated
     from its bodies. max_response_bytes: the largest body that the server sends. model: the model's description (model.toml).
+
+    audit: the share of requests that are answered again, alone, after their batch was answered, and compared.
     """
 
     profile: str = "cpu"
@@ -52,6 +55,7 @@ class Settings:
     decode_budget_ms: float = 1000.0
     max_response_bytes: int = 6_553_500  # both servers' own default
     memory_fraction: float = 1.0
+    audit: float = 0.0
     model: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -80,7 +84,9 @@ class Settings:
         known = {entry.name for entry in fields(cls)} - {"profile", "batch_size", "model"}
         values = {key: value for key, value in merged.items() if key in known}
         settings = cls(profile=name, batch_size=max(1, batch_size), model=carried["model"], **values)
-        return settings.within_budget(available_cores()).on_present_device()
+        shares = json.loads(environ.get("SLOTWISE_SHARES") or "{}")
+        cores = min(available_cores(), shares.get(carried["model"].get("name"), 1 << 20))
+        return settings.within_budget(cores).on_present_device()
 
     def on_present_device(self) -> Settings:
         """The same settings, on the CPU where the profile asks for CUDA and there is none. Nothing else decides that."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
+from torch import Tensor
 
 from slotwise.errors import SlotwiseError
 from slotwise.worker.inputs.images import Recipe, decode_rgb
@@ -17,12 +21,12 @@ from slotwise.worker.slot_errors import SlotError
 
 @dataclass(frozen=True)
 class LabelledPictures:
-    """Picture files and the label of each. targets: [n] indices of `labels`. ignored: how many files were no pictures."""
+    """Files and the index of each one's label. left_out: what was no picture, with the reason, as `FILE: REASON`."""
 
     labels: Sequence[str]
     files: list[Path]
     targets: np.ndarray[Any, np.dtype[np.int64]]  # [n]
-    ignored: int
+    left_out: list[str]
 
     def __len__(self) -> int:
         return len(self.files)
@@ -32,18 +36,18 @@ class LabelledPictures:
         """All pictures in `folder`/CLASS. A class's folder has the name of its label, or that with an s: ants for ant."""
         files: list[Path] = []
         targets: list[int] = []
-        ignored = 0
+        left_out: list[str] = []
         for target, path in enumerate(_class_folders(folder, labels)):
             before = len(files)
-            for file in sorted(path.rglob("*")):
-                if file.is_file() and _is_picture(file):
+            for file in _files(path):
+                if problem := _problem(file):
+                    left_out.append(f"{file}: {problem}")
+                else:
                     files.append(file)
                     targets.append(target)
-                else:
-                    ignored += file.is_file()
             if len(files) == before:
                 raise SlotwiseError(f"there are no pictures in {path}", "put JPEG or PNG files there")
-        return cls(labels, files, np.array(targets, np.int64), ignored)
+        return cls(labels, files, np.array(targets, np.int64), left_out)
 
     def spread(self, most: int) -> list[Path]:
         """Up to `most` of the files, evenly from all classes."""
@@ -52,23 +56,47 @@ class LabelledPictures:
 
 
 def _class_folders(folder: Path, labels: Sequence[str]) -> list[Path]:
-    existing = {path.name: path for path in folder.glob("*") if path.is_dir()}
-    folders = [existing.get(label) or existing.get(f"{label}s") for label in labels]
-    chosen = [path for path in folders if path is not None]
-    unknown = sorted(set(existing.values()) - set(chosen))
-    if len(chosen) < len(labels) or unknown:
-        names = ", ".join(f"{folder.name}/{label}s" for label in labels)
-        wrong = f"{unknown[0]} is no label of the model" if unknown else f"{folder} lacks a folder for some label"
-        raise SlotwiseError(wrong, f"needed below --data, one folder a label: {names}")
+    names = ", ".join(f"{folder.name}/{label}s" for label in labels)
+    hint = f"needed below --data, one folder a label: {names}"
+    if not folder.is_dir():
+        deeper = [path for path in folder.parent.glob(f"*/{folder.name}") if path.is_dir()]
+        hint = f"is it --data {deeper[0].parent}?" if len(deeper) == 1 else hint
+        raise SlotwiseError(f"there is no folder {folder}", hint)
+    below = {path.name: path for path in folder.iterdir() if path.is_dir()}
+    found = {label: below.get(label) or below.get(f"{label}s") for label in labels}
+    chosen = [path for path in found.values() if path is not None]
+    unknown = sorted(set(below.values()) - set(chosen))
+    if unknown:
+        raise SlotwiseError(f"{unknown[0]} is no label of the model", hint)
+    if len(chosen) < len(labels):
+        absent = next(label for label, path in found.items() if path is None)
+        raise SlotwiseError(f"{folder} lacks a folder for the label {absent}", hint)
     return chosen
 
 
-def _is_picture(file: Path) -> bool:
+def _files(folder: Path) -> list[Path]:
+    """Every file below the folder, also by way of links to folders; no folder twice."""
+    files: list[Path] = []
+    seen: set[str] = set()
+    for path, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(path)
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        files += [Path(path) / name for name in names]
+    return sorted(files)
+
+
+def _problem(file: Path) -> str:
+    """Why the file is no picture to learn from, "" where it is one."""
     try:
         decode_rgb(file.read_bytes(), size_hint=64)
-    except SlotError:
-        return False
-    return True
+    except SlotError as error:
+        return error.message.partition(":")[0]
+    except OSError as error:
+        return str(error.strerror)
+    return ""
 
 
 def vary(body: bytes, recipe: Recipe, random: np.random.Generator) -> Any:
@@ -85,3 +113,28 @@ def vary(body: bytes, recipe: Recipe, random: np.random.Generator) -> Any:
     if recipe.channels == 1:
         item = item.convert("L")
     return np.asarray(item).reshape(recipe.height, recipe.width, recipe.channels)
+
+
+def batches(
+    pictures: LabelledPictures, recipe: Recipe, batch_size: int, random: np.random.Generator | None = None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """uint8 [b, h, w, c] and int64 [b]; shuffled and varied where `random` is given. The next batch is decoded meanwhile."""
+    order = random.permutation(len(pictures)) if random else np.arange(len(pictures))
+    groups = [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+    if random and len(groups) > 1 and len(groups[-1]) == 1:
+        groups.pop()  # batch norm cannot learn from a single picture
+    seeds = [int(random.integers(2**63)) for _ in order] if random else [0] * len(order)
+
+    def load(row: int, seed: int) -> Any:
+        body = pictures.files[row].read_bytes()
+        return vary(body, recipe, np.random.default_rng(seed)) if random else recipe(body)
+
+    with ThreadPoolExecutor(2, "decode") as pool:
+        coming = None
+        for i in range(len(groups) + 1):
+            now = coming
+            if i < len(groups):
+                coming = [pool.submit(load, int(row), seeds[int(row)]) for row in groups[i]]
+            if now is not None:
+                pixels = np.stack([item.result() for item in now])
+                yield torch.from_numpy(pixels), torch.from_numpy(pictures.targets[groups[i - 1]])

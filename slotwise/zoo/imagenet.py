@@ -1,4 +1,4 @@
-"""Build one of torchvision's ImageNet networks for serving: what models/resnet18 and models/resnet152 share."""
+"""Build an ImageNet network for serving: what models/efficientnet, models/resnet18 and models/resnet152 have in common."""
 
 from __future__ import annotations
 
@@ -17,23 +17,25 @@ from slotwise.zoo.vision import PixelNetwork, export
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-COUNT = 64  # pictures to calibrate and compare with
+COMPARED = 64  # cuts of the model's examples to compare the engines with
+CALIBRATED = 256  # pictures to calibrate int8 with, where the model has a folder of them
 
 
 def make(folder: Path, out: Path, weights: str | None, progress: Progress) -> dict[str, Any]:
     """Write the weights that `folder`/model.toml names. weights: a checkpoint's path, "imagenet" (the default) or "none".
 
-    int8 is calibrated, and engines are compared, on the pictures in `folder`/calibration, else on cuts of two photos.
+    Engines are compared on cuts of the model's examples; int8 is calibrated with `folder`/calibration, else with those cuts.
     """
     started = time.monotonic()
     spec = load_spec(folder)
     weights = weights or "imagenet"
-    recipe = Recipe.of(spec.input.model_dump())
-    own = folder / "calibration"
-    pixels = pictures.from_folder(own, recipe, 4 * COUNT) if own.is_dir() else pictures.from_photos(recipe, COUNT)
+    recipe, own = Recipe.of(spec.input.model_dump()), folder / "calibration"
+    pixels = pictures.cuts_of([folder / name for name in spec.examples], recipe, COMPARED)
+    calibration = pictures.from_folder(own, recipe, CALIBRATED) if own.is_dir() else pixels
     module = PixelNetwork(network(spec.options["network"], len(spec.labels), weights), spec.input.mean, spec.input.std)
     trained = weights != "none"
     if not trained:
         settle(module, torch.from_numpy(pixels[:16]))
-    measured = export(spec, module, pixels, out, progress, trained=trained, note=Path(weights).name)
-    return {"weights": Path(weights).name, "made_s": round(time.monotonic() - started, 1), **measured}
+    note = Path(weights).name
+    measured = export(spec, module, pixels, out, progress, trained=trained, note=note, calibration=calibration)
+    return {"weights": note, "made_s": round(time.monotonic() - started, 1), **measured}

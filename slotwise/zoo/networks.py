@@ -1,4 +1,4 @@
-"""Make torchvision's classification networks with weights from a local checkpoint, from torchvision, or with random ones."""
+"""Classification networks with the weights a person asked for: a local checkpoint, published ones, or none."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from slotwise.errors import SlotwiseError, missing_package
 from slotwise.worker.engines.torchvision_compat import ensure_importable
+from slotwise.zoo import efficientnet
 
 DOWNLOAD_STALLS_S = 30.0
 SEED = 0
@@ -19,24 +20,21 @@ SAVE = "save it with torch.save(model.state_dict(), PATH)"
 
 
 def network(name: str, labels: int, weights: str, pretraining: bool = False) -> nn.Module:
-    """torchvision's network `name` with one output a label.
+    """The network `name` with one output a label: "efficientnet_lite0", or any of torchvision's.
 
-    weights: a checkpoint's path, "imagenet" (torchvision's download, kept in torch's own cache) or "none" (random, the same
-    ones every time). pretraining: whether weights for other labels may be used; the last layer then starts with random ones.
+    weights: a checkpoint's path, "imagenet" (EfficientNet-Lite0's package; for others torchvision's download, kept in
+    torch's own cache) or "none" (random, the same ones every time). pretraining: weights for other labels are welcome, the
+    last layer then starts from scratch.
     """
-    if not ensure_importable():
-        raise missing_package("torchvision", name)
-    import torchvision  # noqa: PLC0415  heavy, optional
-
-    if name not in torchvision.models.list_models():
-        raise SlotwiseError(f"torchvision has no network {name!r}", "a usual one is resnet18")
+    lite = name == efficientnet.NAME
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        built: nn.Module = torchvision.models.get_model(name, weights=None, num_classes=labels)
-    if weights != "none":
-        state = _download(name) if weights == "imagenet" else read_checkpoint(Path(weights))
-        _fill(built, state, weights, pretraining)
-    return built.eval()
+        made = efficientnet.EfficientNetLite0(labels) if lite else _of_torchvision(name, labels)
+    if weights == "imagenet":
+        _fill(made, efficientnet.pretrained() if lite else _download(name), weights, pretraining)
+    elif weights != "none":
+        _fill(made, read_checkpoint(Path(weights)), weights, pretraining)
+    return made.eval()
 
 
 def read_checkpoint(path: Path) -> dict[str, Tensor]:
@@ -71,6 +69,17 @@ def settle(module: nn.Module, pixels: Tensor) -> None:
         module(pixels)
     module.eval()
     torch.set_num_threads(threads)
+
+
+def _of_torchvision(name: str, labels: int) -> nn.Module:
+    if not ensure_importable():
+        raise missing_package("torchvision", name)
+    import torchvision  # noqa: PLC0415  heavy, optional
+
+    if name not in torchvision.models.list_models():
+        raise SlotwiseError(f"torchvision has no network {name!r}", "a usual one is resnet18")
+    made: nn.Module = torchvision.models.get_model(name, weights=None, num_classes=labels)
+    return made
 
 
 def _fill(built: nn.Module, state: Mapping[str, Tensor], weights: str, pretraining: bool) -> None:

@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from slotwise.errors import SlotwiseError
-from slotwise.worker.inputs.images import Recipe
+from slotwise.worker.inputs.images import Recipe, decode_rgb
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 from slotwise.worker.slot_errors import SlotError
 
 
-def from_folder(folder: Path, recipe: Recipe, most: int) -> np.ndarray[Any, Any]:
-    """Up to `most` pictures below `folder`, as the model gets them: uint8 [n, h, w, c]. Other files are left out."""
+def from_folder(folder: Path, recipe: Recipe, count: int) -> np.ndarray[Any, Any]:
+    """The first `count` pictures below `folder`, as the model gets them: uint8 [n, h, w, c]; what is no picture is left out.
+
+    Fewer than a quarter of `count` are cut up until there are `count`.
+    """
     items: list[Any] = []
+    files: list[Path] = []
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
-        if len(items) == most:
+        if len(items) == count:
             break
-        try:
+        with suppress(SlotError):
             items.append(recipe(file.read_bytes()))
-        except SlotError:
-            continue
+            files.append(file)
     if not items:
         raise SlotwiseError(f"there are no pictures in {folder}", "put some JPEG or PNG files there")
-    return np.stack(items)
+    return np.stack(items) if 4 * len(items) >= count else cuts_of(files, recipe, count)
 
 
 def from_photos(recipe: Recipe, count: int) -> np.ndarray[Any, Any]:
@@ -33,14 +41,29 @@ def from_photos(recipe: Recipe, count: int) -> np.ndarray[Any, Any]:
     from PIL import Image  # noqa: PLC0415  slow to import
     from sklearn.datasets import load_sample_images  # noqa: PLC0415  heavy, optional
 
-    photos = [Image.fromarray(photo) for photo in load_sample_images().images]
+    return cuts([Image.fromarray(photo) for photo in load_sample_images().images], recipe, count)
+
+
+def cuts_of(files: Sequence[Path], recipe: Recipe, count: int) -> np.ndarray[Any, Any]:
+    """`count` different cuts of picture files, in turn: uint8 [count, h, w, c], the same ones every time."""
+    from PIL import Image  # noqa: PLC0415  slow to import
+
+    return cuts([Image.fromarray(decode_rgb(file.read_bytes())) for file in files], recipe, count)
+
+
+def cuts(photos: Sequence[Image], recipe: Recipe, count: int) -> np.ndarray[Any, Any]:
+    """`count` square cuts of the photos in turn, of 30 to 100% of their shorter side, half of them mirrored."""
+    from PIL import ImageOps  # noqa: PLC0415  slow to import
+
     random = np.random.default_rng(0)
     items = []
     for i in range(count):
         photo = photos[i % len(photos)]
         side = int(random.uniform(0.3, 1.0) * min(photo.size))
         left, top = (int(random.uniform(0, whole - side)) for whole in photo.size)
-        cut = photo.crop((left, top, left + side, top + side)).rotate(90 * int(random.integers(4)))
+        cut = photo.crop((left, top, left + side, top + side))
+        if random.random() < 0.5:
+            cut = ImageOps.mirror(cut)
         target = io.BytesIO()
         cut.save(target, "JPEG", quality=90)
         items.append(recipe(target.getvalue()))

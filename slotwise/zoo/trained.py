@@ -15,8 +15,9 @@ from slotwise.errors import SlotwiseError
 from slotwise.model_spec import ModelSpec, load_spec
 from slotwise.worker.inputs.images import Recipe
 from slotwise.zoo import pictures
-from slotwise.zoo.networks import network, settle
-from slotwise.zoo.vision import PixelNetwork, export
+from slotwise.zoo.networks import settle
+from slotwise.zoo.start import Start, start_of
+from slotwise.zoo.vision import export
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -25,16 +26,10 @@ WEIGHTS, FACTS, KEPT = "weights.pt", "training.json", "validation.npz"
 COUNT = 64  # pictures to calibrate int8 and compare engines with
 
 
-def preprocessing(spec: ModelSpec) -> dict[str, Any]:
-    """How model.toml turns a picture's bytes into the network's input. It must be the same in training and in serving."""
-    return {**spec.input.model_dump(mode="json", include={"shape", "resize", "interpolation", "mean", "std", "ink"})}
-
-
-def module_of(spec: ModelSpec, weights: str) -> PixelNetwork:
-    """The network that takes pixels, in eval mode."""
-    module = PixelNetwork(network(spec.options["network"], len(spec.labels), weights), spec.input.mean, spec.input.std)
-    module.eval()
-    return module
+def preprocessing(spec: ModelSpec, start: Start) -> dict[str, Any]:
+    """Everything between a picture's bytes and the network: it must be the same in training and in serving."""
+    described = spec.input.model_dump(mode="json", include={"shape", "resize", "interpolation", "ink"})
+    return {**described, "mean": start.mean, "std": start.std}
 
 
 def make(folder: Path, out: Path, weights: str | None, progress: Progress) -> dict[str, Any]:
@@ -43,9 +38,10 @@ def make(folder: Path, out: Path, weights: str | None, progress: Progress) -> di
     if weights is None and not (folder / WEIGHTS).is_file():
         hint = f"`slotwise train {spec.name} --data FOLDER` trains it; `--weights none` builds an untrained one for load tests"
         raise SlotwiseError(f"the model {spec.name} is not trained yet", hint)
+    start = start_of(spec, weights or str(folder / WEIGHTS))
     if weights is None:
-        _check_training(folder, spec)
-    module = module_of(spec, weights or str(folder / WEIGHTS))
+        _check_training(folder, spec, start)
+    module = start.module(len(spec.labels))
     if weights is None and (folder / KEPT).is_file():
         pixels = np.load(folder / KEPT)["pixels"]
     else:
@@ -60,10 +56,10 @@ def make(folder: Path, out: Path, weights: str | None, progress: Progress) -> di
     return {"weights": note, "made_s": round(time.monotonic() - started, 1), **measured}
 
 
-def _check_training(folder: Path, spec: ModelSpec) -> None:
+def _check_training(folder: Path, spec: ModelSpec, start: Start) -> None:
     """Refuse to serve weights with other labels or another preprocessing than they were trained with."""
     facts = json.loads((folder / FACTS).read_text("utf-8"))
-    for key, now in (("labels", list(spec.labels)), ("input", preprocessing(spec)), ("network", spec.options["network"])):
+    for key, now in (("labels", list(spec.labels)), ("input", preprocessing(spec, start)), ("network", start.network)):
         if facts[key] != now:
             changed = [part for part in now if facts[key].get(part) != now[part]] if isinstance(now, dict) else [key]
             raise SlotwiseError(

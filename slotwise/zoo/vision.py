@@ -8,6 +8,7 @@ import json
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from slotwise.model_spec import ModelSpec
+from slotwise.worker.engines.choice import installed
 from slotwise.zoo import agreement, reproducible
 
 if TYPE_CHECKING:
@@ -39,18 +41,46 @@ class PixelNetwork(nn.Module):  # type: ignore[misc]
         return result
 
 
+@dataclass(frozen=True)
+class Source:
+    """What is exported: the network, two items [2, h, w, c] to trace it with, and what int8 is made from.
+
+    exact: how many convolutions from the front int8 leaves in fp32. onnx: the graph that it starts from.
+    """
+
+    module: nn.Module
+    items: Tensor
+    calibration: Any
+    exact: int
+    onnx: Path
+
+
 def export(
-    spec: ModelSpec, module: nn.Module, pixels: Any, out: Path, progress: Progress, *, trained: bool, note: str = ""
+    spec: ModelSpec,
+    module: nn.Module,
+    pixels: Any,
+    out: Path,
+    progress: Progress,
+    *,
+    trained: bool,
+    note: str = "",
+    calibration: Any = None,
 ) -> dict[str, Any]:
     """Write the weights that model.toml names, and compare every engine with `module` in eager fp32.
 
-    pixels: uint8 [n, h, w, c], also used to calibrate int8. Writes facts.json beside the weights. Returns the comparison.
+    pixels, calibration: uint8 [n, h, w, c], to compare on and to calibrate int8 with (the same ones where there are no others).
+    int8 is left out where nncf is not installed. Writes facts.json beside the weights.
     """
     weights = {key: value for key, value in spec.weights.model_dump().items() if value}
-    module, tensor = module.eval(), torch.from_numpy(pixels)
+    if not installed("nncf"):
+        weights.pop("openvino_int8", None)
+    module = module.eval()
+    calibration = pixels if calibration is None else calibration
+    onnx = out / weights.get("onnx", "")
+    source = Source(module, torch.from_numpy(pixels[:2]), calibration, spec.options.get("int8_exact", 0), onnx)
     task = progress.add_task(f"{spec.name}: exporting", total=len(weights) + 1)
     for key, name in weights.items():
-        WRITERS[key](module, tensor, out / name, out / weights.get("onnx", ""))
+        WRITERS[key](source, out / name)
         progress.advance(task)
     (out / "facts.json").write_text(json.dumps({"untrained": not trained, "weights": note}, indent=2), "utf-8")
     with torch.inference_mode():
@@ -62,39 +92,45 @@ def export(
     return measured
 
 
-def _save_torchscript(module: nn.Module, pixels: Tensor, path: Path, onnx: Path) -> None:
+def _save_torchscript(source: Source, path: Path) -> None:
     with torch.inference_mode(), _quiet():
         reproducible.forget_classes()
-        torch.jit.trace(module, pixels[:2], check_trace=False).save(str(path))
+        torch.jit.trace(source.module, source.items, check_trace=False).save(str(path))
     reproducible.torchscript(path)
 
 
-def _save_export(module: nn.Module, pixels: Tensor, path: Path, onnx: Path) -> None:
+def _save_export(source: Source, path: Path) -> None:
     axis = {0: torch.export.Dim("b", min=1, max=4096)}
     with _quiet():
-        program = torch.export.export(module, (pixels[:2],), dynamic_shapes=(axis,))
+        program = torch.export.export(source.module, (source.items,), dynamic_shapes=(axis,))
         reproducible.program(program)
         torch.export.save(program, str(path))
 
 
-def _save_onnx(module: nn.Module, pixels: Tensor, path: Path, onnx: Path) -> None:
-    axis = {0: torch.export.Dim("b", min=1, max=4096)}
+def _save_onnx(source: Source, path: Path) -> None:
+    axes: Any = ({0: torch.export.Dim("b", min=1, max=4096)},)
     names = {"input_names": ["pixels"], "output_names": ["logits"]}
     with _quiet():
-        program: Any = torch.onnx.export(module, (pixels[:2],), dynamic_shapes=(axis,), dynamo=True, verbose=False, **names)
+        program: Any = torch.onnx.export(
+            source.module, (source.items,), dynamic_shapes=axes, dynamo=True, verbose=False, **names
+        )
         program.save(str(path), external_data=False)
     reproducible.onnx(path)
 
 
-def _save_openvino_int8(module: nn.Module, pixels: Tensor, path: Path, onnx: Path) -> None:
+def _save_openvino_int8(source: Source, path: Path) -> None:
     import nncf  # noqa: PLC0415  heavy, optional
     import openvino  # noqa: PLC0415  heavy, optional
 
     nncf.set_log_level(logging.ERROR)
-    rows = nncf.Dataset([row[None] for row in pixels.numpy()])
-    graph = openvino.Core().read_model(onnx)
+    rows = nncf.Dataset([row[None] for row in source.calibration])
+    graph = openvino.Core().read_model(source.onnx)
+    kinds = ("Convolution", "GroupConvolution")
+    front = [part.get_friendly_name() for part in graph.get_ordered_ops() if part.get_type_name() in kinds][: source.exact]
+    exact = nncf.IgnoredScope(names=front) if front else None
+    mixed, count = nncf.QuantizationPreset.MIXED, len(source.calibration)
     with _quiet():
-        quantized = nncf.quantize(graph, rows, preset=nncf.QuantizationPreset.MIXED, subset_size=len(pixels))
+        quantized = nncf.quantize(graph, rows, preset=mixed, subset_size=count, ignored_scope=exact)
     openvino.save_model(quantized, path, compress_to_fp16=False)
     reproducible.openvino(path)
 

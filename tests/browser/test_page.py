@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 from PIL import Image, ImageDraw
 
+from slotwise.gateway import keys
+from tests.gateway.live import StandInThread, gateway_before
+
 from .conftest import Site
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.browser
 
@@ -46,6 +49,33 @@ def test_a_picture_gets_its_answer_and_its_time(page: Page, pictures: list[str])
         assert words in legend
     assert card.locator(".slots i").count() == 4
     assert card.locator("img.thumb").get_attribute("src").startswith("blob:")
+
+
+def test_a_request_that_was_hedged_or_went_alone_says_so(page: Page, pictures: list[str], site: Site) -> None:
+    site.server.server.script.append("died")
+    upload(page, pictures[:1])
+    page.locator(".card .sent", has_text="Its worker died: tried alone").wait_for()
+    assert page.locator(".card .answer").inner_text() == "7"
+
+
+def test_a_key_unlocks_the_page(browser: Browser, pictures: list[str], tmp_path: Path) -> None:
+    file, home = tmp_path / "keys.json", tmp_path / "home"
+    home.mkdir()
+    key = keys.add(file, "person")
+    server = StandInThread(models={"digits": 1}, likely=True)
+    with gateway_before(server, home, "--keys", str(file)) as gateway, browser.new_context() as context:
+        page = context.new_page()
+        page.goto(f"{gateway.url}/index.html")
+        page.get_by_role("button", name="Locked").wait_for()
+        for given, words in (("wrong", "This key is not known"), (key, "Ready")):
+            page.get_by_label("Key", exact=True).fill(given)
+            page.get_by_role("button", name="Unlock").click()
+            page.locator("#strip", has_text=words).wait_for()
+        page.locator("#model:not([disabled])").wait_for()
+        upload(page, pictures[:1])
+        page.locator("#summary", has_text="one.png: 7").wait_for()
+        assert page.locator("#key-form").is_hidden()
+        assert page.locator("#key").input_value() == ""
 
 
 def test_several_files_get_an_answer_or_an_error_each(page: Page, pictures: list[str]) -> None:

@@ -18,7 +18,7 @@ from slotwise.client.inference import InferenceClient
 from slotwise.client.live_model import live_model
 from slotwise.client.management import ManagementClient, RegisteredModel
 from slotwise.client.tokens import token
-from slotwise.commands.management import scale
+from slotwise.commands.management import scale_model
 from slotwise.errors import SlotwiseError
 from slotwise.server.lifecycle import Ports
 from slotwise.server.record import Kind, ServerRecord
@@ -233,10 +233,10 @@ def test_scale_warns_where_a_container_has_fewer_cores(
     torchserve: ServerRecord, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     live = replace(live_model(described(), torchserve), device="cpu", threads=1)
-    client = SimpleNamespace(scale=lambda *_: None, wait_ready=lambda *_, **__: live)
+    client = SimpleNamespace(scale=lambda *_: None, wait_ready=lambda *_, **__: live, describe=lambda *_: live)
     monkeypatch.setattr("slotwise.client.management.ManagementClient", lambda record: nullcontext(client))
     monkeypatch.setattr("slotwise.server.lifecycle.need", lambda name: torchserve)
     monkeypatch.setattr("slotwise.worker.cores.available_cores", lambda: 1)
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(64))
-    scale("m", 2)
+    scale_model("m", 2)
     assert "2 workers x 1 threads fight for 1 cores" in capsys.readouterr().err

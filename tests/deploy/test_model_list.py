@@ -111,7 +111,7 @@ def test_a_list_with_a_fault_is_one_sentence(tmp_path: Path, text: str, said: st
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path, built: Path) -> None:
     (tmp_path / "out").write_text("a file")
-    with pytest.raises(SlotwiseError, match="cannot be filled"):
+    with pytest.raises(SlotwiseError, match="cannot be written: Not a directory"):
         fill(listed(tmp_path, f'[[archive]]\nfile = "{built}"\n'), tmp_path / "out")
 
 

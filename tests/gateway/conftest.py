@@ -14,7 +14,7 @@ import pytest
 from slotwise.client.management import ManagementClient
 from slotwise.client.tokens import auth_headers
 from slotwise.gateway.app import build_app
-from slotwise.gateway.backend import Backend
+from slotwise.gateway.backend import Backend, described
 from slotwise.gateway.gateway import Gateway, GatewayOptions
 from slotwise.server.lifecycle import ServerRecord
 
@@ -52,7 +52,7 @@ async def make_front(tmp_path: Path, anyio_backend: str) -> AsyncIterator[MakeFr
 
             def models(live: ServerRecord) -> list[Any]:
                 with ManagementClient(live) as client:
-                    return [client.describe(listed.name) for listed in client.list()]
+                    return described(client)
 
             gateway = Gateway(
                 Backend(lambda: front.record, models, auth_headers, lambda _: max_body_bytes), GatewayOptions(**options)

@@ -39,12 +39,12 @@ class StandInThread:
 
 
 @contextmanager
-def gateway_before(server: StandInThread, home: Path) -> Iterator[GatewayRecord]:
+def gateway_before(server: StandInThread, home: Path, *options: str) -> Iterator[GatewayRecord]:
     """A gateway process; `home` is its $SLOTWISE_HOME for as long as it runs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLOTWISE_HOME", str(home))
         (home / "default").mkdir()
         server.server.record(home / "default").save()
-        yield process.start_detached("default", ["--port", "0", "--translation-port", "-1", "--drain-delay-s", "0"])
+        yield process.start_detached("default", ["--port", "0", "--translation-port", "-1", "--drain-delay-s", "0", *options])
         process.stop()
         server.down()

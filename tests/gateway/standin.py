@@ -3,12 +3,14 @@
 `script` holds what to do with the next requests, one word each, used up from the left; then every request is answered.
     answer     200 with a slot's headers; the body is {"sha256": of the request's body, ...}
     bad        a slot's own 400          fault    a slot's own 500
-    dead       507 without a slot        full     503 without a slot
+    died       500 without a slot: its worker died; dead is 507, where SIGKILL ended it
+    full       503 without a slot
     drop       close the connection without an answer
     slow       answer after `slow_s`
     hang       never answer, and keep the connection open
 With `hang_every` every so many-th request hangs, whatever the script says; each answer takes a random time
-between the two of `takes_s`.
+between the two of `takes_s`. A body that starts with "killer" ends the worker of whatever batch it is in; there are
+batches, of one worker, where `gathers` says how large they are at most.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import hashlib
 import json
 import os
 import random
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,10 +60,16 @@ class StandIn:
     likely: bool = False  # answer as the models would: labels, captions, translations, a 400 for what is no picture
     port: int = 0
     renewals: int = 0
+    vanishing: str = ""  # a model that is unregistered as soon as it was listed
+    gathers: int = 1
+    batches: list[list[bytes]] = field(default_factory=list)
+    deaths: Counter[bytes] = field(default_factory=Counter)  # of workers, by the body
 
     async def __aenter__(self) -> StandIn:
         self._server = await asyncio.start_server(self._connection, "127.0.0.1", self.port, backlog=1000)
         self.port = self._server.sockets[0].getsockname()[1]
+        self._queue: asyncio.Queue[tuple[bytes, asyncio.Future[bool]]] = asyncio.Queue()
+        self._worker = asyncio.create_task(self._work())
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -70,6 +78,7 @@ class StandIn:
     async def stop(self) -> None:
         """Refuse connections from now on, and cut those that are open."""
         self._server.close()
+        self._worker.cancel()
         for writer in list(self._writers):
             writer.transport.abort()
 
@@ -128,7 +137,7 @@ class StandIn:
             await self.gate.wait()
         if action == "hang" or (self.hang_every and len(self.seen) % self.hang_every == 0):
             await asyncio.Event().wait()
-        if self.takes_s[1]:
+        if self.takes_s[1] and self.gathers == 1:
             await asyncio.sleep(random.uniform(*self.takes_s))
         if action == "slow":
             await asyncio.sleep(self.slow_s)
@@ -137,7 +146,10 @@ class StandIn:
         model = seen.target.split("?")[0].split("/")[2]
         if model not in self.models:
             return _http(404, {"code": 404, "type": "ModelNotFoundException", "message": f"Model not found: {model}"}, {})
+        if action == "answer" and not await self._survives(seen.body):
+            action = "died"
         failing = {
+            "died": (500, {**DEAD, "code": 500}, {}),
             "dead": (507, DEAD, {}),
             "full": (503, FULL, {}),
             "bad": (400, _error(400), SLOT),
@@ -147,13 +159,37 @@ class StandIn:
             return _http(*failing[action])
         if self.likely:
             return _http(*_likely(model, seen.body))
+        given = {**SLOT, **{name: value for name, value in seen.headers.items() if name == "ts_request_sequence_id"}}
         sha256 = hashlib.sha256(seen.body).hexdigest()
-        return _http(200, {"label": "7", "probabilities": {"7": 0.98, "1": 0.02}, "server": self.name, "sha256": sha256}, SLOT)
+        return _http(200, {"label": "7", "probabilities": {"7": 0.98, "1": 0.02}, "server": self.name, "sha256": sha256}, given)
+
+    async def _work(self) -> None:
+        """Take batches from the queue, as a worker does; say of each whether it survived."""
+        while True:
+            batch = [await self._queue.get()]
+            if self.gathers > 1:
+                await asyncio.sleep(0.002)
+            while len(batch) < self.gathers and not self._queue.empty():
+                batch.append(self._queue.get_nowait())
+            self.batches.append([body for body, _ in batch])
+            killers = [body for body, _ in batch if body.startswith(b"killer")]
+            self.deaths.update(killers)
+            await asyncio.sleep(random.uniform(*self.takes_s) if self.gathers > 1 else 0)
+            for _, survived in batch:
+                if not survived.done():
+                    survived.set_result(not killers)
+
+    async def _survives(self, body: bytes) -> bool:
+        survived: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._queue.put_nowait((body, survived))
+        return await survived
 
     def _management(self, target: str) -> bytes:
         path = target.split("?")[0]
         if path == "/models":
-            return _http(200, {"models": [{"modelName": name, "modelUrl": f"{name}.mar"} for name in self.models]}, {})
+            listed = [{"modelName": name, "modelUrl": f"{name}.mar"} for name in self.models]
+            self.models.pop(self.vanishing, None)
+            return _http(200, {"models": listed}, {})
         name = path.rsplit("/", 1)[1]
         if name == "token":
             self.renewals += 1
@@ -162,6 +198,8 @@ class StandIn:
             return _http(200, {}, {})
         if name == "metrics":
             return _http(200, {}, {})
+        if name not in self.models:
+            return _http(404, {"code": 404, "type": "ModelNotFoundException", "message": f"Model not found: {name}"}, {})
         workers = [{"id": str(i), "pid": os.getpid(), "status": "READY", "memoryUsage": 1} for i in range(self.models[name])]
         described = {
             "modelName": name,

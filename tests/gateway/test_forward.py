@@ -110,7 +110,7 @@ async def test_a_dead_worker_or_a_broken_connection_is_tried_once_more(make_fron
     assert [seen.body for seen in front.server.seen] == [b"again", b"again"]
 
 
-@pytest.mark.parametrize(("failure", "status"), [("dead", 507), ("full", 503), ("drop", 502)])
+@pytest.mark.parametrize(("failure", "status"), [("full", 503), ("drop", 502)])
 async def test_but_only_once(make_front: MakeFront, failure: str, status: int) -> None:
     front = await make_front(StandIn(script=deque([failure] * 2)))
     answer = await front.predict()
@@ -186,11 +186,19 @@ async def test_a_key_file_that_is_just_being_written_is_read_again(
     assert auth_headers(front.record) == {"Authorization": "Bearer token"}
 
 
+async def test_the_headers_of_a_sequence_go_both_ways(make_front: MakeFront) -> None:
+    front = await make_front()
+    answer = await front.predict(headers={"ts_request_sequence_id": "7", "ts_request_sequence_start": "true"})
+    assert answer.headers["ts_request_sequence_id"] == "7"
+    sent = front.server.seen[0].headers
+    assert (sent["ts_request_sequence_id"], sent["ts_request_sequence_start"]) == ("7", "true")
+
+
 async def test_a_crash_is_a_guarded_500_with_the_logs_request_id(
     make_front: MakeFront, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     front = await make_front()
-    monkeypatch.setattr(front.gateway, "limit", None)
+    monkeypatch.setattr(front.gateway, "killers", None)
     monkeypatch.setattr(front.gateway, "described", None)
     for answer in (await front.predict(), await front.client.get("/models")):
         assert error(answer)["message"] == "the gateway failed on this request"
@@ -268,7 +276,7 @@ async def test_beyond_the_places_and_the_queue_requests_are_refused_at_once(make
 
 
 async def test_metrics_count_what_happened(make_front: MakeFront) -> None:
-    front = await make_front(StandIn(script=deque(["answer", "dead", "answer", "bad"])), in_flight=1, queued=0)
+    front = await make_front(StandIn(script=deque(["answer", "drop", "answer", "bad"])), in_flight=1, queued=0)
     for _ in range(3):
         await front.predict()
     await front.predict(model="nosuch")

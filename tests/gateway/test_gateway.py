@@ -40,6 +40,60 @@ async def test_ready_means_that_every_model_has_a_ready_worker(make_front: MakeF
     assert (await front.client.get("/healthz")).status_code == 200
 
 
+async def test_a_model_that_was_never_ready_is_not_waited_for(make_front: MakeFront) -> None:
+    front = await make_front(StandIn(models={"digits": 1, "loading": 0}))
+    assert await ready(front)
+    assert (await front.client.get("/ready/digits")).json() == {"ready": True, "workers": "1 of 1 workers"}
+    loading = await front.client.get("/ready/loading")
+    assert (loading.status_code, loading.json()) == (503, {"ready": False, "workers": "0 of 1 workers"})
+    missing = await front.client.get("/ready/nosuch")
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, 404)
+    front.server.models["loading"] = 1
+    assert await ready(front)
+    front.server.models["loading"] = 0  # it was ready, so it is missed
+    assert not await ready(front)
+    del front.server.models["loading"]  # unregistered: that was somebody's will
+    assert await ready(front)
+
+
+async def test_a_dead_server_has_no_ready_workers(make_front: MakeFront) -> None:
+    front = await make_front()
+    await front.server.stop()
+    await front.gateway.refresh(0)
+    answer = await front.client.get("/ready")
+    assert (answer.status_code, answer.json()["models"]) == (503, {"digits": "the server does not answer"})
+    assert (await front.client.get("/ready/digits")).status_code == 503
+
+
+async def test_a_model_that_vanishes_while_the_list_is_read_is_no_dead_server(make_front: MakeFront) -> None:
+    front = await make_front(StandIn(models={"digits": 1, "leaving": 1}))
+    front.server.vanishing = "leaving"
+    await front.gateway.refresh(0)
+    assert front.gateway.reachable
+    assert list(front.gateway.models) == ["digits"]
+
+
+async def test_nothing_is_kept_of_a_model_that_is_gone(make_front: MakeFront) -> None:
+    front = await make_front(StandIn(models={"digits": 1, "leaving": 1}))
+    assert (await front.predict(model="leaving")).status_code == 200
+    assert (await front.predict()).status_code == 200
+    assert 'model="leaving"' in (await front.client.get("/metrics")).text
+    del front.server.models["leaving"]
+    await front.gateway.refresh(0)
+    text = (await front.client.get("/metrics")).text
+    assert "leaving" not in text
+    assert 'slotwise_requests_total{model="digits",status="200"} 1.0' in text
+    assert front.gateway.traffic("leaving") is front.gateway.traffic("nosuch")
+
+
+async def test_a_scale_is_no_swap(make_front: MakeFront) -> None:
+    front = await make_front()
+    assert front.record is not None
+    front.record = replace(front.record, overrides={"workers": "2"})
+    await front.gateway.refresh(0)
+    assert "slotwise_swaps_total 0.0" in (await front.client.get("/metrics")).text
+
+
 async def test_the_models_come_from_the_servers_live_list(make_front: MakeFront) -> None:
     front = await make_front(StandIn(models={"digits": 2, "somebodys": 1}))
     digits, other = (await front.client.get("/models")).json()["models"]

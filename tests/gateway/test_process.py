@@ -77,7 +77,7 @@ async def test_a_port_in_use_is_one_line(server: StandIn) -> None:
 
 
 async def test_sigterm_finishes_what_is_in_flight(server: StandIn) -> None:
-    record = await start(*OPTIONS)
+    record = await start(*OPTIONS, "--drain-delay-s", "5")  # time for two connections on a busy machine
     server.gate = asyncio.Event()
     asked = asyncio.create_task(predict(record))
     while not server.seen:
@@ -152,6 +152,16 @@ async def test_a_body_that_never_comes_costs_only_its_sender(server: StandIn) ->
     writer.close()
     assert (await predict(record)).status_code == 200
     assert len(server.seen) == 1
+
+
+async def test_what_is_no_http_is_an_error_like_any_other(server: StandIn) -> None:
+    record = await start(*OPTIONS)
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(record.url.rsplit(":", 1)[1]))
+    writer.write(b"no HTTP at all\r\n\r\n")
+    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    error = json.loads(body)["error"]
+    assert (error["code"], f"x-request-id: {error['request_id']}" in head.decode()) == (400, True)
 
 
 async def test_the_gateway_may_come_before_its_server(server: StandIn, tmp_path: Path) -> None:

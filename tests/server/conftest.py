@@ -14,6 +14,8 @@ import pytest
 from slotwise.archive.build import build
 from slotwise.client.inference import InferenceClient, auth_headers
 from slotwise.client.management import LiveModel, ManagementClient
+from slotwise.gateway import process
+from slotwise.gateway.process import GatewayRecord
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import load_profile
 from slotwise.server.lifecycle import Kind, ServerRecord, start, stop
@@ -69,7 +71,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build("digits", store)
     for name in ("faults", "quick", "other"):
         build_handler(name, store, work)
-    build_handler("broken", store, work, handler="broken")
+    for name in ("broken", "killers"):
+        build_handler(name, store, work, handler=name)
     return store
 
 
@@ -98,3 +101,23 @@ def live(request: pytest.FixtureRequest, store: Path, tmp_path_factory: pytest.T
             server.management.register(f"{model}.mar", **BATCHES)
             server.management.wait_ready(model)
         yield server
+
+
+@contextmanager
+def gateway_before(live: Live, *options: str) -> Iterator[GatewayRecord]:
+    """A gateway process in front of a running server."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLOTWISE_HOME", str(live.record.state_dir.parent))
+        name = live.record.name
+        record = process.start_detached(name, ["--name", name, "--port", "0", "--translation-port", "-1", *options])
+        try:
+            yield record
+        finally:
+            process.stop(name)
+
+
+@pytest.fixture(scope="session")
+def front(live: Live) -> Iterator[GatewayRecord]:
+    """A gateway in front of the session's server, with room for 64 who wait."""
+    with gateway_before(live, "--drain-delay-s", "0", "--max-queued", "64") as record:
+        yield record

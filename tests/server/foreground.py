@@ -59,19 +59,19 @@ def struck(command: str, arguments: Sequence[str], lines: Sequence[str], n: int,
             stdout=target,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_listen,
+            preexec_fn=hear_hangups,
         )
     _until(process, line, output)
     time.sleep(delay_s)
     group = number == signal.SIGINT and chance.random() < 0.5
-    _send(process, number, group)
+    send(process, number, group)
     if chance.random() < 0.5:
         time.sleep(chance.uniform(0, 0.4))
-        _send(process, chance.choice(SIGNALS), group)
+        send(process, chance.choice(SIGNALS), group)
     try:
         process.wait(PATIENCE_S)
     finally:
-        left = _end(own[ROUND])
+        left = end_round(own[ROUND])
     when = f"{number.name}{' to the group' if group else ''} {delay_s * 1000:.1f} ms after {line or 'the start'!r}"
     ended = Ended(process.returncode, output.read_text("utf-8").splitlines(), when, left)
     told = (when, ended.code, ended.lines)
@@ -81,7 +81,7 @@ def struck(command: str, arguments: Sequence[str], lines: Sequence[str], n: int,
     return ended
 
 
-def _listen() -> None:
+def hear_hangups() -> None:
     """In the child: hear a closed terminal also where the tests run under nohup, which makes children ignore it."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
@@ -90,13 +90,14 @@ def _until(process: subprocess.Popen[bytes], line: str, output: Path) -> None:
     """Wait until the line is there, or the command has ended; START: until it handles SIGTERM, which Python alone does not."""
 
     def there() -> bool:
-        return _handles(process.pid, signal.SIGTERM) if line == START else line in output.read_text("utf-8")
+        return handles(process.pid, signal.SIGTERM) if line == START else line in output.read_text("utf-8")
 
     while process.poll() is None and not there():
         time.sleep(0.001)
 
 
-def _handles(pid: int, number: signal.Signals) -> bool:
+def handles(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler of its own for a signal."""
     with contextlib.suppress(OSError, StopIteration, ProcessLookupError):
         status = Path(f"/proc/{pid}/status").read_text()
         caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
@@ -104,7 +105,8 @@ def _handles(pid: int, number: signal.Signals) -> bool:
     return False
 
 
-def _send(process: subprocess.Popen[bytes], number: signal.Signals, group: bool) -> None:
+def send(process: subprocess.Popen[bytes], number: signal.Signals, group: bool) -> None:
+    """Send a signal to a process, or to its whole group; it may have ended."""
     with contextlib.suppress(ProcessLookupError):
         if group:
             os.killpg(process.pid, number)
@@ -112,7 +114,7 @@ def _send(process: subprocess.Popen[bytes], number: signal.Signals, group: bool)
             process.send_signal(number)
 
 
-def _end(token: str) -> list[str]:
+def end_round(token: str) -> list[str]:
     """Kill every process of a round; returns what they were."""
     left = []
     for process in psutil.process_iter():

@@ -1,6 +1,6 @@
 """Every given model on both real servers: a bad request at every place of a batch, and pictures that are dear to decode.
 
-digits runs in `make test`; the other six, with made-up weights, in `make test-full`.
+digits runs in `make test`; the others in `make test-full`, most of them with made-up weights.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
 
 BATCH_SIZE = 4
 QUICK = ("digits",)
-LARGE = ("mnist", "ants_bees", "resnet18", "resnet152", "captions", "translation")
+LARGE = ("efficientnet", "mnist", "ants_bees", "resnet18", "resnet152", "captions", "translation")
 WEIGHTS = {"ants_bees": "none", "resnet18": "none", "resnet152": "none"}  # the others have small ones of their own
-PICTURES = ("digits", "ants_bees", "resnet18", "resnet152", "captions")
+PICTURES = ("digits", "efficientnet", "ants_bees", "resnet18", "resnet152", "captions")
 BAD = {"a text": b"not a picture, not a tensor, not JSON", "nothing": b"", "a bracket": b"{"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,6 @@ from typing import Any
 import pytest
 
 from slotwise.worker import Settings
-from slotwise.worker.hosts import entry_point
 from slotwise.worker.hosts.context import ServerContext
 from slotwise.worker.hosts.entry_point import EntryPoint
 from slotwise.worker.hosts.torchserve import quieten
@@ -50,7 +50,7 @@ def test_a_worker_with_a_dead_engine_ends_instead_of_reading_the_next_message(mo
     protocol = SimpleNamespace(_retrieve_buffer=lambda conn, length: b"I")
     monkeypatch.setitem(sys.modules, "ts.protocol.otf_message_handler", protocol)
     ends: list[int] = []
-    monkeypatch.setattr(entry_point.os, "_exit", ends.append)
+    monkeypatch.setattr(os, "_exit", ends.append)
     entry = serving_entry()
     entry.handler.broken = True  # type: ignore[attr-defined]
     before = protocol._retrieve_buffer

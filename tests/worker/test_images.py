@@ -20,6 +20,7 @@ from PIL import Image
 from slotwise.worker import BadRequest, Headers, Settings, TooLarge, UnsupportedMedia
 from slotwise.worker.inputs import flat, images
 from slotwise.worker.inputs.images import Recipe, decode_rgb
+from slotwise.worker.slot_errors import SlotError
 from tests.worker.toy import ask, begin
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (30, 40, 210)}
@@ -351,3 +352,29 @@ def test_weights_that_take_floats_get_them_normalised(handler: Any) -> None:
     assert inputs.dtype == np.float32
     assert (inputs[0] == 1).all()
     assert (inputs[1] == -1).all()
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (gzip.compress(b"x" * 100), "the body looks like gzip: send it with the header Content-Encoding: gzip, or unpacked"),
+        (
+            base64.b64encode(bytes(range(256))),
+            'the body looks like base64: send the file\'s own bytes, or JSON, {"data": "BASE64"}',
+        ),
+        (
+            b"data:image/png;base64,iVBORw0KGgo=",
+            'the body looks like a data: URL: send the file\'s own bytes, or JSON, {"data": "data:..."}',
+        ),
+        (
+            b'{"pixels": [1, 2]}',
+            'the body looks like JSON without a picture: send the file\'s own bytes, or {"data": "BASE64"}',
+        ),
+        (b"<!DOCTYPE html><html>", "this is an HTML page: send a JPEG, PNG, WebP, GIF, BMP or TIFF"),
+        (b"abcdefghijklmnopqrstuvwxyz", "the body is not a picture: send a JPEG, PNG, WebP, GIF, BMP or TIFF"),
+    ],
+)
+def test_what_is_no_picture_is_told_what_it_looks_like(body: bytes, message: str) -> None:
+    with pytest.raises(SlotError) as refused:
+        decode_rgb(body)
+    assert str(refused.value) == message

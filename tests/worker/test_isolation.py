@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from slotwise.worker import ModelFault, OutOfMemory, Unavailable
-from slotwise.worker.isolation import QUIET_S, EngineDead, Isolation, Tally, is_out_of_memory
+from slotwise.worker.isolation import RETRY_AFTER_S, EngineDead, Isolation, Tally, is_out_of_memory
 from slotwise.worker.padding import KINDS, Padding
 
 
@@ -84,15 +84,46 @@ def test_after_a_quiet_while_one_step_more_is_tried_and_given_up_at_once_if_it_f
         return list(sizes)
 
     assert set(ran()) == {2}, "not at once"
-    now[0] += QUIET_S
+    now[0] += RETRY_AFTER_S
     assert ran()[0] == 4
     assert isolation.ceiling == 2
     assert set(ran()) == {2}, "back at once"
-    now[0] += QUIET_S
+    now[0] += RETRY_AFTER_S
     assert set(ran()) == {2}, "a trial that failed doubles the wait"
     capacity[0] = 8
-    now[0] += QUIET_S
+    now[0] += RETRY_AFTER_S
     assert (set(ran()), isolation.ceiling) == ({4}, 4)
     assert set(ran()) == {4}
-    now[0] += 2 * QUIET_S
+    now[0] += 2 * RETRY_AFTER_S
     assert (set(ran()), isolation.ceiling) == ({8}, 8)
+
+
+def test_a_guilty_row_does_not_lower_the_ceiling() -> None:
+    def device(items: list[Any], size: int) -> list[Any]:
+        if size > 8:
+            raise MemoryError
+        if -1 in items:
+            raise ValueError
+        return list(items)
+
+    isolation = Isolation(device, Padding("bucketed", 16))
+    isolation.run([-1, *range(8)])
+    assert isolation.ceiling == 8, "the pieces became smaller because of the guilty row, not because of memory"
+    isolation.run([-1, *range(8)])
+    assert isolation.ceiling == 8
+
+
+def test_a_trial_that_fails_leaves_the_ceiling_where_it_was() -> None:
+    now, sizes = [0.0], []
+
+    def device(items: list[Any], size: int) -> list[Any]:
+        sizes.append(size)
+        if size > 4:
+            raise MemoryError
+        return list(items)
+
+    isolation = Isolation(device, Padding("none", 8), clock=lambda: now[0])
+    isolation.run(list(range(8)))
+    now[0] += RETRY_AFTER_S
+    isolation.run(list(range(7)))
+    assert (max(sizes[-4:]), isolation.ceiling) == (7, 4)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageDraw
+from rich.progress import Progress
 
 from slotwise import console
 from slotwise.archive.build import build
@@ -19,6 +22,7 @@ from slotwise.model_spec import ModelSpec, load_spec
 from slotwise.worker.inputs.images import Recipe
 from slotwise.zoo import trained, training
 from slotwise.zoo.networks import network
+from slotwise.zoo.start import start_of
 from tests.worker.serving import Served
 
 PLAN = training.TrainingPlan(weights="none", epochs=10, batch_size=6, learning_rate=0.01, patience=10, device="cpu")
@@ -56,6 +60,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     given = Path(__file__).parents[2] / "models" / "ants_bees"
     text = (given / "model.toml").read_text("utf-8")
     text = text.replace("[3, 224, 224]", "[3, 48, 48]").replace("resize = 256", "resize = 56")
+    text = text.replace('network = "efficientnet_lite0"', 'network = "resnet18"')
     (folder / "model.toml").write_text(text.replace('openvino_int8 = "int8.xml"\n', ""), "utf-8")
     (folder / "make.py").write_text((given / "make.py").read_text("utf-8"), "utf-8")
     return folder
@@ -78,7 +83,7 @@ def built(model: Path, outcome: training.TrainingResult, tmp_path_factory: pytes
 
 def test_training_learns_counts_and_reports(outcome: training.TrainingResult, model: Path) -> None:
     assert outcome.accuracy >= 0.9
-    assert (outcome.train_pictures, outcome.validation_pictures, outcome.ignored_files) == (24, 12, 2)
+    assert (outcome.train_pictures, outcome.validation_pictures, len(outcome.left_out)) == (24, 12, 2)
     assert sum(map(sum, outcome.confusion)) == 12
     assert 1 <= outcome.best_epoch <= outcome.epochs <= PLAN.epochs
     assert json.loads((model / "training.json").read_text("utf-8"))["accuracy"] == outcome.accuracy
@@ -87,7 +92,7 @@ def test_training_learns_counts_and_reports(outcome: training.TrainingResult, mo
 @pytest.mark.parametrize("engine", ["torch", "onnxruntime", "openvino"])
 def test_served_answers_are_the_training_sides(built: Path, model: Path, data: Path, engine: str) -> None:
     spec = load_spec(model)
-    module, recipe = trained.module_of(spec, str(model / "weights.pt")), Recipe.of(spec.input.model_dump())
+    module, recipe = start_of(spec, str(model / "weights.pt")).module(2), Recipe.of(spec.input.model_dump())
     files = [file for file in sorted((data / "val").rglob("*")) if file.is_file() and file.name != "cut.jpg"]
     served = Served.of(built, {"engine": engine, "precision": "fp32"}, batch_size=8)
     answers = [answer for i in range(0, 12, 6) for answer in served.ask([file.read_bytes() for file in files[i : i + 6]])]
@@ -127,6 +132,42 @@ def test_the_best_epoch_is_kept_and_training_stops_early(model: Path, data: Path
     with console.progress() as progress:
         outcome = training.train(load_spec(model), data, tmp_path / "out", plan, progress)
     assert outcome.epochs < 9
+
+
+def test_a_stopped_training_goes_on_as_if_nothing_had_been(model: Path, data: Path, tmp_path: Path) -> None:
+    plan, spec = replace(PLAN, epochs=3), load_spec(model)
+    with console.progress() as shown:
+        whole = training.train(spec, data, tmp_path / "whole", plan, shown)
+    folder = tmp_path / "stopped"
+
+    class Stop(Exception):
+        """A stand-in for Ctrl-C: it comes with the last word about the second epoch."""
+
+    class StoppingProgress(Progress):
+        def update(self, *args: Any, description: str = "", **fields: Any) -> None:
+            if description.startswith("epoch 2"):
+                raise Stop
+
+    with pytest.raises(Stop):
+        training.train(spec, data, folder, plan, StoppingProgress(disable=True))
+    facts = json.loads((folder / "training.json").read_text())  # the best epoch was kept at once
+    assert (facts["epochs"], facts["best_epoch"]) in ((1, 1), (2, 2))
+    trained.module_of(spec, str(folder / "weights.pt"))
+    with console.progress() as shown, pytest.raises(SlotwiseError, match="was started with --epochs 3"):
+        training.train(spec, data, folder, replace(plan, epochs=4), shown, resume=True)
+    with console.progress() as shown:
+        rest = training.train(spec, data, folder, plan, shown, resume=True)
+    assert replace(rest, seconds=0) == replace(whole, seconds=0)
+    for key, tensor in torch.load(folder / "weights.pt").items():
+        assert torch.equal(tensor, torch.load(tmp_path / "whole" / "weights.pt")[key]), key
+    assert not (folder / "training.resume").exists()
+    with console.progress() as shown, pytest.raises(SlotwiseError, match="holds no training that was stopped"):
+        training.train(spec, data, folder, plan, shown, resume=True)
+
+
+def test_a_folder_that_cannot_be_written_is_known_before_the_training(model: Path, data: Path) -> None:
+    with console.progress() as shown, pytest.raises(SlotwiseError, match=r"^/proc/mine cannot be written: "):
+        training.train(load_spec(model), data, Path("/proc/mine"), PLAN, shown)
 
 
 def test_pretrained_weights_start_with_a_new_last_layer(tmp_path: Path) -> None:

@@ -1,14 +1,31 @@
 // The gateway's REST, as the page uses it.
 
+// The key, where the gateway asks for one; it is forgotten with the tab.
+let key = "";
+try { key = sessionStorage.getItem("key") ?? ""; } catch { /* a browser that keeps nothing */ }
+
+export const hasKey = () => key !== "";
+
+export function useKey(given) {
+  key = given.trim();
+  try { sessionStorage.setItem("key", key); } catch { /* as above */ }
+}
+
+const withKey = (headers) => (key ? { ...headers, authorization: `Bearer ${key}` } : headers);
+
+export class NeedsKey extends Error {}
+
 async function read(path) {
-  const answer = await fetch(path, { headers: { accept: "application/json" } });
+  const answer = await fetch(path, { headers: withKey({ accept: "application/json" }) });
+  if (answer.status === 401) throw new NeedsKey(path);
   if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
   return answer.json();
 }
 
 export const models = () => read("/models").then((found) => found.models);
 export const status = () => read("/status");
-export const example = (path) => fetch(path).then((answer) => answer.blob());
+export const schema = () => read("/openapi.json");
+export const example = (path) => fetch(path, { headers: withKey({}) }).then((answer) => answer.blob());
 
 const number = (headers, name) => (headers.has(name) ? Number(headers.get(name)) : null);
 
@@ -17,7 +34,7 @@ export async function ask(path, body, type) {
   let answer;
   let text;
   try {
-    answer = await fetch(path, { method: "POST", body, headers: { "content-type": type || "application/octet-stream" } });
+    answer = await fetch(path, { method: "POST", body, headers: withKey({ "content-type": type || "application/octet-stream" }) });
     text = await answer.text();
   } catch {
     return { ok: false, status: 0, error: "the gateway cannot be reached" };
@@ -37,5 +54,5 @@ export async function ask(path, body, type) {
   };
   const batch = { size: number(headers, "x-batch-size"), slot: number(headers, "x-batch-slot") };
   const error = answer.ok ? null : found?.error?.message || answer.statusText;
-  return { ok: answer.ok, status: answer.status, found, error, times, batch, id: headers.get("x-request-id"), note: headers.get("x-model-note") };
+  return { ok: answer.ok, status: answer.status, found, error, times, batch, id: headers.get("x-request-id"), note: headers.get("x-model-note"), sent: headers.get("x-slotwise-sent") };
 }

@@ -4,6 +4,11 @@ import { byId, make, milliseconds, percent } from "./dom.js";
 
 const quoted = (text) => (/^[\w./:@=-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 const PARTS = ["queue", "decode", "inference"];
+const SENT = {
+  hedged: "The answer was late: a copy was sent",
+  alone: "Its worker died: tried alone",
+  again: "The new archive failed: answered by the old one",
+};
 
 export function curlFile(path, { name, type }) {
   const plain = !type || type.startsWith("image/") || type === "application/octet-stream";
@@ -41,6 +46,7 @@ export function finish(card, asked, result, again) {
   card.classList.toggle("failed", !result.ok);
   if (result.ok) body.append(...answer(result.found, asked));
   else body.append(...failure(result, again));
+  if (SENT[result.sent]) body.append(make("p", { className: "sent muted small" }, SENT[result.sent]));
   if (result.note) body.append(make("p", { className: "muted small" }, result.note));
   card.append(...timing(result), curl(asked.curl));
 }

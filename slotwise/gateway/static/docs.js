@@ -1,5 +1,6 @@
 // The routes, from /openapi.json: nothing is loaded from elsewhere.
 
+import { schema as read } from "./api.js";
 import { byId, make } from "./dom.js";
 
 const CALLS = {
@@ -38,5 +39,5 @@ function operation(path, methods) {
   );
 }
 
-const schema = await (await fetch("/openapi.json")).json();
+const schema = await read();
 for (const [path, methods] of Object.entries(schema.paths)) byId("operations").append(operation(path, methods));

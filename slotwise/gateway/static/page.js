@@ -140,7 +140,9 @@ function showExamples(model) {
     const name = decodeURIComponent(url.split("/").pop());
     const use = async () => (asFiles ? sendFiles([await exampleFile(url)]) : fill(await (await exampleFile(url)).text()));
     if (model.takes !== "picture") return make("button", { type: "button", className: "words", onclick: use }, name);
-    const picture = make("img", { src: url, alt: "" });
+    const picture = make("img", { alt: "" });
+    if (api.hasKey()) api.example(url).then((blob) => { picture.src = URL.createObjectURL(blob); });
+    else picture.src = url;
     picture.onload = () => picture.classList.toggle("small-picture", picture.naturalWidth < 64);
     return make("button", { type: "button", onclick: use, title: name, ariaLabel: `Ask about the example ${name}` }, picture);
   }));
@@ -160,7 +162,9 @@ async function load() {
   const options = models.map((model) => make("option", { value: model.name }, model.name));
   byId("model").replaceChildren(...(options.length ? options : [make("option", {}, "No model on this server yet")]));
   byId("model").disabled = !options.length;
-  if (models.some((model) => model.name === before)) byId("model").value = before;
+  const photos = models.find((model) => model.takes === "picture" && !model.draw); // what most people have at hand
+  const opens = models.find((model) => model.name === before) ?? photos ?? models[0];
+  if (opens) byId("model").value = opens.name;
   choose();
 }
 
@@ -204,6 +208,19 @@ function wireTheme() {
   label();
 }
 
+function wireKey() {
+  byId("lock").onclick = () => {
+    byId("key-form").hidden = false;
+    byId("key").focus();
+  };
+  byId("key-form").onsubmit = (event) => {
+    event.preventDefault();
+    api.useKey(byId("key").value);
+    byId("key").value = "";
+    document.dispatchEvent(new Event("key"));
+  };
+}
+
 const sheet = paper(byId("paper"), () => sendDrawing(sheet));
 byId("send-drawing").onclick = () => sendDrawing(sheet);
 byId("clear-drawing").onclick = () => sheet.clear();
@@ -221,4 +238,5 @@ byId("clear").onclick = () => {
 };
 wireFiles();
 wireTheme();
+wireKey();
 await follow(load);

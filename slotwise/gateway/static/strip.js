@@ -1,12 +1,13 @@
 // The status strip and the table of models, asked for every two seconds while somebody looks.
 
-import { status } from "./api.js";
+import { NeedsKey, hasKey, status } from "./api.js";
 import { byId, make } from "./dom.js";
 
 const EVERY_MS = 2000;
 const SERVERS = { torchserve: "TorchServe", mms: "Multi Model Server" };
 
-function state(now) {
+function state(now, locked) {
+  if (locked) return ["bad", hasKey() ? "This key is not known" : "A key is needed"];
   if (!now) return ["bad", "Gateway not reachable"];
   if (now.draining) return ["bad", "Shutting down"];
   if (!now.server?.reachable) return ["bad", "Model server not reachable"];
@@ -15,8 +16,12 @@ function state(now) {
 
 const sum = (models, key) => models.reduce((total, model) => total + model[key], 0);
 
-function show(now) {
-  const [kind, words] = state(now);
+function show(now, locked) {
+  const [kind, words] = state(now, locked);
+  byId("lock").hidden = !locked && !hasKey();
+  byId("key-form").hidden = !locked;
+  byId("lock").textContent = locked ? "\u{1F512} Locked" : "\u{1F513} Other key";
+  for (const link of document.querySelectorAll("nav a")) link.hidden = locked || hasKey();  // a link carries no key
   const models = now?.models ?? [];
   const server = now?.server ? `${SERVERS[now.server.kind]}, ${now.server.profile}` : "none";
   const items = [
@@ -45,12 +50,13 @@ export function follow(changed) {
   let known = null;
   async function look() {
     let now = null;
+    let locked = false;
     try {
       now = await status();
-    } catch {
-      // shown as not reachable
+    } catch (error) {
+      locked = error instanceof NeedsKey; // anything else is shown as not reachable
     }
-    show(now);
+    show(now, locked);
     const names = now ? JSON.stringify(now.models.map((model) => model.name)) : known;
     if (names !== known) {
       known = names;
@@ -59,6 +65,7 @@ export function follow(changed) {
   }
   const tick = () => (document.hidden ? null : look());
   document.addEventListener("visibilitychange", tick);
+  document.addEventListener("key", () => { known = null; look(); });
   setInterval(tick, EVERY_MS);
   return look();
 }

@@ -10,12 +10,12 @@ CPU_INFO = Path("/proc/cpuinfo")
 
 def has_bf16() -> bool:
     """Whether bfloat16 is computed in hardware (AVX-512 BF16 or AMX; on ARM, bf16)."""
-    return bool({"avx512_bf16", "amx_bf16", "bf16"} & _features())
+    return bool({"avx512_bf16", "amx_bf16", "bf16"} & features())
 
 
 def fingerprint() -> str:
     """A short text that differs between processors with different instructions."""
-    return hashlib.sha256(" ".join(sorted(_features())).encode()).hexdigest()[:12]
+    return hashlib.sha256(" ".join(sorted(features())).encode()).hexdigest()[:12]
 
 
 def cpu_precision(requested: str) -> str:
@@ -31,7 +31,8 @@ def cpu_precision(requested: str) -> str:
     return requested
 
 
-def _features() -> set[str]:
+def features() -> set[str]:
+    """The names that the kernel gives to the processor's instructions; none where it does not say."""
     try:
         text = CPU_INFO.read_text("ascii", "replace")
     except OSError:

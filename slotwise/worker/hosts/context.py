@@ -71,7 +71,19 @@ class ServerContext:
         except Exception:
             logger.debug("metric %s was refused", name, exc_info=True)
 
-    def _dimensions(self, code: int | None) -> list[Any] | None:
+    def metric_between(self, name: str, value: float) -> None:
+        """Report a count between two batches, where MMS would print it no more: it has printed the last batch's."""
+        store = getattr(self.raw.metrics, "store", None) if self.server == "mms" else None
+        if store is None:
+            self.metric(name, value)
+            return
+        store.clear()
+        self.raw.metrics.cache.clear()
+        self.metric(name, value)
+        importlib.import_module("mms.service").emit_metrics(store)
+        store.clear()
+
+    def _dimensions(self, code: int | None) -> list[Any]:
         if code is None:
-            return None
+            return []  # TorchServe takes no None here, and adds to the list
         return [importlib.import_module(f"{PACKAGES[self.server]}.metrics.dimension").Dimension("Code", str(code))]

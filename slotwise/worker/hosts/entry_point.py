@@ -8,15 +8,20 @@ request and raises nothing of a handler's: on MMS an exception would cost every 
 from __future__ import annotations
 
 import logging
-import os
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from slotwise.worker.answer import Answer
+from slotwise.worker.audit import Audit, AuditedAnswer
+from slotwise.worker.batch import Batch
 from slotwise.worker.handler import BatchHandler
 from slotwise.worker.hosts import fast_codec, mms_frames, reading, telemetry, torchserve
+from slotwise.worker.hosts.between import before_every_read, end_after_this_answer
 from slotwise.worker.hosts.context import PACKAGES, ServerContext
 from slotwise.worker.hosts.starting import start
+from slotwise.worker.pipeline import Pipeline
+from slotwise.worker.request import Request
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +49,8 @@ class EntryPoint:
             logger.exception("the batch could not be measured")
         for i, answer in enumerate(batch.answers):
             context.answer(i, answer)
+        if self.audit is not None:
+            self.audit.keep(audited(batch))
         if self.pipeline.dead:
             end_after_this_answer(PACKAGES[context.server])
         return [answer.body for answer in batch.answers]
@@ -57,8 +64,32 @@ class EntryPoint:
 
         self.pipeline = start(self.handler, context.model_dir, context.batch_size, context.gpu_id, when_verified)
         self.meter = telemetry.Meter()
+        self.audit = audit_of(self.pipeline, context)
         headers = self.pipeline.hooks.headers()
         telemetry.write(context, self.pipeline.settings, self.handler.engine, headers if isinstance(headers, dict) else {})
+
+
+def audit_of(pipeline: Pipeline, context: ServerContext) -> Audit | None:
+    """The audit that the profile wants, run between two batches; None where it wants none."""
+    if not pipeline.settings.audit:
+        return None
+
+    def again(request: Request) -> AuditedAnswer:
+        return _comparable(pipeline.answer([replace(request, deadline_s=None)])[0])
+
+    audit = Audit(pipeline.settings.audit, again, context.metric_between)
+    return audit if before_every_read(PACKAGES[context.server], audit.run) else None
+
+
+def audited(batch: Batch) -> Iterator[tuple[str, Callable[[], tuple[Request, AuditedAnswer]]]]:
+    """The requests whose answer depends on nothing but themselves: a 413 or a 5xx may be for what the whole batch cost."""
+    for request, answer in zip(batch.requests, batch.answers, strict=True):
+        if answer.status < 500 and answer.status != 413:
+            yield request.id, lambda request=request, answer=answer: (request, _comparable(answer))  # type: ignore[misc]
+
+
+def _comparable(answer: Answer) -> AuditedAnswer:
+    return AuditedAnswer(answer.status, answer.content_type, answer.body)
 
 
 def replace_server_code(context: ServerContext) -> None:
@@ -68,22 +99,3 @@ def replace_server_code(context: ServerContext) -> None:
         mms_frames.install()
     else:
         torchserve.quieten(context)
-
-
-def end_after_this_answer(package: str) -> None:
-    """End the worker instead of reading the next message: the server starts a new one.
-
-    A worker reads its next message only when it has written the last answer. So the batch in hand is answered, however long
-    that takes, and no other batch is accepted.
-    """
-    protocol: Any = sys.modules.get(f"{package}.protocol.otf_message_handler")
-    if not hasattr(protocol, "_retrieve_buffer"):
-        logger.error("this worker cannot end itself: %s has no such protocol", package)
-        return
-
-    def end(conn: Any, length: int) -> Any:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(1)
-
-    protocol._retrieve_buffer = end

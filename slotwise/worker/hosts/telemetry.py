@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from slotwise.worker.batch import Batch
+from slotwise.worker.digests import content
 from slotwise.worker.handler_metrics import HandlerMetrics
 from slotwise.worker.hosts.context import ServerContext
 from slotwise.worker.settings import Settings
@@ -34,6 +35,7 @@ def write(context: ServerContext, settings: Settings, engine: Any, notes: Mappin
         "threads": settings.threads,
         "padding": settings.padding,
         "batch_size": settings.batch_size,
+        "archive": content(context.model_dir),
         "notes": dict(notes),
     }
     logger.info("slotwise worker: %s", json.dumps(facts))
@@ -53,6 +55,9 @@ def write(context: ServerContext, settings: Settings, engine: Any, notes: Mappin
 # How often gauges are reported. A metric is a line of text that the server parses, and its five gauges take the server longer
 # than a small model's whole batch.
 PERIOD_S = 0.1
+
+
+GAUGES = (("BatchFill", "%"), ("PaddingShare", "%"), ("DecodeTime", "ms"), ("InferenceTime", "ms"), ("EncodeTime", "ms"))
 
 
 class RateLimiter:
@@ -78,24 +83,19 @@ class Meter:
 
     def __init__(self) -> None:
         self.limiter = RateLimiter()
-        self.values: dict[tuple[str, str], list[float]] = {}
+        self.values: list[tuple[float, ...]] = []  # a batch's GAUGES each
 
     def measure(self, context: ServerContext, batch: Batch, own: HandlerMetrics) -> None:
         """Report one batch, and the author's own numbers recorded in it."""
         tally = batch.tally
-        gauges = {
-            ("BatchFill", "%"): 100 * batch.n / context.batch_size,
-            ("PaddingShare", "%"): 100 * tally.padding / tally.rows if tally.rows else 0.0,
-            ("DecodeTime", "ms"): batch.decode_ms,
-            ("InferenceTime", "ms"): batch.inference_ms,
-            ("EncodeTime", "ms"): max(0.0, batch.total_ms - batch.decode_ms - batch.inference_ms),
-        }
-        for gauge, value in gauges.items():
-            self.values.setdefault(gauge, []).append(value)
+        fill = 100 * batch.n / context.batch_size
+        padding = 100 * tally.padding / tally.rows if tally.rows else 0.0
+        encode_ms = max(0.0, batch.total_ms - batch.decode_ms - batch.inference_ms)
+        self.values.append((fill, padding, batch.decode_ms, batch.inference_ms, encode_ms))
         if self.limiter.due():
-            for (name, unit), values in self.values.items():
+            for (name, unit), values in zip(GAUGES, zip(*self.values, strict=True), strict=True):
                 context.metric(name, sum(values) / len(values), unit)
-            self.values = {}
+            self.values = []
         if tally.cuts:
             context.metric("Bisections", tally.cuts)
         for code, slots in Counter(answer.status for answer in batch.answers if answer.status != 200).items():

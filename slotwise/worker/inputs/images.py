@@ -29,8 +29,9 @@ from slotwise.worker.budget import Cost
 from slotwise.worker.inputs.decode_cost import REFUSED, estimate
 from slotwise.worker.inputs.flat import upright
 from slotwise.worker.inputs.ink import fit_ink
+from slotwise.worker.inputs.no_picture import refusal
 from slotwise.worker.inputs.picture_header import PictureHeader, read_header
-from slotwise.worker.slot_errors import BadRequest, SlotError, TooLarge, UnsupportedMedia
+from slotwise.worker.slot_errors import BadRequest, SlotError, TooLarge
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -40,14 +41,6 @@ MAX_PIXELS = 50_000_000
 MAX_SECONDS = 5.0
 MAX_SCANS = 100  # a JPEG's decoder passes over the whole picture once a scan; real ones have about ten
 MAX_READS = 100_000  # each is a few microseconds of Python: chunks, strips, blocks; real files have hundreds
-OTHER_KINDS = {
-    b"%PDF": "a PDF",
-    b"<svg": "an SVG drawing",
-    b"<?xml": "XML",
-    b"8BPS": "a Photoshop file",
-    b"\x00\x00\x01\x00": "an icon",
-}
-BRANDS = {b"heic": "HEIC", b"heix": "HEIC", b"mif1": "HEIC", b"avif": "AVIF"}
 Image.MAX_IMAGE_PIXELS = None  # our own limit is checked before anything is decoded
 warnings.filterwarnings("ignore", module="PIL")  # the sender of a damaged file gets an error, so the log needs no warning
 
@@ -171,7 +164,7 @@ def _open(body: bytes, mode: str, size_hint: int | None, max_pixels: int, max_by
     except (SlotError, MemoryError):
         raise
     except UnidentifiedImageError:
-        raise _not_a_picture(body) from None
+        raise refusal(body) from None
     except Exception as error:  # Pillow's plugins raise almost anything on damaged files
         raise BadRequest("the picture is truncated or damaged") from error
 
@@ -183,13 +176,3 @@ def _within_limits(header: PictureHeader, max_pixels: int) -> None:
         raise TooLarge(f"the picture's tiles have {header.pixels} pixels, at most {max_pixels} are taken")
     if header.scans > MAX_SCANS:
         raise TooLarge(f"the picture has more than {MAX_SCANS} scans")
-
-
-def _not_a_picture(body: bytes) -> SlotError:
-    """The error for a body that is none of FORMATS; it names the kind of file where that is known."""
-    start = body[:16].lstrip()
-    kind = next((kind for magic, kind in OTHER_KINDS.items() if start.startswith(magic)), None)
-    if body[4:8] == b"ftyp":
-        kind = BRANDS.get(body[8:12], "a video")
-    advice = "send a JPEG, PNG, WebP, GIF, BMP or TIFF"
-    return UnsupportedMedia(f"this is {kind}: {advice}") if kind else BadRequest(f"the body is not a picture: {advice}")

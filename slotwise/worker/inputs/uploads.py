@@ -141,7 +141,7 @@ def _item(value: Any) -> bytes | SlotError:
         if isinstance(value, dict):
             value = next((value[key] for key in KEYS if key in value), None)
     if not isinstance(value, str):
-        return BadRequest(ADVICE)
+        return BadRequest(f"the JSON holds no file here: {ADVICE}")
     if len(value) > MAX_ITEM_BYTES * 3 // 2:
         return TooLarge(f"a file has more than the {MAX_ITEM_BYTES} bytes that are taken")
     if value.startswith("data:"):

@@ -1,0 +1,153 @@
+"""Archives of other tools (torch-model-archiver, MMS, MMS before 1.0): their manifests, and which handlers can be guarded."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import zipfile
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from slotwise.archive.packaging import DIGESTS, MANIFEST
+
+if TYPE_CHECKING:
+    from slotwise.archive.build import ArchiveInfo
+
+LEGACY_MANIFEST = "MANIFEST.json"
+GUARD = "_slotwise_guard"  # the folder that a guard adds to an archive
+DEFAULT_HANDLERS = (
+    *("image_classifier", "object_detector", "image_segmenter", "text_classifier", "base_handler"),
+    *("dali_image_classifier", "vllm_handler", "trt_llm_handler"),
+)
+
+# What shows that a handler's calls must not be repeated, or are made side by side in several processes
+STREAMS = {"send_intermediate_predict_response", "stopping_criteria", "ts_stream_next"}
+SEQUENCES = {"get_sequence_id", "ts_request_sequence_id", "ts_request_sequence_start", "ts_request_sequence_end"}
+PROCESSES = {"BasePippyHandler", "BaseDeepSpeedHandler"}
+ENGINES = {"VLLMHandler", "TRTLLMHandler", "vllm_handler", "trt_llm_handler"}
+CONFIGURED = {
+    "continuousBatching": "its config has continuousBatching: it streams",
+    "asyncCommunication": "its config has asyncCommunication: it streams",
+    "sequenceBatching": "its config has sequenceBatching: its requests depend on one another",
+    "parallelType": "its config has parallelType: several processes answer one batch together",
+}
+
+
+def lacks(info: ArchiveInfo) -> list[str]:
+    """One line for everything that an archive of another tool lacks; none for one of ours."""
+    names = {entry.name for entry in info.entries}
+    if DIGESTS in names:
+        return []
+    lines = ["foreign: no digests, so nobody can tell whether it is what was built"]
+    if not any(name.startswith("examples/") for name in names):
+        lines.append("foreign: no examples, so `slotwise check` needs a body to ask with (--body FILE)")
+    if MANIFEST not in names:
+        lines.append("foreign: laid out for Multi Model Server before 1.0, so TorchServe cannot read it")
+    elif f"{info.handler.partition(':')[0].removesuffix('.py').split('/')[-1]}.py" not in names:
+        known = "is TorchServe's own" if info.handler in DEFAULT_HANDLERS else "has to be installed where the server runs"
+        lines.append(f"foreign: no handler of its own: {info.handler} {known}")
+    return [*lines, "foreign: no guard, so one bad request can cost a whole batch (`slotwise guard`)"]
+
+
+def migrated(legacy: dict[str, Any]) -> dict[str, Any]:
+    """The manifest of an archive for MMS before 1.0 as MMS itself migrates it; raises KeyError where it is none."""
+    model = legacy["Model"]
+    named = {"modelName": model["Model-Name"], "handler": model["Service"], "modelVersion": "1.0"}
+    about = {"specificationVersion": "0.1", "runtime": "python", "description": legacy.get("Model-Archive-Description", "")}
+    return {**about, "model": {**named, "description": model.get("Description", "")}}
+
+
+def config_of(source: zipfile.ZipFile, manifest: dict[str, Any]) -> dict[str, Any]:
+    """The model-config.yaml that the manifest names; {} where there is none, or it cannot be read."""
+    name = PurePosixPath(str(manifest["model"].get("configFile", ""))).name
+    if name not in source.namelist() or importlib.util.find_spec("yaml") is None:
+        return {}
+    import yaml  # noqa: PLC0415  optional: TorchServe brings it
+
+    try:
+        config = yaml.safe_load(source.read(name))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def objection(source: zipfile.ZipFile, manifest: dict[str, Any]) -> str:
+    """Why the archive's handler cannot be guarded, "" where nothing is against it."""
+    handler = str(manifest["model"]["handler"])
+    if not str(manifest.get("runtime", "python")).lower().startswith("python"):
+        return f"its handler is no Python, but for {manifest['runtime']}"
+    config = str(manifest["model"].get("configFile", "")).split("/")[-1]
+    if config in source.namelist():
+        text = source.read(config).decode("utf-8", "replace")
+        for key, why in CONFIGURED.items():
+            set_to = re.search(rf"^{key}\s*:\s*[\"']?(\w+)", text, re.MULTILINE)
+            if set_to and set_to[1].lower() not in ("false", "no", "off"):
+                return why
+    name, _, function = handler.partition(":")
+    if name in ENGINES:
+        return f"its handler {name} streams its answers"
+    for file, tree in _modules(source, f"{name.removesuffix('.py').split('/')[-1]}.py"):
+        if why := _fault(tree, function or "handle"):
+            return f"{why} ({file})"
+    return ""
+
+
+def _modules(source: zipfile.ZipFile, first: str) -> Iterator[tuple[str, ast.Module]]:
+    """The handler's file and the archive's own modules that it imports, one after the other."""
+    names, seen, waiting = set(source.namelist()), set(), [first]
+    while waiting:
+        file = waiting.pop()
+        if file in seen or file not in names:
+            continue
+        seen.add(file)
+        try:
+            tree = ast.parse(source.read(file))
+        except (SyntaxError, ValueError, RecursionError):  # for another Python: the server will say what it thinks of it
+            continue
+        yield file, tree
+        for name in _imported(tree, file):
+            waiting += [f"{name}.py", f"{name}/__init__.py"]
+
+
+def _imported(tree: ast.Module, file: str) -> Iterator[str]:
+    """Paths, without .py, of everything that a module may import."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.replace(".", "/") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parents = PurePosixPath(file).parents
+            above = parents[min(node.level, len(parents)) - 1].as_posix() if node.level else "."
+            base = f"{above}/" if above != "." else ""
+            path = base + (node.module or "").replace(".", "/")
+            yield path
+            yield from (f"{path}/{alias.name}".removeprefix("/") for alias in node.names)
+
+
+def _fault(tree: ast.Module, function: str) -> str:
+    """What a module says that shows that its calls must not be repeated; "" for nothing."""
+    words = set(_words(tree))
+    if "BatchHandler" in words:
+        return "it is a BatchHandler, and so keeps every request's slot by itself"
+    if found := words & (STREAMS | ENGINES):
+        return f"it streams its answers: {min(found)}"
+    if found := words & SEQUENCES:
+        return f"its requests depend on one another: {min(found)}"
+    if found := words & PROCESSES:
+        return f"several processes answer one batch together: {min(found)}"
+    if any(isinstance(node, ast.AsyncFunctionDef) and node.name == function for node in ast.walk(tree)):
+        return f"{function} is a coroutine: it streams its answers"
+    return ""
+
+
+def _words(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.ImportFrom | ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 40:
+            yield node.value

@@ -1,0 +1,132 @@
+"""Put a guard around anybody's archive: every file stays what it is, and one request can no longer cost the others theirs.
+
+theirs, all of it                  byte for byte, but for the manifest's `handler` (and `modelName`, where another is wished)
+_slotwise_guard/__init__.py        the new handler
+_slotwise_guard/guard.json         the handler that theirs was, and the terms of the guard
+_slotwise_guard/**                 the part of slotwise.worker that a guard needs, under this name: theirs may bring a slotwise
+MAR-INF/DIGESTS.json               the SHA-256 of every file
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import os
+import re
+import zipfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from slotwise import __version__, project
+from slotwise.archive.build import manifest_of, opened
+from slotwise.archive.foreign import GUARD, objection
+from slotwise.archive.packaging import DIGESTS, MANIFEST, FileContent, write_zip
+from slotwise.errors import SlotwiseError
+from slotwise.interrupts import held
+
+ENTRY = "slotwise.worker.guard.guarded_handler"
+INIT = f'''"""A guard around the handler that guard.json names. Made by `slotwise guard`; see docs/guard.md of Slotwise."""
+
+import sys
+from pathlib import Path
+
+if sys.version_info < (3, 11):
+    raise ValueError("the guard around this archive needs Python 3.11")
+
+from {GUARD}.guard.guarded_handler import GuardedHandler
+
+handle = GuardedHandler(Path(__file__).with_name("guard.json")).handle
+'''
+
+
+def guard(
+    path: Path, out: Path | None = None, *, name: str | None = None, audit: float = 0.0, bad_input: Sequence[str] = ()
+) -> Path:
+    """Write the guarded archive (THEIRS-guarded.mar by default) and return its path; it appears at once or not.
+
+    name: another model name. audit: the share of requests that are answered again, alone. bad_input: further exceptions, as
+    "Name" or "module.Name", that tell of bad input. Raises SlotwiseError, with the reason, for what cannot be guarded.
+    """
+    target = out or path.with_name(f"{path.stem}-guarded.mar")
+    if target.resolve() == path.resolve():
+        raise SlotwiseError(f"{path.name} would be overwritten by its guarded copy", "name another file with --out")
+    if path.is_dir() or path.name.endswith((".tar.gz", ".tgz")):
+        kind = "folder" if path.is_dir() else "tarball"
+        raise SlotwiseError(
+            f"{path.name} is a {kind}, not a .mar", "pack it with torch-model-archiver --archive-format default"
+        )
+    if path.suffix == ".war":
+        raise SlotwiseError(f"{path.name} is a workflow archive", "guard the archives of its models, one by one")
+    with held(), opened(path) as source:
+        manifest, legacy = manifest_of(path, source), MANIFEST not in source.namelist()
+        _check(path, source, manifest)
+        theirs = str(manifest["model"]["handler"])
+        model = {**manifest["model"], "handler": f"{GUARD}:handle"} | ({"modelName": name} if name else {})
+        terms = {"format": 1, "slotwise": __version__, "handler": theirs, "legacy": legacy, "audit": audit}
+        added = {MANIFEST: json.dumps({**manifest, "model": model}, indent=2)} | _code()
+        added[f"{GUARD}/guard.json"] = json.dumps({**terms, "bad_input": sorted(bad_input)}, indent=2, sort_keys=True)
+        contents = {item.filename: _kept(source, item) for item in source.infolist() if not item.is_dir()}
+        contents.pop(DIGESTS, None)
+        contents |= {file: _made(text) for file, text in added.items()}
+        target.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = target.with_name(f".{target.name}.{os.getpid()}.partial")
+        try:
+            write_zip(contents, unfinished)
+            unfinished.replace(target)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    return target
+
+
+def _check(path: Path, source: zipfile.ZipFile, manifest: dict[str, Any]) -> None:
+    """Raise SlotwiseError where a guard would be of no use, or would do harm."""
+    names = source.namelist()
+    if any(file.startswith(f"{GUARD}/") for file in names):
+        raise SlotwiseError(f"{path.name} is guarded already", "guard the archive that it was made from")
+    if why := objection(source, manifest):
+        raise SlotwiseError(f"{path.name} cannot be guarded: {why}", "a guard calls a handler again for parts of a batch")
+
+
+def _kept(source: zipfile.ZipFile, item: zipfile.ZipInfo) -> FileContent:
+    return FileContent(item.file_size, partial(source.open, item))
+
+
+def _made(text: str) -> FileContent:
+    return FileContent(len(text.encode()), partial(io.BytesIO, text.encode()))
+
+
+def _code() -> dict[str, str]:
+    """The guard's modules of slotwise.worker and all that they import of it, renamed."""
+    waiting, code = [ENTRY], {f"{GUARD}/__init__.py": INIT}
+    while waiting:
+        name = waiting.pop()
+        path = Path(*name.split(".")[2:])  # below slotwise/worker
+        file = project.PACKAGE / "worker" / path
+        file, path = (
+            (file / "__init__.py", path / "__init__.py")
+            if file.is_dir()
+            else (file.with_suffix(".py"), path.with_suffix(".py"))
+        )
+        target = f"{GUARD}/{path.as_posix()}"
+        if target in code:
+            continue
+        text = file.read_text("utf-8")
+        code[target] = re.sub(r"\bslotwise\.worker\b", GUARD, text)
+        waiting += _needed(ast.parse(text))
+        if path.parent.name and path.name != "__init__.py":
+            waiting.append(name.rpartition(".")[0])
+    return code
+
+
+def _needed(tree: ast.Module) -> list[str]:
+    """The modules of slotwise.worker that a module imports, within functions, too."""
+    needed = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("slotwise.worker"):
+            below = project.PACKAGE.parent / Path(*str(node.module).split("."))
+            inside = [f"{node.module}.{alias.name}" for alias in node.names]
+            needed += inside if below.is_dir() else [str(node.module)]
+    return needed

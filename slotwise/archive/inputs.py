@@ -1,0 +1,77 @@
+"""What an archive is built from: which files, and their digests.
+
+The archive carries them, so that `serve` and `register` can tell what was changed since. What make.py makes is kept under a
+digest of all that it depends on, the code outside the model's folder included.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from slotwise import project
+from slotwise.model_spec import ModelSpec
+
+READ = ("*.py", "*.pt", "*.npz", "*.json", "calibration/*")  # what a make.py reads in its folder, besides what is named
+DESCRIPTION = "model.toml"
+CODE = ("zoo", "worker/inputs", "worker/engines")  # what make.py writes weights and graphs with
+SERVING = {"profiles", "hedge", "top_k", "description", "version"}  # keys that change nothing of what make.py makes
+
+
+def input_digests(folder: Path, spec: ModelSpec) -> dict[str, str]:
+    """The SHA-256 of every file that the archive of the model in `folder` is built from, by its path there."""
+    digests = {DESCRIPTION: hashlib.sha256(spec.model_dump_json().encode()).hexdigest()}
+    if not spec.handler.endswith(".py"):
+        digests[f"handlers/{spec.handler}.py"] = _sha256(project.handler_file(spec.handler))
+    return digests | {file.relative_to(folder).as_posix(): _sha256(file) for file in _files(folder, spec)}
+
+
+def changed_input(built: dict[str, str], folder: Path, spec: ModelSpec) -> str:
+    """The first input that is not what the archive was built from, "" where there is none or the archive does not tell."""
+    now = input_digests(folder, spec) if built else {}
+    return next((path for path in sorted({*built, *now}) if built.get(path) != now.get(path)), "")
+
+
+def made_key(folder: Path, spec: ModelSpec, weights: str | None) -> str:
+    """A digest of all that make.py's result depends on; what only concerns serving (batch sizes, say) is left out."""
+    digest = hashlib.sha256(spec.model_dump_json(exclude=SERVING).encode())
+    for name, sha256 in input_digests(folder, spec).items():
+        if name != DESCRIPTION:
+            digest.update(f"\n{name} {sha256}".encode())
+    if spec.weights.openvino_int8 and not importlib.util.find_spec("nncf"):
+        digest.update(b"\nwithout int8")
+    code = [file for room in CODE for file in sorted((project.PACKAGE / room).glob("*.py"))]
+    for file in [*code, *_scripts_of_others(folder)]:
+        digest.update(f"\n{file.parent.name}/{file.name} {_sha256(file)}".encode())
+    digest.update(f"\nweights {weights}\n".encode())
+    path = Path(weights or "")
+    for file in [path] if path.is_file() else sorted(path.rglob("*")) if weights and path.is_dir() else []:
+        if file.is_file():
+            digest.update(f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def _files(folder: Path, spec: ModelSpec) -> Iterator[Path]:
+    """Every file of the folder that counts, once."""
+    found = {path for pattern in READ for path in folder.glob(pattern)}
+    found |= {folder / path for path in [*spec.content(), *spec.examples]}
+    for path in sorted(found):
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if file.is_file() and "__pycache__" not in file.parts:
+                yield file
+
+
+def _scripts_of_others(folder: Path) -> Iterator[Path]:
+    """The scripts of every other model that this one's scripts name."""
+    text = "\n".join(file.read_text("utf-8", "replace") for file in sorted(folder.glob("*.py")))
+    for name, other in project.models().items():
+        if other.resolve() != folder.resolve() and re.search(rf"[\"']{re.escape(name)}[\"']", text):
+            yield from sorted(other.glob("*.py"))
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as source:
+        return hashlib.file_digest(source, "sha256").hexdigest()

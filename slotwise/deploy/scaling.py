@@ -1,0 +1,54 @@
+"""Numbers of workers: whether they fit on this machine, and how a model gets more or fewer of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from slotwise.errors import SlotwiseError
+from slotwise.server.capacity import Capacity
+
+if TYPE_CHECKING:
+    from slotwise.archive.build import ArchiveInfo
+    from slotwise.client.live_model import LiveModel
+    from slotwise.client.management import ManagementClient
+
+PYTHON_BYTES = 48 << 20  # a worker before it has loaded anything
+BACK_TIMEOUT_S = 60.0
+
+
+def scale(client: ManagementClient, model: str, workers: int, version: str | None = None, *, force: bool = False) -> LiveModel:
+    """Give a model just so many workers and wait until they are READY.
+
+    Where that fails or is interrupted, it has as many as before again. Raises SlotwiseError where they do not fit (force: it
+    is tried all the same) or do not become READY.
+    """
+    before = client.describe(model, version)
+    if not force:
+        check_scaling(before, workers)
+    try:
+        client.scale(model, workers, version)
+        return client.wait_ready(model, workers, version=version)
+    except BaseException:
+        with suppress(SlotwiseError):
+            client.scale(model, before.min_workers, version)
+            client.wait_ready(model, before.min_workers, version=version, timeout_s=BACK_TIMEOUT_S)
+        raise
+
+
+def check_scaling(live: LiveModel, workers: int) -> None:
+    """Raise SlotwiseError where a registered model cannot have so many workers here, by what one of them takes."""
+    largest = max((worker.memory_bytes for worker in live.workers), default=0)
+    Capacity.here().check(live.name, workers, max(largest, PYTHON_BYTES), len(live.workers))
+
+
+def check_registrations(plan: Sequence[tuple[ArchiveInfo, Mapping[str, Any]]], now: Mapping[str, int]) -> None:
+    """Raise SlotwiseError where the workers that these archives start with do not fit. now: how many of a model run already.
+
+    What a worker will take is not known yet: at least Python and the largest file of its archive.
+    """
+    here = Capacity.here()
+    for info, settings in plan:
+        each = PYTHON_BYTES + max((entry.size_bytes for entry in info.entries), default=0)
+        here.check(info.name, settings["initial_workers"], each, now.get(info.name, 0))

@@ -1,0 +1,79 @@
+"""Try to write before the work is done, and say which file system is full.
+
+What takes long calls `check_writable` for everything that it will write, before it starts.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import psutil
+
+from slotwise.errors import SlotwiseError
+from slotwise.interrupts import held
+
+FULL_BYTES = 1 << 20  # a file system with less room than this is full
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def check_writable(folder: Path, needed_mib: int = 1) -> None:
+    """Write a file into `folder`, or where it will be made, and take it away; see that there is room for `needed_mib`.
+
+    Raises SlotwiseError that names the folder, and the file system that is full. Nothing is left behind.
+    """
+    place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists() or path.is_symlink())
+    try:
+        with held(), tempfile.NamedTemporaryFile(prefix=".slotwise-", dir=place) as file:
+            file.write(bytes(4096))
+            file.flush()
+        free = shutil.disk_usage(place).free
+    except OSError as error:
+        if error.errno in FULL:
+            raise no_space(folder) from error
+        raise SlotwiseError(
+            f"{folder} cannot be written: {error.strerror}", "name another folder, or make it writable"
+        ) from error
+    if free < needed_mib << 20:
+        raise SlotwiseError(
+            f"{folder} wants {needed_mib} MiB, and {file_system(place)} has {free >> 20} MiB left", "make room there"
+        )
+
+
+def check_target(file: Path | None) -> None:
+    """As `check_writable`, for one file that a command was told to write; None: it was not."""
+    if file is None:
+        return
+    if file.is_dir():
+        raise SlotwiseError(f"{file} is a folder", "name a file")
+    if not file.parent.is_dir():
+        raise SlotwiseError(f"{file} cannot be written: there is no folder {file.parent}", "make it first")
+    check_writable(file.parent)
+
+
+def no_space(path: Path) -> SlotwiseError:
+    """The error for a file or folder on a file system that is full."""
+    return SlotwiseError(f"{path} cannot be written: no space left on {file_system(path)}", "make room there")
+
+
+def explain(error: OSError, candidates: Iterable[Path]) -> SlotwiseError:
+    """One line for a file that cannot be used. candidates: folders to look at where a full file system has no name."""
+    if error.errno not in FULL:
+        named = error.filename or error.filename2
+        return SlotwiseError(f"{os.fsdecode(named)}: {error.strerror}" if named else str(error))
+    if error.filename:
+        return no_space(Path(os.fsdecode(error.filename)))
+    present = [folder for folder in candidates if folder.exists()]
+    return no_space(next((folder for folder in present if shutil.disk_usage(folder).free < FULL_BYTES), Path.cwd()))
+
+
+def file_system(path: Path) -> str:
+    """The file system that holds a path, as `tmpfs at /mnt`."""
+    absolute = Path(os.path.realpath(path))
+    mounts = {Path(part.mountpoint): part.fstype for part in psutil.disk_partitions(all=True)}
+    place = next((folder for folder in (absolute, *absolute.parents) if folder in mounts), Path("/"))
+    return f"{mounts.get(place, 'the file system')} at {place}"

@@ -1,0 +1,77 @@
+"""Around all routes: security headers on the way out and, where there are keys, a key on the way in."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from typing import Any
+
+from slotwise.gateway import replies
+from slotwise.gateway.forward import Send
+from slotwise.gateway.inference_request import Receive, Scope
+from slotwise.gateway.keys import KeyFile
+from slotwise.gateway.replies import Refused
+
+log = logging.getLogger("slotwise.gateway")
+
+OPEN = {"/", "/index.html", "/healthz", "/ready", "/ping"}  # the page holds no secret, and asks for a key
+OPEN_BELOW = ("/static/", "/ready/", "/v2/health/")
+PUBLIC = {"metrics": ("/metrics", "/metrics/server"), "status": ("/status",), "docs": ("/docs", "/openapi.json")}
+
+
+class SecurityHeaders:
+    """Puts the security headers on every answer; nothing but static files may be cached."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        async def guarded(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                headers = message["headers"] = [*message["headers"], *replies.SECURITY]
+                if not any(name == b"cache-control" for name, _ in headers):
+                    headers.append((b"cache-control", b"no-cache" if scope["method"] == "GET" else b"no-store"))
+            await send(message)
+
+        await self.app(scope, receive, guarded)
+
+
+class KeyGuard:
+    """Lets in who has a key; `public` names what needs none besides."""
+
+    def __init__(self, app: Any, keys: KeyFile, public: Collection[str] = ()) -> None:
+        self.app, self.keys = app, keys
+        self.open = OPEN.union(*[PUBLIC[name] for name in public])
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request; its key stands in the scope from here on."""
+        if scope["type"] == "http" and scope["path"] not in self.open and not scope["path"].startswith(OPEN_BELOW):
+            headers = dict(scope["headers"])
+            try:
+                scope["slotwise.key"] = self.keys.find(headers)
+            except Refused as refused:
+                await _refuse(send, refused, headers.get(b"x-request-id", b"").decode("latin-1"), scope["path"])
+                return
+        await self.app(scope, receive, send)
+
+
+async def _refuse(send: Send, refused: Refused, given: str, path: str) -> None:
+    """The body that may follow is not read: the connection is closed."""
+    identity = replies.request_id(given) or replies.new_id()
+    log.info("%s %r %d %s", identity, path[:200], refused.status, refused.message)
+    body = replies.error_body(refused.status, refused.message, identity)
+    headers = [
+        replies.JSON_TYPE,
+        (b"x-request-id", identity.encode()),
+        (b"content-length", b"%d" % len(body)),
+        (b"connection", b"close"),
+        *replies.ANSWER,
+        *refused.headers(),
+    ]
+    await send({"type": "http.response.start", "status": refused.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

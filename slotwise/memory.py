@@ -1,0 +1,33 @@
+"""How much memory there is, and how much of it is free; in a container those may be less than the machine's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+
+CGROUP = Path("/sys/fs/cgroup")
+LIMITS = (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"))  # v2, v1
+
+
+def total_bytes(cgroup: Path = CGROUP) -> int:
+    """The machine's memory, or the container's limit where that is less."""
+    limits = (_number(cgroup / limit) for limit, _ in LIMITS)
+    return min(int(psutil.virtual_memory().total), *(limit for limit in limits if limit is not None), 1 << 62)
+
+
+def free_bytes(cgroup: Path = CGROUP) -> int:
+    """The memory that can still be taken: the machine's, or what is left of the container's limit where that is less."""
+    free = int(psutil.virtual_memory().available)
+    for limit, used in ((_number(cgroup / limit), _number(cgroup / used)) for limit, used in LIMITS):
+        if limit is not None and used is not None:
+            free = min(free, max(0, limit - used))
+    return free
+
+
+def _number(file: Path) -> int | None:
+    """What a file of the kernel says; None where there is no such file or no limit ("max")."""
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,46 @@
+"""Decide which requests of a batch are decoded, and in which order, by what decoding them is estimated to cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from slotwise.worker.batch import Batch
+from slotwise.worker.budget import Budget, Cost
+from slotwise.worker.request import Request
+from slotwise.worker.slot_errors import SlotError, TooLarge, Unavailable
+
+Costs = Mapping[int, Cost | None]  # by slot; None where nobody can say
+
+
+def admit(batch: Batch, budget: Budget, cost_of: Callable[[Request], Cost | SlotError | None]) -> dict[int, Cost | None]:
+    """Estimate what every request costs to decode, and refuse those over their share before anything is decoded."""
+    costs: dict[int, Cost | None] = {}
+    packed_last = sorted(range(batch.n), key=lambda i: "content-encoding" in batch.requests[i].headers)
+    for i in packed_last:  # to estimate a packed body it has to be unpacked, which takes time
+        if budget.over(budget.decode_until):
+            batch.errors[i] = batch.errors[i] or Unavailable("there was no time to look at this body")
+            continue
+        cost = cost_of(batch.requests[i]) if batch.errors[i] is None else None
+        if isinstance(cost, SlotError):
+            batch.reject(i, cost)
+        else:
+            costs[i] = cost
+    for i, admitted in zip(costs, budget.admit(list(costs.values())), strict=True):
+        if not admitted:
+            batch.reject(i, TooLarge("decoding this body would take more than this request's share of time or memory"))
+    return costs
+
+
+def quickest_first(batch: Batch, slots: Sequence[int], costs: Costs, budget: Budget) -> tuple[list[int], list[int]]:
+    """The slots that are decoded side by side, and those that need so much memory that each is decoded alone.
+
+    A quick request waits for no slow one: both lists are sorted by the estimated time, then by the size of the body.
+    """
+
+    def effort(i: int) -> tuple[float, int]:
+        cost = costs.get(i)
+        return (cost.decode_ms if cost else 0.0, len(batch.requests[i].body))
+
+    ordered = sorted(slots, key=effort)
+    heavy = [i for i in ordered if budget.heavy(costs[i])] if costs else []
+    return [i for i in ordered if i not in heavy] if heavy else ordered, heavy

@@ -1,0 +1,201 @@
+"""Answer a batch with a stranger's handler: whole where that works, else isolated, and always exactly one answer a request."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+from slotwise.worker.answer import serialise
+from slotwise.worker.audit import Audit, AuditedAnswer
+from slotwise.worker.budget import Budget
+from slotwise.worker.guard.blame import WrongAnswer, verdict
+from slotwise.worker.guard.device import device_alive, let_go, release
+from slotwise.worker.guard.held_metrics import HeldMetrics, Silenced
+from slotwise.worker.guard.sending import check_headers, check_status, encoded
+from slotwise.worker.guard.slots import BatchSlots, Given, KeptSlot
+from slotwise.worker.hosts.unreadable import Unreadable
+from slotwise.worker.isolation import EngineDead, Isolation, Tally, is_out_of_memory
+from slotwise.worker.padding import Padding
+from slotwise.worker.slot_errors import BadRequest, ModelFault, SlotError, Unavailable
+
+logger = logging.getLogger(__name__)
+
+LARGEST = 1 << 16  # rows at once: whatever the server calls a batch
+NO_DEVICE = Unavailable("the model's device failed; the worker is being restarted")
+SINGLY_AFTER = 3  # batches in a row that theirs answered only one request at a time
+SINGLY_S = 60.0  # so long no batch is tried, then one again
+
+
+class Guard:
+    """`theirs(rows, context)` with every request in a slot of its own. `dead`: the device failed for good.
+
+    bad_input: further classes of exceptions that tell of bad input. tensors: results may be torch tensors, as on TorchServe.
+    """
+
+    def __init__(
+        self,
+        theirs: Callable[[Any, Any], Any],
+        held: HeldMetrics,
+        bad_input: Collection[str] = (),
+        *,
+        response_timeout_s: float = 120.0,
+        max_response_bytes: int | None = None,
+        tensors: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.theirs, self.held, self.bad_input, self.tensors, self.clock = theirs, held, bad_input, tensors, clock
+        self.response_timeout_s, self.max_response_bytes = response_timeout_s, max_response_bytes
+        self.isolation = Isolation(self._attempt, Padding("none", LARGEST), device_alive, release, clock)
+        self.audit: Audit | None = None
+        self.dead = False
+        self.singly, self.singly_until = 0, 0.0
+
+    def answer(self, rows: Sequence[Any], raw: Any) -> list[Any]:
+        """One body a request; its status and headers are set in the context."""
+        self.slots = slots = BatchSlots(raw, rows, self.held)
+        outputs = self._outputs(slots)
+        bodies: list[Any] = []
+        processors: list[Any] = []
+        for i, output in enumerate(outputs):
+            body = self._said(output) if type(output) is Given else output
+            if isinstance(body, SlotError):
+                logger.info("request %s: %d %.200a", slots.ids.get(i), body.code, body.message)
+                processors.append(slots.refused(i, body))
+                bodies.append(serialise({"error": {"code": body.code, "message": body.message}}))
+            else:
+                processors.append(output.processor)
+                bodies.append(body)
+        slots.restore(processors)
+        if self.audit is not None:
+            self.audit.keep(self._audited(outputs, bodies))
+        del self.slots
+        return bodies
+
+    def audit_with(self, rate: float, raw: Any, count: Callable[[str, int], None]) -> Audit:
+        """Have this share of the requests answered again, alone: the audit that is to be run between two batches."""
+        self.audit = Audit(rate, lambda slot: self._again(slot, raw), count)
+        return self.audit
+
+    def _again(self, slot: KeptSlot, raw: Any) -> AuditedAnswer:
+        before = raw.request_ids, raw.request_processor
+        raw.request_ids, raw.request_processor = {0: slot.identity}, [slot.processor]
+        self.slots = BatchSlots(raw, [slot.row()], Silenced(self.held))
+        try:
+            output = self._outputs(self.slots)[0]
+            body = self._said(output) if type(output) is Given else output
+            return _refusal(body) if isinstance(body, SlotError) else _comparable(output, body)
+        finally:
+            self.slots.restore([])
+            self.held.end(raw, before[0])
+            raw.request_ids, raw.request_processor = before
+            del self.slots
+
+    def _audited(self, outputs: Sequence[Any], bodies: Sequence[Any]) -> Iterator[Any]:
+        """What theirs answered, for the audit to draw from; a refusal was decided alone."""
+        slots = self.slots
+        for i, output in enumerate(outputs):
+            if type(output) is Given:
+                yield str(slots.ids.get(i)), lambda i=i, output=output: (slots.kept_slot(i), _comparable(output, bodies[i]))
+
+    def _outputs(self, slots: BatchSlots) -> list[Any]:
+        """What theirs gave, or a SlotError, for each slot."""
+        budget = Budget(slots.n, self.response_timeout_s, 0, clock=self.clock)
+        outputs: list[Any] = [NO_DEVICE] * slots.n
+        tally = Tally()
+        try:
+            for group in self._groups(slots, outputs):
+                found = self.isolation.run(group, budget.predict_until, tally, slots.all_ids)
+                for i, output in zip(group, found, strict=True):
+                    outputs[i] = output
+        except EngineDead:
+            logger.exception("the device is dead: this worker ends")
+            self.dead = True
+        self._learn(slots.n, tally, outputs)
+        return outputs
+
+    def _groups(self, slots: BatchSlots, outputs: list[Any]) -> list[list[int]]:
+        """Which slots go to theirs together: all of them, but those that theirs would take for another route."""
+        together: list[int] = []
+        alone: list[list[int]] = []
+        for i, (headers, row) in enumerate(zip(slots.headers, slots.rows, strict=True)):
+            if Unreadable in map(type, row.values()):
+                outputs[i] = BadRequest("the body is not what its content type says")
+            elif headers.get("explain") == "True" or headers.get("describe") == "True":  # theirs look at slot 0's only
+                alone.append([i])
+            else:
+                together.append(i)
+        if self.clock() < self.singly_until:
+            return [[i] for i in together] + alone
+        return ([together] if together else []) + alone
+
+    def _attempt(self, group: list[int], size: int) -> list[Any]:
+        """Theirs on some slots: what it gave for each; raises what it raised, or for one slot alone what its client gets."""
+        rows = self.slots.enter(group)
+        try:
+            results = self.theirs(rows, self.slots.raw)
+            if not isinstance(results, list) or len(results) != len(group):
+                raise WrongAnswer(f"{_kind(results)} for {len(group)} requests")
+            return self.slots.keep(group, results)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a stranger's sys.exit() is no reason to end the worker
+            self.slots.drop()
+            let_go(error)
+            if len(group) == 1 and not is_out_of_memory(error):
+                raise verdict(error, self.bad_input, self.slots.kept[group[0]]) from error
+            raise
+
+    def _said(self, given: Given) -> Any:
+        """One slot's body as bytes, its status and headers found to be such as can be sent; else a SlotError."""
+        try:
+            body = encoded(given.result, self.tensors)
+            headers = given.processor.get_response_headers()
+            if headers:
+                check_headers(headers)
+            check_status(given.processor)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            if isinstance(error, SlotError):
+                return error
+            logger.warning("an answer of type %s cannot be sent", type(given.result).__name__, exc_info=True)
+            return ModelFault("the handler's answer cannot be sent")
+        if self.max_response_bytes is not None and len(body) > self.max_response_bytes:  # the server would end the worker
+            return ModelFault(f"the answer has {len(body)} bytes, {self.max_response_bytes} may leave the server")
+        return body
+
+    def _learn(self, n: int, tally: Tally, outputs: Sequence[Any]) -> None:
+        """A handler that answers no two requests together, but each alone, is not asked for batches for a while."""
+        if n < 2 or self.clock() < self.singly_until:
+            return
+        only_alone = tally.cuts == n - 1 and all(type(output) is Given for output in outputs)
+        self.singly = self.singly + 1 if only_alone else 0
+        if self.singly >= SINGLY_AFTER:
+            self.singly_until = self.clock() + SINGLY_S
+            if self.singly == SINGLY_AFTER:
+                logger.warning("the handler answers no batches: from now on it gets one request at a time")
+
+
+def _comparable(given: Given, body: Any) -> AuditedAnswer:
+    """An answer as the audit compares it: a tensor by its numbers."""
+    if (
+        isinstance(body, bytes | bytearray)
+        and not isinstance(given.result, bytes | bytearray)
+        and hasattr(given.result, "tolist")
+    ):
+        body = json.dumps(given.result.tolist()).encode()
+    status, headers = given.processor.get_response_status_code(), given.processor.get_response_headers()
+    return AuditedAnswer(200 if status is None else int(status), headers.get("content-type"), bytes(body))
+
+
+def _refusal(error: SlotError) -> AuditedAnswer:
+    return AuditedAnswer(error.code, None, serialise(error.body()))
+
+
+def _kind(results: Any) -> str:
+    if results is None:
+        return "None"
+    return f"{len(results)} answers" if isinstance(results, list) else f"a {type(results).__name__}"

@@ -1,0 +1,62 @@
+"""What the guilty get: from what a stranger's handler raised for one request alone to that request's answer."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection
+from typing import Any
+
+from slotwise.worker.slot_errors import BadRequest, ModelFault, SlotError, text
+
+# Errors that tell of what was sent, by the name of their class: JSONDecodeError is that of json, orjson and simplejson alike.
+BAD_INPUT = frozenset(
+    {"PIL.UnidentifiedImageError", "PIL.Image.DecompressionBombError", "JSONDecodeError", "binascii.Error", "UnicodeError"}
+)
+FIELDS = ("body", "data")
+DECODER_ERRORS = (OSError, EOFError, SyntaxError, struct.error)  # what Pillow raises for a damaged picture
+
+
+class WrongAnswer(Exception):
+    """Theirs returned something else than one answer a request."""
+
+
+def verdict(error: BaseException, bad_input: Collection[str], fields: Collection[str]) -> SlotError:
+    """What the one request gets that made theirs raise: never a trace, and a message only where it was meant for the client.
+
+    bad_input: further exceptions that tell of it. fields: what the request consists of.
+    """
+    if "PredictionException" in (kind.__name__ for kind in type(error).__mro__):
+        return _predicted(error)
+    if isinstance(error, WrongAnswer):
+        return ModelFault("the handler did not give one answer to this request")
+    if tells_of_bad_input(error, bad_input):
+        return BadRequest(f"the handler cannot read this request ({type(error).__name__})")
+    if isinstance(error, TypeError | AttributeError | LookupError) and not set(FIELDS) & set(fields):
+        return BadRequest("the request has no field that is called body or data, and the handler cannot do without")
+    return ModelFault("the handler failed on this request")
+
+
+def tells_of_bad_input(error: BaseException, more: Collection[str] = ()) -> bool:
+    """Whether an error is about what was sent. more: further classes, as "Name" or "module.Name"."""
+    if isinstance(error, KeyError):
+        return bool(error.args) and error.args[0] in FIELDS
+    for kind in type(error).__mro__:
+        if {kind.__name__, f"{kind.__module__}.{kind.__name__}"} & {*BAD_INPUT, *more}:
+            return True
+    return isinstance(error, DECODER_ERRORS) and _raised_in(error).startswith("PIL.")
+
+
+def _raised_in(error: BaseException) -> str:
+    """The module whose code raised it."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return str(trace.tb_frame.f_globals.get("__name__", "")) if trace is not None else ""
+
+
+def _predicted(error: Any) -> SlotError:
+    """Both servers' own exception for handlers: its code and message are the client's."""
+    code = getattr(error, "error_code", 500)
+    said = SlotError(text(getattr(error, "message", "the handler failed on this request")))
+    said.code = code if type(code) is int and 400 <= code <= 599 else 500
+    return said

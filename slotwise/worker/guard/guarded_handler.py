@@ -1,0 +1,64 @@
+"""A guarded archive's entry point, for both servers."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from slotwise.worker import digests
+from slotwise.worker.guard import theirs
+from slotwise.worker.guard.batches import Guard
+from slotwise.worker.guard.held_metrics import metrics_of
+from slotwise.worker.hosts import mms_frames, unreadable
+from slotwise.worker.hosts.between import before_every_read, end_after_this_answer
+from slotwise.worker.hosts.context import PACKAGES, ServerContext
+from slotwise.worker.hosts.server_limits import limits_of, told_by_slotwise
+
+logger = logging.getLogger(__name__)
+
+
+class GuardedHandler:
+    """`handle(data, context)` of the archive whose guard has these terms (guard.json)."""
+
+    def __init__(self, terms: Path) -> None:
+        self.terms: dict[str, Any] = json.loads(terms.read_text("utf-8"))
+
+    def handle(self, data: Sequence[Any] | None, raw: Any) -> list[Any]:
+        """Answer one batch: exactly one body a request, in order. With `data=None`: find theirs and start it."""
+        if data is None:
+            self.load(raw)
+            return []
+        if self.decodes:
+            headers = [processor.get_request_properties() for processor in raw.request_processor]
+            data = [unreadable.row(row, own, self.server) for row, own in zip(data, headers, strict=True)]
+        answers = self.guard.answer(data, raw)
+        if self.guard.dead:
+            end_after_this_answer(PACKAGES[self.server])
+        return answers
+
+    def load(self, raw: Any) -> None:
+        """Verify the archive, start theirs, and put the guard around it."""
+        context = ServerContext(raw)
+        self.server, self.decodes = context.server, unreadable.left_to_us()
+        digests.verify(context.model_dir, others=True)
+        if context.server == "mms":
+            mms_frames.install()
+            unreadable.install()
+        handle = theirs.start(self.terms["handler"], raw, context.server, self.terms.get("legacy", False))
+        limits = limits_of(raw)
+        self.guard = Guard(
+            handle,
+            metrics_of(raw, context.server),
+            self.terms.get("bad_input", ()),
+            response_timeout_s=limits.response_timeout_s,
+            max_response_bytes=limits.max_response_bytes,
+            tensors=context.server == "torchserve",
+        )
+        rate = float(self.terms.get("audit") or told_by_slotwise().get("audit") or 0.0)
+        if rate:
+            audit = self.guard.audit_with(rate, raw, context.metric_between)
+            before_every_read(PACKAGES[self.server], audit.run)
+        logger.info("slotwise guard: around %s; %s; audit %g", self.terms["handler"], limits, rate)

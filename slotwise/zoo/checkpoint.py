@@ -1,0 +1,58 @@
+"""What a training needs to go on where it was stopped, in one file of the model's folder; a finished one leaves none."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from slotwise.errors import SlotwiseError
+
+RESUME = "training.resume"
+AGAIN = "leave out --resume to start over"
+
+
+def save(folder: Path, facts: Mapping[str, Any], random: np.random.Generator, tensors: Mapping[str, Any]) -> None:
+    """Write the state after an epoch, in one step. facts: JSON. tensors: state_dicts by name."""
+    told = json.dumps({**facts, "random": random.bit_generator.state})
+    write_whole(folder / RESUME, {**tensors, "told": told, "torch": torch.random.get_rng_state()})
+
+
+def load(folder: Path, plan: Mapping[str, Any], random: np.random.Generator) -> dict[str, Any]:
+    """The facts and tensors that `save` wrote; both random generators go on from there.
+
+    Raises SlotwiseError where there is nothing to go on with, and where it was started with other options.
+    """
+    try:
+        kept: dict[str, Any] = torch.load(folder / RESUME, map_location="cpu", weights_only=True)
+        facts: dict[str, Any] = json.loads(kept.pop("told"))
+    except FileNotFoundError:
+        raise SlotwiseError(f"{folder} holds no training that was stopped", AGAIN) from None
+    except Exception as error:
+        raise SlotwiseError(f"{folder / RESUME} cannot be read: it is damaged", AGAIN) from error
+    changed = [key for key, value in plan.items() if facts["plan"].get(key) != value]
+    if changed:
+        option = f"--{changed[0].replace('_', '-')} {facts['plan'].get(changed[0])}"
+        raise SlotwiseError(f"the training in {folder} was started with {option}", f"give {option} again, or {AGAIN}")
+    random.bit_generator.state = facts.pop("random")
+    torch.random.set_rng_state(kept.pop("torch"))
+    return {**facts, **kept}
+
+
+def write_whole(file: Path, content: Any) -> None:
+    """torch.save in one step: an OSError where the disk is full, and then the file stays as it was."""
+    data, partial = io.BytesIO(), file.with_name(f".{file.name}.partial")
+    torch.save(content, data)
+    try:
+        partial.write_bytes(data.getbuffer())
+        partial.replace(file)
+    except OSError as error:
+        error.filename = error.filename or str(file)
+        raise
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,301 @@
+"""`slotwise guard`: theirs stays what it is, two runs give the same bytes, and what cannot be guarded is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slotwise.archive.build import extract, inspect
+from slotwise.archive.guarded import guard
+from slotwise.bench.bodies import RequestBody
+from slotwise.check.real_worker import RealWorker, WorkerFault
+from slotwise.errors import SlotwiseError
+from tests.archive.foreign_archives import FUNCTION, legacy_archive, mms_archive, torch_archive, zipped
+
+MANIFEST = "MAR-INF/MANIFEST.json"
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(path) as source:
+        return {name: source.read(name) for name in source.namelist() if not name.endswith("/")}
+
+
+def answers(path: Path, kind: str, folder: Path, bodies: list[bytes], **environ: str) -> list[tuple[int, Any]]:
+    """What a real worker of that server answers to one batch."""
+    info = inspect(path, need_digests=False)
+    model_dir = extract(path, folder / "model", trusted=True)
+    variables = {**os.environ, "PYTHONPATH": str(model_dir), "PYTHONUNBUFFERED": "1", **environ}
+    with RealWorker(kind, model_dir, folder / "run", 60, variables) as worker:
+        worker.load(info.name, info.handler, 8)
+        return [(answer.code, answer.value()) for answer in worker.predict([RequestBody(body) for body in bodies])]
+
+
+def test_every_file_stays_what_it_is_and_the_digests_are_right(tmp_path: Path) -> None:
+    files = {"weights.bin": bytes(range(256)) * 99, "slotwise/__init__.py": "mine = 1\n", "index_to_name.json": "{}"}
+    theirs = torch_archive(tmp_path, FUNCTION, files)
+    guarded = guard(theirs)
+    assert guarded == tmp_path / "theirs-guarded.mar"
+    before, after = contents(theirs), contents(guarded)
+    assert {name: after[name] for name in before if name != MANIFEST} == {n: c for n, c in before.items() if n != MANIFEST}
+    added = set(after) - set(before)
+    assert all(name.startswith("_slotwise_guard/") or name == "MAR-INF/DIGESTS.json" for name in added)
+    old, new = json.loads(before[MANIFEST]), json.loads(after[MANIFEST])
+    assert new["model"].pop("handler") == "_slotwise_guard:handle"
+    assert old["model"].pop("handler") == "theirs_handler.py"
+    assert new == old
+    assert inspect(guarded).name == "theirs"
+    assert not [name for name, text in after.items() if name in added and b"slotwise.worker" in text]
+
+
+def test_two_runs_give_the_same_bytes_and_a_name_can_be_given(tmp_path: Path) -> None:
+    theirs = torch_archive(tmp_path, FUNCTION)
+    one, two = guard(theirs, tmp_path / "a" / "one.mar"), guard(theirs, tmp_path / "two.mar")
+    assert one.read_bytes() == two.read_bytes()
+    named = inspect(guard(theirs, tmp_path / "named.mar", name="other", audit=0.5, bad_input=["Their.Error"]))
+    assert named.name == "other"
+    terms = json.loads(contents(named.path)["_slotwise_guard/guard.json"])
+    assert (terms["handler"], terms["audit"], terms["bad_input"]) == ("theirs_handler.py", 0.5, ["Their.Error"])
+
+
+STREAMING = """
+from ts.handler_utils.utils import send_intermediate_predict_response
+
+def handle(data, context):
+    return data
+"""
+SEQUENCE = """
+class H:
+    def initialize(self, context): pass
+    def handle(self, data, context):
+        return [context.get_sequence_id(i) for i in range(len(data))]
+"""
+ELSEWHERE = """
+from inner.steps import answer
+
+def handle(data, context):
+    return answer(data)
+"""
+COROUTINE = """
+async def handle(data, context):
+    return data
+"""
+OURS = """
+from slotwise.worker import BatchHandler
+
+class Mine(BatchHandler):
+    pass
+
+handle = Mine.entry_point()
+"""
+
+
+@pytest.mark.parametrize(
+    ("handler", "files", "config", "why"),
+    [
+        (STREAMING, {}, "", "it streams its answers: send_intermediate_predict_response"),
+        (SEQUENCE, {}, "", "its requests depend on one another: get_sequence_id"),
+        (COROUTINE, {}, "", "handle is a coroutine"),
+        (ELSEWHERE, {"inner/__init__.py": "", "inner/steps.py": STREAMING}, "", r"it streams .* \(inner/steps.py\)"),
+        (FUNCTION, {}, "minWorkers: 1\ncontinuousBatching: true\n", "continuousBatching"),
+        (FUNCTION, {}, "sequenceBatching: true\n", "depend on one another"),
+        (FUNCTION, {}, "asyncCommunication: true\n", "streams"),
+        (FUNCTION, {}, "parallelType: tp\n", "several processes answer one batch"),
+        ("vllm_handler", {}, "", "vllm_handler streams"),
+        (OURS, {}, "", "a BatchHandler"),
+    ],
+    ids=range(10),
+)
+def test_what_cannot_be_guarded_is_refused_with_the_reason(
+    tmp_path: Path, handler: str, files: dict[str, str], config: str, why: str
+) -> None:
+    options = {"config_file": "model-config.yaml"} if config else {}
+    theirs = torch_archive(tmp_path, handler, {**files, **({"model-config.yaml": config} if config else {})}, **options)
+    with pytest.raises(SlotwiseError, match=f"theirs.mar cannot be guarded: .*{why}"):
+        guard(theirs)
+    assert not list(tmp_path.glob("*guarded*"))
+
+
+def test_a_config_that_asks_for_nothing_of_that_kind_is_fine(tmp_path: Path) -> None:
+    config = "minWorkers: 1\ncontinuousBatching: false\nhandler:\n  sequenceBatching: true\n"
+    guard(torch_archive(tmp_path, FUNCTION, {"model-config.yaml": config}, config_file="model-config.yaml"))
+
+
+def test_a_workflow_a_guarded_archive_and_what_is_none_are_refused(tmp_path: Path) -> None:
+    for name in ("flow.war", "flow.mar"):
+        flow = zipped(tmp_path / name, {"WAR-INF/MANIFEST.json": {}, MANIFEST: {"workflow": {"workflowName": "flow"}}})
+        with pytest.raises(SlotwiseError, match="is a workflow archive"):
+            guard(flow)
+    compiled = {"runtime": "LSP", "model": {"modelName": "m", "handler": "libhandler.so"}}
+    with pytest.raises(SlotwiseError, match="no Python"):
+        guard(zipped(tmp_path / "lsp.mar", {MANIFEST: compiled}))
+    guarded = guard(torch_archive(tmp_path, FUNCTION))
+    with pytest.raises(SlotwiseError, match="is guarded already"):
+        guard(guarded)
+    with pytest.raises(SlotwiseError, match="would be overwritten"):
+        guard(tmp_path / "theirs.mar", tmp_path / "theirs.mar")
+    (tmp_path / "no.mar").write_bytes(b"no zip")
+    with pytest.raises(SlotwiseError, match=r"is a folder, not a \.mar"):
+        guard(tmp_path)
+    with pytest.raises(SlotwiseError, match="there is no archive"):
+        guard(tmp_path / "nowhere.mar")
+    with pytest.raises(SlotwiseError, match="truncated or damaged"):
+        guard(tmp_path / "no.mar")
+    with pytest.raises(SlotwiseError, match="has no MAR-INF"):
+        guard(zipped(tmp_path / "empty.mar", {"a.txt": "b"}))
+
+
+NAMES = {
+    "function": """
+import json
+
+def run(data, context):
+    return data and [2 * json.loads(row["body"]) for row in data]
+""",
+    "class": """
+import json
+from collections import Counter
+
+class Theirs:
+    def initialize(self, context):
+        self.by = 2
+
+    def handle(self, data, context):
+        return [self.by * json.loads(row["body"]) for row in data]
+""",
+    "own slotwise": """
+import json
+import slotwise
+
+class Theirs:
+    def initialize(self, context):
+        assert slotwise.mine
+
+    def handle(self, data, context):
+        return [slotwise.mine * json.loads(row["body"]) for row in data]
+""",
+}
+
+
+@pytest.mark.parametrize("kind", ["torchserve", "mms"])
+@pytest.mark.parametrize("names", NAMES)
+def test_theirs_is_found_as_the_server_does(tmp_path: Path, kind: str, names: str) -> None:
+    options = {"function": "run"} if names == "function" else {}
+    theirs = torch_archive(tmp_path, NAMES[names], {"slotwise/__init__.py": "mine = 2\n"}, **options)
+    got = answers(guard(theirs), kind, tmp_path / "w", [b"1", b"no", b"3"])
+    assert [code for code, _ in got] == [200, 400, 200]
+    assert [value for code, value in got if code == 200] == [2, 6]
+
+
+def test_archives_of_mms_new_and_old(tmp_path: Path) -> None:
+    new = guard(mms_archive(tmp_path / "new.mar", FUNCTION))
+    assert [code for code, _ in answers(new, "mms", tmp_path / "new", [b"1", b"no"])] == [200, 400]
+    old = legacy_archive(tmp_path / "old.model")
+    info = inspect(guard(old, tmp_path / "old-guarded.mar"))
+    assert (info.name, info.version) == ("theirs", "1.0")
+    assert contents(info.path)["MANIFEST.json"] == contents(old)["MANIFEST.json"]
+    got = answers(info.path, "mms", tmp_path / "old", [b"1", b"no", b"3", b"4"])
+    assert got[0::2] == [(200, 2), (200, 6)]
+    assert got[1][0] == 400
+
+
+def test_an_envelope_fails_only_for_who_sent_the_bad_one(tmp_path: Path) -> None:
+    handler = "def handle(data, context):\n    return data and [2 * one for one in data]\n"
+    guarded = guard(torch_archive(tmp_path, handler))
+    model_dir = extract(guarded, tmp_path / "model")
+    script = f"""
+import json, sys
+sys.path.insert(0, {str(model_dir)!r})
+from ts.model_loader import TsModelLoader
+from ts.context import RequestProcessor
+service = TsModelLoader().load("theirs", {str(model_dir)!r}, "_slotwise_guard:handle", None, 8, "json", True, None)
+bodies = [{{"instances": [1, 2]}}, {{"no": 1}}, {{"instances": [3]}}]
+raw = service.context
+raw.request_processor, raw.request_ids = [RequestProcessor({{}}) for _ in bodies], dict(enumerate("abc"))
+said = service._entry_point([{{"body": body}} for body in bodies], raw)
+print(json.dumps([[raw.get_response_status(i)[0], json.loads(one)] for i, one in enumerate(said)]))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    said = json.loads(done.stdout.splitlines()[-1]) if done.stdout else done.stderr
+    assert said[0] == [200, {"predictions": [2, 4]}], said
+    assert said[1][0] == 500
+    assert said[2] == [200, {"predictions": [6]}]
+
+
+def test_mms_serves_on_after_a_body_that_is_not_what_it_says(tmp_path: Path) -> None:
+    handler = "def handle(data, context):\n    return data and [row['body'] for row in data]\n"
+    guarded = guard(mms_archive(tmp_path / "theirs.mar", handler))
+    model_dir = extract(guarded, tmp_path / "model")
+    with RealWorker("mms", model_dir, tmp_path / "run", 60, {**os.environ, "PYTHONPATH": str(model_dir)}) as worker:
+        worker.load("theirs", inspect(guarded).handler, 8)
+        bodies = [
+            RequestBody(b"[1]", "application/json"),
+            RequestBody(b"no", "application/json"),
+            RequestBody(b"\xff", "text/plain"),
+        ]
+        got = [(answer.code, answer.value()) for answer in worker.predict(bodies)]
+        assert got[0] == (200, [1])
+        assert [code for code, _ in got] == [200, 400, 400]
+        assert [answer.code for answer in worker.predict(bodies[:1])] == [200]
+
+
+def test_a_changed_file_does_not_start_and_a_new_one_does_no_harm(tmp_path: Path) -> None:
+    guarded = guard(torch_archive(tmp_path, FUNCTION, {"weights.bin": b"1"}))
+    model_dir = extract(guarded, tmp_path / "model")
+    (model_dir / "installed_by_the_server.py").write_text("")
+    environ = {**os.environ, "PYTHONPATH": str(model_dir)}
+    with RealWorker("torchserve", model_dir, tmp_path / "run", 60, environ) as worker:
+        worker.load("theirs", "_slotwise_guard:handle", 8)
+    (model_dir / "MAR-INF" / ".verified").unlink()
+    (model_dir / "weights.bin").write_bytes(b"2")
+    changed = pytest.raises(WorkerFault, match=r"weights\.bin is not the file that was built")
+    with RealWorker("torchserve", model_dir, tmp_path / "again", 60, environ) as worker, changed:
+        worker.load("theirs", "_slotwise_guard:handle", 8)
+
+
+def slotwise(*arguments: Any, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "slotwise.cli", *map(str, arguments)], capture_output=True, text=True, cwd=cwd)
+
+
+def test_inspect_and_check_say_what_an_archive_of_another_tool_lacks(tmp_path: Path) -> None:
+    torch_archive(tmp_path, FUNCTION)
+    legacy_archive(tmp_path / "old.model")
+    torch_archive(tmp_path, "image_classifier", {"model.pt": b"x"}, serialized_file="model.pt", model_name="stock")
+    for name in ("theirs.mar", "old.model", "stock.mar"):
+        for command in ("inspect", "check"):
+            done = slotwise(command, name, cwd=tmp_path)
+            assert (done.returncode, done.stderr) == (0, "")
+            assert "foreign: no digests" in done.stdout
+            assert "foreign: no guard" in done.stdout
+            assert ("image_classifier is TorchServe's own" in done.stdout) == (name == "stock.mar")
+            assert ("before 1.0" in done.stdout) == (name == "old.model")
+    assert json.loads(slotwise("inspect", "theirs.mar", "--json", cwd=tmp_path).stdout)["foreign"]
+
+
+def test_check_shows_theirs_and_the_guarded_one_side_by_side(tmp_path: Path) -> None:
+    theirs = torch_archive(tmp_path, FUNCTION)
+    guard(theirs)
+    for number in (1, 22):
+        (tmp_path / f"{number}.bin").write_text(str(number))
+    bodies = ["--body", "1.bin", "--body", "22.bin", "--server", "mms"]
+    done = slotwise("check", "theirs.mar", "theirs-guarded.mar", *bodies, cwd=tmp_path)
+    isolates = next(line for line in done.stdout.splitlines() if "isolates" in line)
+    assert [word for word in isolates.split() if word in ("BROKEN", "holds")] == ["BROKEN", "holds"], done.stdout
+    assert "theirs-guarded.mar, mms" in done.stdout
+
+
+def test_the_command_prints_one_line(tmp_path: Path) -> None:
+    torch_archive(tmp_path, FUNCTION)
+    done = slotwise("guard", "theirs.mar", "--out", "safe.mar", "--audit", "0.001", cwd=tmp_path)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "guarded theirs.mar: safe.mar", "")
+    assert json.loads(slotwise("guard", "theirs.mar", "--json", cwd=tmp_path).stdout)["sha256"]
+    torch_archive(tmp_path, STREAMING, model_name="stream")
+    done = slotwise("guard", "stream.mar", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[0].startswith("error: stream.mar cannot be guarded: it streams its answers")

@@ -1,0 +1,188 @@
+"""Keys: who is let in, to what, how often; TLS; and that no key is ever seen in a log."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from slotwise.bench.bodies import RequestBody
+from slotwise.bench.http_connection import Target
+from slotwise.bench.load import LoadPlan
+from slotwise.bench.load_tools import measure
+from slotwise.errors import SlotwiseError
+from slotwise.gateway import keys, process
+from slotwise.gateway.access import PUBLIC
+from slotwise.gateway.app import build_app
+from slotwise.gateway.keys import KeyFile
+
+from .conftest import Front, MakeFront
+from .live import StandInThread, gateway_before
+from .test_forward import error
+
+OPEN = ("/", "/index.html", "/healthz", "/ready", "/ready/digits", "/static/page.js")
+CLOSED = ("/status", "/metrics", "/docs", "/openapi.json", "/models", "/examples/digits/7.png", "/nosuch")
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "keys.json"
+
+
+async def guarded(make_front: MakeFront, file: Path, *public: str) -> Front:
+    """A front with keys."""
+    front = await make_front()
+    front.gateway.keys = KeyFile(file)
+    front.client._transport = httpx.ASGITransport(build_app(front.gateway, public), raise_app_exceptions=False)
+    return front
+
+
+@pytest.mark.anyio
+async def test_only_who_has_a_key_gets_in(make_front: MakeFront, file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    key = keys.add(file, "app")
+    front = await guarded(make_front, file)
+    for path in OPEN:
+        assert (await front.client.get(path)).status_code == 200, path
+    for path in CLOSED:
+        refused = await front.client.get(path)
+        assert error(refused)["code"] == 401
+        assert refused.headers["www-authenticate"] == "Bearer"
+        assert "default-src 'none'" in refused.headers["content-security-policy"]
+    for headers in (
+        {},
+        bearer(""),
+        bearer(key[:-1]),
+        bearer(key + "x"),
+        {"x-api-key": "é".encode()},
+        {"authorization": f"Basic {key}"},
+    ):
+        assert error(await front.predict(headers=headers))["code"] == 401
+    assert front.server.seen == []
+    for headers in (bearer(key), {"authorization": f"bearer {key}"}, {"x-api-key": key}):
+        assert (await front.predict(headers=headers)).status_code == 200
+        assert (await front.client.get("/status", headers=headers)).status_code == 200
+    assert all(key not in str(seen.headers) for seen in front.server.seen)
+    assert key not in caplog.text
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("what", sorted(PUBLIC))
+async def test_what_is_public_needs_none(make_front: MakeFront, file: Path, what: str) -> None:
+    keys.add(file, "app")
+    front = await guarded(make_front, file, what)
+    for name, paths in PUBLIC.items():
+        assert ((await front.client.get(paths[0])).status_code == 200) == (name == what)
+    assert (await front.predict()).status_code == 401
+
+
+@pytest.mark.anyio
+async def test_a_key_opens_its_models_only_and_only_so_often(make_front: MakeFront, file: Path) -> None:
+    narrow, slow = keys.add(file, "narrow", models=("captions",)), keys.add(file, "slow", requests_per_s=0.01)
+    front = await guarded(make_front, file)
+    assert error(await front.predict(headers=bearer(narrow)))["code"] == 403
+    assert (await front.predict(headers=bearer(slow))).status_code == 200
+    refused = await front.predict(headers=bearer(slow))
+    assert (error(refused)["code"], int(refused.headers["retry-after"])) == (429, 100)
+
+
+@pytest.mark.anyio
+async def test_killers_count_for_the_key_not_for_the_address(make_front: MakeFront, file: Path) -> None:
+    one, other = keys.add(file, "one"), keys.add(file, "other")
+    front = await guarded(make_front, file)
+    for i in range(3):
+        assert (await front.predict(b"killer %d" % i, headers=bearer(one))).status_code == 500
+    assert (await front.predict(headers=bearer(one))).status_code == 429
+    assert (await front.predict(headers=bearer(other))).status_code == 200
+
+
+def test_the_file_holds_hashes_is_read_again_and_survives_nonsense(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "LOOK_AGAIN_S", 0)
+    first = keys.add(file, "first")
+    assert first not in file.read_text()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    known = KeyFile(file)
+    second = keys.add(file, "second", ("digits",), 5)
+    assert known.find({b"x-api-key": second.encode()}).models == ("digits",)
+    assert known.find({b"x-api-key": known.own.encode()}).name == "slotwise"
+    keys.remove(file, "first")
+    with pytest.raises(keys.Refused):
+        known.find({b"x-api-key": first.encode()})
+    file.write_text("nonsense")
+    assert known.find({b"x-api-key": second.encode()}).name == "second"
+    for text in ("nonsense", "[]", '{"keys": [{"name": "x"}]}', '{"keys": [{"name": "x", "sha256": ""}]}'):
+        file.write_text(text)
+        with pytest.raises(SlotwiseError):
+            KeyFile(file)
+
+
+def test_names_that_are_taken_or_no_names_are_refused(file: Path) -> None:
+    keys.add(file, "app")
+    for name in ("app", "slotwise", "", "a b", "../x"):
+        with pytest.raises(SlotwiseError):
+            keys.add(file, name)
+    with pytest.raises(SlotwiseError, match="no key named"):
+        keys.remove(file, "nobody")
+    with pytest.raises(SlotwiseError, match="there is no file of keys"):
+        keys.read(file.with_name("other"))
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate of its own, and its key."""
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=slotwise.example"]
+    subprocess.run([*command, "-keyout", key, "-out", cert], check=True, capture_output=True)
+    return cert, key
+
+
+def test_a_gateway_process_with_keys_and_tls(tmp_path: Path, file: Path) -> None:
+    key, (cert, private) = keys.add(file, "app"), certificate(tmp_path)
+    options = ["--keys", str(file), "--tls-cert", str(cert), "--tls-key", str(private), "--public", "metrics"]
+    home = tmp_path / "home"
+    home.mkdir()
+    with gateway_before(StandInThread(), home, *options) as gateway:
+        assert gateway.url.startswith("https://")
+        with httpx.Client(base_url=gateway.url, verify=False, trust_env=False) as http:
+            assert http.post("/predictions/digits", content=b"7").status_code == 401
+            assert http.post("/predictions/digits", content=b"7", headers=bearer(key)).status_code == 200
+            assert http.get("/metrics").status_code == 200
+        assert gateway.status()["ready"] in (True, False)  # what `slotwise apply` asks, with the gateway's own key
+        record = home / "default" / "gateway.json"
+        assert stat.S_IMODE(record.stat().st_mode) == 0o600
+        own = json.loads(record.read_text())["key"]
+        seen = (home / "default" / "gateway.log").read_text() + Path(f"/proc/{gateway.pid}/cmdline").read_text()
+        seen += str(dict(os.environ))
+        assert key not in seen
+        assert own not in seen
+
+
+@pytest.mark.parametrize("options", [["--tls-cert", "nosuch.pem"], ["--keys", "nosuch.json"], ["--public", "everything"]])
+def test_what_cannot_be_used_is_said_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]) -> None:
+    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path))
+    with pytest.raises(SlotwiseError, match=r"did not start"):
+        process.start_detached("default", ["--port", "0", "--translation-port", "-1", *options])
+
+
+def test_an_open_gateway_says_what_is_open(tmp_path: Path) -> None:
+    with gateway_before(StandInThread(), tmp_path, "--host", "0.0.0.0"):
+        log = tmp_path / "default" / "gateway.log"
+        deadline = time.monotonic() + 30
+        while "--keys FILE asks for a key" not in log.read_text() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert "can ask every model" in log.read_text()
+
+
+def test_no_token_stands_on_abs_command_line() -> None:
+    target, plan = Target("http://127.0.0.1:1/x", bearer("secret")), LoadPlan(clients=1, seconds=1)
+    with pytest.raises(SlotwiseError, match=r"ab would show|not installed"):
+        measure("ab", target, [RequestBody(b"x")], plan)

@@ -1,0 +1,147 @@
+"""Requests whose worker died: the innocent are answered, one at a time; the one that did it is refused and remembered."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+
+import pytest
+
+from slotwise.gateway import killers
+from slotwise.gateway.killers import ALLOWED, Killers
+from slotwise.gateway.replies import Refused
+
+from .conftest import Front, MakeFront
+from .standin import StandIn
+from .test_forward import error
+from .test_hedging import Clock, counted, hedged
+
+pytestmark = pytest.mark.anyio
+
+
+def test_a_body_is_remembered_for_its_model_and_for_a_while() -> None:
+    clock = Clock()
+    known = Killers(clock)
+    known.remember("digits", b"killer", "somebody")
+    with pytest.raises(Refused) as refused:
+        known.refuse_body("digits", b"killer")
+    assert refused.value.status == 422
+    known.refuse_body("digits", b"killer.")
+    known.refuse_body("captions", b"killer")
+    clock.now += killers.BODY_S
+    known.refuse_body("digits", b"killer")
+
+
+def test_a_sender_of_several_is_refused_for_the_rest_of_the_minute() -> None:
+    clock = Clock()
+    known = Killers(clock)
+    for i in range(ALLOWED):
+        known.refuse_sender("somebody")
+        known.remember("digits", b"killer %d" % i, "somebody")
+        clock.now += 10
+    with pytest.raises(Refused) as refused:
+        known.refuse_sender("somebody")
+    assert (refused.value.status, refused.value.retry_after_s) == (429, 50)
+    known.refuse_sender("somebody else")
+    clock.now += 50
+    known.refuse_sender("somebody")
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(killers, "BODIES", 3)
+    monkeypatch.setattr(killers, "SENDERS", 3)
+    known = Killers()
+    for i in range(9):
+        known.remember("digits", b"%d" % i, str(i))
+    assert (len(known._bodies), len(known._senders)) == (3, 3)
+    known.refuse_body("digits", b"5")
+    with pytest.raises(Refused):
+        known.refuse_body("digits", b"6")
+
+
+async def test_a_request_that_ends_its_worker_twice_is_refused_and_its_body_remembered(make_front: MakeFront) -> None:
+    front = await make_front()
+    refused = await front.predict(b"killer 1")
+    assert (error(refused)["code"], refused.headers["x-slotwise-sent"]) == (500, "alone")
+    assert front.server.deaths == {b"killer 1": 2}
+    again = await front.predict(b"killer 1")
+    assert error(again)["code"] == 422
+    assert front.server.deaths == {b"killer 1": 2}
+    assert (counted(front, "killers"), counted(front, "alone"), counted(front, "retries")) == (1, 1, 0)
+    assert (await front.predict()).status_code == 200
+
+
+async def test_a_third_killer_in_a_minute_closes_the_door_for_its_sender(make_front: MakeFront) -> None:
+    front = await make_front()
+    for i in range(ALLOWED):
+        assert (await front.predict(b"killer %d" % i)).status_code == 500
+    refused = await front.predict(b"killer 99")
+    assert (error(refused)["code"], int(refused.headers["retry-after"]) > 30) == (429, True)
+    assert b"killer 99" not in front.server.deaths
+
+
+async def test_a_worker_that_sigkill_ended_may_have_been_an_operators_doing(make_front: MakeFront) -> None:
+    front = await make_front(StandIn(script=deque(["dead", "dead"])))
+    answer = await front.predict()
+    assert (answer.status_code, answer.headers["x-slotwise-sent"]) == (200, "alone")
+    front.server.script.extend(["dead"] * 3)
+    assert (await front.predict(b"other")).status_code == 500
+
+
+async def test_what_dies_is_never_hedged_and_waits_for_nobody_who_is_lost(
+    make_front: MakeFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    front = await hedged(make_front, monkeypatch, StandIn(script=deque(["hang", "died"])))
+    answer = await front.predict()  # the first copy is lost, the hedge's worker dies, and alone it is answered
+    assert (answer.status_code, answer.headers["x-slotwise-sent"]) == (200, "alone")
+    assert len(front.server.seen) == 3
+
+
+async def storm(front: Front, clients: int, each: int) -> list[int]:
+    """The statuses of innocent requests, among which one client sends the same killer again and again."""
+    statuses: list[int] = []
+    refused: list[int] = []
+
+    async def innocent(first: int) -> None:
+        for i in range(each):
+            answer = await front.predict(b"%d" % (first * each + i))
+            statuses.append(answer.status_code)
+
+    async def killer() -> None:
+        for _ in range(10):
+            refused.append((await front.predict(b"killer")).status_code)
+            await asyncio.sleep(0.01)
+
+    await asyncio.gather(killer(), *[innocent(i) for i in range(clients)])
+    assert refused == [500] + [422] * 9
+    return statuses
+
+
+async def test_the_innocent_of_its_batches_are_answered(make_front: MakeFront) -> None:
+    front = await make_front(StandIn(takes_s=(0.001, 0.01), gathers=4), in_flight=16, queued=64, hedge=False)
+    statuses = await storm(front, clients=32, each=20)
+    assert statuses == [200] * 640
+    assert front.server.deaths == {b"killer": 2}
+    alone = [batch for batch in front.server.batches if b"killer" in batch]
+    assert len(alone) == 2
+    assert alone[1] == [b"killer"]
+
+
+async def test_nothing_else_is_sent_while_one_goes_alone(make_front: MakeFront) -> None:
+    front = await make_front(StandIn(script=deque(["died", "slow"]), slow_s=0.3))
+    first = asyncio.create_task(front.predict(b"suspect"))
+    while len(front.server.seen) < 2:
+        await asyncio.sleep(0.001)
+    started = time.monotonic()
+    assert (await front.predict(b"other")).status_code == 200
+    assert time.monotonic() - started > 0.1
+    assert (await first).status_code == 200
+    assert [seen.body for seen in front.server.seen] == [b"suspect", b"suspect", b"other"]
+
+
+async def test_the_deadline_holds_for_whoever_waits_meanwhile(make_front: MakeFront) -> None:
+    front = await make_front(StandIn(script=deque(["died", "hang"])), timeout_s=1)
+    suspect, other = await asyncio.gather(front.predict(b"suspect"), front.predict(b"other"))
+    assert {suspect.status_code, other.status_code} <= {200, 504}
+    assert front.gateway.traffic("digits").limit.running == 0

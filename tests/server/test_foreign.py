@@ -1,0 +1,65 @@
+"""Archives of other tools, whose handlers may answer once a batch: batches of one request, unless somebody says more."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slotwise.archive.build import inspect
+from slotwise.deploy.deploy import foreign_note, registration
+from slotwise.profiles.profile import load_profile
+from tests.server.bursts import burst
+from tests.server.conftest import HERE, Live
+
+PROFILE = load_profile("cpu", environ={}, cores=0)
+
+
+def foreign(folder: Path, name: str, config: str = "") -> Path:
+    """An archive as torch-model-archiver makes it."""
+    command = ["torch-model-archiver", "--model-name", name, "--version", "1.0", "--export-path", str(folder)]
+    command += ["--handler", str(HERE / "handlers" / "once_a_batch.py")]
+    if config:
+        (folder / "model-config.yaml").write_text(config)
+        command += ["--config-file", str(folder / "model-config.yaml")]
+    program = str(Path(sys.executable).with_name(command[0]))
+    subprocess.run([program, *command[1:]], check=True, capture_output=True, env={**os.environ, "TMPDIR": str(folder)})
+    return folder / f"{name}.mar"
+
+
+def test_its_batches_have_one_request_unless_somebody_says_more(tmp_path: Path) -> None:
+    plain = inspect(foreign(tmp_path, "theirs"), need_digests=False)
+    assert registration(plain, PROFILE, {})["batch_size"] == 1
+    assert (
+        foreign_note(plain, {})
+        == "theirs.mar was not built by slotwise: batch size 1, since its handler may answer once a batch"
+    )
+    named = load_profile("cpu", {"batch_size": "4"}, {}, cores=0)
+    assert registration(plain, named, {"batch_size": "4"})["batch_size"] == 4
+    assert foreign_note(plain, {"batch_size": "4"}) == ""
+    told = inspect(foreign(tmp_path, "told", "batchSize: 3\nmaxBatchDelay: 40\n"), need_digests=False)
+    settings = registration(told, PROFILE, {})
+    assert (settings["batch_size"], settings["max_batch_delay"]) == (3, 40)
+    assert foreign_note(told, {}) == ""
+
+
+@pytest.mark.server
+def test_everybody_is_answered(live: Live, tmp_path: Path) -> None:
+    home = {**os.environ, "SLOTWISE_HOME": str(live.record.state_dir.parent)}
+    name = f"theirs-{live.record.kind}"  # the model store is the session's
+    archive = foreign(tmp_path, name)
+    command = [sys.executable, "-m", "slotwise.cli", "register", str(archive), "--name", live.record.name, "--json"]
+    done = subprocess.run(command, env=home, capture_output=True, text=True, check=False)
+    try:
+        assert done.returncode == 0, done.stderr
+        assert "batch size 1, since its handler may answer once a batch (--batch-size N for another)" in done.stderr
+        assert json.loads(done.stdout)["batch_size"] == 1
+        answers = burst(live.inference, name, [str(n).encode() for n in range(8)])
+        assert [(got.status, got.body) for got in answers] == [(200, {"first": str(n)}) for n in range(8)]
+    finally:
+        if name in {model.name for model in live.management.list()}:
+            live.management.unregister(name)

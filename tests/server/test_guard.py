@@ -1,0 +1,97 @@
+"""Strangers' archives behind a guard, on real servers: whoever is bad in a batch of 8, the others get what they get alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.server import guarded_models
+from tests.server.bursts import ask, burst
+from tests.server.conftest import Live
+from tests.server.guarded_models import GATHERED, Guarded, innocents_lost, shares
+
+pytestmark = pytest.mark.server
+
+QUICK = [guarded_models.FUNCTION, guarded_models.ODD]
+SLOW = [
+    *(guarded_models.BASE_LIST, guarded_models.BASE_TENSOR, guarded_models.CLASSIFIER, guarded_models.SEGMENTER),
+    *(guarded_models.DETECTOR, guarded_models.TEXTS),
+]
+
+
+def named(models: list[Guarded]) -> dict[str, object]:
+    return {"argvalues": models, "ids": [model.name for model in models]}
+
+
+def tried(live: Live, model: Guarded, store: Path, tmp_path: Path, shared: Sequence[set[int]]) -> None:
+    """Bad bodies among eight, in these places."""
+    if live.record.kind not in model.servers:
+        pytest.skip(f"{model.name} is a handler of TorchServe")
+    model.register(live, store, tmp_path)
+    try:
+        alone = [ask(live.inference, model.name, body) for body in model.good]
+        assert {answer.status for answer in alone} <= {200, 201}, alone
+        pids = live.pids(model.name)
+        wrong = {turn: lost for turn, places in enumerate(shared) if (lost := innocents_lost(live, model, alone, places, turn))}
+        assert wrong == {}
+        assert live.pids(model.name) == pids, "a worker has ended"
+    finally:
+        live.management.unregister(model.name)
+
+
+@pytest.mark.parametrize("model", **named(QUICK))
+def test_nobody_pays_for_a_bad_request_of_another(live: Live, model: Guarded, store: Path, tmp_path: Path) -> None:
+    tried(live, model, store, tmp_path, shares())
+
+
+def test_nor_with_a_stock_image_classifier(live: Live, store: Path, tmp_path: Path) -> None:
+    tried(live, guarded_models.CLASSIFIER, store, tmp_path, [{0}, {5}, {1, 2, 6}])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("model", **named(SLOW))
+def test_nor_with_any_default_handler(live: Live, model: Guarded, store: Path, tmp_path: Path) -> None:
+    tried(live, model, store, tmp_path, shares())
+
+
+def test_without_a_guard_they_do(live: Live, store: Path, tmp_path: Path) -> None:
+    """The same eight requests share a batch, or the tests above would show nothing."""
+    guarded_models.FUNCTION.archive(tmp_path / "stock").rename(store / "theirs.mar")
+    with live.registered("theirs", **GATHERED):
+        deadline = time.monotonic() + 60
+        lost = 0
+        while not lost and time.monotonic() < deadline:
+            answers = burst(live.inference, "theirs", [b"no", *guarded_models.FUNCTION.good[1:]], gap_s=0.0)
+            lost = sum(answer.status != 200 for answer in answers[1:])
+        assert lost
+
+
+def test_the_audit_finds_what_raises_nothing(live: Live, store: Path, tmp_path: Path) -> None:
+    if live.record.kind == "mms":
+        pytest.skip("MMS has no metrics to ask for")
+    shifts = Guarded("shifts", guarded_models.handler("shifts"), [], [])
+    shifts.register(live, store, tmp_path, audit=1.0)
+    try:
+        burst(live.inference, "shifts", [b"1", b" ", b"3", b"4", b"5", b"6", b"7", b"8"], gap_s=0.0)
+        for _ in range(2):
+            ask(live.inference, "shifts", b"keep")
+        wanted = {"slotwise_audit_total": 10.0, "slotwise_audit_mismatch_total": 3.0}
+        deadline, found = time.monotonic() + 60, {}
+        while time.monotonic() < deadline and not all(found.get(name, 0.0) >= value for name, value in wanted.items()):
+            found = metrics(live)
+            time.sleep(0.2)
+        assert all(found.get(name, 0.0) >= value for name, value in wanted.items()), found
+    finally:
+        live.management.unregister("shifts")
+
+
+def metrics(live: Live) -> dict[str, float]:
+    """What TorchServe counts of the audit, over all its models."""
+    text = httpx.get(f"{live.record.metrics_url}/metrics", timeout=30).text
+    lines = [line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("slotwise_audit")]
+    return {name.split("{")[0]: float(value) for name, value in lines}

@@ -1,0 +1,89 @@
+"""What cannot be written is known before the work, and a full disk is one line with its file system."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slotwise.disk import check_target, check_writable
+from slotwise.errors import SlotwiseError
+
+
+def mount(folder: Path, options: str) -> Iterator[Path]:
+    """A tmpfs of its own, where this user may mount one."""
+    folder.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "none", str(folder)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 1 MB."""
+    yield from mount(tmp_path / "small", "size=1m")
+
+
+@pytest.fixture
+def readonly(tmp_path: Path) -> Iterator[Path]:
+    """A disk that cannot be written."""
+    yield from mount(tmp_path / "readonly", "ro")
+
+
+def test_a_folder_that_can_be_written_is_left_as_it_was(tmp_path: Path) -> None:
+    check_writable(tmp_path)
+    check_writable(tmp_path / "not" / "yet")
+    check_target(tmp_path / "figure.png")
+    check_target(None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SlotwiseError, match=r"^/proc/mine cannot be written: "):
+        check_writable(Path("/proc/mine"))
+    with pytest.raises(SlotwiseError, match=r"file/below cannot be written: Not a directory$"):
+        check_writable(tmp_path / "file" / "below")
+    with pytest.raises(SlotwiseError, match=r"is a folder$"):
+        check_target(tmp_path)
+    with pytest.raises(SlotwiseError, match=r"cannot be written: there is no folder .*none$"):
+        check_target(tmp_path / "none" / "figure.png")
+    with pytest.raises(SlotwiseError, match=r"wants 1000000000 MiB, and \w+ at /\S* has \d+ MiB left$"):
+        check_writable(tmp_path, 10**9)
+
+
+def test_a_read_only_disk(readonly: Path) -> None:
+    with pytest.raises(SlotwiseError, match=r"archives cannot be written: Read-only file system$"):
+        check_writable(readonly / "archives")
+
+
+def test_a_full_disk(small: Path) -> None:
+    (small / "full").write_bytes(bytes(1 << 20))
+    with pytest.raises(SlotwiseError, match=rf"archives cannot be written: no space left on tmpfs at {small}$"):
+        check_writable(small / "archives")
+
+
+@pytest.mark.parametrize("where", ["--out", "the current folder"])
+def test_a_build_that_finds_no_room(where: str, small: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "models" / "own"
+    folder.mkdir(parents=True)
+    (folder / "handler.py").write_text("")
+    (folder / "weights.bin").write_bytes(bytes(3 << 20))
+    (folder / "model.toml").write_text('name = "own"\nhandler = "handler.py"\nfiles = ["weights.bin"]\n')
+    command = [sys.executable, "-m", "slotwise.cli", "build", str(folder)]
+    command += ["--out", str(small / "archives")] if where == "--out" else []
+    cwd = tmp_path if where == "--out" else small
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    store = small / ("archives" if where == "--out" else "model_store")
+    assert errors == [f"error: {store} wants 2 MiB, and tmpfs at {small} has 1 MiB left"] or errors == [
+        f"error: {store} wants 2 MiB, and tmpfs at {small} has 0 MiB left"
+    ]
