@@ -6,6 +6,7 @@ python scripts/figures.py text      translation and captions: one request a batc
 python scripts/figures.py gateway   what it adds to a ResNet-18 request, and one minute at twice the capacity
 python scripts/figures.py hedging   a stand-in that never answers one request in 50, behind the gateway
 python scripts/figures.py repeat    the tests that once lost a request, again and again, with every core busy
+python scripts/figures.py disasters --rounds 20    killer bodies, SIGKILLs, scales and swaps under 32 clients: who lost what
 python scripts/figures.py hostile   pictures that are dear to decode beside each picture model's example
 python scripts/figures.py earlier --commit COMMIT    the worker as it is against the worker of an earlier commit
 python scripts/figures.py guard     what a guard adds to a batch of 8, around a handler that does nothing
@@ -23,7 +24,7 @@ from pathlib import Path
 from measuring.about import ROOT
 from measuring.run import exit_with, measured
 
-PARTS = ("echo", "text", "gateway", "hedging", "hostile", "earlier", "repeat", "guard")
+PARTS = ("echo", "text", "gateway", "hedging", "hostile", "earlier", "repeat", "guard", "disasters")
 
 
 def arguments() -> argparse.Namespace:

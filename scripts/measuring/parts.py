@@ -195,6 +195,13 @@ def earlier(options: Namespace, work: Path) -> dict[str, Any]:
         return earlier_worker.compare(options, work, record)
 
 
+def disasters(options: Namespace, work: Path) -> dict[str, Any]:
+    """Killer bodies, SIGKILLs, scales and swaps under load."""
+    from measuring.disasters import disasters as rounds
+
+    return rounds(options.rounds, work)
+
+
 def repeat(options: Namespace, work: Path) -> dict[str, Any]:
     """The tests that once lost a request, with every core busy."""
     from measuring.repeat import repeat as again

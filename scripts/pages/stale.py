@@ -24,6 +24,7 @@ CODE = {  # what each of docs/figures measures; what measures it counts as well
     "guard": ("slotwise/worker/guard", "slotwise/worker/isolation.py"),
     "hedging": ("slotwise/gateway",),
     "hostile": (WORKER, "handlers/image_classifier.py", "handlers/captioner.py"),
+    "disasters": ("slotwise/gateway",),
     "repeat": ("slotwise/gateway", "slotwise/server", "slotwise/interrupts.py"),
     "tune-mnist-64": (*TENSORS, "slotwise/tune"),
     "tune-mnist-8": (*TENSORS, "slotwise/tune"),

@@ -103,6 +103,15 @@ def hedging_rows(figures: Figures) -> str:
     return table(["", "a second", "p50 ms", "p99 ms", "lost", "copies a request"], lines)
 
 
+def disasters_rounds(figures: Figures) -> str:
+    """Killer bodies, SIGKILLs, scales and swaps under load."""
+    lines = []
+    for i, row in enumerate(figures["disasters"]["rounds"], 1):
+        statuses = " ".join(map(str, row["its_statuses"]))
+        lines.append([i, row["killer"], statuses, row["workers_it_ended"], row["server_then"], row["lost"], row["seconds"]])
+    return table(["round", "killer", "its statuses", "workers it ended", "swap to", "innocent lost", "seconds"], lines)
+
+
 def hostile_rows(figures: Figures) -> str:
     """A picture model's example beside pictures that are dear to decode."""
     lines = []
@@ -225,6 +234,7 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "captions.loads": captions_loads,
     "gateway.rows": gateway_rows,
     "hedging.rows": hedging_rows,
+    "disasters.rounds": disasters_rounds,
     "hostile.rows": hostile_rows,
     "earlier.rows": earlier_rows,
     "guard.rows": guard_rows,

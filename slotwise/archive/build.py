@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from slotwise import console, project
 from slotwise.archive import onnx_graph
 from slotwise.archive.foreign import GUARD, LEGACY_MANIFEST, config_of, migrated
-from slotwise.archive.inputs import input_digests
+from slotwise.archive.input_digests import input_digests
 from slotwise.archive.make_script import check_fit, run_make_script, without_missing_int8
 from slotwise.archive.packaging import DIGESTS, MANIFEST, pack
 from slotwise.archive.store import archive_file

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotwise import console, project
-from slotwise.archive.inputs import made_key
+from slotwise.archive.input_digests import made_key
 from slotwise.errors import SlotwiseError, missing_package
 from slotwise.interrupts import held, let_through
 from slotwise.model_spec import ModelSpec

@@ -14,7 +14,7 @@ from slotwise.archive.build import ArchiveInfo, build, file_sha256, inspect
 from slotwise.archive.download import fetch, is_url
 from slotwise.archive.foreign import lacks
 from slotwise.archive.guarded import guard
-from slotwise.archive.inputs import changed_input
+from slotwise.archive.input_digests import changed_input
 from slotwise.archive.store import archive_file, is_stored
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import load_spec

@@ -23,7 +23,7 @@ log = logging.getLogger("slotwise.gateway")
 
 TRIALS = 3
 PAUSE_S = 0.5  # between two trials
-LATE_S = 3.0  # another copy is sent after this long, then twice as long: the worker may have to start first
+LATE_S = 2.0  # between two looks at whether it is lost
 SIGKILLED = 507  # TorchServe's word for a worker that SIGKILL ended: once, that may have been an operator
 
 CopyResult = ServerAnswer | Refused | ConnectionBroken
@@ -90,18 +90,30 @@ def _convicted(request: InferenceRequest) -> Refused:
 
 
 async def _one_trial(race: Race) -> CopyResult:
-    """What comes of it; where no answer comes, further copies of this one request are sent."""
-    late_s = max(LATE_S, race.hedging.late_s)
-    copies: set[asyncio.Task[CopyResult]] = set()
+    """What comes of it. A further copy is sent where no answer comes although a worker is READY: the first was lost."""
+    late_s, ready = max(LATE_S, race.hedging.late_s), False
+    copies: set[asyncio.Task[CopyResult]] = {_start(race)}
     try:
         while True:
-            copies.add(asyncio.create_task(outcome_of(race.attempt(True), race.passage, race.passage.enter())))
             done, _ = await asyncio.wait(
                 copies, timeout=late_s if race.hedging.enabled else None, return_when=asyncio.FIRST_COMPLETED
             )
             if done:
                 return done.pop().result()
-            late_s *= 2
+            was_ready, ready = ready, await _has_worker(race.request)
+            if was_ready and ready:
+                copies.add(_start(race))
+                late_s *= 2
     finally:
         for copy in copies:
             copy.cancel()
+
+
+def _start(race: Race) -> asyncio.Task[CopyResult]:
+    return asyncio.create_task(outcome_of(race.attempt(True), race.passage, race.passage.enter()))
+
+
+async def _has_worker(request: InferenceRequest) -> bool:
+    """Whether a worker could have taken it. While one starts, a further copy would wait beside the first, and end another."""
+    await request.gateway.refresh(LATE_S / 2)
+    return request.model not in request.gateway.models or request.gateway.models[request.model].ready_workers > 0

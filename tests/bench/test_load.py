@@ -166,18 +166,19 @@ def test_other_tools_measure_the_same_loop(tool: str) -> None:
     seen: set[tuple[bytes, str, str]] = set()
 
     def look(body: bytes, headers: Mapping[str, str]) -> Answer:
-        seen.add((body, headers["content-type"], headers["authorization"]))
+        seen.add((body, headers["content-type"], headers.get("authorization", "")))
         return answer(body, headers)
 
     with standin(look) as url:
         plan = LoadPlan(clients=4, seconds=1.0, warm_up_s=0.0)
-        target = Target(url, {"authorization": "Bearer abc"})
+        token = "Bearer abc" if tool == "wrk" else ""  # ab would show it in the list of processes
+        target = Target(url, {"authorization": token} if token else {})
         got = load_tools.measure(tool, target, [GOOD, RequestBody(b"bad", "image/png")], plan)
         with pytest.raises(SlotwiseError, match="poison"):
             load_tools.measure(tool, target, [GOOD], replace(plan, poison=0.1))
     assert got.req_s > 0
     assert got.p50_ms <= got.p99_ms <= got.max_ms
-    assert (b"good", "text/plain", "Bearer abc") in seen
+    assert (b"good", "text/plain", token) in seen
     if tool == "wrk":
         assert (b"bad", "image/png", "Bearer abc") in seen
         assert got.errors["not 2xx"] > 0

@@ -109,7 +109,8 @@ def gateway_before(live: Live, *options: str) -> Iterator[GatewayRecord]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLOTWISE_HOME", str(live.record.state_dir.parent))
         name = live.record.name
-        record = process.start_detached(name, ["--name", name, "--port", "0", "--translation-port", "-1", *options])
+        given = ["--name", name, "--port", "0", "--translation-port", "-1", *options]  # the last of a kind counts
+        record = process.start_detached(name, given)
         try:
             yield record
         finally:

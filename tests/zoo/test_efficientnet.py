@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from slotwise.archive.build import build, inspect
-from slotwise.archive.inputs import changed_input
+from slotwise.archive.input_digests import changed_input
 from slotwise.archive.make_script import without_int8, without_missing_int8
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import load_spec

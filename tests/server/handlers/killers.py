@@ -25,7 +25,7 @@ class Engine:
         for word, wish in WORDS.items():
             for number in rows[rows[:, 0] == wish, 1]:
                 with open(Path(os.environ["SLOTWISE_STATE"]) / "deaths.txt", "a") as deaths:
-                    deaths.write(f"{word} {number:.0f}\n")
+                    deaths.write(f"{word} {number:.0f} {os.getpid()}\n")
         if EXIT in rows[:, 0]:
             os._exit(1)
         if SEGFAULT in rows[:, 0]:

@@ -1,0 +1,115 @@
+"""The page and every route in front of a real TorchServe with the given models: digits, captions, translation."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from slotwise.archive.build import build
+from slotwise.bench.bodies import RequestBody, examples
+from slotwise.gateway.process import GatewayRecord
+from tests.gateway.test_schema import try_out
+from tests.server.conftest import gateway_before, started
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+schemathesis = pytest.importorskip("schemathesis")
+pytestmark = [pytest.mark.browser, pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(900)]
+MODELS = ("digits", "captions", "translation")
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    store = tmp_path_factory.mktemp("store")
+    for model in MODELS:
+        build(model, store)
+    return store
+
+
+@pytest.fixture(scope="module")
+def second_port() -> int:
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory, store: Path, second_port: int) -> Iterator[GatewayRecord]:
+    """A gateway on two ports in front of a TorchServe with the three models READY."""
+    with started("torchserve", tmp_path_factory.mktemp("torchserve"), store) as live:
+        for model in MODELS:
+            live.management.register(f"{model}.mar", batch_size=4, max_batch_delay=50, initial_workers=1, response_timeout=120)
+            live.management.wait_ready(model)
+        options = ["--translation-port", str(second_port), "--drain-delay-s", "0", "--max-queued", "64"]
+        with gateway_before(live, *options) as record:
+            yield record
+
+
+@pytest.fixture
+def page(browser: Browser, real: GatewayRecord) -> Iterator[Page]:
+    with browser.new_context() as context:
+        context.set_default_timeout(60_000)
+        page = context.new_page()
+        faults: list[str] = []
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.goto(f"{real.url}/index.html")
+        page.locator("#model:not([disabled])").wait_for()
+        yield page
+        assert faults == []
+
+
+def example(store: Path, model: str, ending: str = "") -> RequestBody:
+    return next(body for body in examples(str(store / f"{model}.mar")) if body.name.endswith(ending))
+
+
+def test_captions_and_translations_on_both_ports(real: GatewayRecord, second_port: int, store: Path) -> None:
+    picture, records = example(store, "captions"), example(store, "translation")
+    ids = [record["id"] for record in json.loads(records.data)["payload"]["records"]]
+    for url in (real.url, f"http://127.0.0.1:{second_port}"):
+        with httpx.Client(base_url=url, timeout=120, trust_env=False) as http:
+            caption = http.post("/caption", content=picture.data, headers={"content-type": picture.content_type})
+            assert caption.status_code == 200
+            assert caption.json()["caption"]
+            translated = http.post("/translation", content=records.data, headers={"content-type": records.content_type})
+            assert translated.status_code == 200
+            assert [record["id"] for record in translated.json()["result"]] == ids
+            refused = http.post("/caption", content=b"no picture")
+            assert (refused.status_code, refused.json()["error"]["code"]) == (400, 400)
+
+
+def test_no_request_is_a_500_and_every_answer_is_in_the_schema(real: GatewayRecord) -> None:
+    schema = schemathesis.openapi.from_url(f"{real.url}/openapi.json")
+    for found in schema.get_all_operations():
+        for mode in schemathesis.GenerationMode:
+            try_out(found.ok(), mode)
+
+
+def test_pictures_and_a_broken_one_get_an_answer_each(page: Page) -> None:
+    page.select_option("#model", "digits")
+    page.get_by_role("button", name="Send all, one broken").click()
+    page.locator("#summary", has_text="1 refused, each for itself.").wait_for()
+    cards = page.locator(".card:not(.failed)")
+    for i in range(cards.count()):
+        name = cards.nth(i).locator(".name").inner_text().strip()
+        assert cards.nth(i).locator(".answer").inner_text() == name.removesuffix(".png")
+    assert page.locator(".card.failed").count() == 1
+
+
+def test_a_caption_and_a_translation_on_the_page(page: Page) -> None:
+    page.select_option("#model", "captions")
+    page.locator("#example-list button").first.click()
+    page.locator(".card .answer").first.wait_for()
+    page.select_option("#model", "translation")
+    page.locator("#example-list button").first.click()
+    page.locator(".card .translated").first.wait_for()
