@@ -357,7 +357,10 @@ def test_weights_that_take_floats_get_them_normalised(handler: Any) -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (gzip.compress(b"x" * 100, mtime=0), "the body looks like gzip: send it with the header Content-Encoding: gzip, or unpacked"),
+        (
+            gzip.compress(b"x" * 100, mtime=0),
+            "the body looks like gzip: send it with the header Content-Encoding: gzip, or unpacked",
+        ),
         (
             base64.b64encode(bytes(range(256))),
             'the body looks like base64: send the file\'s own bytes, or JSON, {"data": "BASE64"}',
