@@ -82,7 +82,7 @@ class Forward:
             limit.leave()
 
     async def _attempt(self, request: InferenceRequest, fresh: bool) -> ServerAnswer:
-        """Send the request once. Raises ConnectionBroken where the connection failed, Refused without a server (502) or time (504)."""
+        """Send the request once. Raises ConnectionBroken, or Refused: 502 without a server, 504 without time."""
         upstream = self.gateway.upstream
         if upstream is None:
             raise Refused(502, "no model server is running")
