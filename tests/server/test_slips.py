@@ -85,13 +85,14 @@ def typed(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def compare(folder: Path, command: str, lines: list[str]) -> None:
-    """Type it: the page's lines are printed, and the exit code is 1 where one of them is an error."""
+def compare(folder: Path, command: str, lines: list[str]) -> str:
+    """Type it: the page's lines are printed, and the exit code is 1 where one of them is an error. Returns what was printed."""
     done = typed(folder, command)
     assert missing(lines, done.stdout) == [], (command, done.stdout)
     assert "Traceback" not in done.stdout, (command, done.stdout)
     failed = any(line.startswith("error: ") or "HTTP 400" in line or " -> " in line for line in lines)
     assert done.returncode == (1 if failed else 0), (command, done.returncode, done.stdout)
+    return done.stdout
 
 
 @pytest.mark.parametrize(("command", "lines"), OFFLINE)
@@ -114,8 +115,11 @@ def test_the_evening_on_a_server(folder: Path) -> None:
             (folder / "model_store" / "quick-2.0.mar").rename(folder / "kept")
             build(other, folder / "model_store")
             (folder / "kept").rename(folder / "model_store" / "quick-2.0.mar")
-        compare(folder, command, lines)
+        printed = compare(folder, command, lines)
         if command == FIRST:
+            line = next(line.removeprefix("try: ") for line in printed.splitlines() if line.startswith("try: "))
+            tried = subprocess.run(["bash", "-c", line], cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+            assert json.loads(tried.stdout)["label"] == "0", (line, tried)
             described = json.loads(typed(folder, "slotwise describe digits --json").stdout)
             assert described["threads"] == share_cores(["digits", "broken", "quick"], available_cores(), {})["digits"]
 
