@@ -138,7 +138,7 @@ def test_a_worker_killed_under_load_loses_nothing(gateway: GatewayRecord) -> Non
         kill_workers(load)
         metrics = httpx.get(f"{gateway.url}/metrics").text
     assert (load.lost, load.wrong) == ([], [])
-    again = [f'slotwise_{kind}_total{{model="digits"}}' in metrics for kind in ("retries", "hedges")]
+    again = [f'slotwise_{kind}_total{{model="digits"}}' in metrics for kind in ("retries", "hedges", "alone")]
     assert any(again), "what the worker had in hand was answered with its death, or not at all"
 
 

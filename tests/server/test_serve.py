@@ -19,10 +19,9 @@ import pytest
 
 from slotwise.profiles.ports import Ports
 from slotwise.server.processes import MARK, carries
+from tests.server.foreground import ENVIRON
 
 pytestmark = pytest.mark.server
-
-ENVIRON = {key: value for key, value in os.environ.items() if key not in ("SLOTWISE_HOME", "JAVA_HOME")}
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
 import shlex
 import shutil
@@ -22,6 +21,7 @@ from slotwise.archive.build import build
 from slotwise.deploy.shares import share_cores
 from slotwise.worker.cores import available_cores
 from tests.server.conftest import build_handler
+from tests.server.foreground import ENVIRON
 from tests.server.test_foreign import foreign
 from tests.test_docs import missing
 
@@ -71,11 +71,10 @@ def typed(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
     arguments = shlex.split(command)[1:]
     if arguments[0] == "serve":
         arguments += ["--port", "0"]
-    environ = {key: value for key, value in os.environ.items() if key not in ("SLOTWISE_HOME", "JAVA_HOME")}
     return subprocess.run(
         [sys.executable, "-m", "slotwise.cli", *arguments],
         cwd=folder,
-        env=environ,
+        env=ENVIRON,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -118,7 +117,9 @@ def test_the_evening_on_a_server(folder: Path) -> None:
         printed = compare(folder, command, lines)
         if command == FIRST:
             line = next(line.removeprefix("try: ") for line in printed.splitlines() if line.startswith("try: "))
-            tried = subprocess.run(["bash", "-c", line], cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+            tried = subprocess.run(
+                ["bash", "-c", line], cwd=folder, env=ENVIRON, capture_output=True, text=True, timeout=120, check=False
+            )
             assert json.loads(tried.stdout)["label"] == "0", (line, tried)
             described = json.loads(typed(folder, "slotwise describe digits --json").stdout)
             assert described["threads"] == share_cores(["digits", "broken", "quick"], available_cores(), {})["digits"]

@@ -62,6 +62,7 @@ class Guard:
         for i, output in enumerate(outputs):
             body = self._said(output) if type(output) is Given else output
             if isinstance(body, SlotError):
+                outputs[i] = body
                 logger.info("request %s: %d %.200a", slots.ids.get(i), body.code, body.message)
                 processors.append(slots.refused(i, body))
                 bodies.append(serialise({"error": {"code": body.code, "message": body.message}}))
