@@ -9,16 +9,17 @@ import random
 import shlex
 import zipfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from slotwise.archive.store import archive_file
 from slotwise.archive.zip_safety import read_small
 from slotwise.errors import SlotwiseError
-from slotwise.model_spec import load_spec
+from slotwise.model_spec import load_spec, read_toml
 from slotwise.project import model_folder, models
 
+MOST_OF_A_MIX = 1000
 MAX_EXAMPLES, MAX_EXAMPLE_BYTES = 100, 32 << 20  # of an archive
 BODY_FIELD = "body"  # the form field in which both servers' front ends hand a plain HTTP body to a worker
 
@@ -49,6 +50,35 @@ def from_files(paths: Sequence[Path]) -> list[RequestBody]:
         return [RequestBody(file.read_bytes(), content_type(file.name), name=file.name) for file in files]
     except OSError as error:
         raise SlotwiseError(f"a body cannot be read: {error}", "name files to send with --body") from error
+
+
+def from_mix(file: Path) -> list[RequestBody]:
+    """The bodies of a mix, each as often as its weight says, in an order drawn once.
+
+        [[body]]
+        file = "small.jpg"
+        weight = 3
+        content_type = "image/jpeg"
+
+    A file stands beside the mix; weight (1 where it is not given) is a whole number up to MOST_OF_A_MIX. Without a content
+    type it is the name's.
+    """
+    bodies: list[RequestBody] = []
+    for entry in read_toml(file).get("body", []):
+        weight = entry.get("weight", 1)
+        known = (
+            isinstance(entry.get("file"), str) and type(weight) is int and entry.keys() <= {"file", "weight", "content_type"}
+        )
+        if not known or not 1 <= weight <= MOST_OF_A_MIX:
+            raise SlotwiseError(
+                f"{file}: a body has a file, a weight from 1 to {MOST_OF_A_MIX} and a content_type", f"not {entry}"
+            )
+        body = from_files([file.parent / entry["file"]])[0]
+        bodies += weight * [replace(body, content_type=str(entry.get("content_type") or body.content_type))]
+    if not bodies:
+        raise SlotwiseError(f"{file} names no body", 'write [[body]] and below it file = "..."')
+    random.Random(0).shuffle(bodies)
+    return bodies
 
 
 def examples(model: str) -> list[RequestBody]:

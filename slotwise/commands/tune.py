@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from slotwise.commands.measure import counts
 from slotwise.console import Json, emit, out, say, table
 
 if TYPE_CHECKING:
+    from slotwise.bench.bodies import RequestBody
     from slotwise.tune.search import Trial
     from slotwise.tune.tuning import TuneResult
 
@@ -28,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
 
 def tune(
-    model: Annotated[str, typer.Argument(help="A model's name, folder or archive.")],
+    model: Annotated[str, typer.Argument(help="A model's name, folder or archive.")] = "",
     body: Body = None,
     slo_p99_ms: Annotated[float, typer.Option(min=0.001, help="The target: p99 within so many milliseconds.")] = 200.0,
     clients: Annotated[int, typer.Option(min=1, help="How many clients wait at the same time.")] = 64,
@@ -41,7 +43,13 @@ def tune(
         Path | None, typer.Option("--out", help="Where the report goes. Default: .slotwise/tune/MODEL.")
     ] = None,
     write_setting: Annotated[
-        bool, typer.Option("--apply", help="Write the winner into the profile and render the config files.")
+        bool, typer.Option("--apply", help="Write the winner into the model's own model.toml and render the config files.")
+    ] = False,
+    poison: Annotated[float, typer.Option(min=0.0, max=0.9, help="Share of requests that are bad on purpose.")] = 0.0,
+    mix: Annotated[Path | None, typer.Option(help="A TOML file of bodies with their weights and content types.")] = None,
+    oversubscribe: Annotated[bool, typer.Option("--oversubscribe", help="Try more workers than cores, too.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Tune every model of the server in turn, each with its share of the cores.")
     ] = False,
     study: Annotated[
         Literal["batching"] | None, typer.Option(help="Draw the classic study instead, on a server of its own.")
@@ -55,43 +63,80 @@ def tune(
     """
     from slotwise import project
     from slotwise.disk import check_writable
-    from slotwise.interrupts import held
 
     check_writable(directory or project.state_root() / "tune")
     if study:
-        _study(model, body, seconds, directory, as_json)
+        _study(model or None, body, seconds, directory, as_json)
         return
+    if bool(model) is every or (every and (body or mix or directory)):
+        raise typer.BadParameter("name one model, or --all without --body, --mix and --out", param_hint="MODEL")
+    if poison and tool != "slotwise":
+        raise typer.BadParameter(f"{tool} sends one body only", param_hint="--poison")
     if write_setting:
         from slotwise.server.record import need
         from slotwise.tune.profile_edit import check_own
 
         check_own(need(name))
-    outcome = _tuned(model, body, slo_p99_ms, clients, objective, engines, max_trials, seconds, tool, name)
+    how = {"max_trials": max_trials, "seconds": seconds, "tool": tool, "poison": poison, "oversubscribe": oversubscribe}
+    bodies, goal = _bodies(body, mix), (slo_p99_ms, clients, objective)
+    results = []
+    missed = False
+    for one in _served(name) if every else [model]:
+        if every:
+            say(one)
+        outcome = _tuned(one, bodies, name, engines, goal, every, **how)
+        missed = missed or outcome.winner is None
+        results.append(_kept(outcome, directory, write_setting, as_json))
+    if as_json:
+        emit(results if every else results[0], True, lambda: None)
+    if missed:
+        raise typer.Exit(2)
+
+
+def _kept(outcome: TuneResult, directory: Path | None, write_setting: bool, as_json: bool) -> dict[str, Any]:
+    """Write the report and, where that is wished, the setting; show it to a person."""
+    from slotwise.interrupts import held
+
     changed: list[str] = []
-    with held():  # the report and the profile are written whole
+    with held():  # the report and model.toml are written whole
         page = _written(outcome, directory)
         if write_setting and outcome.winner:
             from slotwise.tune.profile_edit import write_setting as write
 
-            changed = write(outcome.winner, outcome.request.model, outcome.machine["profile"], outcome.machine["cores"])
-    emit({**outcome.as_json(), "report": str(page), "applied": changed}, as_json, lambda: _show(outcome, page, changed))
-    if outcome.winner is None:
-        raise typer.Exit(2)
+            changed = write(outcome.winner, outcome.request.model, outcome.machine["profile"], outcome.request.cores)
+    result = {**outcome.as_json(), "report": str(page), "applied": changed}
+    if not as_json:
+        emit(result, False, lambda: _show(outcome, page, changed))
+    return result
+
+
+def _served(name: str) -> list[str]:
+    """The models that a server serves."""
+    from slotwise.client.management import ManagementClient
+    from slotwise.errors import SlotwiseError
+    from slotwise.server.record import need
+
+    with ManagementClient(need(name)) as client:
+        models = sorted(listed.name for listed in client.list())
+    if not models:
+        raise SlotwiseError("the server serves no model", "`slotwise register MODEL` first")
+    return models
+
+
+def _bodies(files: list[Path] | None, mix: Path | None) -> list[RequestBody]:
+    """The bodies that were named; none where the model's own examples are meant."""
+    from slotwise.bench.bodies import from_files, from_mix
+
+    if mix and files:
+        raise typer.BadParameter("--body and --mix exclude each other", param_hint="--mix")
+    return from_mix(mix) if mix else from_files(files or [])
 
 
 def _tuned(
-    model: str,
-    body: list[Path] | None,
-    slo_p99_ms: float,
-    clients: int,
-    objective: Any,
-    engines: str,
-    trials: int,
-    seconds: float,
-    tool: str,
-    name: str,
+    model: str, bodies: list[RequestBody], name: str, engines: str, goal: tuple[float, int, Any], shared: bool, **how: Any
 ) -> TuneResult:
-    from slotwise.bench.bodies import examples, from_files
+    """Tune one model. shared: with the cores that the server gives it beside the others."""
+    from slotwise.bench.bodies import examples
     from slotwise.deploy.deploy import obtain
     from slotwise.server.record import need
     from slotwise.tune.goal import Goal
@@ -101,11 +146,14 @@ def _tuned(
     record = need(name)
     record.need_model_api(f"tuning {model}, which registers trial models,")
     info = obtain(model, record.model_store, say=say)
-    bodies = from_files(body) if body else examples(str(info.path))
     pairs = [(one.partition(":")[0], one.partition(":")[2]) for one in engines.split(",") if one]
-    order = TuneRequest(info.name, Goal(slo_p99_ms, clients, objective), pairs, trials, seconds, tool=tool)
-    count = iter(range(1, trials + 1))
-    return search(order, record, info, bodies, say, lambda trial: say(f"{next(count):3} {_line(trial)}"))
+    if shared and info.name in record.shares:
+        how["cores"] = record.shares[info.name]
+    request = TuneRequest(info.name, Goal(*goal), pairs, **how)
+    count = itertools.count(1)
+    return search(
+        request, record, info, bodies or examples(str(info.path)), say, lambda trial: say(f"{next(count):3} {_line(trial)}")
+    )
 
 
 def _line(trial: Trial) -> str:
@@ -130,29 +178,29 @@ def _show(outcome: TuneResult, page: Path, changed: list[str]) -> Any:
     for line in changed:
         out().print(line, highlight=False)
     out().print(f"report: {page}", highlight=False, soft_wrap=True)
-    finalists = outcome.decision.finalists if outcome.decision else ()
+    finalists, ratios = (outcome.decision.finalists, outcome.decision.ratios) if outcome.decision else ((), {})
     known = {"no parameters": outcome.default, "profile": outcome.profile, "winner": outcome.winner}
     rows = [
         [
             str(f.setting),
             ", ".join(name for name, setting in known.items() if setting == f.setting),
             f"{f.median('req_s'):.0f}",
-            f"{f.spread('req_s'):.0f}",
+            str(ratios.get(f.setting, "")),
             f"{f.median('p99_ms'):.1f}",
         ]
         for f in sorted(finalists, key=lambda f: -f.median("req_s"))
     ]
-    return table("the final, medians", ["setting", "", "req/s", "spread", "p99 ms"], rows) if rows else None
+    return table("the final, medians", ["setting", "", "req/s", "winner to it", "p99 ms"], rows) if rows else None
 
 
-def _study(model: str, body: list[Path] | None, seconds: float, directory: Path | None, as_json: bool) -> None:
+def _study(model: str | None, body: list[Path] | None, seconds: float, directory: Path | None, as_json: bool) -> None:
     from slotwise import project
     from slotwise.interrupts import held
     from slotwise.tune.study import render, run, write
 
     result = run(model, body, seconds, say)
     with held():
-        page = write(result, directory or project.state_root() / "tune" / f"{result.model}-batching")
+        page = write(result, directory or project.state_root() / "tune" / f"{model or 'standin'}-batching")
     emit({**result.as_json(), "report": str(page)}, as_json, lambda: render(result, page))
 
 

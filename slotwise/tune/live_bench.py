@@ -29,12 +29,16 @@ AGAIN_WARM_UP_S = 0.3
 TIMEOUT_S = 30.0
 READY_TIMEOUT_S = 120.0
 ENOUGH = 10  # answers a client; fewer are too few for wrk and ab
+ROUND_S = 2.0  # of the server's own warm-up
+ROUNDS_MAX = 15
+STEADY = 1.05  # a round that gives less than this times the best one before shows no rise any more
 
 
 class LiveBench:
     """Registers a variant of the archive for every setting, loads it, and unregisters it before it registers another.
 
-    timeout_s: an answer later than this is lost. tool: the program that measures, as in `slotwise bench --tool`.
+    timeout_s: an answer later than this is lost. tool: the program that measures, as in `slotwise bench --tool`. poison: the
+    share of requests that are bad on purpose; a good one that is lost beside them fails the trial.
 
     with LiveBench(record, info, bodies) as bench:
         bench.measure(Setting(8, 5, 1), clients=32, seconds=3)
@@ -48,9 +52,10 @@ class LiveBench:
         *,
         timeout_s: float = TIMEOUT_S,
         tool: str = "slotwise",
+        poison: float = 0.0,
     ) -> None:
         self.record, self.info, self.bodies = record, info, bodies
-        self.timeout_s, self.tool = timeout_s, tool
+        self.timeout_s, self.tool, self.poison = timeout_s, tool, poison
         self.management = ManagementClient(record)
         self.serving: dict[TrialSetting, str] = {}  # setting: the name of its model
         self.kept: set[TrialSetting] = set()
@@ -65,6 +70,17 @@ class LiveBench:
         self.management.close()
         self.cleanup.close()  # it unregisters what is still there
 
+    def warm_up(self, setting: TrialSetting, clients: int) -> list[LoadResult]:
+        """Load a server that has just started until its rounds rise no more: its JVM compiles for half a minute."""
+        rounds: list[LoadResult] = []
+        best = 0.0
+        while len(rounds) < ROUNDS_MAX:
+            rounds.append(self.measure(setting, clients, ROUND_S))
+            if rounds[-1].req_s < STEADY * best:
+                break
+            best = max(best, rounds[-1].req_s)
+        return rounds
+
     def keep_ready(self, settings: Sequence[TrialSetting]) -> None:
         """Keep these settings registered together; an idle worker costs memory, no time."""
         self.kept = set(settings)
@@ -76,7 +92,8 @@ class LiveBench:
             for other in [s for s in self.serving if s not in self.kept]:
                 self._unregister(self.serving.pop(other))
             self.serving[setting] = self._register(setting)
-        plan = LoadPlan(clients, seconds, warm_up_s=AGAIN_WARM_UP_S if known else WARM_UP_S, timeout_s=self.timeout_s)
+        warm_up_s = AGAIN_WARM_UP_S if known else WARM_UP_S
+        plan = LoadPlan(clients, seconds, warm_up_s=warm_up_s, timeout_s=self.timeout_s, poison=self.poison)
         target = Target(f"{self.record.inference_url}/predictions/{self.serving[setting]}", auth_headers(self.record))
         if self.tool == "slotwise":
             return load.measure(target, self.bodies, plan)

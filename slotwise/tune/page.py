@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from slotwise.bench.load import LoadResult
 from slotwise.bench.report import from_zero, line_text, panels
 from slotwise.tune.finals import figure
+from slotwise.tune.space import TrialSetting
 from slotwise.tune.tuning import TuneResult
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def html(outcome: TuneResult, drawing: str, command: str) -> str:
 {_finalists(outcome)}
 <figure>{drawing}</figure>
 {line}
+{_front(outcome)}
 <h2>All trials</h2>
 {_trials(outcome)}
 <h2>Again</h2>
@@ -82,20 +84,46 @@ def html(outcome: TuneResult, drawing: str, command: str) -> str:
 def _finalists(outcome: TuneResult) -> str:
     if outcome.decision is None:
         return ""
-    rows = []
+    rows, ratios = [], outcome.decision.ratios
     for f in sorted(outcome.decision.finalists, key=lambda f: -f.median("req_s")):
         names = {outcome.default: " (registered without parameters)", outcome.profile: " (the profile)"}
         name = f"{f.setting}{names.get(f.setting, '')}"
         cells = [
             name,
             f"{f.median('req_s'):.4g}",
-            f"{f.spread('req_s'):.2g}",
+            str(ratios.get(f.setting, "")),
             f"{f.median('p99_ms'):.4g}",
             _batch(f.median("mean_batch")),
         ]
         rows.append(([*cells, str(f.lost)], f.setting == outcome.winner))
     title = f"<h2>The final: {outcome.request.rounds} rounds in turn, medians</h2>"
-    return title + _table(["setting", "answers/s", "spread", "p99 ms", "batch", "lost"], rows)
+    return title + _table(["setting", "answers/s", "winner to it, 95% interval", "p99 ms", "batch", "lost"], rows)
+
+
+def _front(outcome: TuneResult) -> str:
+    """What another target would have given: the settings that no other one beats in both numbers."""
+    trials = [(t.setting, t.measured) for t in outcome.trials if t.state == "measured" and t.measured and not t.measured.lost]
+    if not trials:
+        return ""
+    rows = [
+        ([f"{result.p99_ms:.4g}", f"{result.req_s:.4g}", str(setting)], setting == outcome.winner)
+        for setting, result in front(trials)
+    ]
+    warm = " ".join(figure(result.req_s) for result in outcome.warm_up)
+    return (
+        "<h2>With another target</h2>"
+        + _table(["a p99 within, ms", "answers/s at most", "setting (one measurement each)"], rows)
+        + (f"<p>The server's warm-up, round by round: {warm} answers a second.</p>" if warm else "")
+    )
+
+
+def front(trials: Sequence[tuple[TrialSetting, LoadResult]]) -> list[tuple[TrialSetting, LoadResult]]:
+    """The trials that no other one beats in both numbers, the lowest p99 first."""
+    best: list[tuple[TrialSetting, LoadResult]] = []
+    for setting, result in sorted(trials, key=lambda trial: trial[1].p99_ms):
+        if not best or result.req_s > best[-1][1].req_s:
+            best.append((setting, result))
+    return best
 
 
 def _trials(outcome: TuneResult) -> str:
@@ -147,13 +175,9 @@ def _by_clients(axis: Any, outcome: TuneResult) -> None:
 
 def _pareto(axis: Any, outcome: TuneResult) -> None:
     trials = [(t.setting, t.measured) for t in outcome.trials if t.measured and t.measured.req_s]
-    results = sorted((result for _, result in trials), key=lambda result: result.p99_ms)
-    axis.plot([m.p99_ms for m in results], [m.req_s for m in results], "o", alpha=0.5, label="trials")
-    front: list[LoadResult] = []  # the results that no other one beats in both numbers
-    for result in results:
-        if not front or result.req_s > front[-1].req_s:
-            front.append(result)
-    axis.plot([m.p99_ms for m in front], [m.req_s for m in front], "-", label="front")
+    axis.plot([m.p99_ms for _, m in trials], [m.req_s for _, m in trials], "o", alpha=0.5, label="trials")
+    unbeaten = [result for _, result in front(trials)]
+    axis.plot([m.p99_ms for m in unbeaten], [m.req_s for m in unbeaten], "-", label="front")
     for result in [result for setting, result in trials if setting == outcome.winner]:
         axis.plot([result.p99_ms], [result.req_s], "*", markersize=14, label="winner")
     axis.axvline(outcome.request.goal.slo_p99_ms, color="k", linestyle=":", label="target")

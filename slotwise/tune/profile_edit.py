@@ -1,15 +1,14 @@
-"""Write the winning setting into its profile, comments kept, and render the config files again."""
+"""Write the winning setting into its model's model.toml, comments kept, and render the config files again."""
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotwise import project
 from slotwise.errors import SlotwiseError
 from slotwise.profiles import render
-from slotwise.profiles.profile import load_profile, section_of
+from slotwise.profiles.profile import load_profile
 from slotwise.tune.space import TrialSetting
 
 if TYPE_CHECKING:
@@ -28,11 +27,21 @@ def check_own(record: ServerRecord) -> None:
         )
 
 
-def write_setting(setting: TrialSetting, model: str, profile: str, cores: int) -> list[str]:
-    """Write the setting into profiles/PROFILE.toml of the current folder, and render the config files.
+def check_folder(model: str) -> Path:
+    """The model.toml that `write_setting` changes. Raises SlotwiseError where the model has no folder in this project."""
+    folder = project.models().get(model)
+    if folder is None or not folder.resolve().is_relative_to(Path.cwd()):
+        raise SlotwiseError(
+            f"--apply: {model} has no folder in this project, and its setting belongs into its model.toml",
+            "tune without --apply, and give the winner's numbers to `slotwise serve --set KEY=VALUE`",
+        )
+    return folder / "model.toml"
 
-    A key that the model's own [profiles.PROFILE] holds is changed there instead. Returns what was changed, one line a key
-    and file.
+
+def write_setting(setting: TrialSetting, model: str, profile: str, cores: int) -> list[str]:
+    """Write the setting into the model's own [profiles.PROFILE], and render the config files. The profile is for all models.
+
+    Only what is not as the profile has it is written. Returns what was changed, one line a key and file.
     """
     keys: dict[str, Any] = {
         "batch_size": setting.batch_size,
@@ -41,35 +50,15 @@ def write_setting(setting: TrialSetting, model: str, profile: str, cores: int) -
         "threads": 0 if setting.threads == max(1, cores // setting.workers) else setting.threads,
     }
     keys |= {key: value for key, value in (("engine", setting.engine), ("precision", setting.precision)) if value}
-    path = _profile_here(profile)
-    changed = []
-    model_folder = project.models().get(model)
-    if model_folder is not None:
-        model_toml = model_folder / "model.toml"
-        spec = _read(model_toml)
-        wishes = spec.get("profiles", {}).get(profile, {})
-        of_model = {key: value for key, value in keys.items() if key in wishes}
-        if of_model:
-            changed += _set(wishes, of_model, model_toml)
-            _write(model_toml, spec)
-        keys = {key: value for key, value in keys.items() if key not in of_model}
-    document = _read(path)
-    for key, value in keys.items():
-        changed += _set(document.setdefault(str(section_of(key)), {}), {key: value}, path)
-    _write(path, document)
-    load_profile(profile, environ={})
+    path = check_folder(model)
+    spec = _read(path)
+    shared = load_profile(profile, environ={}, cores=0)
+    own = spec.setdefault("profiles", {}).setdefault(profile, {})
+    changed = _set(own, {key: value for key, value in keys.items() if key in own or value != getattr(shared, key)}, path)
+    shared.for_model(own.unwrap(), str(path))
+    if changed:
+        _write(path, spec)
     return changed + [f"{file}: rendered" for file in render.write(Path.cwd())]
-
-
-def _profile_here(profile: str) -> Path:
-    """The profile's file below the current folder; a copy, where it comes from somewhere else."""
-    source = project.profile_file(profile)
-    if source.is_relative_to(Path.cwd()):
-        return source
-    here = Path.cwd() / "profiles" / source.name
-    here.parent.mkdir(exist_ok=True)
-    shutil.copy(source, here)
-    return here
 
 
 def _set(table: Any, values: dict[str, Any], path: Path) -> list[str]:

@@ -133,10 +133,11 @@ class Search:
         single = next((t for t in self.trials if t.setting.batch_size == 1 and t.measured and t.measured.req_s), None)
         if single is None or single.measured is None:
             return service
-        workers = single.setting.workers
-        handler_ms = replace(service, batch_ms=0.0).batch_time_ms(1, single.setting.threads, workers)
+        workers, threads = single.setting.workers, single.setting.threads
+        turns = max(1.0, workers * threads / service.cores)  # more threads than cores take turns, with the server's part, too
+        handler_ms = replace(service, batch_ms=0.0).batch_time_ms(1, threads, workers)
         measured_ms = 1000 * workers / single.measured.req_s
-        return replace(service, batch_ms=max(0.0, measured_ms - handler_ms))
+        return replace(service, batch_ms=max(0.0, (measured_ms - handler_ms) / turns))
 
     def neighbour_of_best(self, ranked: Sequence[TrialSetting]) -> TrialSetting | None:
         """An untried neighbour of the trial with the highest score, or else of the second: the first of them in `ranked`."""

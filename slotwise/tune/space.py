@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from optuna.trial import Trial
 
-DELAYS = (1, 2, 5, 10, 20, 50)
+DELAYS = (0, 1, 2, 5, 10, 20, 50)  # ms; with 0 a worker takes what is queued and waits for nothing
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 
@@ -47,15 +47,23 @@ class SearchSpace:
 
     @classmethod
     def of_machine(
-        cls, cores: int, clients: int, *, shared_by: int = 1, threads: int = 0, engines: Sequence[tuple[str, str]] = ()
+        cls,
+        cores: int,
+        clients: int,
+        *,
+        shared_by: int = 1,
+        threads: int = 0,
+        engines: Sequence[tuple[str, str]] = (),
+        oversubscribe: bool = False,
     ) -> SearchSpace:
-        """The space of a machine: no more threads than cores; a batch no larger than the clients could fill.
+        """The space of a machine: at most as many threads as cores; a batch is no larger than the clients could fill.
 
-        Workers of one thread may be twice the cores, since a worker waits for its server now and then. A server that was
-        started with `--set` fixes what its workers may have: shared_by (initial_workers) and threads (0: free).
+        oversubscribe: try twice as many workers of one thread as there are cores, too, since a worker waits for its server now
+        and then. A server that was started with `--set` fixes what its workers may have: shared_by (initial_workers) and
+        threads (0: free).
         """
         powers = [n for n in (1, 2, 4, 8, 16, 32, 64, 128) if n < cores] + [cores]
-        layouts = [(w, t) for w in powers for t in powers if w * t <= cores] + [(2 * cores, 1)]
+        layouts = [(w, t) for w in powers for t in powers if w * t <= cores] + ([(2 * cores, 1)] if oversubscribe else [])
         share = max(1, cores // shared_by)
         layouts = list(dict.fromkeys((w, min(threads or t, share)) for w, t in layouts))
         sizes = [n for n in BATCH_SIZES if n <= max(2, clients)]

@@ -1,7 +1,8 @@
 """Repeat the classic ResNet-152 batching study: throughput over clients by batch size, and over the delay with ten clients.
 
-It ran on 8 workers. Three columns stand side by side: the published numbers; a stand-in handler that sleeps a*n + b ms for a
-batch of n, which shows what batching does by itself on any machine; and the given model as measured here.
+It ran on 8 workers. Side by side stand: the published numbers; a stand-in handler that sleeps a*n + b ms for a batch of n,
+which shows what batching does by itself on any machine; and, where one is given, a model as measured here, on 8 workers and on
+as many as the machine has cores. Each point is measured three times, and its median is drawn.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import statistics
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -31,6 +33,7 @@ from slotwise.tune.live_bench import LiveBench
 from slotwise.tune.page import STYLE, svg
 from slotwise.tune.space import TrialSetting
 from slotwise.tune.tuning import machine
+from slotwise.worker.cores import available_cores
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,6 +46,7 @@ SIZES = (1, 8, 16)
 DELAYS = (0, 1, 10, 50, 100)
 WORKERS = 8
 DELAY_MS = 50  # of the first figure
+TIMES = 3  # each point is measured so often
 QUEUE = 1000  # requests that may wait: every client's
 PATIENCE_S = 600.0  # a slow model has a thousand clients waiting
 PUBLISHED = {1: (190, 191, 190, 191, 190), 8: (95, 301, 338, 336, 339), 16: (48, 202, 331, 353, 352)}
@@ -99,30 +103,35 @@ class Study:
     def as_json(self) -> dict[str, Any]:
         """For programs."""
         curves = {name: {"by_clients": c.by_clients, "by_delay": c.by_delay} for name, c in self.curves.items()}
-        about = {"model": self.model, "workers": WORKERS, "delay_ms": DELAY_MS, "standin_ms": [STANDIN.a_ms, STANDIN.b_ms]}
+        about = {
+            "model": self.model,
+            "workers": WORKERS,
+            "times": TIMES,
+            "delay_ms": DELAY_MS,
+            "standin_ms": [STANDIN.a_ms, STANDIN.b_ms],
+        }
         return {**about, "clients": self.clients, "delays": self.delays, "curves": curves, "machine": self.machine}
 
 
 def run(
-    model: str,
+    model: str | None,
     body: list[Path] | None,
     seconds: float,
     say: Callable[[str], None],
     *,
     clients: Sequence[int] = CLIENTS,
     delays: Sequence[int] = DELAYS,
-    real: bool = True,
 ) -> Study:
-    """Measure on a server of the study's own, which is stopped afterwards. real: measure the model beside the stand-in."""
+    """Measure on a server of the study's own, which is stopped afterwards. model: measured beside the stand-in."""
     with held(), ExitStack() as stack, let_through():
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="slotwise-study-")))
-        measured = {"a stand-in that sleeps": (inspect(standin(folder)), [RequestBody(b"x")])}
-        if real:
+        measured = [("a stand-in that sleeps", WORKERS, inspect(standin(folder)), [RequestBody(b"x")])]
+        if model:
             info = obtain(model, project.model_store(), say=say)
-            measured[info.name] = (
-                inspect(_copied(info, folder)),
-                from_files(body) if body else examples(str(info.path)),
-            )
+            copy = inspect(_copied(info, folder))
+            bodies = from_files(body) if body else examples(str(info.path))
+            for workers in dict.fromkeys([WORKERS, available_cores()]):
+                measured.append((f"{info.name}, {workers} workers", workers, copy, bodies))
         overrides = {"job_queue_size": str(QUEUE)}
         with held():
             record = start(
@@ -134,10 +143,10 @@ def run(
                 overrides=overrides,
             )
             stack.callback(stop, record)
-        study = Study(model, clients, delays, machine=machine(record))
-        for name, (info, bodies) in measured.items():
+        study = Study(model or "a stand-in", clients, delays, machine=machine(record))
+        for name, workers, archive, sent in measured:
             say(name)
-            study.curves[name] = _curves(record, info, bodies, study, seconds, say)
+            study.curves[name] = _curves(record, archive, sent, workers, study, seconds, say)
     return study
 
 
@@ -145,19 +154,24 @@ def _curves(
     record: ServerRecord,
     info: ArchiveInfo,
     bodies: Sequence[RequestBody],
+    workers: int,
     study: Study,
     seconds: float,
     say: Callable[[str], None],
 ) -> Curves:
     by_clients: dict[int, tuple[float, ...]] = {}
     with LiveBench(record, info, bodies, timeout_s=PATIENCE_S) as bench:
+
+        def median(size: int, delay: int, clients: int) -> float:
+            setting = TrialSetting(size, delay, workers)
+            return statistics.median(bench.measure(setting, clients, seconds).req_s for _ in range(TIMES))
+
         for size in SIZES:
             say(f"  batch size {size}, {min(study.clients)} to {max(study.clients)} clients")
-            results = [bench.measure(TrialSetting(size, DELAY_MS, WORKERS), clients, seconds) for clients in study.clients]
-            by_clients[size] = tuple(result.req_s for result in results)
+            by_clients[size] = tuple(median(size, DELAY_MS, clients) for clients in study.clients)
         say(f"  delays of {min(study.delays)} to {max(study.delays)} ms")
         fewest = min(study.clients)
-        by_delay = [bench.measure(TrialSetting(8, delay, WORKERS), fewest, seconds).req_s for delay in study.delays]
+        by_delay = [median(8, delay, fewest) for delay in study.delays]
     return Curves(by_clients, tuple(by_delay))
 
 

@@ -35,7 +35,7 @@ FINALISTS = 3
 OFFLINE_SIZES = (1, 4, 16, 32)
 OFFLINE_SECONDS = 0.4
 SWEEP_CLIENTS = (1, 8, 32, 64, 128)
-SWEEP_DELAYS = (1, 5, 20, 50, 100)
+SWEEP_DELAYS = (0, 1, 5, 20, 50, 100)
 PACKAGES = ("torchserve", "multi-model-server", "torch", "onnxruntime", "openvino", "ctranslate2", "optuna")
 
 
@@ -43,7 +43,8 @@ PACKAGES = ("torchserve", "multi-model-server", "torch", "onnxruntime", "openvin
 class TuneRequest:
     """What to tune, and how long. tool: the program that measures, as in `slotwise bench --tool`.
 
-    engines: the (engine, precision) pairs to try; none: those of the profile.
+    engines: the (engine, precision) pairs to try; none: those of the profile. oversubscribe: also more workers than cores.
+    poison: the share of requests that are bad on purpose. cores: what this model's workers may have.
     """
 
     model: str
@@ -53,6 +54,9 @@ class TuneRequest:
     seconds: float = 3.0
     rounds: int = ROUNDS
     tool: str = "slotwise"
+    oversubscribe: bool = False
+    poison: float = 0.0
+    cores: int = field(default_factory=available_cores)
 
 
 @dataclass
@@ -67,6 +71,7 @@ class TuneResult:
     trials: list[Trial] = field(default_factory=list)
     decision: Decision | None = None
     closest: Trial | None = None
+    warm_up: list[LoadResult] = field(default_factory=list)  # rounds on the server as it was found
     by_clients: list[tuple[int, LoadResult]] = field(default_factory=list)  # batch size, load
     by_delay: list[tuple[int, LoadResult]] = field(default_factory=list)  # ms, load
     machine: dict[str, Any] = field(default_factory=dict)
@@ -97,6 +102,7 @@ class TuneResult:
             return rounded(result) if result else None
 
         finalists = self.decision.finalists if self.decision else ()
+        ratios = self.decision.ratios if self.decision else {}
         return {
             "order": asdict(self.request),
             "winner": asdict(self.winner) if self.winner else None,
@@ -104,9 +110,11 @@ class TuneResult:
             "closest": asdict(self.closest.setting) if self.closest else None,
             "default": asdict(self.default),
             "profile": asdict(self.profile),
+            "warm_up": list(map(numbers, self.warm_up)),
             "finalists": [
                 {
                     "setting": asdict(f.setting),
+                    "winner_to_this": ratios.get(f.setting),
                     "req_s": f.median("req_s"),
                     "p99_ms": f.median("p99_ms"),
                     "rounds": list(map(numbers, f.rounds)),
@@ -132,14 +140,15 @@ def tune(
     on_trial: Callable[[Trial], None],
 ) -> TuneResult:
     """Tune one model on a running server, which is left as it was. Raises SlotwiseError where the server ends meanwhile."""
-    started = time.monotonic()
-    cores = available_cores()
+    started, cores = time.monotonic(), request.cores
     default, profile = baselines(record, info, cores)
     outcome = TuneResult(request, default, profile, machine=machine(record))
     space = space_of(record, request, cores)
     say("timing the handler itself")
     outcome.timed, outcome.service = time_handler(record, info, bodies, cores)
-    with held(), LiveBench(record, info, bodies, tool=request.tool) as bench, let_through():
+    with held(), LiveBench(record, info, bodies, tool=request.tool, poison=request.poison) as bench, let_through():
+        say("warming the server up")
+        outcome.warm_up = warmed_up(bench, outcome, request.goal.clients, say)
         search = Search(bench, space, request.goal, max_trials=request.max_trials, seconds=request.seconds, on_trial=on_trial)
         outcome.trials = search.run([outcome.default, outcome.profile], outcome.service)
         if not record.alive():
@@ -155,6 +164,19 @@ def tune(
             sweep(bench, outcome, outcome.winner, say)
     outcome.took_s = time.monotonic() - started
     return outcome
+
+
+def warmed_up(bench: LiveBench, outcome: TuneResult, clients: int, say: Callable[[str], None]) -> list[LoadResult]:
+    """Load the profile's setting, or the default one where that cannot be served, until rounds rise no more."""
+    for setting in dict.fromkeys([outcome.profile, outcome.default]):
+        try:
+            rounds = bench.warm_up(setting, clients)
+        except SlotwiseError as error:
+            say(f"{setting}: {error.message}")
+            continue
+        say(f"warm after {len(rounds)} rounds: {' '.join(figure(result.req_s) for result in rounds)} answers a second")
+        return rounds
+    return []
 
 
 def final(bench: LiveBench, outcome: TuneResult, candidates: Sequence[TrialSetting], say: Callable[[str], None]) -> Decision:
@@ -206,7 +228,14 @@ def space_of(record: ServerRecord, request: TuneRequest, cores: int) -> SearchSp
                 f"the server was started with --set {key}={fixed[key]}", "start it without, or leave --engines away"
             )
     shared_by, threads = int(fixed.get("initial_workers", 1)), int(fixed.get("threads", 0))
-    return SearchSpace.of_machine(cores, request.goal.clients, shared_by=shared_by, threads=threads, engines=request.engines)
+    return SearchSpace.of_machine(
+        cores,
+        request.goal.clients,
+        shared_by=shared_by,
+        threads=threads,
+        engines=request.engines,
+        oversubscribe=request.oversubscribe,
+    )
 
 
 def time_handler(

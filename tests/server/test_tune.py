@@ -111,7 +111,7 @@ def test_an_interrupted_tuner_leaves_the_server_as_it_was(live: Live, tmp_path: 
 def test_the_study_on_a_stand_in_has_the_published_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    found = study.run("standin", None, 1.0, lambda text: None, clients=(10, 100), delays=(0, 100), real=False)
+    found = study.run(None, None, 1.0, lambda text: None, clients=(10, 100), delays=(0, 100))
     (curves,) = found.curves.values()
     few, many = ({size: row[i] for size, row in curves.by_clients.items()} for i in (0, 1))
     assert few[1] > few[8] > few[16]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import re
 from collections.abc import Sequence
@@ -27,28 +28,43 @@ from slotwise.profiles.profile import load_profile
 from slotwise.project import profile_file
 from slotwise.server.record import ServerRecord
 from slotwise.tune import cleanup
-from slotwise.tune.finals import Finalist, decide, play
+from slotwise.tune.finals import ROUNDS, Finalist, decide, play
 from slotwise.tune.goal import Goal
 from slotwise.tune.live_bench import LiveBench
 from slotwise.tune.search import Search, hopeless
 from slotwise.tune.simulate import ServiceTimes, simulate
 from slotwise.tune.space import SearchSpace, TrialSetting
+from slotwise.tune.tuning import FINALISTS
 
-SPACE = SearchSpace((1, 2, 4, 8, 16, 32), (1, 2, 5, 10, 20, 50), ((1, 1), (1, 2), (2, 1), (4, 1)))
+SPACE = SearchSpace((1, 2, 4, 8, 16, 32), (0, 1, 2, 5, 10, 20, 50), ((1, 1), (1, 2), (2, 1), (4, 1)))
 DEFAULT, PROFILE = TrialSetting(1, 100, 1, 1), TrialSetting(8, 5, 1, 2)
 
 
 class Simulated:
-    """A bench on arithmetic; counts what it was asked."""
+    """A bench on arithmetic; counts what it was asked. noise: the standard deviation of a whole round, as a share of it."""
 
-    def __init__(self, service: ServiceTimes, broken: Sequence[TrialSetting] = ()) -> None:
+    def __init__(
+        self,
+        service: ServiceTimes,
+        broken: Sequence[TrialSetting] = (),
+        noise: float = 0.0,
+        each_own: float = 0.0,
+        seed: int = 0,
+    ) -> None:
         self.service, self.broken, self.asked, self.held = service, broken, 0, list[TrialSetting]()
+        self.noise, self.each_own, self.draw = noise, each_own, random.Random(seed)
+        self.turn, self.disturbed = set[TrialSetting](), 1.0
 
     def measure(self, setting: TrialSetting, clients: int, seconds: float) -> LoadResult:
         self.asked += 1
         if setting in self.broken:
             raise SlotwiseError("does not fit into memory")
-        return simulate(self.service, setting, clients, 300, seed=self.asked)
+        if not self.held or setting in self.turn:  # a new round: the machine is as slow as it is now
+            self.turn, self.disturbed = set(), math.exp(self.draw.gauss(0, self.noise))
+        self.turn.add(setting)
+        result = simulate(self.service, setting, clients, 300, seed=self.asked)
+        slower = self.disturbed * math.exp(self.draw.gauss(0, self.each_own))
+        return replace(result, req_s=result.req_s / slower, p50_ms=result.p50_ms * slower, p99_ms=result.p99_ms * slower)
 
     def keep_ready(self, settings: Sequence[TrialSetting]) -> None:
         self.held = list(settings)
@@ -80,6 +96,21 @@ def test_within_5_percent_of_the_best_in_30_trials(case: int) -> None:
     found = simulate(truth, search.best()[0].setting, goal.clients, 300)
     assert len(trials) <= 30
     assert goal.met(found)
+    assert found.req_s >= 0.95 * most
+
+
+@pytest.mark.parametrize("case", range(20))
+def test_and_where_every_round_is_disturbed_by_a_fifth(case: int) -> None:
+    """The final decides by pairs: what disturbs a round disturbs all settings in it, but for 3% that each has for itself."""
+    truth, known, goal, most = drawn(case)
+    goal = replace(goal, slo_p99_ms=2 * goal.slo_p99_ms)  # a target that noise alone does not miss
+    most = max(found.req_s for setting in SPACE if goal.met(found := simulate(truth, setting, goal.clients, 300)))
+    bench = Simulated(truth, noise=0.2, each_own=0.03, seed=case)
+    search = Search(bench, SPACE, goal, max_trials=30, seed=case)
+    assert len(search.run([DEFAULT, PROFILE], known)) <= 30
+    decision = play(bench, [trial.setting for trial in search.best(FINALISTS)], goal, seconds=1, rounds=ROUNDS)
+    assert decision.winner is not None
+    found = simulate(truth, decision.winner.setting, goal.clients, 300)
     assert found.req_s >= 0.95 * most
 
 
@@ -138,21 +169,22 @@ def finalist(setting: TrialSetting, *req_s: float, p99_ms: float = 10.0) -> Fina
     return Finalist(setting, tuple(measured(value, p99_ms) for value in req_s))
 
 
-def test_a_lead_larger_than_the_spread_wins() -> None:
-    told = decide(
-        [finalist(SIMPLE, 100, 101, 99, 100, 100), finalist(LARGE, 120, 121, 119, 120, 122)], Goal(50), [SIMPLE, LARGE]
-    )
+def test_a_lead_in_every_round_wins_however_much_the_rounds_differ() -> None:
+    told = decide([finalist(SIMPLE, 90, 110, 50, 95, 105), finalist(LARGE, 95, 115, 54, 99, 108)], Goal(50))
     assert told.winner is not None
     assert told.winner.setting == LARGE
-    assert "larger than the spread" in told.reason
+    low, high = told.ratios[SIMPLE].low, told.ratios[SIMPLE].high
+    assert 1 < low < told.ratios[SIMPLE].mean < high
+    assert f"({low:.2f} to {high:.2f})" in told.reason
 
 
-def test_a_lead_within_the_spread_is_no_difference_and_the_simpler_wins() -> None:
-    told = decide([finalist(SIMPLE, 90, 110, 100, 95, 105), finalist(LARGE, 95, 115, 104, 99, 108)], Goal(50))
+def test_a_lead_in_some_rounds_is_no_difference_and_the_simpler_wins() -> None:
+    told = decide([finalist(SIMPLE, 100, 110, 100, 95, 90), finalist(LARGE, 95, 115, 104, 92, 108)], Goal(50))
     assert told.winner is not None
     assert told.winner.setting == SIMPLE
     assert told.reason.startswith("no difference")
     assert told.equal == (LARGE,)
+    assert not told.ratios[LARGE].is_a_difference
 
 
 def test_a_finalist_that_misses_the_target_cannot_win() -> None:
@@ -206,8 +238,9 @@ def test_a_space_keeps_the_thread_budget_and_never_repeats_itself(cores: int, cl
     space = SearchSpace.of_machine(cores, clients)
     settings = list(space)
     assert len(set(settings)) == len(settings)
-    assert all(s.workers * s.threads <= cores or s.threads == 1 for s in settings)
-    assert all(isinstance(s.max_batch_delay, int) and s.max_batch_delay >= 1 for s in settings)
+    assert all(s.workers * s.threads <= cores for s in settings)
+    assert any(s.workers == 2 * cores for s in SearchSpace.of_machine(cores, clients, oversubscribe=True))
+    assert {s.max_batch_delay for s in settings} >= {0, 1}
     assert {s.threads for s in SearchSpace.of_machine(cores, clients, threads=1)} == {1}
     assert max(s.threads for s in SearchSpace.of_machine(cores, clients, shared_by=2)) <= max(1, cores // 2)
     for neighbour in space.neighbours(settings[-1]):
@@ -234,7 +267,7 @@ def test_another_tool_meets_an_empty_queue_and_slow_models_are_measured_by_our_c
     monkeypatch.setattr("slotwise.tune.live_bench.auth_headers", lambda record: {})
     bench = LiveBench.__new__(LiveBench)
     bench.record, bench.bodies = SimpleNamespace(inference_url="http://127.0.0.1:1"), []  # type: ignore[assignment]
-    bench.serving, bench.tool, bench.timeout_s = {SIMPLE: "tune-x"}, "wrk", 30.0
+    bench.serving, bench.tool, bench.timeout_s, bench.poison = {SIMPLE: "tune-x"}, "wrk", 30.0, 0.0
     bench.measure(SIMPLE, 8, 1.0)
     assert called == asked
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import tomllib
@@ -10,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from slotwise import project
 from slotwise.archive.build import inspect
+from slotwise.bench.bodies import from_mix
 from slotwise.bench.load import LoadResult
 from slotwise.bench.offline import BatchTiming, LinearTime
-from slotwise.profiles.profile import load_profile
+from slotwise.errors import SlotwiseError
 from slotwise.tune import page, study
 from slotwise.tune.finals import play
 from slotwise.tune.goal import Goal
@@ -61,7 +62,9 @@ def test_the_page_is_one_file_that_says_who_won_and_why(tmp_path: Path) -> None:
     assert "<model>" not in text
     assert "<script" not in text
     assert "src=" not in text
-    assert text.count("<tr") == 2 + len(told.trials) + len(told.decision.finalists)  # type: ignore[union-attr]
+    front = page.front([(t.setting, t.measured) for t in told.trials if t.state == "measured" and t.measured])
+    assert text.count("<tr") == 3 + len(told.trials) + len(told.decision.finalists) + len(front)  # type: ignore[union-attr]
+    assert all(a[1].req_s < b[1].req_s and a[1].p99_ms < b[1].p99_ms for a, b in itertools.pairwise(front))
     kept = json.loads((tmp_path / "report" / "tune.json").read_text("utf-8"))
     assert kept["winner"]["batch_size"] == told.winner.batch_size
     assert len(kept["trials"]) == len(told.trials)
@@ -86,34 +89,41 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_apply_writes_the_profile_keeps_its_comments_and_renders(here: Path) -> None:
+def test_apply_writes_into_the_models_own_file_keeps_its_comments_and_renders(here: Path) -> None:
     before = (here / "profiles" / "cpu.toml").read_text("utf-8")
-    changed = write_setting(TrialSetting(64, 3, 2, 1), "mnist", "cpu", cores=2)
-    profile = load_profile("cpu", environ={}, cores=0)
-    assert (profile.batch_size, profile.max_batch_delay_ms, profile.initial_workers, profile.threads) == (64, 3, 2, 0)
-    after = (here / "profiles" / "cpu.toml").read_text("utf-8")
-    assert [line.partition("#")[2] for line in after.splitlines()] == [line.partition("#")[2] for line in before.splitlines()]
-    assert any("batch_size = 64" in line for line in changed)
-    assert '"batchSize":64' in (here / "profiles" / "cpu.properties").read_text("utf-8").replace(" ", "")
-    assert (here / "config.properties").is_file()
-
-
-def test_apply_writes_where_the_model_itself_says_otherwise(here: Path) -> None:
-    write_setting(TrialSetting(32, 3, 1, 1, "onnxruntime", "fp32"), "wishful", "cpu", cores=4)
+    changed = write_setting(TrialSetting(64, 0, 2, 1, "onnxruntime", "fp32"), "wishful", "cpu", cores=2)
     text = (here / "models" / "wishful" / "model.toml").read_text("utf-8")
-    assert tomllib.loads(text)["profiles"]["cpu"] == {"batch_size": 32}
+    wanted = {"batch_size": 64, "max_batch_delay_ms": 0, "initial_workers": 2, "engine": "onnxruntime", "precision": "fp32"}
+    assert tomllib.loads(text)["profiles"]["cpu"] == wanted
     assert "# small" in text
-    profile = load_profile("cpu", environ={}, cores=0)
-    assert profile.batch_size == 16
-    assert (profile.threads, profile.engine, profile.precision) == (1, "onnxruntime", "fp32")
+    assert "model.toml: batch_size = 64 (was 4)" in changed
+    assert (here / "profiles" / "cpu.toml").read_text("utf-8") == before, "the profile is for all models"
+    rendered = (here / "profiles" / "cpu.properties").read_text("utf-8").replace(" ", "")
+    assert '"batchSize":64' in rendered
+    assert '"batchSize":16' in rendered, "the other models keep theirs"
+    assert (here / "config.properties").is_file()
+    assert write_setting(TrialSetting(64, 0, 2, 1, "onnxruntime", "fp32"), "wishful", "cpu", cores=2) == []
 
 
-def test_apply_copies_a_profile_that_is_not_in_this_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = project.profile_file("cpu").read_text("utf-8")
+def test_apply_is_refused_for_a_model_without_a_folder_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    write_setting(TrialSetting(2, 1, 1, 1), "mnist", "cpu", cores=1)
-    assert tomllib.loads((tmp_path / "profiles" / "cpu.toml").read_text("utf-8"))["registration"]["batch_size"] == 2
-    assert (ROOT / "profiles" / "cpu.toml").read_text("utf-8") == given
+    for model in ("mnist", "nobody"):
+        with pytest.raises(SlotwiseError, match="has no folder in this project"):
+            write_setting(TrialSetting(2, 1, 1, 1), model, "cpu", cores=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mix_has_its_bodies_as_often_as_it_says(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"a")
+    (tmp_path / "b.bin").write_bytes(b"b")
+    mix = tmp_path / "mix.toml"
+    mix.write_text('[[body]]\nfile = "a.png"\nweight = 3\n[[body]]\nfile = "b.bin"\ncontent_type = "text/plain"\n')
+    bodies = from_mix(mix)
+    assert sorted((body.data, body.content_type) for body in bodies) == [(b"a", "image/png")] * 3 + [(b"b", "text/plain")]
+    for wrong in ("weight = 1", 'file = "a.png"\nweight = 0', 'file = "a.png"\nwieght = 1', 'file = "a.png"\nweight = true'):
+        mix.write_text(f"[[body]]\n{wrong}\n")
+        with pytest.raises(SlotwiseError, match="body"):
+            from_mix(mix)
 
 
 def test_a_variant_is_a_sound_archive_with_other_settings(tmp_path: Path) -> None:
