@@ -82,6 +82,10 @@ def test_compose_runs_it_locked_down() -> None:
     other = yaml.safe_load((ROOT / "compose.ei.yaml").read_text("utf-8"))["services"]["slotwise"]
     assert other["extends"] == {"file": "compose.yaml", "service": "slotwise"}
     assert other["build"]["dockerfile"] == "Dockerfile.ei"
+    text = yaml.safe_load((ROOT / "compose.text.yaml").read_text("utf-8"))["services"]["slotwise"]
+    assert text["extends"] == other["extends"]
+    assert text["build"]["args"]["EXTRAS"] == "onnx,text"
+    assert all((ROOT / "models" / name / "model.toml").is_file() for name in text["build"]["args"]["MODELS"].split())
 
 
 def test_kubernetes_gives_the_longest_request_its_time() -> None:
