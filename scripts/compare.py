@@ -4,7 +4,7 @@
 python scripts/compare.py --quick                       stock, Slotwise and the raw loop, under four minutes
 python scripts/compare.py --peers --json FILE --figure FILE.svg
 
-python scripts/compare.py --model efficientnet --peers --seconds 3    EfficientNet-Lite0 with ImageNet's weights, six minutes
+python scripts/compare.py --model efficientnet --peers --seconds 3    EfficientNet-Lite0, ImageNet's weights, six minutes
 
 One run, interleaved: every round measures every system once. 720x720 and 12-megapixel JPEGs, wrk or ab.
 """

@@ -3,7 +3,7 @@
     .venv/bin/python scripts/random_weights.py m2m100_418M FOLDER
     slotwise build translation --weights FOLDER
 
-Its configuration is the published one; tokens and texts mean nothing. Weights are in shards of 500 MB, tokenizers in both forms.
+Its configuration is the published one. Texts are noise, and end after a few tokens. Weights are in shards of 500 MB.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from slotwise.zoo.transformers_files import ready, save
 
 MODELS = Path(__file__).resolve().parents[1] / "models"
 SHARD = "500MB"
+ENDING = 30  # the end's row of the output layer is so much larger than others: about every second token ends the text
 LARGE_EYES = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16}
 GIT = {  # GitVisionConfig; the text decoder is the same in all
     "git-base": {"image_size": 224, "patch_size": 16},
@@ -43,6 +44,8 @@ def main() -> int:
     torch.manual_seed(0)
     options.folder.mkdir(parents=True)
     network = git(options.size, options.folder) if options.size in GIT else m2m100(options.folder)
+    with torch.no_grad():
+        network.get_output_embeddings().weight[network.config.eos_token_id] *= ENDING
     save(network.eval(), options.folder, max_shard_size=SHARD)
     print(f"{options.size}: {sum(each.numel() for each in network.parameters()) / 1e6:.0f} million parameters")
     return 0

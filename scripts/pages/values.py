@@ -62,6 +62,12 @@ def our_fastest(figures: Figures, part: str = "vision") -> str:
     return ", ".join(dict.fromkeys(row["system"].removeprefix("slotwise-") for row in rows if row))
 
 
+def answered(figures: Figures) -> str:
+    """The share of the stress test's requests that was answered."""
+    load = figures["translation"]["loads"][0]
+    return f"{1 - sum(load['errors'].values()) / load['requests']:.0%}"
+
+
 def p99_to_p50(figures: Figures) -> str:
     """How far int8's slowest answers are from its usual ones."""
     row = cell(figures, "vision", ("720", 8))[INT8]
@@ -115,6 +121,7 @@ VALUES: dict[str, Callable[[Figures], str | Ratio | None]] = {
     "vision.int8.p99_to_p50": p99_to_p50,
     "vision.raw.int8": lambda f: number(cell(f, "vision", ("720", 8))["raw-openvino-int8"]["rps"]),
     "vision.raw.fp32": lambda f: number(cell(f, "vision", ("720", 8))["raw-openvino-fp32"]["rps"]),
+    "translation.answered": answered,
     "lite0.fastest": lambda f: our_fastest(f, "lite0"),
     "lite0.int8_vs_fp32.8": lambda f: by_round(f, "lite0", ("720", 8), INT8, FP32),
     "text.translation": lambda f: batched(f, "translation"),
