@@ -70,12 +70,12 @@ def m2m100(folder: Path) -> Any:
     import transformers
 
     sys.path.insert(0, str(MODELS / "translation"))
-    importlib.import_module("tiny")._tokenizer(folder)
+    languages = list(importlib.import_module("tiny")._tokenizer(folder).lang_code_to_token.values())
     pieces = json.loads((folder / "vocab.json").read_text("utf-8"))
     pieces |= {f"piece{i}": i for i in range(len(pieces), M2M100_PIECES)}
     (folder / "vocab.json").write_text(json.dumps(pieces, ensure_ascii=False), "utf-8")
-    tokenizer = transformers.M2M100Tokenizer(str(folder / "vocab.json"), str(folder / "sentencepiece.bpe.model"))
-    tokenizer.save_pretrained(folder)
+    files = (str(folder / "vocab.json"), str(folder / "sentencepiece.bpe.model"))
+    transformers.M2M100Tokenizer(*files, additional_special_tokens=languages).save_pretrained(folder)
     return transformers.M2M100ForConditionalGeneration(transformers.M2M100Config())
 
 
