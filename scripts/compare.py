@@ -4,7 +4,9 @@
 python scripts/compare.py --quick                       stock, Slotwise and the raw loop, under four minutes
 python scripts/compare.py --peers --json FILE --figure FILE.svg
 
-One run, interleaved: every round measures every system once. ResNet-18, 720x720 and 12-megapixel JPEGs, wrk or ab.
+python scripts/compare.py --model efficientnet --peers --seconds 3    EfficientNet-Lite0, ImageNet's weights, six minutes
+
+One run, interleaved: every round measures every system once. 720x720 and 12-megapixel JPEGs, wrk or ab.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ def arguments() -> argparse.Namespace:
         "--peers", action="store_true", help="LitServe and FastAPI, too (each installed into its own environment)"
     )
     parser.add_argument("--engines", help=f"of Slotwise and the raw loop, separated by commas (default: {','.join(ENGINES)})")
-    parser.add_argument("--weights", default="none", help="of resnet18: a checkpoint's path, imagenet or none")
+    parser.add_argument("--model", choices=tuple(stock.NETWORKS), default="resnet18")
+    parser.add_argument("--weights", help="a checkpoint's path, imagenet or none (default: none for resnet18)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, help="of one measurement (default: 8, with --quick 4)")
     parser.add_argument("--batch-size", type=int, default=8, help="of every server that batches")
@@ -65,24 +68,26 @@ def systems(options: argparse.Namespace, work: Path) -> list[Any]:
         [BEST] if options.quick and not options.engines else (options.engines or ",".join(ENGINES)).split(","),
     )
     store.mkdir()
-    say("building resnet18")
-    mar = build("resnet18", store, options.weights)
+    weights = options.weights or ("none" if options.model == "resnet18" else "imagenet")
+    say(f"building {options.model}")
+    mar = build(options.model, store, None if weights == "imagenet" else weights)
     model_dir = extract(mar, work / "model", trusted=True)
     labels = json.loads((model_dir / "slotwise.json").read_text("utf-8"))["model"]["labels"]
     places = project.state_dir("compare")
-    stock.build(store, labels, options.weights, stock.requirements(places / "stock"))
+    saved = stock.build(store, options.model, labels, weights, stock.requirements(places / "stock"))
     common = {"batch_size": str(options.batch_size), "max_batch_delay_ms": str(options.delay)}
     compared: list[Any] = [ModelServer("stock", "stock", store, {**common, **STOCK_SETTINGS, "initial_workers": "1"})]
     threads = max(1, available_cores() // options.workers)
     for engine, precision in (name.rsplit("-", 1) for name in engines):
         settings = {"engine": engine, "precision": precision}
         ours = {**common, **settings, "initial_workers": str(options.workers)}
-        compared.append(ModelServer(f"slotwise-{engine}-{precision}", "resnet18", store, ours))
+        compared.append(ModelServer(f"slotwise-{engine}-{precision}", options.model, store, ours))
         loop = {**settings, "threads": threads, "decode_threads": threads, "batch_size": options.batch_size}
         compared.append(Raw(f"raw-{engine}-{precision}", model_dir, loop, options.workers))
-    weights = store / "stock-parts" / "resnet18.pth"
     if options.peers:
-        compared += [Peer(name, packages, places, weights, options.batch_size) for name, packages in PEERS.items()]
+        environ = {"WEIGHTS": str(saved.resolve()), "NETWORK": stock.NETWORKS[options.model]}
+        environ["BATCH_SIZE"] = str(options.batch_size)
+        compared += [Peer(name, packages, places, environ) for name, packages in PEERS.items()]
     return compared
 
 
@@ -130,7 +135,7 @@ def compare(options: argparse.Namespace, work: Path) -> dict[str, Any]:
     ours = [counts for system, counts in poison.items() if system.startswith("slotwise-")]
     poison["slotwise"] = {key: sum(counts[key] for counts in ours) for key in ours[0]}
     how = {"tool": options.tool, "batch_size": options.batch_size}
-    how |= {"max_batch_delay_ms": options.delay, "workers": options.workers}
+    how |= {"max_batch_delay_ms": options.delay, "workers": options.workers, "model": options.model}
     return {"machine": how, "rows": table, "ratios": ratios(table), "poison": poison}
 
 
@@ -144,7 +149,7 @@ def main() -> int:
         return 1
     if options.figure:
         where = f"{result['machine']['cores']} cores ({result['machine']['cpu']})"
-        draw(result["rows"], options.figure, f"ResNet-18 on {where}, {options.rounds} rounds")
+        draw(result["rows"], options.figure, f"{options.model} on {where}, {options.rounds} rounds")
     show(result)
     return 0
 

@@ -17,6 +17,12 @@ status() { # status PORT PATH: how an HTTP server on loopback answers
     read -r -t 8 _ code _ <&3 && echo "$code"
 }
 
+waiting() { # whether a model that is registered has no worker yet: at the start /ready does not wait for it
+    exec 3<>"/dev/tcp/127.0.0.1/8000"
+    printf 'GET /ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n' >&3
+    timeout 8 grep -q '"0 of [1-9]' <&3
+}
+
 both() {
     server & server=$!
     gateway & gateway=$!
@@ -38,7 +44,7 @@ case $word in
     all) both ;;
     server) server "$@" ;;
     gateway) gateway "$@" ;;
-    ready) if [ -e "$record" ]; then [ "$(status 8000 /ready)" = 200 ]; else slotwise ready; fi ;;
+    ready) if [ -e "$record" ]; then [ "$(status 8000 /ready)" = 200 ] && ! waiting; else slotwise ready; fi ;;
     alive) [ -n "$(status 8080 /ping)" ] ;;
     wait-for-gateway) for _ in {1..140}; do [ -e "$record" ] || exit 0; sleep 0.5; done ;;
     *) exec slotwise "$word" "$@" ;;

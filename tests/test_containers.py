@@ -82,6 +82,10 @@ def test_compose_runs_it_locked_down() -> None:
     other = yaml.safe_load((ROOT / "compose.ei.yaml").read_text("utf-8"))["services"]["slotwise"]
     assert other["extends"] == {"file": "compose.yaml", "service": "slotwise"}
     assert other["build"]["dockerfile"] == "Dockerfile.ei"
+    text = yaml.safe_load((ROOT / "compose.text.yaml").read_text("utf-8"))["services"]["slotwise"]
+    assert text["extends"] == other["extends"]
+    assert text["build"]["args"]["EXTRAS"] == "onnx,text"
+    assert all((ROOT / "models" / name / "model.toml").is_file() for name in text["build"]["args"]["MODELS"].split())
 
 
 def test_kubernetes_gives_the_longest_request_its_time() -> None:
@@ -180,3 +184,37 @@ def test_the_server_waits_for_the_gateways_end(log: Path) -> None:
     assert process.poll() is None
     record.unlink()
     assert process.wait(5) == 0
+
+
+ANSWER = """
+import http.server, sys
+class Ready(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(int(sys.argv[1]))
+        self.end_headers()
+        self.wfile.write(sys.argv[2].encode())
+http.server.HTTPServer(("127.0.0.1", 8000), Ready).serve_forever()
+"""
+ASK = """
+ip link set lo up
+"$PYTHON" -c "$ANSWER" "$@" 2>/dev/null &
+until (exec 3<>/dev/tcp/127.0.0.1/8000) 2>/dev/null; do sleep 0.1; done
+"$ENTRY" ready
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a network namespace needs root: container-entry ready is NOT tested")
+@pytest.mark.parametrize(
+    ("status", "first", "second", "ready"),
+    [(200, "1 of 1", "0 of 1", 1), (200, "1 of 1", "2 of 2", 0), (200, "1 of 1", "0 of 0", 0), (503, "0 of 1", "1 of 1", 1)],
+)
+def test_it_is_ready_when_every_registered_model_has_a_worker(
+    status: int, first: str, second: str, ready: int, tmp_path: Path
+) -> None:
+    (tmp_path / "default").mkdir()
+    (tmp_path / "default" / "gateway.json").touch()
+    body = f'{{"ready":true,"models":{{"captions":"{first} workers","translation":"{second} workers"}}}}'
+    given = {"ANSWER": ANSWER, "ENTRY": str(ENTRY), "PYTHON": sys.executable, "SLOTWISE_HOME": str(tmp_path)}
+    environ = {**os.environ, **given, "PROFILE": "cpu", "SERVER": "torchserve"}
+    command = ["unshare", "--net", "--pid", "--fork", "--kill-child", "bash", "-c", ASK, "ask", str(status), body]
+    assert subprocess.run(command, env=environ, timeout=120, check=False).returncode == ready

@@ -1,4 +1,4 @@
-"""ResNet-18 behind FastAPI without batching, with the natural code of its documentation."""
+"""A network behind FastAPI without batching, with the natural code of its documentation."""
 
 import os
 from contextlib import asynccontextmanager
@@ -13,12 +13,14 @@ from fastapi import FastAPI, UploadFile  # noqa: E402
 from PIL import Image  # noqa: E402
 from torchvision import models  # noqa: E402
 
+from slotwise.zoo.networks import network  # noqa: E402
+
 kept = {}
 
 
 @asynccontextmanager
 async def lifespan(app):
-    kept["model"] = models.resnet18(weights=None)
+    kept["model"] = network(os.environ["NETWORK"], 1000, "none")
     kept["model"].load_state_dict(torch.load(os.environ["WEIGHTS"], weights_only=True))
     kept["model"].eval()
     kept["transform"] = models.ResNet18_Weights.DEFAULT.transforms()

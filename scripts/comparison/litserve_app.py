@@ -1,4 +1,4 @@
-"""ResNet-18 behind LitServe, with the natural code of its documentation."""
+"""A network behind LitServe, with the natural code of its documentation."""
 
 import os
 
@@ -12,10 +12,12 @@ from fastapi import UploadFile  # noqa: E402
 from PIL import Image  # noqa: E402
 from torchvision import models  # noqa: E402
 
+from slotwise.zoo.networks import network  # noqa: E402
+
 
 class ImageClassifier(ls.LitAPI):
     def setup(self, device):
-        self.model = models.resnet18(weights=None)
+        self.model = network(os.environ["NETWORK"], 1000, "none")
         self.model.load_state_dict(torch.load(os.environ["WEIGHTS"], weights_only=True))
         self.model.to(device).eval()
         self.transform = models.ResNet18_Weights.DEFAULT.transforms()

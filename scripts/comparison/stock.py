@@ -8,14 +8,26 @@ import subprocess
 import sys
 from pathlib import Path
 
-MODEL_PY = """\
+MODEL_PY = {
+    "resnet18": """\
 from torchvision.models.resnet import BasicBlock, ResNet
 
 
 class ImageClassifier(ResNet):
     def __init__(self):
         super().__init__(BasicBlock, [2, 2, 2, 2])
-"""
+""",
+    "efficientnet": """\
+from slotwise.zoo.efficientnet import EfficientNetLite0
+
+
+class ImageClassifier(EfficientNetLite0):
+    def __init__(self):
+        super().__init__(1000)
+""",
+}
+
+NETWORKS = {"resnet18": "resnet18", "efficientnet": "efficientnet_lite0"}  # of slotwise.zoo.networks, by model
 
 # Only where torchvision's compiled library does not fit the installed torch: the stock handler imports torchvision at once.
 SITECUSTOMIZE = """\
@@ -28,10 +40,10 @@ if any("model_service_worker" in argument for argument in sys.orig_argv):
 """
 
 
-def build(store: Path, labels: list[str], weights: str, needs: Path) -> None:
+def build(store: Path, model: str, labels: list[str], weights: str, needs: Path) -> Path:
     """STORE/stock.mar: eager PyTorch, fp32, as `torch-model-archiver --handler image_classifier` makes it.
 
-    needs: a folder whose content is carried along, see `requirements`.
+    needs: a folder whose content is carried along, see `requirements`. Returns the file with the network's weights.
     """
     import torch
 
@@ -39,15 +51,16 @@ def build(store: Path, labels: list[str], weights: str, needs: Path) -> None:
 
     work = store / "stock-parts"
     work.mkdir(parents=True, exist_ok=True)
-    (work / "model.py").write_text(MODEL_PY, "utf-8")
+    (work / "model.py").write_text(MODEL_PY[model], "utf-8")
     (work / "index_to_name.json").write_text(json.dumps({str(i): label for i, label in enumerate(labels)}), "utf-8")
-    torch.save(network("resnet18", len(labels), weights).state_dict(), work / "resnet18.pth")
+    torch.save(network(NETWORKS[model], len(labels), weights).state_dict(), work / "weights.pth")
     command = [sys.executable, "-m", "model_archiver.model_packaging", "--model-name", "stock", "--version", "1.0", "--force"]
-    command += ["--model-file", "model.py", "--serialized-file", "resnet18.pth", "--handler", "image_classifier"]
+    command += ["--model-file", "model.py", "--serialized-file", "weights.pth", "--handler", "image_classifier"]
     command += ["--extra-files", f"index_to_name.json,{needs.resolve()}", "--export-path", str(store.resolve())]
     (work / "tmp").mkdir(exist_ok=True)
     environ = {**os.environ, "TMPDIR": str((work / "tmp").resolve())}
     subprocess.run(command, cwd=work, check=True, capture_output=True, env=environ)
+    return work / "weights.pth"
 
 
 def requirements(folder: Path) -> Path:

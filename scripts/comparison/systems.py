@@ -118,9 +118,8 @@ class ModelServer(Http):
 class Peer(Http):
     """Another server: its packages in a virtual environment of its own, torch and torchvision borrowed from ours."""
 
-    def __init__(self, name: str, packages: list[str], work: Path, weights: Path, batch_size: int) -> None:
-        self.name, self.packages, self.place = name, packages, work / f"venv-{name}"
-        self.environ = {"WEIGHTS": str(weights.resolve()), "BATCH_SIZE": str(batch_size)}
+    def __init__(self, name: str, packages: list[str], work: Path, environ: Mapping[str, str]) -> None:
+        self.name, self.packages, self.place, self.environ = name, packages, work / f"venv-{name}", environ
         self.process: subprocess.Popen[bytes] | None = None
 
     def wrap(self, body: bytes) -> RequestBody:

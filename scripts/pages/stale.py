@@ -11,11 +11,13 @@ from measuring.about import git
 
 WORKER = "slotwise/worker"
 VISION = (WORKER, "handlers/image_classifier.py", "models/resnet18")
+LITE0 = (*VISION[:2], "models/efficientnet", "slotwise/zoo/efficientnet.py")
 TENSORS = (WORKER, "handlers/tensor_classifier.py", "models/mnist")
 CAPTIONS = (WORKER, "handlers/captioner.py", "models/captions")
 TRANSLATION = (WORKER, "handlers/translator.py", "models/translation")
 CODE = {  # what each of docs/figures measures; what measures it counts as well
     "vision": (*VISION, "scripts/comparison"),
+    "lite0": (*LITE0, "scripts/comparison"),
     "text": (*TRANSLATION, *CAPTIONS[1:]),
     "captions": (*CAPTIONS, "slotwise/bench"),
     "translation": (*TRANSLATION, "slotwise/bench"),

@@ -36,12 +36,12 @@ def each(rounds: Iterable[float] | None) -> str | None:
     return rounds and " ".join(f"{value:.0f}" for value in rounds)
 
 
-def vision_ratios(system: str) -> Callable[[Figures], str]:
+def vision_ratios(part: str, system: str = "") -> Callable[[Figures], str]:
     """The ratios of one of our systems; "" for the fastest."""
 
     def render(figures: Figures) -> str:
         lines = []
-        for (workload, clients), cell in by_cell(figures["vision"]["rows"]).items():
+        for (workload, clients), cell in by_cell(figures[part]["rows"]).items():
             ours = cell[system] if system else fastest(cell, "ours")
             assert ours is not None
             lines.append([workload, clients, *map(with_spread, against(cell, ours).values())])
@@ -50,14 +50,18 @@ def vision_ratios(system: str) -> Callable[[Figures], str]:
     return render
 
 
-def vision_rows(figures: Figures) -> str:
+def vision_rows(part: str) -> Callable[[Figures], str]:
     """Every system, the fastest first in each cell."""
-    lines: list[list[Any]] = []
-    for (workload, clients), cell in by_cell(figures["vision"]["rows"]).items():
-        for row in sorted(cell.values(), key=lambda row: -row["rps"]):
-            numbers = [f"{row['rps']:.1f}", each(row["rounds"]), row["p50_ms"], row["p99_ms"]]
-            lines.append([workload, clients, row["system"], *numbers])
-    return table(["picture", "clients", "system", "a second", "rounds", "p50 ms", "p99 ms"], lines)
+
+    def render(figures: Figures) -> str:
+        lines: list[list[Any]] = []
+        for (workload, clients), cell in by_cell(figures[part]["rows"]).items():
+            for row in sorted(cell.values(), key=lambda row: -row["rps"]):
+                numbers = [f"{row['rps']:.1f}", each(row["rounds"]), row["p50_ms"], row["p99_ms"]]
+                lines.append([workload, clients, row["system"], *numbers])
+        return table(["picture", "clients", "system", "a second", "rounds", "p50 ms", "p99 ms"], lines)
+
+    return render
 
 
 def vision_poison(figures: Figures) -> str:
@@ -257,9 +261,9 @@ def sources(figures: Figures) -> str:
 
 
 TABLES: dict[str, Callable[[Figures], str]] = {
-    "vision.ratios": vision_ratios(""),
-    "vision.ratios.fp32": vision_ratios("slotwise-openvino-fp32"),
-    "vision.rows": vision_rows,
+    **{f"{part}.ratios": vision_ratios(part) for part in ("vision", "lite0")},
+    **{f"{part}.ratios.fp32": vision_ratios(part, "slotwise-openvino-fp32") for part in ("vision", "lite0")},
+    **{f"{part}.rows": vision_rows(part) for part in ("vision", "lite0")},
     "vision.poison": vision_poison,
     "text.rows": text_rows,
     "captions.loads": captions_loads,

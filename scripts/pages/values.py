@@ -56,10 +56,16 @@ def range_720(figures: Figures, system: str, other: str) -> str:
     return f"{min(medians):.1f} to {max(medians):.1f}"
 
 
-def our_fastest(figures: Figures) -> str:
+def our_fastest(figures: Figures, part: str = "vision") -> str:
     """The systems of ours that are the fastest in some cell, as `openvino-int8`."""
-    rows = [fastest(systems, "ours") for systems in by_cell(figures["vision"]["rows"]).values()]
+    rows = [fastest(systems, "ours") for systems in by_cell(figures[part]["rows"]).values()]
     return ", ".join(dict.fromkeys(row["system"].removeprefix("slotwise-") for row in rows if row))
+
+
+def answered(figures: Figures) -> str:
+    """The share of the stress test's requests that was answered."""
+    load = figures["translation"]["loads"][0]
+    return f"{1 - sum(load['errors'].values()) / load['requests']:.0%}"
 
 
 def p99_to_p50(figures: Figures) -> str:
@@ -115,6 +121,9 @@ VALUES: dict[str, Callable[[Figures], str | Ratio | None]] = {
     "vision.int8.p99_to_p50": p99_to_p50,
     "vision.raw.int8": lambda f: number(cell(f, "vision", ("720", 8))["raw-openvino-int8"]["rps"]),
     "vision.raw.fp32": lambda f: number(cell(f, "vision", ("720", 8))["raw-openvino-fp32"]["rps"]),
+    "translation.answered": answered,
+    "lite0.fastest": lambda f: our_fastest(f, "lite0"),
+    "lite0.int8_vs_fp32.8": lambda f: by_round(f, "lite0", ("720", 8), INT8, FP32),
     "text.translation": lambda f: batched(f, "translation"),
     "text.captions": lambda f: batched(f, "captions"),
     "gateway.vs_direct": lambda f: by_round(f, "gateway", ("720", 8), "gateway", "direct"),

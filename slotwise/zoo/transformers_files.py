@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,10 @@ def ready() -> None:
 def save_local(weights: str, folder: Path, *classes: str) -> None:
     """Load each of transformers' `classes` from `weights` (a folder, or an id of the hub) and save it into `folder`.
 
-    Only what an id names is downloaded. Raises SlotwiseError where there is no such folder or it lacks a file.
+    Only what an id names is downloaded. A repository without safetensors (M2M100's) is read with torch's weights_only=True, and
+    transformers does not ask the hub to convert it. Raises SlotwiseError where there is no such folder or it lacks a file.
     """
+    os.environ["DISABLE_SAFETENSORS_CONVERSION"] = "1"
     import transformers  # noqa: PLC0415  heavy, optional
 
     local = Path(weights).expanduser()
@@ -54,8 +57,8 @@ def useful_threads(folder: Path) -> int | None:
     return 1 if size_bytes < SMALL_BYTES else None
 
 
-def save(loaded: Any, folder: Path) -> None:
+def save(loaded: Any, folder: Path, **options: Any) -> None:
     """Call `loaded.save_pretrained(folder)`, then let everybody read the weights, which transformers does not."""
-    loaded.save_pretrained(folder)
+    loaded.save_pretrained(folder, **options)
     for file in folder.glob("*.safetensors"):
         file.chmod(0o644)

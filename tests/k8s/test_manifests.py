@@ -8,8 +8,10 @@ import tomllib
 from typing import Any
 
 import pytest
+import yaml
 
 from slotwise import __version__
+from slotwise.model_spec import load_spec
 from slotwise.profiles import kubernetes
 from tests.k8s import manifests
 from tests.k8s.manifests import Document, containers, of_kind, pods
@@ -29,6 +31,7 @@ def test_overlay_fits_together(overlay: str) -> None:
     assert fits(manifests.resolved(overlay)) == []
 
 
+TEXT_MODELS = ["captions", "translation"]
 GONE = object()
 POD = "Deployment.spec.template.spec"
 HPA = "HorizontalPodAutoscaler.spec"
@@ -125,7 +128,7 @@ def test_not_a_quantity(text: object) -> None:
 def test_images_carry_this_version() -> None:
     tags = {entry["image"] for _, _, pod in pods(manifests.base()) for entry in containers(pod)}
     assert tags == {f"slotwise:{__version__}"}
-    for overlay in ("cuda", "ei"):
+    for overlay in ("cuda", "ei", "text"):
         text = (manifests.K8S / "overlays" / overlay / "kustomization.yaml").read_text("utf-8")
         assert re.findall(r"newTag: ([\d.]+)", text) == [__version__]
 
@@ -141,7 +144,21 @@ def test_settings_are_the_profiles() -> None:
 def test_a_pod_is_full_when_each_of_its_workers_has_a_full_batch(overlay: str) -> None:
     documents = manifests.resolved(overlay)
     settings = next(d["data"] for d in of_kind(documents, "ConfigMap") if "PROFILE" in d["data"])
-    assert settings["PROFILE"] == overlay
-    wanted = tomllib.loads(settings[f"{overlay}.toml"])["registration"]
+    profile = settings["PROFILE"]
+    assert profile == ("cpu" if overlay == "text" else overlay)
+    wanted = [tomllib.loads(settings[f"{profile}.toml"])["registration"]]
+    if overlay == "text":  # what its models ask for themselves; a pod is full when one of them is
+        wanted = [wanted[0] | load_spec(manifests.ROOT / "models" / name).profiles[profile] for name in TEXT_MODELS]
     metric = of_kind(documents, "HorizontalPodAutoscaler")[0]["spec"]["metrics"][0]["pods"]
-    assert int(metric["target"]["averageValue"]) == wanted["batch_size"] * wanted["initial_workers"]
+    assert {int(metric["target"]["averageValue"])} == {each["batch_size"] * each["initial_workers"] for each in wanted}
+
+
+@needs_kubectl
+def test_the_text_overlay_serves_what_its_image_carries() -> None:
+    documents = manifests.resolved("text")
+    models = next(d["data"]["models.toml"] for d in of_kind(documents, "ConfigMap") if "models.toml" in d["data"])
+    files = [entry["file"] for entry in tomllib.loads(models)["archive"]]
+    assert files == [f"/models/{name}.mar" for name in TEXT_MODELS]
+    built = yaml.safe_load((manifests.ROOT / "compose.text.yaml").read_text("utf-8"))["services"]["slotwise"]
+    assert built["build"]["args"]["MODELS"].split() == TEXT_MODELS
+    assert {c["image"].partition(":")[0] for _, _, pod in pods(documents) for c in containers(pod)} == {built["image"]}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +18,7 @@ from safetensors.torch import load_file
 
 from slotwise.errors import SlotwiseError
 from slotwise.zoo.transformers_files import ready, save_local
+from tests.zoo.hub import ID, hub
 
 MODELS = Path(__file__).parents[2] / "models"
 CLASSES = {
@@ -124,6 +127,35 @@ def test_a_tokenizer_in_both_forms(model: str, folder: Path, tmp_path: Path) -> 
     taken(model, folder, tmp_path / "out")
     again = getattr(transformers, CLASSES[model][1]).from_pretrained(tmp_path / "out", local_files_only=True)
     assert again(text).input_ids == expected
+
+
+TAKE = """
+import sys
+from pathlib import Path
+from slotwise.zoo.transformers_files import ready, save_local
+ready()
+save_local(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])
+"""
+
+
+def test_weights_by_id(model: str, folder: Path, tmp_path: Path) -> None:
+    """In a process of its own, for transformers reads the hub's address once. M2M100's repository has its pickle only."""
+    form = {"captions": "shards", "translation": "pytorch_model.bin"}[model]
+    whole, loaded = tensors(folder), getattr(transformers, CLASSES[model][0]).from_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    if form == "shards":
+        loaded.save_pretrained(folder, max_shard_size=SHARD)
+    else:
+        torch.save(loaded.state_dict(), folder / form)
+    out = tmp_path / "out"
+    out.mkdir()
+    with hub(folder) as (endpoint, fetched):
+        environ = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "cache"), "HF_HUB_DISABLE_XET": "1"}
+        command = [sys.executable, "-c", TAKE, ID, str(out), *CLASSES[model]]
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    assert same(tensors(out), whole)
+    assert any(("-00002-of-" if form == "shards" else form) in path for path in fetched)
 
 
 def _word_tokenizer(folder: Path) -> Path:
