@@ -25,7 +25,7 @@ from pathlib import Path
 from measuring.about import ROOT
 from measuring.run import exit_with, measured
 
-PARTS = ("echo", "text", "gateway", "hedging", "accuracy", "hostile", "earlier", "repeat", "guard", "disasters")
+PARTS = ("echo", "text", "gateway", "hedging", "accuracy", "hostile", "earlier", "repeat", "guard", "disasters", "lean")
 
 
 def arguments() -> argparse.Namespace:
@@ -39,8 +39,8 @@ def arguments() -> argparse.Namespace:
         part.add_argument("--minute", type=float, default=60.0, help="seconds at twice the capacity")
         part.add_argument("--tool", choices=("wrk", "ab"), default="wrk")
         part.add_argument("--json", type=Path, metavar="FILE")
-        if name == "earlier":
-            part.add_argument("--commit", required=True)
+        if name in ("earlier", "lean"):
+            part.add_argument("--commit", required=name == "earlier")
     keep = commands.add_parser("keep")
     keep.add_argument("name")
     keep.add_argument("files", type=Path, nargs="+", metavar="FILE", help="tune.json, or what `slotwise bench --json` printed")
