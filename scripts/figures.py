@@ -11,6 +11,7 @@ python scripts/figures.py disasters --rounds 20    killer bodies, SIGKILLs, scal
 python scripts/figures.py hostile   pictures that are dear to decode beside each picture model's example
 python scripts/figures.py earlier --commit COMMIT    the worker as it is against the worker of an earlier commit
 python scripts/figures.py guard     what a guard adds to a batch of 8, around a handler that does nothing
+python scripts/figures.py lean --commit COMMIT    MNIST straight to the server and through the gateway, as it is and was
 python scripts/figures.py keep NAME FILE...    what a slotwise command measured here just now, as docs/figures/NAME.json
 python scripts/figures.py render [--check]     the pages, from docs/figures
 """

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import shutil
 import subprocess
 import sys
 import time
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
@@ -34,6 +37,17 @@ from slotwise.tune.variant import write_variant
 SETTINGS = {32: TrialSetting(16, 1, 2, 1), 8: TrialSetting(4, 1, 1, 2)}  # clients: as `echo` has them
 SHORTEST = [("uvicorn", "aiohttp"), ("uvicorn", "slotwise"), ("granian", "aiohttp"), ("granian", "slotwise")]
 UP_S = 60.0
+LAYERS = {  # where a line of a profile belongs: the first that is found in it
+    "prometheus_client": "metrics",
+    "slotwise/client/http_exchange": "client",
+    "slotwise/gateway/connections": "client",
+    "aiohttp": "client",
+    "slotwise/": "gateway",
+    "uvicorn": "server",
+    "starlette": "app",
+    "fastapi": "app",
+    "asyncio": "event loop",
+}
 
 
 def lean(options: Namespace, work: Path, record: ServerRecord, info: Any) -> dict[str, Any]:
@@ -66,6 +80,7 @@ def lean(options: Namespace, work: Path, record: ServerRecord, info: Any) -> dic
 
         cells = [(str(setting), clients) for clients, setting in SETTINGS.items()]
         readings = in_turn(cells, list(fronts), measure, options.rounds, say=say, warm_ups=1)
+        profile = _profile(fronts["gateway"], bodies, options.seconds, work)
     table = rows(readings, detail=True)
     for row in table:
         cell = (row["workload"], row["concurrency"])
@@ -74,7 +89,7 @@ def lean(options: Namespace, work: Path, record: ServerRecord, info: Any) -> dic
         direct = [reading.rps for reading in readings[cell]["direct"]]
         of_direct = ratio(row["rounds"], direct)
         row["to_direct"] = of_direct and of_direct._asdict()
-    return {"before": options.commit and git("rev-parse", "--short", options.commit), "rows": table}
+    return {"before": options.commit and git("rev-parse", "--short", options.commit), "rows": table, "profile": profile}
 
 
 def _register(record: ServerRecord, info: Any, name: str, setting: TrialSetting) -> None:
@@ -102,7 +117,18 @@ def _gateway(record: ServerRecord, home: Path, tree: Path) -> Iterator[tuple[str
     (home / "default").mkdir(parents=True)
     record.save(home / "default")
     environ = {**os.environ, "SLOTWISE_HOME": str(home), "PYTHONPATH": str(tree)}
-    command = [sys.executable, "-m", "slotwise.cli", "gateway", "--port", "0", "--translation-port", "-1", "--drain-delay-s", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "slotwise.cli",
+        "gateway",
+        "--port",
+        "0",
+        "--translation-port",
+        "-1",
+        "--drain-delay-s",
+        "0",
+    ]
     process = subprocess.Popen(command, cwd=home, env=environ, stdout=subprocess.DEVNULL)
     with _ended(process):
         url = _waited_for(lambda: json.loads((home / "default" / "gateway.json").read_text("utf-8"))["url"], process)
@@ -144,11 +170,45 @@ def _waited_for(read: Any, process: subprocess.Popen[Any]) -> str:
 
 
 def _cpu_s(front: psutil.Process | None, record: ServerRecord) -> dict[str, float]:
-    """The processor seconds that were spent so far: in the front, in the server with its workers."""
+    """The processor seconds that were spent so far: in the front, in the server with its workers, in the client."""
     server = psutil.Process(record.pid)
-    return {"front": _spent(front) if front else 0.0, "server": sum(map(_spent, [server, *server.children(recursive=True)]))}
+    finished = resource.getrusage(resource.RUSAGE_CHILDREN)  # wrk
+    return {
+        "front": _spent(front) if front else 0.0,
+        "server": sum(map(_spent, [server, *server.children(recursive=True)])),
+        "client": finished.ru_utime + finished.ru_stime,
+    }
 
 
 def _spent(process: psutil.Process) -> float:
     times = process.cpu_times()
     return float(times.user + times.system)
+
+
+def _profile(front: tuple[str, psutil.Process], bodies: Any, seconds: float, work: Path) -> dict[str, float] | None:
+    """The share of the gateway's time that each layer has itself, under 32 clients; None without py-spy."""
+    if shutil.which("py-spy") is None:
+        say("py-spy is not installed: no profile")
+        return None
+    url, process = front
+    file = work / "profile"
+    command = ["py-spy", "record", "--pid", str(process.pid), "--duration", str(max(1, round(seconds)))]
+    command += ["--format", "raw", "--output", str(file)]
+    spy = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    load_tools.measure("wrk", Target(f"{url}/predictions/mnist-32", {}), bodies, LoadPlan(32, seconds + 1, warm_up_s=0))
+    spy.wait(60)
+    counts: Counter[str] = Counter()
+    for line in file.read_text("utf-8").splitlines():
+        stack, _, count = line.rpartition(" ")
+        if "run_asgi" in stack or "data_received" in stack or "slotwise/gateway" in stack.rpartition("serve (")[2]:
+            counts[_layer(stack.split(";"))] += int(count)
+    return {layer: round(count / counts.total(), 3) for layer, count in counts.most_common()}
+
+
+def _layer(stack: list[str]) -> str:
+    """The layer of the innermost frame that belongs to one."""
+    for frame in reversed(stack):
+        for part, layer in LAYERS.items():
+            if part in frame:
+                return layer
+    return "other"

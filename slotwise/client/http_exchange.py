@@ -89,13 +89,16 @@ class HttpExchange(asyncio.Protocol):
             self._fail("an answer that nobody asked for")
             return
         self._received += len(data)
+        if self._received > self.reply_max_bytes:
+            self._fail(f"an answer of more than {self.reply_max_bytes} bytes")
+            return
         try:
             self.parser.feed_data(data)
         except Exception as error:  # httptools', or one that is raised below
             self._fail(f"not HTTP: {getattr(error, '__context__', None) or error}")
             return
-        if self._received > (self.reply_max_bytes if self._in_body else HEAD_MAX_BYTES):
-            self._fail(f"an answer of more than {self._received} bytes")
+        if self._received > HEAD_MAX_BYTES and not self._in_body:
+            self._fail(f"an answer whose head is more than {HEAD_MAX_BYTES} bytes")
 
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is None and self._in_body and self._ends_with_connection:

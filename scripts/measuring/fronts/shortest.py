@@ -1,4 +1,4 @@
-"""The shortest proxy in front of a model server: no limits, no second try, no metrics. What is left is what server and client cost.
+"""The shortest proxy in front of a model server: no limits, no second try, no metrics. It costs what its server and client do.
 
 python shortest.py uvicorn|granian aiohttp|slotwise    the server's address, the headers with its token: JSON on stdin
 """
@@ -76,9 +76,8 @@ def main() -> None:
 
         uvicorn.run(app, port=port, access_log=False, log_level="warning", lifespan="off")
     else:
-        from granian.server.embed import Server
-
         import uvloop
+        from granian.server.embed import Server
 
         uvloop.run(Server(app, port=port, interface="asginl", log_access=False).serve())
 
