@@ -117,19 +117,9 @@ def _gateway(record: ServerRecord, home: Path, tree: Path) -> Iterator[tuple[str
     (home / "default").mkdir(parents=True)
     record.save(home / "default")
     environ = {**os.environ, "SLOTWISE_HOME": str(home), "PYTHONPATH": str(tree)}
-    command = [
-        sys.executable,
-        "-m",
-        "slotwise.cli",
-        "gateway",
-        "--port",
-        "0",
-        "--translation-port",
-        "-1",
-        "--drain-delay-s",
-        "0",
-    ]
-    process = subprocess.Popen(command, cwd=home, env=environ, stdout=subprocess.DEVNULL)
+    command = [sys.executable, "-m", "slotwise.cli", "gateway", "--port", "0", "--translation-port", "-1"]
+    with (home / "log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=home, env=environ, stdout=log, stderr=log)
     with _ended(process):
         url = _waited_for(lambda: json.loads((home / "default" / "gateway.json").read_text("utf-8"))["url"], process)
         yield url, psutil.Process(process.pid)
@@ -156,7 +146,10 @@ def _ended(process: subprocess.Popen[Any]) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        process.wait(20)
+        try:
+            process.wait(UP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
 
 
 def _waited_for(read: Any, process: subprocess.Popen[Any]) -> str:
