@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from slotwise.gateway import connections as module
 from slotwise.gateway.connections import Connections
+from slotwise.gateway.forward import Forward
 
 from .conftest import MakeFront
 from .standin import StandIn
@@ -76,3 +78,26 @@ async def test_an_answer_over_the_limit_is_a_502(make_front: MakeFront) -> None:
     answer = await front.predict()
     assert answer.status_code == 502
     assert len(front.server.seen) == 2  # the second try
+
+
+@pytest.mark.parametrize("query", [b"a=1 HTTP/1.1\r\nx-evil: 1", b"a\nb", b"a b", b"\0"])
+async def test_what_would_be_another_request_is_a_400_and_never_sent(make_front: MakeFront, query: bytes) -> None:
+    front, sent = await make_front(), list[dict[str, Any]]()
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"x"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/predictions/digits",
+        "path_params": {"model": "digits"},
+        "query_string": query,
+        "headers": [],
+    }
+    await Forward(front.gateway)(scope, receive, send)
+    assert sent[0]["status"] == 400
+    assert not front.server.seen
