@@ -6,12 +6,13 @@ import json
 import os
 import resource
 import shutil
+import socket
 import subprocess
 import sys
 import time
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -121,7 +122,7 @@ def _gateway(record: ServerRecord, home: Path, tree: Path) -> Iterator[tuple[str
     with (home / "log").open("wb") as log:
         process = subprocess.Popen(command, cwd=home, env=environ, stdout=log, stderr=log)
     with _ended(process):
-        url = _waited_for(lambda: json.loads((home / "default" / "gateway.json").read_text("utf-8"))["url"], process)
+        url = _waited_for(lambda: str(json.loads((home / "default" / "gateway.json").read_text("utf-8"))["url"]), process)
         yield url, psutil.Process(process.pid)
 
 
@@ -137,7 +138,13 @@ def _shortest(record: ServerRecord, server: str, client: str) -> Iterator[tuple[
         upstream = {"url": record.inference_url, "headers": auth_headers(record)}
         process.stdin.write(json.dumps(upstream) + "\n")
         process.stdin.flush()
-        yield f"http://127.0.0.1:{int(process.stdout.readline())}", psutil.Process(process.pid)
+        port = int(process.stdout.readline())
+
+        def url() -> str:
+            socket.create_connection(("127.0.0.1", port)).close()
+            return f"http://127.0.0.1:{port}"
+
+        yield _waited_for(url, process), psutil.Process(process.pid)
 
 
 @contextmanager
@@ -152,11 +159,11 @@ def _ended(process: subprocess.Popen[Any]) -> Iterator[None]:
             process.kill()
 
 
-def _waited_for(read: Any, process: subprocess.Popen[Any]) -> str:
+def _waited_for(read: Callable[[], str], process: subprocess.Popen[Any]) -> str:
     deadline = time.monotonic() + UP_S
     while time.monotonic() < deadline and process.poll() is None:
         try:
-            return str(read())
+            return read()
         except (OSError, ValueError, KeyError):
             time.sleep(0.1)
     raise SlotwiseError("a front did not start")
