@@ -41,7 +41,7 @@ UP_S = 60.0
 LAYERS = {  # where a line of a profile belongs: the first that is found in it
     "prometheus_client": "metrics",
     "slotwise/client/http_exchange": "client",
-    "slotwise/gateway/connections": "client",
+    "slotwise/gateway/connection_pool": "client",
     "aiohttp": "client",
     "slotwise/": "gateway",
     "uvicorn": "server",

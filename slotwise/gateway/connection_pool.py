@@ -13,7 +13,7 @@ KEPT = 512
 KEPT_S = 15.0
 
 
-class Connections:
+class ConnectionPool:
     """Connections to the server at `url`, each opened when there is none to take."""
 
     def __init__(self, url: str, reply_max_bytes: int = REPLY_MAX_BYTES) -> None:

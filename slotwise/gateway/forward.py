@@ -14,13 +14,14 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
+from slotwise.client.http_exchange import RawHeaders
 from slotwise.errors import SlotwiseError
 from slotwise.gateway import replies
 from slotwise.gateway.gateway import Gateway
 from slotwise.gateway.inference_request import InferenceRequest, Receive, Scope
 from slotwise.gateway.limits import ClientGone
 from slotwise.gateway.race import Race
-from slotwise.gateway.replies import RawHeaders, Refused
+from slotwise.gateway.replies import Refused
 from slotwise.gateway.upstream import ConnectionBroken, ServerAnswer, Upstream
 
 log = logging.getLogger("slotwise.gateway")

@@ -14,7 +14,7 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 1
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
-class _Answers(NamedTuple):
+class _AnswerCounts(NamedTuple):
     """What counts the answers of one model with one status."""
 
     requests: Counter
@@ -50,7 +50,7 @@ class GatewayMetrics:
         self.up = Gauge("slotwise_server_up", "1 while the model server answers.", registry=r)
         self.swaps = Counter("slotwise_swaps", "Switches to another server.", registry=r)
         self.answered = 0
-        self._by_label: dict[tuple[str, int], _Answers] = {}
+        self._by_label: dict[tuple[str, int], _AnswerCounts] = {}
 
     def watch(self, model: str, limit: ConcurrencyLimit) -> None:
         """Let Prometheus read the two gauges of a model from its limit."""
@@ -78,8 +78,9 @@ class GatewayMetrics:
         self.answered += 1
         by = self._by_label.get((model, status))
         if by is None:  # looking one up takes longer than counting
-            by = _Answers(self.requests.labels(model, str(status)), self.latency.labels(model), self.batch_size.labels(model))
-            self._by_label[model, status] = by
+            by = self._by_label[model, status] = _AnswerCounts(
+                self.requests.labels(model, str(status)), self.latency.labels(model), self.batch_size.labels(model)
+            )
         by.requests.inc()
         if status == 429:
             self.sheds.labels(model).inc()

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from http import HTTPStatus
 
-RawHeaders = list[tuple[bytes, bytes]]
+from slotwise.client.http_exchange import RawHeaders
 
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from slotwise.gateway.connections import Connections
-from slotwise.gateway.replies import RawHeaders
+from slotwise.client.http_exchange import RawHeaders
+from slotwise.gateway.connection_pool import ConnectionPool
 
 if TYPE_CHECKING:
     from slotwise.server.lifecycle import ServerRecord
@@ -57,7 +57,7 @@ class Upstream:
         self._renewal: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()
         self._idle.set()
-        self._connections = Connections(record.inference_url, max_answer_bytes)
+        self._pool = ConnectionPool(record.inference_url, max_answer_bytes)
 
     async def renew_token(self, refused: Mapping[str, str]) -> None:
         """Read the server's token again: `refused` has expired, or somebody else has renewed it.
@@ -91,16 +91,16 @@ class Upstream:
         Raises OSError when the connection failed, TimeoutError (which is one) after `timeout_s` and a little grace.
         """
         async with asyncio.timeout(timeout_s + GRACE_S):
-            return ServerAnswer(*await self._connections.request("POST", target, {**headers, **self.token}, body, fresh))
+            return ServerAnswer(*await self._pool.request("POST", target, {**headers, **self.token}, body, fresh))
 
     async def metrics(self) -> ServerAnswer:
         """The server's own Prometheus metrics, which need no token. Raises OSError."""
-        connections = Connections(self.record.metrics_url, self._max_answer_bytes)
+        pool = ConnectionPool(self.record.metrics_url, self._max_answer_bytes)
         try:
             async with asyncio.timeout(METRICS_S):
-                return ServerAnswer(*await connections.request("GET", "/metrics", {}))
+                return ServerAnswer(*await pool.request("GET", "/metrics", {}))
         finally:
-            connections.close()
+            pool.close()
 
     async def drained(self, timeout_s: float) -> bool:
         """Wait until nothing is in flight here; false when that takes longer than `timeout_s`."""
@@ -112,4 +112,4 @@ class Upstream:
 
     def close(self) -> None:
         """Close all connections."""
-        self._connections.close()
+        self._pool.close()

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from slotwise.gateway import connections as module
-from slotwise.gateway.connections import Connections
+from slotwise.gateway import connection_pool as module
+from slotwise.gateway.connection_pool import ConnectionPool
 from slotwise.gateway.forward import Forward
 
 from .conftest import MakeFront
@@ -19,62 +19,62 @@ pytestmark = pytest.mark.anyio
 TOKEN = {"authorization": "Bearer token"}
 
 
-async def asked(connections: Connections, **given: bool) -> int:
-    status, _, _ = await connections.request("POST", "/predictions/digits", TOKEN, b"x", **given)
+async def asked(pool: ConnectionPool, **given: bool) -> int:
+    status, _, _ = await pool.request("POST", "/predictions/digits", TOKEN, b"x", **given)
     return status
 
 
 async def test_connections_are_kept_and_a_fresh_one_is_not_taken_from_them() -> None:
     async with StandIn() as server:
-        connections = Connections(f"http://127.0.0.1:{server.port}")
-        assert [await asked(connections) for _ in range(3)] == [200, 200, 200]
+        pool = ConnectionPool(f"http://127.0.0.1:{server.port}")
+        assert [await asked(pool) for _ in range(3)] == [200, 200, 200]
         assert len(server._writers) == 1
-        assert await asked(connections, fresh=True) == 200
+        assert await asked(pool, fresh=True) == 200
         assert len(server._writers) == 2
-        assert await asyncio.gather(*[asked(connections) for _ in range(5)]) == [200] * 5
-        connections.close()
+        assert await asyncio.gather(*[asked(pool) for _ in range(5)]) == [200] * 5
+        pool.close()
 
 
 async def test_a_connection_that_the_server_closed_is_not_taken() -> None:
     server = StandIn()
     async with server:
-        connections = Connections(f"http://127.0.0.1:{server.port}")
-        assert await asked(connections) == 200
-        (exchange,) = connections._idle
+        pool = ConnectionPool(f"http://127.0.0.1:{server.port}")
+        assert await asked(pool) == 200
+        (exchange,) = pool._idle
     async with asyncio.timeout(60):
         while exchange.usable:
             await asyncio.sleep(0.01)
     async with StandIn(port=server.port):
-        assert await asked(connections) == 200
+        assert await asked(pool) == 200
 
 
 async def test_no_more_are_kept_than_allowed_and_none_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     async with StandIn() as server:
-        connections = Connections(f"http://127.0.0.1:{server.port}")
+        pool = ConnectionPool(f"http://127.0.0.1:{server.port}")
         monkeypatch.setattr(module, "KEPT", 3)
-        await asyncio.gather(*[asked(connections) for _ in range(8)])
-        assert len(connections._idle) == 3
+        await asyncio.gather(*[asked(pool) for _ in range(8)])
+        assert len(pool._idle) == 3
         monkeypatch.setattr(module, "KEPT_S", 0.0)
-        await asked(connections)
-        assert len(connections._idle) <= 1
+        await asked(pool)
+        assert len(pool._idle) <= 1
 
 
 async def test_after_closing_nothing_is_kept() -> None:
     async with StandIn(takes_s=(0.05, 0.1)) as server:
-        connections = Connections(f"http://127.0.0.1:{server.port}")
-        under_way = asyncio.create_task(asked(connections))
+        pool = ConnectionPool(f"http://127.0.0.1:{server.port}")
+        under_way = asyncio.create_task(asked(pool))
         while not server.seen:
             await asyncio.sleep(0.01)
-        connections.close()
+        pool.close()
         assert await under_way == 200
-        assert not connections._idle
+        assert not pool._idle
 
 
 async def test_an_answer_over_the_limit_is_a_502(make_front: MakeFront) -> None:
     front = await make_front()
     upstream = front.gateway.upstream
     assert upstream is not None
-    upstream._connections._reply_max_bytes = 10
+    upstream._pool._reply_max_bytes = 10
     answer = await front.predict()
     assert answer.status_code == 502
     assert len(front.server.seen) == 2  # the second try

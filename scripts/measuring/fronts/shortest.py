@@ -34,13 +34,13 @@ class Slotwise:
     """The gateway's own client."""
 
     def __init__(self) -> None:
-        from slotwise.gateway.connections import Connections
+        from slotwise.gateway.connection_pool import ConnectionPool
 
-        self.connections = Connections(UPSTREAM["url"])
+        self.pool = ConnectionPool(UPSTREAM["url"])
 
     async def ask(self, target: str, headers: dict[str, str], body: bytes) -> tuple[int, bytes]:
         """The answer's status and body."""
-        status, _, answer = await self.connections.request("POST", target, headers, body)
+        status, _, answer = await self.pool.request("POST", target, headers, body)
         return status, answer
 
 
