@@ -38,6 +38,7 @@ from slotwise.tune.variant import write_variant
 SETTINGS = {32: TrialSetting(16, 1, 2, 1), 8: TrialSetting(4, 1, 1, 2)}  # clients: as `echo` has them
 SHORTEST = [("uvicorn", "aiohttp"), ("uvicorn", "slotwise"), ("granian", "aiohttp"), ("granian", "slotwise")]
 UP_S = 60.0
+Front = tuple[str, psutil.Process | None]  # its address; no process for the server itself
 LAYERS = {  # where a line of a profile belongs: the first that is found in it
     "prometheus_client": "metrics",
     "slotwise/client/http_exchange": "client",
@@ -53,12 +54,13 @@ LAYERS = {  # where a line of a profile belongs: the first that is found in it
 
 def lean(options: Namespace, work: Path, record: ServerRecord, info: Any) -> dict[str, Any]:
     """All fronts before one server, rounds in turn; what a request costs in the front, the server and the client."""
+    load = psutil.getloadavg()[0]  # what others do, before this begins
     for clients, setting in SETTINGS.items():
         _register(record, info, f"mnist-{clients}", setting)
     bodies = [body for body in examples(str(info.path)) if body.name.endswith(".f32")]
     spent: dict[tuple[Cell, str], list[dict[str, float]]] = {}
     with ExitStack() as stack:
-        fronts = {"direct": (record.inference_url, None)}
+        fronts: dict[str, Front] = {"direct": (record.inference_url, None)}
         if options.commit:
             fronts["gateway before"] = stack.enter_context(_gateway(record, work / "before", _tree(options.commit, work)))
         fronts["gateway"] = stack.enter_context(_gateway(record, work / "now", ROOT))
@@ -90,7 +92,12 @@ def lean(options: Namespace, work: Path, record: ServerRecord, info: Any) -> dic
         direct = [reading.rps for reading in readings[cell]["direct"]]
         of_direct = ratio(row["rounds"], direct)
         row["to_direct"] = of_direct and of_direct._asdict()
-    return {"before": options.commit and git("rev-parse", "--short", options.commit), "rows": table, "profile": profile}
+    return {
+        "before": options.commit and git("rev-parse", "--short", options.commit),
+        "load": round(load, 1),
+        "rows": table,
+        "profile": profile,
+    }
 
 
 def _register(record: ServerRecord, info: Any, name: str, setting: TrialSetting) -> None:
@@ -185,12 +192,13 @@ def _spent(process: psutil.Process) -> float:
     return float(times.user + times.system)
 
 
-def _profile(front: tuple[str, psutil.Process], bodies: Any, seconds: float, work: Path) -> dict[str, float] | None:
+def _profile(front: Front, bodies: Any, seconds: float, work: Path) -> dict[str, float] | None:
     """The share of the gateway's time that each layer has itself, under 32 clients; None without py-spy."""
     if shutil.which("py-spy") is None:
         say("py-spy is not installed: no profile")
         return None
     url, process = front
+    assert process is not None
     file = work / "profile"
     command = ["py-spy", "record", "--pid", str(process.pid), "--duration", str(max(1, round(seconds)))]
     command += ["--format", "raw", "--output", str(file)]
@@ -200,8 +208,7 @@ def _profile(front: tuple[str, psutil.Process], bodies: Any, seconds: float, wor
     counts: Counter[str] = Counter()
     for line in file.read_text("utf-8").splitlines():
         stack, _, count = line.rpartition(" ")
-        if "run_asgi" in stack or "data_received" in stack or "slotwise/gateway" in stack.rpartition("serve (")[2]:
-            counts[_layer(stack.split(";"))] += int(count)
+        counts[_layer(stack.split(";"))] += int(count)
     return {layer: round(count / counts.total(), 3) for layer, count in counts.most_common()}
 
 

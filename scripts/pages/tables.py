@@ -102,7 +102,9 @@ def lean_rows(figures: Figures) -> str:
         of_direct = None if row["system"] == "direct" else with_spread(Ratio(**row["to_direct"]))
         lines.append([row["concurrency"], row["system"], number(row["rps"]), of_direct, *spent, number(row["p99_ms"])])
     columns = ["clients", "", "a second", "to direct", "us a request: front", "server", "client", "p99 ms"]
-    return table(columns, lines)
+    load, cores = figures["lean"]["load"], figures["lean"]["machine"]["cores"]
+    busy = f"\n\n*The machine was busy with other work (load {number(load)}): only the times a request mean anything.*"
+    return table(columns, lines) + (busy if load > 2 * cores else "")
 
 
 def lean_profile(figures: Figures) -> str:
