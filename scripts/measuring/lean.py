@@ -194,13 +194,14 @@ def _spent(process: psutil.Process) -> float:
 
 def _profile(front: Front, bodies: Any, seconds: float, work: Path) -> dict[str, float] | None:
     """The share of the gateway's time that each layer has itself, under 32 clients; None without py-spy."""
-    if shutil.which("py-spy") is None:
+    spy_program = shutil.which("py-spy", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
+    if spy_program is None:
         say("py-spy is not installed: no profile")
         return None
     url, process = front
     assert process is not None
     file = work / "profile"
-    command = ["py-spy", "record", "--pid", str(process.pid), "--duration", str(max(1, round(seconds)))]
+    command = [spy_program, "record", "--pid", str(process.pid), "--duration", str(max(1, round(seconds)))]
     command += ["--format", "raw", "--output", str(file)]
     spy = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     load_tools.measure("wrk", Target(f"{url}/predictions/mnist-32", {}), bodies, LoadPlan(32, seconds + 1, warm_up_s=0))
