@@ -11,6 +11,7 @@ python scripts/figures.py disasters --rounds 20    killer bodies, SIGKILLs, scal
 python scripts/figures.py hostile   pictures that are dear to decode beside each picture model's example
 python scripts/figures.py earlier --commit COMMIT    the worker as it is against the worker of an earlier commit
 python scripts/figures.py guard     what a guard adds to a batch of 8, around a handler that does nothing
+python scripts/figures.py lean --commit COMMIT    MNIST straight to the server and through the gateway, as it is and was
 python scripts/figures.py keep NAME FILE...    what a slotwise command measured here just now, as docs/figures/NAME.json
 python scripts/figures.py render [--check]     the pages, from docs/figures
 """
@@ -25,7 +26,7 @@ from pathlib import Path
 from measuring.about import ROOT
 from measuring.run import exit_with, measured
 
-PARTS = ("echo", "text", "gateway", "hedging", "accuracy", "hostile", "earlier", "repeat", "guard", "disasters")
+PARTS = ("echo", "text", "gateway", "hedging", "accuracy", "hostile", "earlier", "repeat", "guard", "disasters", "lean")
 
 
 def arguments() -> argparse.Namespace:
@@ -39,8 +40,8 @@ def arguments() -> argparse.Namespace:
         part.add_argument("--minute", type=float, default=60.0, help="seconds at twice the capacity")
         part.add_argument("--tool", choices=("wrk", "ab"), default="wrk")
         part.add_argument("--json", type=Path, metavar="FILE")
-        if name == "earlier":
-            part.add_argument("--commit", required=True)
+        if name in ("earlier", "lean"):
+            part.add_argument("--commit", required=name == "earlier")
     keep = commands.add_parser("keep")
     keep.add_argument("name")
     keep.add_argument("files", type=Path, nargs="+", metavar="FILE", help="tune.json, or what `slotwise bench --json` printed")

@@ -85,7 +85,7 @@ def test_bad_input_is_one_line_a_hint_and_exit_code_1(args: tuple[str, ...], tmp
 
 
 @pytest.mark.parametrize(
-    ("package", "extra", "args"), [("optuna", "tune", ("tune", "digits")), ("aiohttp", "gateway", ("gateway",))]
+    ("package", "extra", "args"), [("optuna", "tune", ("tune", "digits")), ("uvicorn", "gateway", ("gateway",))]
 )
 def test_a_package_that_is_not_installed_is_one_line_and_a_hint(package: str, extra: str, args: tuple[str, ...]) -> None:
     code = f"import sys; sys.modules[{package!r}] = None; sys.argv[1:] = {args!r}; from slotwise.cli import main; main()"

@@ -219,3 +219,12 @@ def repeat(options: Namespace, work: Path) -> dict[str, Any]:
 def guard(options: Namespace, work: Path) -> dict[str, Any]:
     """What a guard adds to a batch of 8, around a handler that does nothing."""
     return guarding.measure(options.rounds)
+
+
+def lean(options: Namespace, work: Path) -> dict[str, Any]:
+    """MNIST straight to the server and through every front that was tried."""
+    from measuring.lean import lean as fronts
+
+    info = built("mnist", work)
+    with server(work) as record:
+        return fronts(options, work, record, info)

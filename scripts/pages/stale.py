@@ -32,6 +32,7 @@ CODE = {  # what each of docs/figures measures; what measures it counts as well
         "models/efficientnet",
     ),
     "hostile": (WORKER, "handlers/image_classifier.py", "handlers/captioner.py"),
+    "lean": ("slotwise/gateway", "slotwise/client/http_exchange.py"),
     "disasters": ("slotwise/gateway",),
     "repeat": ("slotwise/gateway", "slotwise/server", "slotwise/interrupts.py"),
     "tune-mnist-64": (*TENSORS, "slotwise/tune"),

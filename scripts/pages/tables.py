@@ -98,6 +98,25 @@ def gateway_rows(figures: Figures) -> str:
     return table(["", "a second", "rounds", "p50 ms", "p99 ms"], lines)
 
 
+def lean_rows(figures: Figures) -> str:
+    """MNIST straight to the server, through the gateway, and through the shortest proxies."""
+    lines = []
+    for row in figures["lean"]["rows"]:
+        spent = [row["us"][name] or None for name in ("front", "server", "client")]
+        of_direct = None if row["system"] == "direct" else with_spread(Ratio(**row["to_direct"]))
+        lines.append([row["concurrency"], row["system"], number(row["rps"]), of_direct, *spent, number(row["p99_ms"])])
+    columns = ["clients", "", "a second", "to direct", "us a request: front", "server", "client", "p99 ms"]
+    load, cores = figures["lean"]["load"], figures["lean"]["machine"]["cores"]
+    busy = f"\n\n*The machine was busy with other work (load {number(load)}): only the times a request mean anything.*"
+    return table(columns, lines) + (busy if load > 2 * cores else "")
+
+
+def lean_profile(figures: Figures) -> str:
+    """Where the gateway's own time goes."""
+    profile = figures["lean"]["profile"] or {}
+    return table(["", *profile], [["of its time", *(f"{share:.0%}" for share in profile.values())]])
+
+
 def hedging_rows(figures: Figures) -> str:
     """A stand-in that answers everything, and one that never answers one request in 50."""
     copies = figures["hedging"]["copies_per_request"]
@@ -268,6 +287,8 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "text.rows": text_rows,
     "captions.loads": captions_loads,
     "gateway.rows": gateway_rows,
+    "lean.rows": lean_rows,
+    "lean.profile": lean_profile,
     "hedging.rows": hedging_rows,
     "disasters.rounds": disasters_rounds,
     "repeat.rows": repeat_rows,

@@ -128,6 +128,7 @@ VALUES: dict[str, Callable[[Figures], str | Ratio | None]] = {
     "text.captions": lambda f: batched(f, "captions"),
     "gateway.vs_direct": lambda f: by_round(f, "gateway", ("720", 8), "gateway", "direct"),
     "gateway.answered": lambda f: str(f["gateway"]["overload"]["requests"] - f["gateway"]["overload"]["errors"]["429"]),
+    "disasters.innocent_lost": lambda f: str(len(f["disasters"]["lost"])),
     "tune-mnist-64.vs_default": lambda f: won_by(f, "tune-mnist-64", "default"),
     "tune-mnist-64.vs_profile": lambda f: won_by(f, "tune-mnist-64", "profile"),
     "tune-mnist-8.vs_default": lambda f: won_by(f, "tune-mnist-8", "default"),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from slotwise.client.http_exchange import HttpExchange, connected
 from slotwise.errors import SlotwiseError
 from slotwise.interrupts import handed_to, signal_came
 
@@ -51,84 +52,29 @@ class Target:
         return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
 
 
-class _HttpProtocol(asyncio.Protocol):
-    """The socket side of one connection; httptools calls the on_* methods."""
-
-    def __init__(self) -> None:
-        import httptools  # noqa: PLC0415  slow to import
-
-        self.parser: Any = httptools.HttpResponseParser(self)
-        self.transport: asyncio.Transport | None = None
-        self.waiting: asyncio.Future[HttpReply] | None = None
-        self.headers: dict[str, str] = {}
-        self.parts: list[bytes] = []
-        self.keep_alive = True
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport  # type: ignore[assignment]
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            self.parser.feed_data(data)
-        except Exception as error:
-            self._fail(ConnectionError(f"not HTTP: {error}"))
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._fail(ConnectionError("the server closed the connection"))
-        self.transport = None
-
-    def on_message_begin(self) -> None:
-        self.headers, self.parts = {}, []
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
-
-    def on_body(self, part: bytes) -> None:
-        self.parts.append(part)
-
-    def on_message_complete(self) -> None:
-        self.keep_alive = self.parser.should_keep_alive()
-        if self.waiting is not None and not self.waiting.done():
-            self.waiting.set_result(HttpReply(self.parser.get_status_code(), self.headers, b"".join(self.parts)))
-
-    def _fail(self, error: Exception) -> None:
-        if self.waiting is not None and not self.waiting.done():
-            self.waiting.set_exception(error)
-
-
 class Connection:
     """One kept-alive connection to a target; it is opened when needed and opened again after a failure."""
 
     def __init__(self, target: Target) -> None:
         self._address = target.address
-        self._exchange: _HttpProtocol | None = None
+        self._exchange: HttpExchange | None = None
 
     async def ask(self, request: bytes) -> HttpReply:
         """Send one request (`Target.request`) and wait for its answer.
 
         Raises OSError where there is no connection or it breaks. Cancelled half-way, the connection is dropped.
         """
-        exchange, loop = self._exchange, asyncio.get_running_loop()
-        if exchange is None or exchange.transport is None or not exchange.keep_alive:
+        exchange = self._exchange
+        if exchange is None or not exchange.usable:
             self.close()
-            _, exchange = await loop.create_connection(_HttpProtocol, *self._address)
-        self._exchange = None  # where this is cancelled, the connection must not be used again
-        exchange.waiting = loop.create_future()
-        assert exchange.transport is not None
-        exchange.transport.write(request)
-        try:
-            reply = await exchange.waiting
-        except BaseException:
-            if exchange.transport is not None:
-                exchange.transport.abort()
-            raise
-        self._exchange = exchange
-        return reply
+            exchange = self._exchange = await connected(*self._address)
+        status, headers, body = await exchange.ask(request)
+        return HttpReply(status, {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers}, body)
 
     def close(self) -> None:
         """Close the connection, if there is one."""
-        if self._exchange is not None and self._exchange.transport is not None:
-            self._exchange.transport.close()
+        if self._exchange is not None:
+            self._exchange.close()
         self._exchange = None
 
 

@@ -33,8 +33,7 @@ def gateway(
     as_json: Json = False,
 ) -> None:
     """Serve the page, REST and metrics in front of a model server."""
-    import aiohttp  # noqa: F401  (what is missing is said here, not in the log of a detached gateway)
-    import fastapi  # noqa: F401
+    import fastapi  # noqa: F401  (what is missing is said here, not in the log of a detached gateway)
     import uvicorn  # noqa: F401
 
     from slotwise.gateway.access import PUBLIC

@@ -21,9 +21,8 @@ from slotwise import __version__
 from slotwise.gateway import openapi, replies
 from slotwise.gateway.access import KeyGuard, SecurityHeaders
 from slotwise.gateway.catalog import ModelCard
-from slotwise.gateway.forward import Forward
+from slotwise.gateway.forward import Forward, ModelPaths
 from slotwise.gateway.gateway import Gateway
-from slotwise.gateway.upstream import CONNECTION_ERRORS
 
 log = logging.getLogger("slotwise.gateway")
 
@@ -61,7 +60,9 @@ def build_app(gateway: Gateway, public: Collection[str] = ()) -> SecurityHeaders
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _crash)
     openapi.describe(app)
-    inside = KeyGuard(app, gateway.keys, public) if gateway.keys else app
+    inside: ModelPaths | KeyGuard = ModelPaths(app, Forward(gateway))
+    if gateway.keys:
+        inside = KeyGuard(inside, gateway.keys, public)
     return SecurityHeaders(inside)  # outermost, so that the answer to a crash has them, too
 
 
@@ -123,7 +124,7 @@ def _add_state(app: FastAPI, gateway: Gateway) -> None:
             raise HTTPException(404, "there is no server with Prometheus metrics")
         try:
             answer = await upstream.metrics()
-        except (*CONNECTION_ERRORS, TimeoutError) as error:
+        except OSError as error:
             raise HTTPException(502, "the server's metrics do not answer") from error
         return Response(answer.body, answer.status, media_type="text/plain; version=0.0.4")
 

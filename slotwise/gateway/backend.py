@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from slotwise.server.lifecycle import ServerRecord
 
 MAX_BODY_BYTES = 32 * 2**20
+MAX_ANSWER_BYTES = 64 * 2**20  # or what the server itself allows, where that is more
+HEAD_BYTES = 2**20  # what an answer's head may take besides
 MANAGEMENT_S = 3.0  # a server that describes its models no faster is as good as down
 
 
@@ -26,8 +28,8 @@ class Backend:
     """How the gateway learns of its server. The functions may block; they run in threads.
 
     find: the server's record; None where there is none. models: its models. auth: the header with its token.
-    max_body_bytes: the largest body that it takes.
-    rollout: what `slotwise rollout` wants.
+    max_body_bytes: the largest body that it takes. rollout: what `slotwise rollout` wants.
+    max_answer_bytes: a longer answer is cut off, so that it cannot fill the gateway's memory.
     """
 
     find: Callable[[], ServerRecord | None]
@@ -35,6 +37,7 @@ class Backend:
     auth: Callable[[ServerRecord], Mapping[str, str]]
     max_body_bytes: Callable[[ServerRecord], int] = lambda record: MAX_BODY_BYTES
     rollout: Callable[[], RolloutRecord | None] = lambda: None
+    max_answer_bytes: Callable[[ServerRecord], int] = lambda record: MAX_ANSWER_BYTES
 
 
 def described(client: ManagementClient) -> list[LiveModel]:
@@ -69,4 +72,10 @@ def server_backend(name: str) -> Backend:
         except SlotwiseError:
             return MAX_BODY_BYTES
 
-    return Backend(find, models, auth_headers, max_body_bytes, lambda: RolloutRecord.load(name))
+    def max_answer_bytes(record: ServerRecord) -> int:
+        try:
+            return max(record.effective_profile().max_response_bytes + HEAD_BYTES, MAX_ANSWER_BYTES)
+        except SlotwiseError:
+            return MAX_ANSWER_BYTES
+
+    return Backend(find, models, auth_headers, max_body_bytes, lambda: RolloutRecord.load(name), max_answer_bytes)

@@ -9,19 +9,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
-import aiohttp
-
+from slotwise.client.http_exchange import RawHeaders
 from slotwise.errors import SlotwiseError
 from slotwise.gateway import replies
 from slotwise.gateway.gateway import Gateway
 from slotwise.gateway.inference_request import InferenceRequest, Receive, Scope
 from slotwise.gateway.limits import ClientGone
 from slotwise.gateway.race import Race
-from slotwise.gateway.replies import RawHeaders, Refused
+from slotwise.gateway.replies import Refused
 from slotwise.gateway.upstream import ConnectionBroken, ServerAnswer, Upstream
 
 log = logging.getLogger("slotwise.gateway")
@@ -29,6 +29,8 @@ log = logging.getLogger("slotwise.gateway")
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 UNREADABLE = b"java.lang.IllegalArgumentException"  # the front end of a server could not take a form apart
+_MODEL_PATH = re.compile(r"/predictions/([^/]+)(?:/([^/]+))?|/classify/([^/]+)").fullmatch
+
 CLIENT_GONE = 499  # for the log and the metrics; nobody is there to get it
 
 
@@ -90,12 +92,12 @@ class Forward:
         try:
             with upstream.busy():  # a swap waits for it, also while its token is renewed
                 return await self._send_with_token(upstream, request, fresh)
-        except aiohttp.ClientError as error:  # before TimeoutError: aiohttp's connect timeout is both
-            raise ConnectionBroken(type(error).__name__) from error
         except TimeoutError:
             raise Refused(504, "the model server did not answer before the deadline") from None
         except OSError as error:
-            raise ConnectionBroken(type(error).__name__) from error
+            raise ConnectionBroken(str(error) or type(error).__name__) from error
+        except ValueError as error:  # of the head: nothing was sent
+            raise Refused(400, str(error)) from None
         except SlotwiseError as error:
             log.warning("%s %s", request.identity, error)
             # An answer, not Refused: the race tries once more after a pause.
@@ -133,6 +135,22 @@ class Forward:
             headers.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
+
+
+class ModelPaths:
+    """Hands requests to models to `forward`, past the app's dozen layers, which lead there, too; else to the app."""
+
+    def __init__(self, app: Any, forward: Forward) -> None:
+        self.app, self.forward = app, forward
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        path = _MODEL_PATH(scope["path"]) if scope["type"] == "http" and scope["method"] in ("POST", "PUT") else None
+        if path is None:
+            await self.app(scope, receive, send)
+        else:
+            scope["path_params"] = {"model": path[1] or path[3], "version": path[2] or ""}
+            await self.forward(scope, receive, send)
 
 
 def _reply(answer: ServerAnswer, request: InferenceRequest) -> tuple[int, RawHeaders, bytes]:

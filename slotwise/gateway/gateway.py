@@ -172,7 +172,7 @@ class Gateway:
 
     async def _switch(self, record: ServerRecord) -> None:
         """Send every new request to the server of `record`; close the old one's connections once they are idle."""
-        new = Upstream(record, self.backend.auth)
+        new = Upstream(record, self.backend.auth, await asyncio.to_thread(self.backend.max_answer_bytes, record))
         old = self.upstream
         try:
             await new.renew_token(new.token)
@@ -193,7 +193,7 @@ class Gateway:
         if not await old.drained(self.options.timeout_s):
             log.warning("%d requests were still in flight at the old server", old.in_flight)
         self._retired.discard(old)
-        await old.close()
+        old.close()
 
     async def _read_models(self, record: ServerRecord | None) -> None:
         try:
@@ -238,7 +238,7 @@ class Gateway:
         for task in list(self._closing):
             task.cancel()
         for upstream in [*self._retired, *([self.upstream] if self.upstream else [])]:
-            await upstream.close()
+            upstream.close()
 
 
 def _settings(model: LiveModel) -> dict[str, Any]:

@@ -9,9 +9,10 @@ import json
 import re
 import secrets
 from collections.abc import Iterable
+from functools import lru_cache
 from http import HTTPStatus
 
-RawHeaders = list[tuple[bytes, bytes]]
+from slotwise.client.http_exchange import RawHeaders
 
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
@@ -90,9 +91,11 @@ def error_from_server(status: int, body: bytes, identity: str) -> bytes:
 
 def passed_on(raw: Iterable[tuple[bytes, bytes]]) -> RawHeaders:
     """The server's headers that the client gets, names in lower case: its content type, its own x- headers, a sequence's."""
-    kept: RawHeaders = []
-    for name, value in raw:
-        low = name.lower()
-        if (low[:2] == b"x-" and low not in _DROPPED) or low == b"content-type" or low.startswith(SEQUENCE):
-            kept.append((low, value))
-    return kept
+    return [(kept, value) for name, value in raw if (kept := _kept(name))]
+
+
+@lru_cache(maxsize=256)
+def _kept(name: bytes) -> bytes:
+    """A header's name in lower case; empty where the client does not get it."""
+    low = name.lower()
+    return low if (low[:2] == b"x-" and low not in _DROPPED) or low == b"content-type" or low.startswith(SEQUENCE) else b""

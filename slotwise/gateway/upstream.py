@@ -9,17 +9,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import aiohttp
-from yarl import URL
-
-from slotwise.gateway.replies import RawHeaders
+from slotwise.client.http_exchange import RawHeaders
+from slotwise.gateway.connection_pool import ConnectionPool
 
 if TYPE_CHECKING:
     from slotwise.server.lifecycle import ServerRecord
 
-CONNECT_S = 5.0
+METRICS_S = 5.0
 GRACE_S = 0.5  # past the deadline a worker answers 504 itself, with its slot; it gets this long to do so
-CONNECTION_ERRORS = (aiohttp.ClientError, OSError)
 
 
 class ConnectionBroken(Exception):
@@ -53,26 +50,14 @@ class ServerAnswer:
 class Upstream:
     """The connections to one server. Requests within `busy` are counted, so that `drained` can wait for them."""
 
-    def __init__(self, record: ServerRecord, auth: Callable[[ServerRecord], Mapping[str, str]]) -> None:
-        self.record, self._auth = record, auth
+    def __init__(self, record: ServerRecord, auth: Callable[[ServerRecord], Mapping[str, str]], max_answer_bytes: int) -> None:
+        self.record, self._auth, self._max_answer_bytes = record, auth, max_answer_bytes
         self.in_flight = 0
         self.token: Mapping[str, str] = {}
         self._renewal: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()
         self._idle.set()
-        self._base = record.inference_url.rstrip("/")
-        self._pooled = self._session(force_close=False)
-        self._fresh = self._session(force_close=True)
-
-    @staticmethod
-    def _session(force_close: bool) -> aiohttp.ClientSession:
-        return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, force_close=force_close),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
-            trust_env=False,
-        )
+        self._pool = ConnectionPool(record.inference_url, max_answer_bytes)
 
     async def renew_token(self, refused: Mapping[str, str]) -> None:
         """Read the server's token again: `refused` has expired, or somebody else has renewed it.
@@ -103,24 +88,19 @@ class Upstream:
     async def send(self, target: str, headers: Mapping[str, str], body: bytes, timeout_s: float, fresh: bool) -> ServerAnswer:
         """POST `body` to `target` (path and query). `fresh` takes a new connection, not one that may be stale.
 
-        Raises one of CONNECTION_ERRORS when the connection failed, TimeoutError after `timeout_s` and a little grace.
+        Raises OSError when the connection failed, TimeoutError (which is one) after `timeout_s` and a little grace.
         """
-        session = self._fresh if fresh else self._pooled
-        timeout = aiohttp.ClientTimeout(total=timeout_s + GRACE_S, sock_connect=CONNECT_S)
-        async with session.post(
-            URL(self._base + target, encoded=True),
-            data=body,
-            headers={**headers, **self.token},
-            timeout=timeout,
-            allow_redirects=False,
-        ) as response:
-            return ServerAnswer(response.status, list(response.raw_headers), await response.read())
+        async with asyncio.timeout(timeout_s + GRACE_S):
+            return ServerAnswer(*await self._pool.request("POST", target, {**headers, **self.token}, body, fresh))
 
     async def metrics(self) -> ServerAnswer:
-        """The server's own Prometheus metrics, which need no token. Raises one of CONNECTION_ERRORS, or TimeoutError."""
-        url = f"{self.record.metrics_url}/metrics"
-        async with self._fresh.get(url, timeout=aiohttp.ClientTimeout(total=CONNECT_S)) as response:
-            return ServerAnswer(response.status, list(response.raw_headers), await response.read())
+        """The server's own Prometheus metrics, which need no token. Raises OSError."""
+        pool = ConnectionPool(self.record.metrics_url, self._max_answer_bytes)
+        try:
+            async with asyncio.timeout(METRICS_S):
+                return ServerAnswer(*await pool.request("GET", "/metrics", {}))
+        finally:
+            pool.close()
 
     async def drained(self, timeout_s: float) -> bool:
         """Wait until nothing is in flight here; false when that takes longer than `timeout_s`."""
@@ -130,7 +110,6 @@ class Upstream:
             return False
         return True
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Close all connections."""
-        await self._pooled.close()
-        await self._fresh.close()
+        self._pool.close()
