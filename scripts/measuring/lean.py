@@ -102,7 +102,18 @@ def _gateway(record: ServerRecord, home: Path, tree: Path) -> Iterator[tuple[str
     (home / "default").mkdir(parents=True)
     record.save(home / "default")
     environ = {**os.environ, "SLOTWISE_HOME": str(home), "PYTHONPATH": str(tree)}
-    command = [sys.executable, "-m", "slotwise.cli", "gateway", "--port", "0", "--translation-port", "-1", "--drain-delay-s", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "slotwise.cli",
+        "gateway",
+        "--port",
+        "0",
+        "--translation-port",
+        "-1",
+        "--drain-delay-s",
+        "0",
+    ]
     process = subprocess.Popen(command, cwd=home, env=environ, stdout=subprocess.DEVNULL)
     with _ended(process):
         url = _waited_for(lambda: json.loads((home / "default" / "gateway.json").read_text("utf-8"))["url"], process)

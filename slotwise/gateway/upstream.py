@@ -50,9 +50,7 @@ class ServerAnswer:
 class Upstream:
     """The connections to one server. Requests within `busy` are counted, so that `drained` can wait for them."""
 
-    def __init__(
-        self, record: ServerRecord, auth: Callable[[ServerRecord], Mapping[str, str]], max_answer_bytes: int
-    ) -> None:
+    def __init__(self, record: ServerRecord, auth: Callable[[ServerRecord], Mapping[str, str]], max_answer_bytes: int) -> None:
         self.record, self._auth, self._max_answer_bytes = record, auth, max_answer_bytes
         self.in_flight = 0
         self.token: Mapping[str, str] = {}
