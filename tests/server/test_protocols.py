@@ -59,7 +59,7 @@ def test_tritons_client_asks_for_health_metadata_and_many_at_once(client: Any) -
     under_way = {name: client.async_infer("digits", [pictures([given[name]])]) for name in given}
     for name, one in under_way.items():
         assert one.get_result().as_numpy("label").tolist() == [name.encode()]
-    with pytest.raises(triton.InferenceServerException, match="no model nobody|there is no"):
+    with pytest.raises(triton.InferenceServerException, match="there is no model nobody"):
         client.get_model_metadata("nobody")
     with pytest.raises(triton.InferenceServerException, match="picture"):
         client.infer("digits", [pictures([b"no picture"])])
