@@ -25,6 +25,7 @@ def gateway(
     max_queued: Annotated[int, typer.Option(min=-1, help="Requests of a model that wait here; -1: a batch a worker.")] = -1,
     drain_delay_s: Annotated[float, typer.Option(min=0, help="After SIGTERM, still accept this long while not ready.")] = 1.0,
     hedge: Annotated[bool, typer.Option("--hedge/--no-hedge", help="Send a request again when its answer is late.")] = True,
+    default_model: Annotated[str, typer.Option(help="What /invocations asks. Default: the only model.")] = "",
     keys: Annotated[Path | None, typer.Option(help="Who may ask: a file that `slotwise key add` writes.")] = None,
     public: Annotated[list[str] | None, typer.Option(help="Needs no key: metrics, status or docs; several times.")] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="HTTPS with this certificate (PEM, its chain after it).")] = None,
@@ -53,6 +54,7 @@ def gateway(
             "--max-in-flight": max_in_flight,
             "--max-queued": max_queued,
             "--drain-delay-s": drain_delay_s,
+            "--default-model": default_model,
         }
         files = {"--keys": keys, "--tls-cert": tls_cert, "--tls-key": tls_key}
         options |= {option: file.resolve() for option, file in files.items() if file}
@@ -67,7 +69,9 @@ def gateway(
     serve(
         name,
         ListenAddress(host, port, translation_port, drain_delay_s),
-        GatewayOptions(timeout_s=timeout_s, in_flight=max_in_flight, queued=max_queued, hedge=hedge),
+        GatewayOptions(
+            timeout_s=timeout_s, in_flight=max_in_flight, queued=max_queued, hedge=hedge, default_model=default_model
+        ),
         say,
         Access(keys, tuple(public or ()), tls_cert, tls_key),
     )

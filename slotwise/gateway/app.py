@@ -23,6 +23,7 @@ from slotwise.gateway.access import KeyGuard, SecurityHeaders
 from slotwise.gateway.catalog import ModelCard
 from slotwise.gateway.forward import Forward, ModelPaths
 from slotwise.gateway.gateway import Gateway
+from slotwise.gateway.protocols import routes
 
 log = logging.getLogger("slotwise.gateway")
 
@@ -54,20 +55,21 @@ def build_app(gateway: Gateway, public: Collection[str] = ()) -> SecurityHeaders
         redoc_url=None,
         lifespan=lifespan,
     )
-    _add_forwards(app, gateway)
+    forward = Forward(gateway)
+    _add_forwards(app, gateway, forward)
+    routes.add(app, gateway, forward)
     _add_state(app, gateway)
     _add_pages(app, gateway)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _crash)
     openapi.describe(app)
-    inside: ModelPaths | KeyGuard = ModelPaths(app, Forward(gateway))
+    inside: ModelPaths | KeyGuard = ModelPaths(app, forward)
     if gateway.keys:
         inside = KeyGuard(inside, gateway.keys, public)
     return SecurityHeaders(inside)  # outermost, so that the answer to a crash has them, too
 
 
-def _add_forwards(app: FastAPI, gateway: Gateway) -> None:
-    by_path = Forward(gateway)
+def _add_forwards(app: FastAPI, gateway: Gateway, by_path: Forward) -> None:
     for path in ("/predictions/{model}", "/predictions/{model}/{version}", "/classify/{model}"):
         app.router.routes.append(Route(path, by_path, methods=["POST", "PUT"], include_in_schema=False))
     for path, model in (("/caption", "captions"), ("/translation", "translation")):

@@ -23,6 +23,7 @@ INPUTS = {
     "translator": "translation",
     "tensor_classifier": "tensor",
 }
+CLASSIFIERS = ("image_classifier", "tensor_classifier")
 WEIGHTS = "model/slotwise.json"  # what a text model's build wrote down about its weights: its languages, for one
 LANGUAGES = ["en", "ja", "fr", "de"]
 DRAWABLE_SIDE = 32  # pictures this small are easily drawn by hand, and seldom at hand as a file
@@ -32,10 +33,13 @@ DRAWABLE_SIDE = 32  # pictures this small are easily drawn by hand, and seldom a
 class ModelCard:
     """What one model takes. takes: picture, translation, tensor, or file where nothing is known. examples: by file name.
 
-    draw: a drawing can be sent; as a tensor it is `side` by `side`. hedge: a late request may be sent again.
+    draw: a drawing can be sent; as a tensor it is `side` by `side`. hedge: a late request may be sent again. shape: of a
+    tensor. classes: whether it answers with a label and probabilities.
     """
 
     takes: str = "file"
+    shape: tuple[int, ...] = ()
+    classes: bool = False
     description: str = ""
     draw: bool = False
     side: int = 0
@@ -59,6 +63,8 @@ def _model_card(name: str, archive: Path | None, _changed: int) -> ModelCard:
     shape = spec.get("input", {}).get("shape", [])
     return ModelCard(
         takes=takes,
+        shape=tuple(shape) if takes == "tensor" else (),
+        classes=Path(spec.get("handler", "")).stem in CLASSIFIERS,
         description=spec.get("description", ""),
         draw=takes in ("picture", "tensor") and len(shape) == 3 and max(shape) <= DRAWABLE_SIDE,
         side=shape[-1] if shape else 0,

@@ -35,22 +35,42 @@ CLIENT_GONE = 499  # for the log and the metrics; nobody is there to get it
 
 
 class Forward:
-    """The ASGI endpoint that sends a request to a model: `model` is its name; where it is empty the path says which."""
+    """The ASGI endpoint that sends a request to a model.
 
-    def __init__(self, gateway: Gateway, model: str = "") -> None:
+    model: its name, or what finds it (may raise Refused); where it is empty the path says which.
+    """
+
+    def __init__(self, gateway: Gateway, model: str | Callable[[], str] = "") -> None:
         self.gateway, self.model = gateway, model
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, whatever happens."""
-        model = self.model or scope["path_params"]["model"]
+        model = "" if callable(self.model) else self.model or scope["path_params"]["model"]
         request = InferenceRequest(self.gateway, model, time.monotonic() + self.gateway.options.timeout_s)
-        try:
+
+        async def read_and_answered() -> ServerAnswer:
+            if callable(self.model):
+                request.ask(self.model())
             request.read_head(scope)
             await request.read_body(receive)
-            status, headers, body = _reply(await self._answer(request, receive), request)
+            return await self._answer(request, receive)
+
+        status, headers, body = await self._outcome(request, read_and_answered())
+        seconds = None if request.sent_at is None else time.monotonic() - request.sent_at
+        if status != CLIENT_GONE:
+            await self._send(send, request, status, headers, body, seconds)
+
+    async def record(self, request: InferenceRequest) -> tuple[int, RawHeaders, bytes]:
+        """The reply to one record of a request that has been read: it waits for a place of its own, like everybody's."""
+        return await self._outcome(request, self._answer(request, _never))
+
+    async def _outcome(self, request: InferenceRequest, answered: Awaitable[ServerAnswer]) -> tuple[int, RawHeaders, bytes]:
+        """Status, headers and body of the reply, whatever becomes of `answered`. It is counted, and an error is logged."""
+        try:
+            status, headers, body = _reply(await answered, request)
         except Refused as refused:
             status, headers = refused.status, [replies.JSON_TYPE, *refused.headers()]
-            body = replies.error_body(status, refused.message, request.identity)
+            body = replies.error_body(refused.status, refused.message, request.identity)
         except ClientGone:
             status, headers, body = CLIENT_GONE, [], b""
         except Exception:
@@ -63,8 +83,7 @@ class Forward:
         if status >= 400:
             level = logging.WARNING if status >= 500 else logging.INFO
             log.log(level, "%s %s %d %s", request.identity, request.target, status, body[:500].decode("utf-8", "replace"))
-        if status != CLIENT_GONE:
-            await self._send(send, request, status, headers, body, seconds)
+        return status, headers, body
 
     async def _answer(self, request: InferenceRequest, receive: Receive) -> ServerAnswer:
         """Ask the model, or the archive that a roll-out tries in its place."""
@@ -135,6 +154,11 @@ class Forward:
             headers.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
+
+
+async def _never() -> Any:
+    """For a record: whether its client is gone is seen by nobody."""
+    await asyncio.Event().wait()
 
 
 class ModelPaths:

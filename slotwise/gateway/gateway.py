@@ -39,13 +39,17 @@ RATE_OVER_S = 10.0
 
 @dataclass(frozen=True)
 class GatewayOptions:
-    """The gateway's options. in_flight 0: two batches for each worker; queued -1: one more batch for each worker."""
+    """The gateway's options. in_flight 0: two batches for each worker; queued -1: one more batch for each worker.
+
+    default_model: what /invocations asks; "": the only one.
+    """
 
     timeout_s: float = 60.0
     max_body_memory_bytes: int = 256 * 2**20
     in_flight: int = 0
     queued: int = -1
     hedge: bool = True
+    default_model: str = ""
 
 
 @dataclass

@@ -48,7 +48,11 @@ class InferenceRequest:
     sent: str = ""  # how it was sent, where not plainly: hedged, alone
 
     def __post_init__(self) -> None:
-        self.label, self.traffic = self.gateway.label(self.model), self.gateway.traffic(self.model)
+        self.ask(self.model)
+
+    def ask(self, model: str) -> None:
+        """Let it go to this model."""
+        self.model, self.label, self.traffic = model, self.gateway.label(model), self.gateway.traffic(model)
 
     @property
     def left_s(self) -> float:
@@ -92,6 +96,13 @@ class InferenceRequest:
     def to_model(self, name: str) -> InferenceRequest:
         """The same request to a model of another name."""
         return replace(self, model=name, target=f"{PATH}{name}{self.target[len(PATH) + len(self.model) :]}")
+
+    def for_record(self, i: int, body: bytes, content_type: str) -> InferenceRequest:
+        """Record i of this request, as a request of its own."""
+        identity = f"{self.identity}-{i}"
+        headers = {**self.headers, "content-type": content_type, "accept": "application/json", "x-request-id": identity}
+        headers.pop("content-encoding", None)
+        return replace(self, identity=identity, headers=headers, body=body, body_memory_bytes=0, sent_at=None, sent="")
 
     def refuse_killer(self) -> None:
         """Raise Refused (422) where this body has ended workers of the model."""

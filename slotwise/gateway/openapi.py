@@ -80,6 +80,12 @@ def failure(description: str) -> dict[str, Any]:
     return {"description": description, "content": {"application/json": {"schema": ERROR}}}
 
 
+def text_failure(description: str) -> dict[str, Any]:
+    """An error as other protocols have it: a text."""
+    schema = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
+    return {"description": description, "content": {"application/json": {"schema": schema}}}
+
+
 def content(media_type: str, description: str) -> dict[str, Any]:
     """An answer that is no JSON."""
     return {"description": description, "content": {media_type: {"schema": {"type": "string"}}}}
@@ -101,6 +107,23 @@ def _operation(identity: str, summary: str, body: dict[str, Any], *in_path: str)
     }
 
 
+def _of_protocol(identity: str, summary: str, wanted: str, given: str, *in_path: str) -> dict[str, Any]:
+    """A route of another protocol: an object with a list of this name in, one out; an error is a text."""
+
+    def holding(name: str) -> dict[str, Any]:
+        return {"type": "object", "required": [name], "properties": {name: {"type": "array"}}}
+
+    errors = {code: text_failure(means) for code, means in MEANS.items()}
+    kinds = {"application/json": {"schema": holding(given)}, "application/octet-stream": {"schema": {"type": "string"}}}
+    return {
+        "operationId": identity,
+        "summary": summary,
+        "parameters": [*map(_in_path, in_path), DEADLINE],
+        "requestBody": {"required": True, "content": {"application/json": {"schema": holding(wanted)}}},
+        "responses": {"200": {"description": "One answer a record, in order", "content": kinds}, **errors},
+    }
+
+
 def _paths() -> dict[str, Any]:
     ask, versioned, classify = "Ask a model", "Ask one version of a model (TorchServe)", "Ask a model (an alias)"
     return {
@@ -118,6 +141,18 @@ def _paths() -> dict[str, Any]:
         },
         "/caption": {"post": _operation("caption", "Caption a picture", ANY_BODY)},
         "/translation": {"post": _operation("translate", "Translate records of text", JSON_BODY)},
+        "/invocations": {"post": _operation("invocations", "SageMaker: ask the one model", ANY_BODY)},
+        "/v1/models/{model}:predict": {
+            "post": _of_protocol("v1_predict", "KServe V1: ask a model", "instances", "predictions", "model")
+        },
+        "/v2/models/{model}/infer": {
+            "post": _of_protocol("v2_infer", "Open Inference Protocol: ask a model", "inputs", "outputs", "model")
+        },
+        "/v2/models/{model}/versions/{version}/infer": {
+            "post": _of_protocol(
+                "v2_infer_version", "Open Inference Protocol: ask a version", "inputs", "outputs", "model", "version"
+            )
+        },
     }
 
 

@@ -1,0 +1,191 @@
+"""The routes of other servers' protocols: records of one request are answered side by side, batched with everybody else's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from starlette.routing import Route
+
+from slotwise import __version__
+from slotwise.client.live_model import LiveModel
+from slotwise.gateway import openapi
+from slotwise.gateway.forward import CLIENT_GONE, Forward
+from slotwise.gateway.gateway import Gateway
+from slotwise.gateway.inference_request import InferenceRequest
+from slotwise.gateway.limits import ClientGone
+from slotwise.gateway.protocols import kserve_v1, open_inference, sagemaker
+from slotwise.gateway.protocols.open_inference import InferRequest
+from slotwise.gateway.protocols.records import JSON, ModelInput, ProtocolFault, RecordAnswer, RecordBody, failed_alike
+from slotwise.gateway.replies import Refused
+
+FRESH_S = 1.0
+MISSING: dict[int | str, dict[str, Any]] = {404: openapi.text_failure("No such model")}
+NOT_READY: dict[int | str, dict[str, Any]] = {503: {"description": "Not ready"}}
+Found = Sequence[RecordBody | RecordAnswer]
+Read = Callable[[InferenceRequest, Request], tuple[Any, Found]]
+
+
+class ManyRecords:
+    """The endpoint of a request of several records, each of which is a request to the model for itself.
+
+    read(whole, request): its records, or the error of one that cannot be read; may raise ProtocolFault. reply(whole, request,
+    answers): the response. An error of the whole request is a text under `error`, as these protocols have it.
+    """
+
+    def __init__(self, forward: Forward, read: Read, reply: Callable[..., Response]) -> None:
+        self.forward, self.gateway, self.read, self.reply = forward, forward.gateway, read, reply
+
+    async def __call__(self, request: Request) -> Response:
+        """Answer one request."""
+        whole = InferenceRequest(self.gateway, request.path_params["model"], time.monotonic() + self.gateway.options.timeout_s)
+        try:
+            whole.read_head(request.scope)
+            await whole.read_body(request.receive)
+            content, found = await asyncio.to_thread(self.read, whole, request)
+            answers = await self._answers(whole, found, request)
+            failed = failed_alike(answers)
+            return _failed(failed.status, failed.message, whole) if failed else self.reply(whole, content, answers)
+        except ProtocolFault as fault:
+            return _failed(fault.status, fault.message, whole)
+        except Refused as refused:
+            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in refused.headers()}
+            return _failed(refused.status, refused.message, whole, headers)
+        except ClientGone:
+            return Response(status_code=CLIENT_GONE)
+        finally:
+            whole.release_body()
+
+    async def _answers(self, whole: InferenceRequest, found: Found, request: Request) -> list[RecordAnswer]:
+        """What became of each record; never more are sent at once than the server is let have."""
+        key = request.scope.get("slotwise.key")
+        if key and self.gateway.keys:
+            for _ in found[1:]:  # the first was counted with the request
+                self.gateway.keys.allow(key, whole.model)
+        places = asyncio.Semaphore(max(1, whole.traffic.limit.in_flight_max))
+
+        async def one(i: int, record: RecordBody | RecordAnswer) -> RecordAnswer:
+            if isinstance(record, RecordAnswer):
+                return record
+            async with places:
+                status, _, body = await self.forward.record(whole.for_record(i, record.body, record.content_type))
+            return RecordAnswer(status, body)
+
+        return await asyncio.gather(*(one(i, record) for i, record in enumerate(found)))
+
+
+def model_input(gateway: Gateway, model: str) -> ModelInput:
+    """What the model takes, as far as it is known."""
+    card = gateway.card(model)
+    return ModelInput(card.takes, card.shape, card.classes)
+
+
+def add(app: FastAPI, gateway: Gateway, forward: Forward) -> None:
+    """Add the routes of every protocol."""
+    _add_v1(app, gateway, forward)
+    _add_v2(app, gateway, forward)
+    _add_sagemaker(app, gateway)
+
+
+def _add_v1(app: FastAPI, gateway: Gateway, forward: Forward) -> None:
+    def read(whole: InferenceRequest, request: Request) -> tuple[None, Found]:
+        return None, kserve_v1.records(whole.body)
+
+    def reply(whole: InferenceRequest, content: None, answers: Sequence[RecordAnswer]) -> Response:
+        body = json.dumps(kserve_v1.reply(answers), ensure_ascii=False).encode("utf-8", "backslashreplace")
+        return Response(body, media_type=JSON, headers={"x-request-id": whole.identity})
+
+    predict = ManyRecords(forward, read, reply)
+    app.router.routes.append(Route("/v1/models/{model}:predict", predict.__call__, methods=["POST"], include_in_schema=False))
+
+    @app.get("/v1/models", summary="KServe V1: the models")
+    async def names() -> dict[str, list[str]]:
+        await gateway.refresh(FRESH_S)
+        return {"models": sorted(gateway.models)}
+
+    @app.get("/v1/models/{model}", summary="KServe V1: whether a model is ready", responses=MISSING)
+    async def status(model: str) -> JSONResponse:
+        await gateway.refresh(FRESH_S)
+        if model not in gateway.models:
+            return _missing(model, "")
+        return JSONResponse({"name": model, "ready": gateway.model_ready(model)})
+
+
+def _add_v2(app: FastAPI, gateway: Gateway, forward: Forward) -> None:
+    def read(whole: InferenceRequest, request: Request) -> tuple[InferRequest, Found]:
+        asked = open_inference.request(
+            whole.body, request.headers.get(open_inference.LENGTH), model_input(gateway, whole.model)
+        )
+        return asked, asked.records
+
+    def reply(whole: InferenceRequest, asked: InferRequest, answers: Sequence[RecordAnswer]) -> Response:
+        live = gateway.models.get(whole.model)
+        version = whole.version or (live.version if live else "")
+        headers, body = open_inference.reply(asked, whole.model, version, model_input(gateway, whole.model), answers)
+        return Response(body, headers={**headers, "x-request-id": whole.identity})
+
+    infer = ManyRecords(forward, read, reply)
+    for path in ("/v2/models/{model}/infer", "/v2/models/{model}/versions/{version}/infer"):
+        app.router.routes.append(Route(path, infer.__call__, methods=["POST"], include_in_schema=False))
+
+    @app.get("/v2", summary="Open Inference Protocol: the server")
+    async def server() -> dict[str, Any]:
+        return {"name": "slotwise", "version": __version__, "extensions": ["binary_tensor_data"]}
+
+    @app.get("/v2/health/live", summary="Open Inference Protocol: 200 while this process runs")
+    async def live() -> dict[str, bool]:
+        return {"live": True}
+
+    @app.get("/v2/health/ready", summary="Open Inference Protocol: 200 while the models are ready", responses=NOT_READY)
+    async def ready() -> JSONResponse:
+        await gateway.refresh(FRESH_S)
+        return JSONResponse({"ready": gateway.ready()}, 200 if gateway.ready() else 503)
+
+    for path in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
+
+        @app.get(path, summary="Open Inference Protocol: a model's inputs and outputs", responses=MISSING)
+        async def model(model: str, version: str = "") -> JSONResponse:
+            await gateway.refresh(FRESH_S)
+            found = _found(gateway, model, version)
+            if found is None:
+                return _missing(model, version)
+            return JSONResponse(open_inference.metadata(model, [found.version], model_input(gateway, model)))
+
+        @app.get(
+            f"{path}/ready", summary="Open Inference Protocol: 200 while this model is ready", responses=MISSING | NOT_READY
+        )
+        async def model_ready(model: str, version: str = "") -> JSONResponse:
+            await gateway.refresh(FRESH_S)
+            if _found(gateway, model, version) is None:
+                return _missing(model, version)
+            is_ready = gateway.model_ready(model)
+            return JSONResponse({"name": model, "ready": is_ready}, 200 if is_ready else 503)
+
+
+def _add_sagemaker(app: FastAPI, gateway: Gateway) -> None:
+    invocations = Forward(gateway, lambda: sagemaker.asked_model(gateway.options.default_model, gateway.models))
+    app.router.routes.append(Route("/invocations", invocations, methods=["POST"], include_in_schema=False))
+
+    @app.get("/ping", summary="SageMaker: 200 while the models are ready", responses=NOT_READY)
+    async def ping() -> JSONResponse:
+        await gateway.refresh(FRESH_S)
+        return JSONResponse({"status": "Healthy" if gateway.ready() else "Unhealthy"}, 200 if gateway.ready() else 503)
+
+
+def _found(gateway: Gateway, model: str, version: str) -> LiveModel | None:
+    """The model, where it is there in that version."""
+    found = gateway.models.get(model)
+    return found if found is not None and version in ("", found.version) else None
+
+
+def _missing(model: str, version: str) -> JSONResponse:
+    return JSONResponse({"error": f"there is no model {model} {version}".strip()}, 404)
+
+
+def _failed(status: int, message: str, whole: InferenceRequest, headers: dict[str, str] | None = None) -> Response:
+    return JSONResponse({"error": message}, status, {**(headers or {}), "x-request-id": whole.identity})

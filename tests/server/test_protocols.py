@@ -1,0 +1,73 @@
+"""Real clients of other servers, unmodified, through the gateway to a real server."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import numpy as np
+import pytest
+
+from slotwise.gateway.process import GatewayRecord
+from tests.server.digits_load import digits
+
+pytestmark = pytest.mark.server
+triton = pytest.importorskip("tritonclient.http")
+
+
+@pytest.fixture
+def client(front: GatewayRecord) -> Iterator[Any]:
+    with triton.InferenceServerClient(urlsplit(front.url).netloc, concurrency=8) as client:
+        yield client
+
+
+def pictures(bodies: list[bytes], binary: bool = True) -> Any:
+    """One input of so many pictures."""
+    tensor = triton.InferInput("input", [len(bodies)], "BYTES")
+    data = bodies if binary else [base64.b64encode(body) for body in bodies]
+    return tensor.set_data_from_numpy(np.array(data, dtype=np.object_), binary_data=binary)
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_tritons_client_gets_every_record_in_its_place(client: Any, binary: bool) -> None:
+    given = digits()
+    names = [*"0123456789"] * 2
+    bodies = [given[name] for name in names]
+    bodies[7] = b"no picture"
+    wanted = [triton.InferRequestedOutput(name, binary_data=binary) for name in ("label", "probability")]
+    result = client.infer("digits", [pictures(bodies, binary)], outputs=wanted, request_id="mine")
+    labels = [label.decode() if isinstance(label, bytes) else label for label in result.as_numpy("label").tolist()]
+    assert labels == [*names[:7], "", *names[8:]]
+    assert (result.as_numpy("probability")[:7] > 0.4).all()
+    told = result.get_response()
+    assert told["id"] == "mine"
+    assert json.loads(told["parameters"]["errors"])["7"]["code"] == 400
+
+
+def test_tritons_client_asks_for_health_metadata_and_many_at_once(client: Any) -> None:
+    assert client.is_server_live()
+    assert client.is_server_ready()
+    assert client.is_model_ready("digits")
+    assert not client.is_model_ready("nobody")
+    assert client.get_model_metadata("digits")["inputs"][0]["datatype"] == "BYTES"
+    assert client.get_server_metadata()["name"] == "slotwise"
+    given = digits()
+    under_way = {name: client.async_infer("digits", [pictures([given[name]])]) for name in given}
+    for name, one in under_way.items():
+        assert one.get_result().as_numpy("label").tolist() == [name.encode()]
+    with pytest.raises(triton.InferenceServerException, match="there is no model nobody"):
+        client.get_model_metadata("nobody")
+    with pytest.raises(triton.InferenceServerException, match="picture"):
+        client.infer("digits", [pictures([b"no picture"])])
+
+
+def test_kserves_form_and_sagemakers(front: GatewayRecord) -> None:
+    instances = [{"b64": base64.b64encode(body).decode()} for body in (digits()["3"], b"no picture", digits()["5"])]
+    answer = httpx.post(f"{front.url}/v1/models/digits:predict", json={"instances": instances}, timeout=60)
+    first, bad, last = answer.json()["predictions"]
+    assert (first["label"], bad["error"]["code"], last["label"]) == ("3", 400, "5")
+    assert httpx.get(f"{front.url}/ping").status_code == 200
