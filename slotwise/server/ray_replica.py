@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import json
 import os
+import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+import ray.util.metrics
 from ray import serve
 from starlette.requests import Request
 from starlette.responses import Response
@@ -30,7 +32,9 @@ from slotwise.server.ray_archives import NAMESPACE, fetch
 PREFIX = "/predictions/"
 HIDDEN = ("authorization",)  # the server's token is no business of a handler
 END_AFTER_S = 0.3  # enough for answers that are on their way
-LocalRequest = tuple[bytes, Mapping[str, str]]
+HELD_S = 10 * END_AFTER_S
+ENGINE_END_S = 0.1
+LocalRequest = tuple[bytes, Mapping[str, str], Mapping[str, str]]
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,9 @@ class Replica:
         self.settings = ReplicaSettings(**settings)
         self.handles: dict[str, Any] = {}
         self.ending = False
+        self.loop = asyncio.get_event_loop()
+        self.state = tempfile.TemporaryDirectory(prefix="slotwise-replica-")
+        self.metrics = ReplicaMetrics(self.settings.name)
         try:
             self.model = self._load()
         except SlotwiseError as error:
@@ -79,12 +86,11 @@ class Replica:
         batch: Any = self._batch
         batch.set_max_batch_size(self.settings.batch_size)
         batch.set_batch_wait_timeout_s(self.settings.max_batch_delay_ms / 1000)
-        got = {**self.model.started, "pid": self.model.child.pid, "batch_size": self.settings.batch_size}
-        self._tell("report", serve.get_replica_context().replica_id.unique_id, got)
+        self._tell("report", serve.get_replica_context().replica_id.unique_id, self._facts())
 
     def check_health(self) -> None:
         """Raise where the engine is dead; Ray asks every health_check_period_s and replaces the replica then."""
-        if self.model.child.poll() is not None:
+        if not self.model.alive:
             self._end()
             raise RuntimeError("Worker died.")
 
@@ -99,42 +105,57 @@ class Replica:
         headers = {name: value for name, value in request.headers.items() if name not in HIDDEN}
         version = request.url.path.removeprefix(PREFIX + self.settings.name).strip("/")
         if version in ("", self.settings.version):
-            return response(await self.answer(body, headers))
+            return response(await self.answer(body, headers, dict(request.query_params)))
         try:
-            return response(await self._other(version).answer.remote(body, headers))
+            return response(await self._other(version).answer.remote(body, headers, dict(request.query_params)))
         except (serve.exceptions.RayServeException, KeyError):
             self.handles.pop(version, None)
             message = f"Model version: {version} does not exist for model: {self.settings.name}"
             return refusal(404, "ModelVersionNotFoundException", message)
 
-    async def answer(self, body: bytes, headers: Mapping[str, str]) -> LocalAnswer:
+    async def answer(self, body: bytes, headers: Mapping[str, str], query: Mapping[str, str]) -> LocalAnswer:
         """One request's answer, from a batch with others."""
         batch: Any = self._batch
-        answer: LocalAnswer = await batch((body, headers))
+        answer: LocalAnswer = await batch((body, headers, query))
         return answer
 
-    async def _answers(self, requests: list[LocalRequest]) -> list[LocalAnswer]:
+    @serve.batch(max_batch_size=1, batch_wait_timeout_s=0.0)  # type: ignore[untyped-decorator]
+    async def _batch(self, requests: list[LocalRequest]) -> list[LocalAnswer]:
         """Exactly one answer a request, in order; the event loop goes on meanwhile."""
-        work = asyncio.get_running_loop().run_in_executor(None, self.model.answer, requests)
+        if self.ending:  # these were not in its hands when it died: Ray's error has the gateway send them again
+            await asyncio.sleep(HELD_S)
         try:
-            answers = await asyncio.wait_for(asyncio.shield(work), self.settings.response_timeout_s)
+            return await asyncio.wait_for(asyncio.to_thread(self._in_child, requests), self.settings.response_timeout_s)
         except (SlotwiseError, TimeoutError):
             self.model.child.kill()
             self._end()
             return [died()] * len(requests)
-        if self.model.child.poll() is not None:  # its engine was dead, and it has said so to every slot
-            self._end()
+
+    def _in_child(self, requests: list[LocalRequest]) -> list[LocalAnswer]:
+        answers = self.model.answer(requests)
+        if any(answer.status == 503 for answer in answers):  # its engine may be dead: then it ends now
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.model.child.wait(ENGINE_END_S)
+                self.loop.call_soon_threadsafe(self._end)
         return answers
 
-    _batch = serve.batch(max_batch_size=1, batch_wait_timeout_s=0.0)(_answers)
-
     def _load(self) -> LocalModel:
-        environ = dict(self.settings.environ)
+        environ = {**self.settings.environ, "SLOTWISE_STATE": self.state.name}
+        options: dict[str, Any] = {"batch_size": self.settings.batch_size, "environ": environ, "measured": self.metrics.record}
         if self.settings.archive:
-            return LocalModel(Path(self.settings.archive), batch_size=self.settings.batch_size, environ=environ)
+            return LocalModel(Path(self.settings.archive), **options)
         with tempfile.TemporaryDirectory(prefix="slotwise-archive-") as folder:
             archive = fetch(self.settings.keeper, self.settings.digest, Path(folder) / f"{self.settings.name}.mar")
-            return LocalModel(archive, batch_size=self.settings.batch_size, environ=environ)
+            return LocalModel(archive, **options)
+
+    def _facts(self) -> dict[str, Any]:
+        """What the archive's worker reports of itself (slotwise.worker.hosts.telemetry), and where it runs."""
+        pid = self.model.child.pid
+        try:
+            report = json.loads((Path(self.state.name) / "workers" / f"{pid}.json").read_text("utf-8"))
+        except (OSError, ValueError):
+            report = {}
+        return {**self.model.started, "batch_size": self.settings.batch_size, **report, "pid": pid}
 
     def _refusal(self, request: Request) -> Response | None:
         """Why a request is not answered at all."""
@@ -157,13 +178,32 @@ class Replica:
         """End this process once its answers are on their way: Ray sends nothing more here, and starts another."""
         if not self.ending:
             self.ending = True
-            asyncio.get_event_loop().call_later(END_AFTER_S, os._exit, 1)
+            self.loop.call_later(END_AFTER_S, os._exit, 1)
 
     def _tell(self, what: str, *about: Any) -> None:
         """Let the archives' actor know; a RayService has none."""
         if self.settings.keeper:
             with contextlib.suppress(ValueError, ray.exceptions.RayError):
                 ray.get(getattr(ray.get_actor(self.settings.keeper, namespace=NAMESPACE), what).remote(*about))
+
+
+class ReplicaMetrics:
+    """A worker's numbers as Ray's metrics, under the names that they have on TorchServe (Ray puts ray_ before them)."""
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+        self.known: dict[str, Any] = {}
+
+    def record(self, name: str, value: float, unit: str, code: int | None) -> None:
+        """Record one number: a count where it has no unit, else what it is now."""
+        if name not in self.known:
+            kind: Any = ray.util.metrics.Gauge if unit else ray.util.metrics.Counter
+            self.known[name] = kind(name, description=unit or "count", tag_keys=("ModelName", "Code"))
+        tags = {"ModelName": self.model, "Code": "" if code is None else str(code)}
+        if unit:
+            self.known[name].set(value, tags=tags)
+        elif value > 0:
+            self.known[name].inc(value, tags=tags)
 
 
 class Front:

@@ -82,7 +82,7 @@ class ServerRecord(ProcessRecord):
     def urls(self) -> dict[str, str]:
         """Where its APIs are, by name."""
         found = {"inference": self.inference_url, "management": self.management_url}
-        return found | ({"metrics": f"{self.metrics_url}/metrics"} if self.kind == "torchserve" else {})
+        return found | ({"metrics": f"{self.metrics_url}/metrics"} if self.kind in ("torchserve", "ray", "triton") else {})
 
     def effective_profile(self) -> Profile:
         """The profile that it was started with, overrides included, whatever has happened to the file since."""
