@@ -247,9 +247,8 @@ def replicas(figures: Figures) -> str:
 def scale_rows(figures: Figures) -> str:
     """Answers a second for 1 to 1,000 replicas."""
     keys = ("model", "replicas", "clients", "rps", "every_node_rps", "one_proxy_rps", "p99_ms")
-    lines = [
-        [number(row[key]) if isinstance(row[key], float) else row[key] for key in keys] for row in figures["scale"]["rows"]
-    ]
+    rows = ([row[key] for key in keys] for row in figures["scale"]["rows"])
+    lines = [[number(value) if isinstance(value, float) else value for value in row] for row in rows]
     return table(["model", "replicas", "clients", "replicas alone", "a proxy a node", "one proxy", "p99 ms"], lines)
 
 
