@@ -10,10 +10,9 @@ from slotwise.bench.report import panels
 from slotwise.tune.simulate import ServiceTimes, simulate
 from slotwise.tune.space import TrialSetting
 
-REPLICAS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+REPLICAS = (1, 3, 10, 30, 100, 300, 1000)
 MODELS = {"digits": 16, "resnet18": 8}  # its batch size
-BATCHES_EACH = 6  # that a replica answers in a simulation
-LEAST_REQUESTS = 2000
+BATCHES_EACH = 40  # that a replica answers in a simulation; with few, its beginning and end count too much
 PROXY_RPS = 400  # small requests a second through one of Ray's proxies on two cores
 NODE_REPLICAS = 4  # on one node, which has one proxy
 REQUEST_MS = 5.0  # what proxy and network add to a request
@@ -27,7 +26,7 @@ def rows(lines: dict[str, LinearTime]) -> list[dict[str, Any]]:
             setting = TrialSetting(batch_size=batch_size, max_batch_delay=0, workers=replicas, threads=1)
             service = ServiceTimes(lines[model], cores=replicas, request_ms=REQUEST_MS, noise=0.05)
             clients = 2 * batch_size * replicas
-            result = simulate(service, setting, clients, requests=max(LEAST_REQUESTS, BATCHES_EACH * batch_size * replicas))
+            result = simulate(service, setting, clients, requests=BATCHES_EACH * batch_size * replicas)
             nodes = -(-replicas // NODE_REPLICAS)
             found.append(
                 {
