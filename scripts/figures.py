@@ -12,6 +12,7 @@ python scripts/figures.py hostile   pictures that are dear to decode beside each
 python scripts/figures.py earlier --commit COMMIT    the worker as it is against the worker of an earlier commit
 python scripts/figures.py guard     what a guard adds to a batch of 8, around a handler that does nothing
 python scripts/figures.py lean --commit COMMIT    MNIST straight to the server and through the gateway, as it is and was
+python scripts/figures.py scale     1 to 1,000 replicas on Ray, simulated from the measured lines; the figure beside it
 python scripts/figures.py keep NAME FILE...    what a slotwise command measured here just now, as docs/figures/NAME.json
 python scripts/figures.py render [--check]     the pages, from docs/figures
 """
@@ -26,7 +27,7 @@ from pathlib import Path
 from measuring.about import ROOT
 from measuring.run import exit_with, measured
 
-PARTS = ("echo", "text", "gateway", "hedging", "accuracy", "hostile", "earlier", "repeat", "guard", "disasters", "lean")
+PARTS = ("echo", "text", "gateway", "hedging", "accuracy", "hostile", "earlier", "repeat", "guard", "disasters", "lean", "scale")
 
 
 def arguments() -> argparse.Namespace:
