@@ -27,7 +27,7 @@ from slotwise.archive.packaging import DIGESTS, MANIFEST, FileContent, write_zip
 from slotwise.errors import SlotwiseError
 from slotwise.interrupts import held
 
-ENTRY = "slotwise.worker.guard.guarded_handler"
+ENTRIES = ("slotwise.worker.guard.guarded_handler", "slotwise.worker.hosts.local")  # on servers, and where there is none
 INIT = f'''"""A guard around the handler that guard.json names. Made by `slotwise guard`; see docs/guard.md of Slotwise."""
 
 import sys
@@ -100,7 +100,7 @@ def _made(text: str) -> FileContent:
 
 def _code() -> dict[str, str]:
     """The guard's modules of slotwise.worker and all that they import of it, renamed."""
-    waiting, code = [ENTRY], {f"{GUARD}/__init__.py": INIT}
+    waiting, code = [*ENTRIES], {f"{GUARD}/__init__.py": INIT}
     while waiting:
         name = waiting.pop()
         path = Path(*name.split(".")[2:])  # below slotwise/worker

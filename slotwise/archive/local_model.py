@@ -16,17 +16,19 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from slotwise.archive.build import extract
+from slotwise.archive.foreign import GUARD
 from slotwise.archive.packaging import WORKER
 from slotwise.errors import SlotwiseError
 
-LocalRequest = bytes | tuple[bytes, Mapping[str, str]]  # a body, or a body with its headers
+# A body, a body with its headers, or with the parameters of its address, too.
+LocalRequest = bytes | tuple[bytes, Mapping[str, str]] | tuple[bytes, Mapping[str, str], Mapping[str, str]]
 
 
 @dataclass(frozen=True)
@@ -44,18 +46,29 @@ class LocalAnswer:
 
 
 class LocalModel:
-    """An archive that answers in a child process; a `with` block or `close` ends it."""
+    """An archive that answers in a child process; a `with` block or `close` ends it.
 
-    def __init__(self, archive: Path, *, batch_size: int = 8, environ: Mapping[str, str] | None = None) -> None:
-        self.archive = archive
+    measured(name, value, unit, code): takes the worker's numbers after each batch; unit is "ms", "%" or "" (a count), code an
+    HTTP status that a count is for, or None.
+    """
+
+    def __init__(
+        self,
+        archive: Path,
+        *,
+        batch_size: int = 8,
+        environ: Mapping[str, str] | None = None,
+        measured: Callable[[str, float, str, int | None], None] = lambda name, value, unit, code: None,
+    ) -> None:
+        self.archive, self.measured = archive, measured
         self.lock = threading.Lock()
         self.folder = tempfile.TemporaryDirectory(prefix="slotwise-local-")
         try:
             model_dir = extract(archive, Path(self.folder.name) / "model")
-            self._need_worker(model_dir)
+            package = self._worker_package(model_dir)
             self.log = (Path(self.folder.name) / "log").open("w+")
             variables = {**os.environ, **(environ or {}), "PYTHONPATH": str(model_dir)}
-            command = [sys.executable, "-P", "-m", "slotwise.worker.hosts.local"]
+            command = [sys.executable, "-P", "-m", f"{package}.hosts.local"]
             self.child = subprocess.Popen(
                 command, cwd=model_dir, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log
             )
@@ -83,13 +96,24 @@ class LocalModel:
 
         Returns the answers of the last batch, and total_ms, decode_ms and inference_ms of every batch.
         """
-        pairs = [(one, {}) if isinstance(one, bytes) else one for one in requests]
-        entries = [{"headers": dict(headers), "bytes": len(body)} for body, headers in pairs]
-        message = {"requests": entries, "n": len(pairs) if n is None else n, "seconds": seconds}
-        reply, bodies = self._ask(message, [body for body, _ in pairs])
+        entries, sent = [], []
+        for one in requests:
+            body, *about = (one,) if isinstance(one, bytes) else one
+            headers, query = [dict(each) for each in (*about, {}, {})][:2]
+            entries.append({"headers": headers, "query": query, "bytes": len(body)})
+            sent.append(body)
+        message = {"requests": entries, "n": len(sent) if n is None else n, "seconds": seconds}
+        reply, bodies = self._ask(message, sent)
+        for number in reply.get("metrics", []):  # an archive of an earlier release has none
+            self.measured(*number)
         keys = ("status", "content_type", "headers")
         answers = zip(reply["answers"], bodies, strict=True)
         return [LocalAnswer(**{key: one[key] for key in keys}, body=body) for one, body in answers], reply["times"]
+
+    @property
+    def alive(self) -> bool:
+        """Whether the child still answers."""
+        return self.child.poll() is None
 
     def close(self) -> None:
         """End the child and remove what was unpacked."""
@@ -108,12 +132,16 @@ class LocalModel:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _need_worker(self, model_dir: Path) -> None:
+    def _worker_package(self, model_dir: Path) -> str:
+        """The package of the archive's own worker, or of the guard around a stranger's handler."""
+        if (model_dir / GUARD / "hosts" / "local.py").is_file():
+            return GUARD
         settings = model_dir / "slotwise.json"
         carried = json.loads(settings.read_text("utf-8")) if settings.is_file() else {}
         if carried.get("worker", 1) < WORKER:
-            hint = "build it again; TorchServe and MMS serve it as it is"
+            hint = "build it again, or guard a stranger's; TorchServe and MMS serve it as it is"
             raise SlotwiseError(f"{self.archive.name} carries no worker that answers without a server", hint)
+        return "slotwise.worker"
 
     def _ask(self, message: dict[str, Any], bodies: Sequence[bytes]) -> tuple[dict[str, Any], list[bytes]]:
         """Send one message and wait for its answer, one thread at a time. Raises SlotwiseError where there is none."""

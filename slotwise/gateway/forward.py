@@ -28,6 +28,7 @@ log = logging.getLogger("slotwise.gateway")
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
+UNREADABLE = b"java.lang.IllegalArgumentException"  # the front end of a server could not take a form apart
 CLIENT_GONE = 499  # for the log and the metrics; nobody is there to get it
 
 
@@ -112,6 +113,8 @@ class Forward:
                 await upstream.renew_token(token)
         if token_refused and upstream.token != token:  # perhaps by another request that was refused beside this one
             return await upstream.send(request.target, request.headers, request.body, request.left_s, fresh)
+        if answer.status == 500 and not answer.from_slot and UNREADABLE in answer.body:
+            return ServerAnswer(400, [], b"the form cannot be read: a field has no name, or it is cut off")
         return answer
 
     async def _send(

@@ -9,8 +9,12 @@ import pytest
 
 from slotwise import archive
 from slotwise.archive.build import build, extract
+from slotwise.archive.guarded import guard
+from slotwise.archive.local_model import LocalModel
 from slotwise.errors import SlotwiseError
+from tests.archive.foreign_archives import torch_archive
 
+STRANGERS = Path(__file__).parents[1] / "server" / "strangers"
 HANDLER = """
 import os
 import slotwise.worker
@@ -69,6 +73,64 @@ def test_a_started_model_can_start_again_with_another_batch_size(echo: Path) -> 
         answers, times = model.timed([b"x", b"y", b"z"], 2, 0.05)
         assert len(answers) == 2
         assert all(time["total_ms"] > 0 for time in times)
+
+
+def test_a_form_the_address_and_the_deadline_are_read_as_on_a_server(echo: Path) -> None:
+    form = b'--b\r\nContent-Disposition: form-data; name="data"; filename="x"\r\n\r\nin a form\r\n--b--\r\n'
+    numbers: list[tuple[str, float, str, int | None]] = []
+    with LocalModel(echo, measured=lambda *number: numbers.append(number)) as model:
+        asked, cut, late = model.answer(
+            [
+                (form, {"Content-Type": "multipart/form-data; boundary=b"}, {"top": "3"}),
+                (form[:-8], {"Content-Type": "multipart/form-data; boundary=b"}),
+                (b"x", {"x-deadline-ms": "1"}),
+            ]
+        )
+    assert asked.json()["body"] == "in a form"
+    assert (cut.status, late.status) == (400, 504)
+    assert ("SlotErrors", 1, "", 400) in numbers
+    assert {"BatchFill", "InferenceTime"} <= {name for name, *_ in numbers}
+
+
+@pytest.mark.parametrize("batch", [8, 3])
+def test_a_guarded_archive_answers_without_a_server(tmp_path: Path, batch: int) -> None:
+    guarded = guard(torch_archive(tmp_path, (STRANGERS / "odd.py").read_text("utf-8")), audit=1.0)
+    bodies = [json.dumps({"x": x, "do": do}).encode() for x, do in enumerate(["", "bytes", "raise", "status", "exit", "mute"])]
+    numbers: list[tuple[str, float, str, int | None]] = []
+    with LocalModel(guarded, batch_size=batch, measured=lambda *number: numbers.append(number)) as model:
+        answers = model.answer([*bodies, b"no JSON"])
+        model.answer([bodies[0]])  # the audit of the first batch has run between the two
+    assert [answer.status for answer in answers] == [200, 200, 500, 201, 500, 500, 400]
+    assert answers[0].json() == {"doubled": 0, "id": True}
+    assert (answers[1].body, answers[3].body) == (b"\1\1\1", b"made")
+    assert (answers[3].content_type, answers[3].headers["x-mine"]) == ("text/plain", "3")
+    assert "secret" not in "".join(str(answer.body) for answer in answers)
+    counted = {name: value for name, value, *_ in numbers}
+    assert counted["slotwise_audit_total"] == 3
+    assert "slotwise_audit_mismatch_total" not in counted
+
+
+COUNTS = """
+def handle(data, context):
+    if data is None:
+        return
+    context.metrics.add_counter("Asked", len(data))
+    context.metrics.add_time("Took", 2, None, "s")
+    context.metrics.add_counter("Bad", "no number")
+    assert context.get_request_header(0, "X-Kind") == "odd"
+    assert context.system_properties["batch_size"] == 8
+    return [int(row["body"]["x"]) for row in data]
+"""
+
+
+def test_what_a_failed_attempt_counted_is_forgotten(tmp_path: Path) -> None:
+    numbers: list[tuple[str, float, str, int | None]] = []
+    about = {"x-kind": "odd", "content-type": "application/json"}
+    with LocalModel(guard(torch_archive(tmp_path, COUNTS)), measured=lambda *number: numbers.append(number)) as model:
+        answers = model.answer([(b'{"x": 1}', about), (b'{"x": "no"}', about), (b'{"x": 3}', about)])
+    assert [(answer.status, answer.body) for answer in answers if answer.status == 200] == [(200, b"1"), (200, b"3")]
+    assert sum(value for name, value, *_ in numbers if name == "Asked") == 2
+    assert ("Took", 2000.0, "ms", None) in numbers
 
 
 def test_an_archive_of_an_earlier_release_says_so() -> None:

@@ -30,6 +30,7 @@ from slotwise.server.lifecycle import Ports, ServerRecord
 SLOT = {"x-batch-size": "4", "x-batch-slot": "1", "x-decode-ms": "1.50", "x-inference-ms": "2.50"}
 DEAD = {"code": 507, "type": "InternalServerException", "message": "Worker died."}
 FULL = {"code": 503, "type": "ServiceUnavailableException", "message": "no worker to serve inference request."}
+NO_NAME = {"code": 500, "type": "InternalServerException", "message": "java.lang.IllegalArgumentException: empty name"}
 NO_TOKEN = {"code": 400, "type": "InvalidKeyException", "message": "Token Authorization failed."}
 
 
@@ -154,6 +155,7 @@ class StandIn:
             "full": (503, FULL, {}),
             "bad": (400, _error(400), SLOT),
             "fault": (500, _error(500), SLOT),
+            "form": (500, NO_NAME, {}),
         }
         if action in failing:
             return _http(*failing[action])

@@ -92,6 +92,14 @@ async def test_what_curl_calls_a_form_is_one_only_where_it_is(make_front: MakeFr
     assert front.server.seen[0].headers["content-type"] == content_type
 
 
+async def test_a_form_that_the_server_cannot_take_apart_is_the_clients_error(make_front: MakeFront) -> None:
+    front = await make_front(StandIn(script=deque(["form"])))
+    answer = await front.predict(b"=", headers={"content-type": "application/x-www-form-urlencoded"})
+    assert answer.status_code == 400
+    assert "java" not in error(answer)["message"]
+    assert len(front.server.seen) == 1
+
+
 async def test_a_slots_own_error_is_an_answer_and_never_tried_again(make_front: MakeFront) -> None:
     for action, status in (("bad", 400), ("fault", 500)):
         front = await make_front(StandIn(script=deque([action])))

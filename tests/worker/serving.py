@@ -14,7 +14,7 @@ from typing import Any
 
 from slotwise.archive.build import extract, inspect
 from slotwise.worker import Headers, Request
-from slotwise.worker.hosts.local import LocalWorker
+from slotwise.worker.hosts.local_worker import LocalWorker
 
 
 class Served:

@@ -58,7 +58,8 @@ def test_headers_do_not_care_for_case_and_skip_the_parts_of_a_form() -> None:
 
 
 def read(row: dict[str, Any], headers: dict[str, Any] | None = None) -> Request:
-    return reading.request(0, row, ServerContext(RawContext([headers or {}])))
+    context = ServerContext(RawContext([headers or {}]))
+    return reading.request(row, context.headers(0), context.request_id(0, context.headers(0)))
 
 
 def test_a_request_has_its_fields_and_its_query() -> None:

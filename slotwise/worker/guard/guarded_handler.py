@@ -12,6 +12,8 @@ from slotwise.worker import digests
 from slotwise.worker.guard import theirs
 from slotwise.worker.guard.batches import Guard
 from slotwise.worker.guard.held_metrics import metrics_of
+from slotwise.worker.guard.local_guard import LocalGuard
+from slotwise.worker.guard.stand_in import StandInContext
 from slotwise.worker.hosts import mms_frames, unreadable
 from slotwise.worker.hosts.between import before_every_read, end_after_this_answer
 from slotwise.worker.hosts.context import PACKAGES, ServerContext
@@ -38,6 +40,12 @@ class GuardedHandler:
         if self.guard.dead:
             end_after_this_answer(PACKAGES[self.server])
         return answers
+
+    def without_server(self, model_dir: Path, batch_size: int) -> LocalGuard:
+        """Start theirs for a host that has no context to hand over."""
+        context = StandInContext(model_dir, batch_size)
+        self.load(context)
+        return LocalGuard(self.guard, context, self.guard.audit)
 
     def load(self, raw: Any) -> None:
         """Verify the archive, start theirs, and put the guard around it."""

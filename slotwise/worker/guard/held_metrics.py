@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 from typing import Any, Protocol
 
+from slotwise.worker.guard.stand_in_metrics import StandInMetrics
+
 
 class HeldMetrics(Protocol):
     """One attempt after the other: `begin`, then `keep` or `drop`; `end` when the batch is done."""
@@ -140,6 +142,8 @@ class Silenced:
 
 def metrics_of(raw: Any, server: str) -> HeldMetrics:
     """What holds this server's metrics back."""
+    if isinstance(raw.metrics, StandInMetrics):
+        return raw.metrics
     if server == "mms":
         return MmsMetrics()
     module: Any = sys.modules.get("ts.metrics.caching_metric")

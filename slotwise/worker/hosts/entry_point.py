@@ -8,17 +8,18 @@ request and raises nothing of a handler's: on MMS an exception would cost every 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from slotwise.worker.answer import Answer
 from slotwise.worker.audit import Audit, AuditedAnswer
-from slotwise.worker.batch import Batch
 from slotwise.worker.handler import BatchHandler
 from slotwise.worker.hosts import fast_codec, mms_frames, reading, telemetry, torchserve
+from slotwise.worker.hosts.auditing import audited, comparable
 from slotwise.worker.hosts.between import before_every_read, end_after_this_answer
 from slotwise.worker.hosts.context import PACKAGES, ServerContext
+from slotwise.worker.hosts.local_worker import LocalWorker
 from slotwise.worker.hosts.starting import start
 from slotwise.worker.pipeline import Pipeline
 from slotwise.worker.request import Request
@@ -41,7 +42,10 @@ class EntryPoint:
             except RuntimeError as error:  # TorchServe would log it as "Unknown exception" and nothing else
                 raise ValueError(str(error)) from error
             return []
-        requests = [reading.request(i, row, context) for i, row in enumerate(data)]
+        requests = []
+        for i, row in enumerate(data):
+            headers = context.headers(i)
+            requests.append(reading.request(row, headers, context.request_id(i, headers)))
         batch = self.pipeline.run(requests)
         try:
             self.meter.measure(context, batch, self.handler.metrics)
@@ -54,6 +58,10 @@ class EntryPoint:
         if self.pipeline.dead:
             end_after_this_answer(PACKAGES[context.server])
         return [answer.body for answer in batch.answers]
+
+    def without_server(self, model_dir: Path, batch_size: int) -> LocalWorker:
+        """Start the same handler for a host that has no context to hand over."""
+        return LocalWorker(type(self.handler)(), model_dir, batch_size)
 
     def load(self, context: ServerContext) -> None:
         """Start the pipeline, and report what it runs on."""
@@ -75,21 +83,10 @@ def audit_of(pipeline: Pipeline, context: ServerContext) -> Audit | None:
         return None
 
     def again(request: Request) -> AuditedAnswer:
-        return _comparable(pipeline.answer([replace(request, deadline_s=None)])[0])
+        return comparable(pipeline.answer([replace(request, deadline_s=None)])[0])
 
     audit = Audit(pipeline.settings.audit, again, context.metric_between)
     return audit if before_every_read(PACKAGES[context.server], audit.run) else None
-
-
-def audited(batch: Batch) -> Iterator[tuple[str, Callable[[], tuple[Request, AuditedAnswer]]]]:
-    """The requests whose answer depends on nothing but themselves: a 413 or a 5xx may be for what the whole batch cost."""
-    for request, answer in zip(batch.requests, batch.answers, strict=True):
-        if answer.status < 500 and answer.status != 413:
-            yield request.id, lambda request=request, answer=answer: (request, _comparable(answer))  # type: ignore[misc]
-
-
-def _comparable(answer: Answer) -> AuditedAnswer:
-    return AuditedAnswer(answer.status, answer.content_type, answer.body)
 
 
 def replace_server_code(context: ServerContext) -> None:

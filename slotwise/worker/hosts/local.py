@@ -6,10 +6,13 @@ The process reads messages from its standard input, and answers each with one me
 line of JSON and the bytes whose number stands in that line. Nothing else crosses, so neither side runs code of the other.
 
     {"start": {"batch_size": 8}}                         -> {"started": {"model": ..., "engine": ...}}
-    {"requests": [{"headers": {}, "bytes": 5}, ...]}     -> {"answers": [{"status": 200, ..., "bytes": 9}, ...], "times": [...]}
+    {"requests": [{"headers": {}, "query": {}, "bytes": 5}, ...]}
+                                  -> {"answers": [{"status": 200, ..., "bytes": 9}, ...], "times": [...], "metrics": [...]}
 
 With "n" and "seconds" the requests are answered n at a time, again and again for so many seconds. "times" has the milliseconds
 of every batch, and "answers" has the answers of the last batch.
+
+`Answerer` is what every host without a server's context asks: this process, Ray's replicas through it, and Triton's backend.
 """
 
 from __future__ import annotations
@@ -21,36 +24,55 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 from slotwise.worker.answer import Answer
-from slotwise.worker.batch import Batch
-from slotwise.worker.handler import BatchHandler
-from slotwise.worker.hosts.starting import start
 from slotwise.worker.request import Headers, Request
 
 
-class LocalWorker:
-    """Answers batches with the handler of the extracted archive in `model_dir`."""
+class Answered(Protocol):
+    """One answered batch. Times in milliseconds."""
 
-    def __init__(self, handler: BatchHandler, model_dir: Path, batch_size: int = 8) -> None:
-        self.handler = handler
-        self.pipeline = start(handler, model_dir, batch_size)
+    answers: list[Answer]
+    total_ms: float
+    decode_ms: float
+    inference_ms: float
 
-    @classmethod
-    def of(cls, model_dir: Path, batch_size: int) -> LocalWorker:
-        """Import the archive's handler. Raises ValueError where its `handle` is not a BatchHandler's entry point."""
-        manifest = json.loads((model_dir / "MAR-INF" / "MANIFEST.json").read_text("utf-8"))
-        module, _, name = manifest["model"]["handler"].partition(":")
-        handle = getattr(importlib.import_module(module.removesuffix(".py")), name or "handle", None)
-        handler = getattr(getattr(handle, "__self__", None), "handler", None)
-        if not isinstance(handler, BatchHandler):
-            raise ValueError(f"{module} has no `handle = ....entry_point()`: only a server can run it")
-        return cls(type(handler)(), model_dir, batch_size)
 
-    def answer(self, requests: Sequence[Request]) -> list[Answer]:
-        """Exactly one answer a request, in order."""
-        return self.pipeline.answer(requests)
+class Answerer(Protocol):
+    """What a host without a server's context asks: an archive's handler, or the guard around a stranger's."""
+
+    @property
+    def started(self) -> dict[str, Any]:
+        """What it runs on, as JSON."""
+
+    @property
+    def dead(self) -> bool:
+        """Whether it answers no other batch: end the process."""
+
+    def run(self, requests: Sequence[Request]) -> Answered:
+        """Answer one batch of requests whose bodies nobody has looked at: exactly one answer each, in order."""
+
+    def between(self) -> None:
+        """To be called between two batches, once the answers are on their way."""
+
+    def take_metrics(self) -> list[list[Any]]:
+        """The numbers since the last call: name, value, unit ("ms", "%" or "", a count), HTTP status or None."""
+
+
+def answerer(model_dir: Path, batch_size: int) -> Answerer:
+    """Start the handler of the extracted archive, whose folder is first on sys.path. batch_size: the most requests at once.
+
+    Raises ValueError where its `handle` is no entry point that can do without a server; and whatever starting it raises.
+    """
+    manifest = json.loads((model_dir / "MAR-INF" / "MANIFEST.json").read_text("utf-8"))
+    module, _, name = manifest["model"]["handler"].partition(":")
+    handle = getattr(importlib.import_module(module.removesuffix(".py")), name or "handle", None)
+    entry: Any = getattr(handle, "__self__", None)
+    if not hasattr(entry, "without_server"):
+        raise ValueError(f"{module} has no `handle = ....entry_point()`: only a server can run it")
+    started: Answerer = entry.without_server(model_dir, batch_size)
+    return started
 
 
 def read_message(source: BinaryIO, counted: str) -> tuple[dict[str, Any], list[bytes]] | None:
@@ -72,19 +94,21 @@ def write_message(target: BinaryIO, message: dict[str, Any], bodies: Sequence[by
 
 
 def _requests(entries: list[dict[str, Any]], bodies: list[bytes]) -> list[Request]:
-    return [
-        Request(body, Headers(entry.get("headers")), str(entry.get("id") or f"local-{i}"), entry.get("deadline_s"))
-        for i, (entry, body) in enumerate(zip(entries, bodies, strict=True))
-    ]
+    requests = []
+    for i, (entry, body) in enumerate(zip(entries, bodies, strict=True)):
+        headers = Headers(entry.get("headers"))
+        identity = headers.get("x-request-id") or f"local-{i}"
+        requests.append(Request(body, headers, identity, query=entry.get("query") or {}))
+    return requests
 
 
-def _timed(local: LocalWorker, requests: list[Request], n: int, seconds: float) -> tuple[Batch, list[dict[str, float]]]:
+def _timed(local: Answerer, requests: list[Request], n: int, seconds: float) -> tuple[Answered, list[dict[str, float]]]:
     """Answer n requests at a time, once or for so many seconds. Returns the last batch, and the times of each in ms."""
     stop_at = time.perf_counter() + seconds
     times = []
     turn = 0
     while True:
-        batch = local.pipeline.run([requests[(turn + i) % len(requests)] for i in range(n)])
+        batch = local.run([requests[(turn + i) % len(requests)] for i in range(n)])
         times.append({"total_ms": batch.total_ms, "decode_ms": batch.decode_ms, "inference_ms": batch.inference_ms})
         turn += 1
         refused = any(answer.status != 200 for answer in batch.answers)
@@ -92,34 +116,35 @@ def _timed(local: LocalWorker, requests: list[Request], n: int, seconds: float) 
             return batch, times
 
 
-def _reply(local: LocalWorker, message: dict[str, Any], bodies: list[bytes], target: BinaryIO) -> None:
+def _reply(local: Answerer, message: dict[str, Any], bodies: list[bytes], target: BinaryIO) -> None:
     requests = _requests(message["requests"], bodies)
     batch, times = _timed(local, requests, int(message.get("n", len(requests))), float(message.get("seconds", 0.0)))
     answers = [
         {"status": a.status, "content_type": a.content_type, "headers": a.headers, "bytes": len(a.body)} for a in batch.answers
     ]
-    write_message(target, {"answers": answers, "times": times}, [answer.body for answer in batch.answers])
+    reply = {"answers": answers, "times": times, "metrics": local.take_metrics()}
+    write_message(target, reply, [answer.body for answer in batch.answers])
+    local.between()
 
 
 def main() -> None:
     """Answer messages until there are no more. A message that cannot be answered is answered with {"error": ...}."""
     source, target = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what the handler prints goes to standard error, not among the answers
-    local: LocalWorker | None = None
+    local: Answerer | None = None
     while (read := read_message(source, "requests")) is not None:
         message, bodies = read
         try:
             if "start" in message:
-                local = LocalWorker.of(Path.cwd(), int(message["start"]["batch_size"]))
-                engine = getattr(local.handler.engine, "name", type(local.handler.engine).__name__)
-                write_message(target, {"started": {"engine": engine, "profile": local.pipeline.settings.profile}})
+                local = answerer(Path.cwd(), int(message["start"]["batch_size"]))
+                write_message(target, {"started": local.started})
             elif local is None:
                 write_message(target, {"error": "not started"})
             else:
                 _reply(local, message, bodies, target)
         except Exception as error:
             write_message(target, {"error": f"{type(error).__name__}: {error}"})
-        if local is not None and local.pipeline.dead:
+        if local is not None and local.dead:
             return
 
 

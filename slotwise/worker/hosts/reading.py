@@ -9,14 +9,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from slotwise.worker.hosts.context import ServerContext
+from slotwise.worker.hosts import forms
+from slotwise.worker.hosts.forms import RepeatedParts
 from slotwise.worker.inputs.uploads import FIELDS
 from slotwise.worker.request import Headers, Request
 from slotwise.worker.slot_errors import BadRequest, NotOffered, SlotError, UnsupportedMedia
-
-
-class RepeatedParts(list[Any]):
-    """The values of a form's parts that have one name."""
 
 
 def keep_repeated_parts(package: str) -> None:
@@ -40,10 +37,8 @@ def keep_repeated_parts(package: str) -> None:
     service.retrieve_data_for_inference = staticmethod(retrieve)
 
 
-def request(i: int, row: Mapping[str, Any], context: ServerContext) -> Request:
-    """The request in slot i. What is wrong with it is kept in its `refused` and `unclear`; nothing is raised."""
-    headers = context.headers(i)
-    identity = context.request_id(i, headers)
+def request(row: Mapping[str, Any], headers: Headers, identity: str) -> Request:
+    """The request that a server's row is. What is wrong with it is kept in its `refused` and `unclear`; nothing is raised."""
     try:
         until = deadline_s(headers)
         if headers.get("explain", "").lower() == "true":  # POST /explanations/MODEL; else TorchServe says "False"
@@ -61,6 +56,15 @@ def request(i: int, row: Mapping[str, Any], context: ServerContext) -> Request:
     except SlotError as error:
         return Request(b"", headers, identity, until, fields=values, unclear=error)
     return Request(first, headers, identity, until, more, values)
+
+
+def parsed(received: Request) -> Request:
+    """A request whose body nobody has looked at, as `request` makes one of a server's row. Nothing is raised."""
+    try:
+        row = forms.row(received)
+    except SlotError as error:
+        return Request(b"", received.headers, received.id, refused=error)
+    return request(row, received.headers, received.id)
 
 
 def bodies(row: Mapping[str, Any], headers: Headers) -> list[bytes]:

@@ -9,18 +9,40 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from slotwise.worker.batch import Batch
 from slotwise.worker.digests import content
 from slotwise.worker.handler_metrics import HandlerMetrics
-from slotwise.worker.hosts.context import ServerContext
 from slotwise.worker.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 
-def write(context: ServerContext, settings: Settings, engine: Any, notes: Mapping[str, str]) -> None:
+class WorkerContext(Protocol):
+    """What is told of a worker, and who takes its numbers."""
+
+    @property
+    def batch_size(self) -> int:
+        """The most requests of one batch."""
+
+    @property
+    def model_name(self) -> str:
+        """The model's name."""
+
+    @property
+    def model_version(self) -> str:
+        """The archive's version."""
+
+    @property
+    def model_dir(self) -> Path:
+        """The folder of the extracted archive."""
+
+    def metric(self, name: str, value: float, unit: str = "", code: int | None = None) -> None:
+        """Take one number. unit: "ms", "%" or "" (a count). code: an HTTP status, as a count's dimension."""
+
+
+def write(context: WorkerContext, settings: Settings, engine: Any, notes: Mapping[str, str]) -> None:
     """Write `$SLOTWISE_STATE/workers/PID.json` for `slotwise describe`: what this worker really runs with.
 
     notes: the headers of every answer. Without SLOTWISE_STATE the facts stand in the log only.
@@ -76,7 +98,7 @@ class RateLimiter:
 
 
 class Meter:
-    """Reports what batches cost through the server's own metrics.
+    """Reports what batches cost through the host's own metrics.
 
     Counts are reported at once. Gauges are reported every PERIOD_S, as means over the batches since the last report.
     """
@@ -85,7 +107,7 @@ class Meter:
         self.limiter = RateLimiter()
         self.values: list[tuple[float, ...]] = []  # a batch's GAUGES each
 
-    def measure(self, context: ServerContext, batch: Batch, own: HandlerMetrics) -> None:
+    def measure(self, context: WorkerContext, batch: Batch, own: HandlerMetrics) -> None:
         """Report one batch, and the author's own numbers recorded in it."""
         tally = batch.tally
         fill = 100 * batch.n / context.batch_size

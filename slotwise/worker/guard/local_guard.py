@@ -1,0 +1,86 @@
+"""Answer batches with a guarded archive where there is neither TorchServe nor MMS."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from slotwise.worker.answer import Answer, CheckedHeaders, refusal
+from slotwise.worker.guard.stand_in import StandInContext, StandInSlot
+from slotwise.worker.hosts import forms, unreadable
+from slotwise.worker.request import Request
+from slotwise.worker.slot_errors import SlotError
+
+if TYPE_CHECKING:
+    from slotwise.worker.audit import Audit
+    from slotwise.worker.guard.batches import Guard
+
+
+@dataclass
+class GuardedBatch:
+    """One answered batch. Nobody knows what of its time theirs spent on decoding."""
+
+    answers: list[Answer]
+    total_ms: float
+    decode_ms: float = 0.0
+    inference_ms: float = 0.0
+
+
+class LocalGuard:
+    """A guard that has been started with a stand-in context."""
+
+    def __init__(self, guard: Guard, raw: StandInContext, audit: Audit | None) -> None:
+        self.guard, self.raw, self.audit = guard, raw, audit
+
+    @property
+    def started(self) -> dict[str, Any]:
+        """What it runs on is known to theirs only."""
+        return {"engine": None, "profile": None}
+
+    @property
+    def dead(self) -> bool:
+        """Whether the device failed for good."""
+        return self.guard.dead
+
+    def run(self, requests: Sequence[Request]) -> GuardedBatch:
+        """Answer one batch of requests whose bodies nobody has looked at: exactly one answer each, in order."""
+        started = time.perf_counter()
+        answers: list[Answer | None] = [None] * len(requests)
+        rows: dict[int, Any] = {}
+        for i, request in enumerate(requests):
+            try:
+                rows[i] = _row(request)
+            except SlotError as error:
+                answers[i] = refusal(error, CheckedHeaders())
+        self.raw.request_processor = [StandInSlot(requests[i].headers) for i in rows]
+        self.raw.request_ids = {k: requests[i].id for k, i in enumerate(rows)}
+        bodies = self.guard.answer(list(rows.values()), self.raw) if rows else []
+        for i, slot, body in zip(rows, self.raw.request_processor, bodies, strict=True):
+            answers[i] = _answer(slot, body)
+        return GuardedBatch([answer for answer in answers if answer is not None], 1000 * (time.perf_counter() - started))
+
+    def between(self) -> None:
+        """To be called between two batches."""
+        if self.audit is not None:
+            self.audit.run()
+
+    def take_metrics(self) -> list[list[Any]]:
+        """The numbers of theirs since the last call: name, value, unit, None."""
+        values, self.raw.metrics.values = self.raw.metrics.values, []
+        return values
+
+
+def _row(request: Request) -> dict[str, Any]:
+    """The row that TorchServe would make of it: JSON is parsed, text decoded."""
+    row = forms.row(request)
+    if "body" in row:
+        row["body"] = unreadable.decoded(row["body"], request.headers.get("content-type", ""), "torchserve")
+    return row
+
+
+def _answer(slot: StandInSlot, body: Any) -> Answer:
+    headers = dict(slot.get_response_headers())
+    status = slot.get_response_status_code()
+    return Answer(200 if status is None else status, headers.pop("content-type", ""), bytes(body), headers)

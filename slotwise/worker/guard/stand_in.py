@@ -1,0 +1,141 @@
+"""Stand in for TorchServe's context where there is no TorchServe: on Ray, on Triton, in a process of its own.
+
+It has what a stranger's handler may ask and set: slots, ids, headers, statuses, metrics, system properties. Where theirs
+imports `ts`, the package serves as a library; no server is started.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from slotwise.worker.guard.stand_in_metrics import StandInMetrics
+
+
+class AnyCase(dict[str, str]):
+    """Request headers in lower case, found in any: hosts differ in what they make of a name."""
+
+    def __init__(self, headers: Any) -> None:
+        super().__init__({str(name).lower(): value for name, value in dict(headers).items()})
+
+    def __getitem__(self, name: str) -> str:
+        return super().__getitem__(name.lower())
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and super().__contains__(name.lower())
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of a header, or `default`."""
+        return super().get(name.lower(), default)
+
+
+class StandInSlot:
+    """One request's headers, and the status and headers of its answer."""
+
+    def __init__(self, request_header: Any) -> None:
+        self._request_header = AnyCase(request_header)
+        self._response_header: dict[str, str] = {}
+        self._status: tuple[Any, Any] = (200, None)
+
+    def get_request_property(self, key: str) -> Any:
+        """One header of the request, or None."""
+        return self._request_header.get(key)
+
+    def get_request_properties(self) -> dict[str, str]:
+        """All headers of the request."""
+        return self._request_header
+
+    def report_status(self, code: Any, reason_phrase: Any = None) -> None:
+        """Set the status."""
+        self._status = (code, reason_phrase)
+
+    def get_response_status_code(self) -> Any:
+        """The status."""
+        return self._status[0]
+
+    def get_response_status_phrase(self) -> Any:
+        """The status line's reason."""
+        return self._status[1]
+
+    def add_response_property(self, key: str, value: Any) -> None:
+        """Set a header."""
+        self._response_header[key] = value
+
+    def get_response_headers(self) -> dict[str, str]:
+        """All headers of the answer."""
+        return self._response_header
+
+    def get_response_header(self, key: str) -> str | None:
+        """One header of the answer."""
+        return self._response_header.get(key)
+
+
+class StandInContext:
+    """One worker's context; it stays the same from batch to batch."""
+
+    def __init__(self, model_dir: Path, batch_size: int) -> None:
+        self.manifest: dict[str, Any] = json.loads((model_dir / "MAR-INF" / "MANIFEST.json").read_text("utf-8"))
+        model = self.manifest["model"]
+        self.model_name = str(model.get("modelName") or "model")
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        self.system_properties = {
+            "model_dir": str(model_dir),
+            "gpu_id": 0 if visible not in ("", "-1") else None,  # the first of those that the host gave this process
+            "batch_size": batch_size,
+            "server_name": "MMS",
+            "server_version": "0.12.0",
+            "limit_max_image_pixels": True,
+        }
+        self.model_yaml_config = _yaml(model_dir / str(model["configFile"])) if model.get("configFile") else {}
+        self.metrics = StandInMetrics()
+        self.request_ids: dict[int, Any] = {}
+        self.request_processor: list[StandInSlot] = []
+
+    def get_request_id(self, idx: int = 0) -> Any:
+        """The id of a request."""
+        return self.request_ids.get(idx)
+
+    def get_request_header(self, idx: int, key: str) -> Any:
+        """One header of a request, or None."""
+        return self.request_processor[idx].get_request_property(key)
+
+    def get_all_request_header(self, idx: int) -> dict[str, str]:
+        """All headers of a request."""
+        return self.request_processor[idx].get_request_properties()
+
+    def set_response_content_type(self, idx: int, value: str) -> None:
+        """Set an answer's content type."""
+        self.set_response_header(idx, "content-type", value)
+
+    def get_response_content_type(self, idx: int) -> str | None:
+        """An answer's content type."""
+        return self.get_response_headers(idx).get("content-type")
+
+    def set_response_status(self, code: int = 200, phrase: str = "", idx: int = 0) -> None:
+        """Set an answer's status."""
+        self.request_processor[idx].report_status(code, phrase)
+
+    def set_all_response_status(self, code: int = 200, phrase: str = "") -> None:
+        """Set the status of every answer."""
+        for slot in self.request_processor:
+            slot.report_status(code, phrase)
+
+    def get_response_status(self, idx: int) -> tuple[Any, Any]:
+        """An answer's status and its reason."""
+        slot = self.request_processor[idx]
+        return slot.get_response_status_code(), slot.get_response_status_phrase()
+
+    def get_response_headers(self, idx: int) -> dict[str, str]:
+        """An answer's headers."""
+        return self.request_processor[idx].get_response_headers()
+
+    def set_response_header(self, idx: int, key: str, value: str) -> None:
+        """Set one header of an answer."""
+        self.request_processor[idx].add_response_property(key, value)
+
+
+def _yaml(file: Path) -> Any:
+    return importlib.import_module("yaml").safe_load(file.read_text("utf-8")) or {}

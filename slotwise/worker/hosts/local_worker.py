@@ -1,0 +1,83 @@
+"""A handler that answers batches for a host without a server's context: in a process of its own, on Ray, on Triton."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from slotwise.worker.answer import Answer
+from slotwise.worker.audit import Audit, AuditedAnswer
+from slotwise.worker.batch import Batch
+from slotwise.worker.handler import BatchHandler
+from slotwise.worker.hosts import reading, telemetry
+from slotwise.worker.hosts.auditing import audited, comparable
+from slotwise.worker.hosts.starting import start
+from slotwise.worker.request import Request
+
+
+class LocalContext:
+    """What is told of a worker and its batches: where TorchServe and MMS have their context."""
+
+    def __init__(self, model_dir: Path, batch_size: int) -> None:
+        manifest = json.loads((model_dir / "MAR-INF" / "MANIFEST.json").read_text("utf-8"))["model"]
+        self.model_dir, self.batch_size = model_dir, batch_size
+        self.model_name = str(manifest.get("modelName") or "model")
+        self.model_version = str(manifest.get("modelVersion") or "")
+        self.values: list[list[Any]] = []
+
+    def metric(self, name: str, value: float, unit: str = "", code: int | None = None) -> None:
+        """Keep one number until the host takes it."""
+        self.values.append([name, value, unit, code])
+
+
+class LocalWorker:
+    """Answers batches with a handler in its extracted archive."""
+
+    def __init__(self, handler: BatchHandler, model_dir: Path, batch_size: int = 8) -> None:
+        self.handler = handler
+        self.pipeline = start(handler, model_dir, batch_size)
+        self.context = LocalContext(model_dir, batch_size)
+        self.meter = telemetry.Meter()
+        rate = self.pipeline.settings.audit
+        self.audit = Audit(rate, self._again, self.context.metric) if rate else None
+        notes = self.pipeline.hooks.headers()
+        telemetry.write(self.context, self.pipeline.settings, handler.engine, notes if isinstance(notes, dict) else {})
+
+    @property
+    def started(self) -> dict[str, Any]:
+        """What it runs on."""
+        engine = getattr(self.handler.engine, "name", type(self.handler.engine).__name__)
+        return {"engine": engine, "profile": self.pipeline.settings.profile}
+
+    @property
+    def dead(self) -> bool:
+        """Whether it answers no other batch."""
+        return self.pipeline.dead
+
+    def answer(self, requests: Sequence[Request]) -> list[Answer]:
+        """Exactly one answer a request, in order."""
+        return self.run(requests).answers
+
+    def run(self, requests: Sequence[Request]) -> Batch:
+        """Answer one batch of requests whose bodies nobody has looked at."""
+        batch = self.pipeline.run([reading.parsed(request) for request in requests])
+        self.meter.measure(self.context, batch, self.handler.metrics)
+        if self.audit is not None:
+            self.audit.keep(audited(batch))
+        return batch
+
+    def between(self) -> None:
+        """To be called between two batches."""
+        if self.audit is not None:
+            self.audit.run()
+
+    def take_metrics(self) -> list[list[Any]]:
+        """The numbers since the last call: name, value, unit ("ms", "%" or "", a count), HTTP status or None."""
+        values, self.context.values = self.context.values, []
+        return values
+
+    def _again(self, request: Request) -> AuditedAnswer:
+        return comparable(self.pipeline.answer([replace(request, deadline_s=None)])[0])
