@@ -73,5 +73,5 @@ def _parameters(values: Mapping[str, Any]) -> str:
 
 def _text(value: str) -> str:
     """A text as protobuf's text format reads it: what is not plain ASCII as octal escapes of its UTF-8."""
-    plain = (chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\{byte:03o}" for byte in value.encode("utf-8"))
-    return '"' + "".join(plain) + '"'
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').encode("utf-8")
+    return '"' + "".join(chr(byte) if 32 <= byte < 127 else f"\\{byte:03o}" for byte in escaped) + '"'
