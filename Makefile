@@ -1,6 +1,6 @@
 # make serve   a real photo answered by a real TorchServe, and the page   make test   everything checked
 .DEFAULT_GOAL := help
-.PHONY: help serve stop demo demo-ants test test-full lint format constraints clean
+.PHONY: help full serve stop demo demo-ants test test-full lint format constraints clean
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist worksteal --durations=20
 
@@ -33,9 +33,12 @@ test: lint ## lint, type-check and run the tests, real servers and a real browse
 	@scripts/test-tools.sh
 	@$(PYTEST) -m "not slow"
 
-test-full: lint ## the tests that are slow besides: run both before a change lands
+test-full: full lint ## the tests that are slow besides, on Ray and Triton, too: run both before a change lands
 	@scripts/test-tools.sh
 	@$(PYTEST) -m slow
+
+full:
+	@PYTHON="$(or $(PYTHON),python3)" scripts/setup.sh full
 
 lint: ## ruff, mypy, and which room may import which
 	@PYTHON="$(or $(PYTHON),python3)" scripts/setup.sh test

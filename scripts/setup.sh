@@ -1,5 +1,5 @@
 #!/bin/sh
-# Make .venv and install one set of packages into it: setup.sh serve | test
+# Make .venv and install one set of packages into it: setup.sh serve | test | full
 # Every version is the one in constraints.txt; setup.sh constraints writes that file anew, from an environment of its own.
 # Quick when nothing changed. pip's own settings hold (PIP_INDEX_URL, PIP_EXTRA_INDEX_URL, PIP_FIND_LINKS, ...).
 set -eu
@@ -29,8 +29,9 @@ command -v "$python" >/dev/null || fail "there is no $python" "install Python 3.
 
 case $set_name in
     serve) extras=torchserve,onnx,gateway,digits,efficientnet ;;
-    test | constraints) extras=torchserve,onnx,openvino,text,gateway,tune,digits,efficientnet,test,dev ;;
-    *) fail "there is no set $set_name" "sets: serve, test, constraints" ;;
+    test) extras=torchserve,onnx,openvino,text,gateway,tune,digits,efficientnet,test,dev ;;
+    full | constraints) extras=torchserve,onnx,openvino,text,gateway,ray,tune,digits,efficientnet,test,dev ;;
+    *) fail "there is no set $set_name" "sets: serve, test, full, constraints" ;;
 esac
 
 mkdir -p .slotwise
@@ -82,3 +83,4 @@ if [ "$set_name" = constraints ]; then
 fi
 echo "$wanted" >"$stamp"
 [ "$set_name" = serve ] || echo "$wanted" >.venv/.slotwise-serve
+[ "$set_name" = full ] && echo "$wanted" >.venv/.slotwise-test || true

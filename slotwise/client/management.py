@@ -1,4 +1,4 @@
-"""Client of a server's management API, the same for TorchServe and MMS.
+"""Client of a server's management API, the same for every server.
 
 It hides what differs: `describe` is a list on one and an object on the other, timeouts are seconds or minutes, MMS has no
 versions and no tokens. Every refusal is one SlotwiseError with the server's own message.
@@ -18,6 +18,7 @@ import httpx
 from slotwise.client.api import TIMEOUT_S, Api
 from slotwise.client.live_model import LiveModel, live_model
 from slotwise.errors import SlotwiseError
+from slotwise.profiles.profile import check_delay
 from slotwise.server.failures import WorkerLog
 
 if TYPE_CHECKING:
@@ -62,17 +63,19 @@ class ManagementClient:
         *,
         name: str | None = None,
         batch_size: int | None = None,
-        max_batch_delay: int | None = None,
+        max_batch_delay: float | None = None,
         initial_workers: int | None = None,
         response_timeout: int | None = None,
     ) -> None:
         """Register an archive by its file name in the model store. Returns while its workers still start.
 
-        max_batch_delay: in milliseconds. response_timeout: in seconds.
+        max_batch_delay: in milliseconds; a fraction on Ray and Triton only. response_timeout: in seconds.
 
         None leaves a value to the server's configuration.
         """
         unit_s = 60 if self.record.kind == "mms" else 1
+        if max_batch_delay is not None:
+            check_delay(self.record.kind, max_batch_delay)
         params = {
             "url": archive,
             "model_name": name,
@@ -165,7 +168,7 @@ class ManagementClient:
             progress(live.ready_workers, workers)
             if live.ready_workers == workers == len(live.workers):
                 return live
-            problem = None if live.ready_workers else self._log.failure(model, workers)
+            problem = None if live.ready_workers else live.failure or self._log.failure(model, workers)
             if problem is None and time.monotonic() > deadline:
                 problem = f"{live.ready_workers} of {workers} workers ready after {timeout_s:.0f} s"
             if problem:
@@ -184,7 +187,7 @@ class ManagementClient:
 
     def _path(self, model: str, version: str | None = None) -> str:
         path = f"/models/{quote(model, safe='')}"
-        return f"{path}/{quote(version, safe='')}" if version and self.record.kind == "torchserve" else path
+        return f"{path}/{quote(version, safe='')}" if version and self.record.kind != "mms" else path
 
     def _described(self, model: str, version: str | None) -> tuple[LiveModel, ...]:
         answer = self._api.call(f"describe {model}", "GET", self._path(model, version))

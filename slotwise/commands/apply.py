@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 ProfileName = Annotated[str, typer.Argument(help="A profile's name, or a .toml file.")]
 Force = Annotated[bool, typer.Option("--force", help="Start more workers than the cores and the memory hold.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE: override a key of the profile; repeatable.")]
-Server = Annotated[
-    Literal["torchserve", "mms"] | None, typer.Option(help="Change to this server (default: the one that runs).")
-]
+ServerKind = Literal["torchserve", "mms", "ray", "triton"]
+Server = Annotated[ServerKind | None, typer.Option(help="Change to this server (default: the one that runs).")]
 Name = Annotated[str, typer.Option(help="The server's name.")]
 
 
@@ -67,9 +66,7 @@ def drift(profile: ProfileName, set_: Set = None, server: Server = None, name: N
         raise typer.Exit(1)
 
 
-def _compare(
-    name: str, profile: str, set_: list[str] | None, server: Literal["torchserve", "mms"] | None
-) -> tuple[ObservedState, DesiredState]:
+def _compare(name: str, profile: str, set_: list[str] | None, server: ServerKind | None) -> tuple[ObservedState, DesiredState]:
     import os
 
     from slotwise.commands.server import pairs

@@ -32,7 +32,7 @@ def register(app: typer.Typer) -> None:
 def register_model(
     model: Annotated[str, typer.Argument(help="A model's name or folder, an archive, or an archive's URL.")],
     batch_size: Annotated[int | None, typer.Option(min=1, help="Requests in a full batch.")] = None,
-    max_batch_delay: Annotated[int | None, typer.Option(min=0, help="Milliseconds to wait for a batch to fill.")] = None,
+    max_batch_delay: Annotated[float | None, typer.Option(min=0, help="Milliseconds to wait for a batch to fill.")] = None,
     initial_workers: Annotated[int | None, typer.Option(min=0, help="Worker processes to start.")] = None,
     sha256: Annotated[str | None, typer.Option(help="With a URL: the archive's SHA-256; without it none is loaded.")] = None,
     default: Annotated[bool, typer.Option("--default", help="Requests without a version go to this one from now on.")] = False,
@@ -52,7 +52,7 @@ def register_model(
     if note := foreign_note(info, {**record.overrides, **({"batch_size": batch_size} if batch_size else {})}):
         say(f"{note} (--batch-size N for another)")
     requested = {"batch_size": batch_size, "max_batch_delay": max_batch_delay, "initial_workers": initial_workers}
-    settings = registration(info, record.effective_profile(), record.overrides)
+    settings = registration(info, record.effective_profile(), record.overrides, record.kind)
     settings |= {key: value for key, value in requested.items() if value is not None}
     if not force:
         check_registrations([(info, settings)], {})

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from slotwise.commands.apply import Force
+from slotwise.commands.apply import Force, ServerKind
 from slotwise.console import Json, emit, progress, say
 
 if TYPE_CHECKING:
@@ -32,7 +32,10 @@ def register(app: typer.Typer) -> None:
 def serve(
     models: Annotated[list[str] | None, typer.Argument(help="Names, folders or archives of models.")] = None,
     profile: Annotated[str, typer.Option(help="A profile's name, or a .toml file.")] = "cpu",
-    server: Annotated[Literal["torchserve", "mms"], typer.Option(help="Which server to start.")] = "torchserve",
+    server: Annotated[ServerKind, typer.Option(help="Which server to start.")] = "torchserve",
+    ray_address: Annotated[
+        str, typer.Option(help="With ray: join this cluster (auto, or HOST:PORT) instead of starting one here.")
+    ] = "",
     set_: Set = None,
     name: Name = "default",
     port: Annotated[
@@ -75,12 +78,20 @@ def serve(
     for note in filter(None, (foreign_note(info, overrides) for info in archives)):
         say(f"{note} (--set batch_size=N for another)")
     if not force:
-        check_registrations([(info, registration(info, loaded_profile, overrides)) for info in archives], {})
+        check_registrations([(info, registration(info, loaded_profile, overrides, server)) for info in archives], {})
     say(f"starting {server}")
     loaded = None if loaded_profile.model_api else preloaded(archives, loaded_profile, overrides)
     with interrupts.held():
         record = start(
-            name, server, loaded_profile, model_store=store, ports=ports, overrides=overrides, models=loaded, shares=shares
+            name,
+            server,
+            loaded_profile,
+            model_store=store,
+            ports=ports,
+            overrides=overrides,
+            models=loaded,
+            shares=shares,
+            cluster=ray_address,
         )
         try:
             with interrupts.let_through():
@@ -174,7 +185,7 @@ def _deploy(record: ServerRecord, info: ArchiveInfo, profile: Profile) -> LiveMo
         def advance(ready: int, requested: int) -> None:
             bar.update(task, completed=ready, total=requested)
 
-        return deploy(client, info, registration(info, profile, record.overrides), advance, preloaded=loaded)
+        return deploy(client, info, registration(info, profile, record.overrides, record.kind), advance, preloaded=loaded)
 
 
 def _as_json(record: ServerRecord, live: list[LiveModel], unserved: Sequence[UnservedModel]) -> dict[str, object]:
@@ -196,7 +207,7 @@ def _show(record: ServerRecord, live: list[LiveModel]) -> None:
     typer.echo(url_lines(record))
     named = f" --name {record.name}" if record.name != "default" else ""
     token_command = f"{project.own_command()} token inference{named}"
-    header = f'-H "Authorization: Bearer $({token_command})" ' if record.kind == "torchserve" else ""
+    header = f'-H "Authorization: Bearer $({token_command})" ' if record.kind != "mms" else ""
     for model in live[:1]:
         typer.echo(f"try: curl {header}{record.inference_url}/predictions/{model.name} -T {example_file(model.name)}")
 

@@ -105,7 +105,7 @@ def start_ready(
     Raises SlotwiseError, with nothing of it left running, where one does not become READY.
     """
     profile = desired.profile
-    can_register = profile.model_api or desired.kind == "mms"
+    can_register = profile.model_api or desired.kind != "torchserve"
     models = None if can_register else deploy.preloaded([info for info, _ in registrations], profile, desired.overrides)
     names = list(dict.fromkeys(info.name for info, _ in registrations))
     say(f"starting {desired.kind} with the profile {profile.name}")
@@ -117,6 +117,7 @@ def start_ready(
         ports=ports,
         overrides=desired.overrides,
         models=models,
+        cluster=state.record.cluster,
         shares=share_cores(names, available_cores(), state.record.shares) if len(names) > 1 else {},
     )
     try:

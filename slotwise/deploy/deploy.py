@@ -22,6 +22,7 @@ from slotwise.model_spec import load_spec
 if TYPE_CHECKING:
     from slotwise.client.management import LiveModel, ManagementClient
     from slotwise.profiles.profile import Profile
+    from slotwise.server.record import Kind
 
 
 def obtain(
@@ -68,19 +69,21 @@ def _obtained(what: str, model_store: Path, sha256: str | None, say: Callable[[s
     return info
 
 
-def registration(info: ArchiveInfo, profile: Profile, overrides: Mapping[str, str]) -> dict[str, Any]:
+def registration(
+    info: ArchiveInfo, profile: Profile, overrides: Mapping[str, str], kind: Kind = "torchserve"
+) -> dict[str, Any]:
     """The settings to register this model with: batch_size, max_batch_delay, initial_workers, response_timeout.
 
     overrides: the keys that `--set` and the environment set (`profile` has them already). They are stronger than the model's
     own wishes ([profiles.NAME] of its model.toml).
     """
-    return of_model(info, profile, overrides).registration()
+    return of_model(info, profile, overrides, kind).registration()
 
 
-def of_model(info: ArchiveInfo, profile: Profile, overrides: Mapping[str, str]) -> Profile:
+def of_model(info: ArchiveInfo, profile: Profile, overrides: Mapping[str, str], kind: Kind = "torchserve") -> Profile:
     """The profile as the model in this archive wants it. overrides: as in `registration`."""
     own = {key: value for key, value in wishes(info, profile.name).items() if key not in overrides}
-    return profile.for_model(own, info.path.name)
+    return profile.for_model(own, info.path.name).on(kind)
 
 
 def wishes(info: ArchiveInfo, profile: str) -> dict[str, Any]:

@@ -46,11 +46,11 @@ class DesiredState:
 
     def of_model(self, info: ArchiveInfo) -> Profile:
         """The profile as the model in this archive wants it."""
-        return deploy.of_model(info, self.profile, self.overrides)
+        return deploy.of_model(info, self.profile, self.overrides, self.kind)
 
     def registration(self, info: ArchiveInfo) -> dict[str, Any]:
         """The settings to register this model with."""
-        return deploy.registration(info, self.profile, self.overrides)
+        return deploy.registration(info, self.profile, self.overrides, self.kind)
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class ObservedState:
 
     def started_with_of_model(self, info: ArchiveInfo) -> Profile:
         """The profile that this model's workers were started with."""
-        return deploy.of_model(info, self.started_with, self.record.overrides)
+        return deploy.of_model(info, self.started_with, self.record.overrides, self.record.kind)
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def differences(state: ObservedState, desired: DesiredState) -> list[Difference]
     compared = [_server("server", state.record.kind, desired.kind), _server("profile", old.name, new.name)]
     compared += [_server(key, getattr(old, key), getattr(new, key)) for key in Profile.section("server")]
     for model in state.models:
-        compared += _model(model, state.started_with_of_model(model.info), desired.of_model(model.info))
+        compared += _model(model, state.started_with_of_model(model.info), desired.of_model(model.info), desired.kind)
     return [difference for difference in compared if difference.live != difference.declared]
 
 
@@ -158,16 +158,18 @@ def _server(key: str, live: Any, desired: Any) -> Difference:
     return Difference(None, None, key, live, desired, "restart")
 
 
-def _model(model: DeployedModel, old: Profile, new: Profile) -> list[Difference]:
+def _model(model: DeployedModel, old: Profile, new: Profile, kind: Kind) -> list[Difference]:
     live = model.live
     rows: list[tuple[str, Any, Any, Needs]] = [
         ("batch_size", live.batch_size, new.batch_size, "restart"),
         ("max_batch_delay_ms", live.max_batch_delay, new.max_batch_delay_ms, "restart"),
         ("response_timeout_s", old.response_timeout_s, new.response_timeout_s, "restart"),
-        ("workers", len(live.workers), new.initial_workers, "scale"),
     ]
+    if not (kind == "ray" and new.min_replicas <= len(live.workers) <= new.max_replicas):  # there Ray scales by itself
+        rows.append(("workers", len(live.workers), new.initial_workers, "scale"))
     runs = {str(worker.got.get("archive") or "") for worker in live.workers} - {""}
     if model.info.content and runs - {model.info.content}:
         rows.append(("archive", min(runs - {model.info.content})[:12], model.info.content[:12], "restart"))
     rows += [(key, getattr(old, key), getattr(new, key), "restart") for key in Profile.section("worker")]
+    rows += [(key, getattr(old, key), getattr(new, key), "restart") for key in Profile.section("ray") if kind == "ray"]
     return [Difference(live.name, live.version, key, observed, desired, needs) for key, observed, desired, needs in rows]

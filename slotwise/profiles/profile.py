@@ -1,7 +1,7 @@
 """Profiles: batch settings, worker settings and server keys in one TOML file.
 
-A profile's keys stand in three sections, [registration], [worker] and [server], and share one namespace: `--set KEY=VALUE`
-and a model.toml's `[profiles.NAME]` name a key without its section. A key's value is taken from the first of
+A profile's keys stand in four sections, [registration], [worker], [server] and [ray], and share one namespace: `--set
+KEY=VALUE` and a model.toml's `[profiles.NAME]` name a key without its section. A key's value is taken from the first of
 these that has it:
 
     --set KEY=VALUE
@@ -21,14 +21,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 
 from slotwise import project
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import read_toml
 from slotwise.worker.cores import available_cores
 
-SECTIONS = ("registration", "worker", "server")
+SECTIONS = ("registration", "worker", "server", "ray")
+WHOLE_MS = ("torchserve", "mms")  # these count max_batch_delay in whole milliseconds
 ENVIRONMENT = {"BATCH_SIZE": "batch_size", "WORKERS": "initial_workers", "MAX_BATCH_DELAY": "max_batch_delay_ms"}
 UNITS = {"ms": "milliseconds", "s": "seconds", "bytes": "bytes"}
 
@@ -46,7 +47,9 @@ class Profile(BaseModel):
     description: str = ""
 
     batch_size: int = _key("registration", 1, "requests in a full batch", ge=1, le=4096)
-    max_batch_delay_ms: int = _key("registration", 5, "how long a batch waits for more requests", ge=0, le=60_000)
+    max_batch_delay_ms: float = _key(
+        "registration", 5, "how long a batch waits for more requests; a fraction on Ray and Triton only", ge=0, le=60_000
+    )
     initial_workers: int = _key("registration", 1, "worker processes a model starts with", ge=1, le=256)
     response_timeout_s: int = _key("registration", 120, "a batch that takes longer costs its worker", ge=1, le=86_400)
 
@@ -84,9 +87,29 @@ class Profile(BaseModel):
     model_api: bool = _key("server", True, "models can be registered and unregistered while it runs (MMS: always)")
     metrics_mode: Literal["prometheus", "log"] = _key("server", "prometheus", "where TorchServe's metrics go")
 
+    num_replicas: int = _key("ray", 0, "replicas of a model at the start; 0: initial_workers", ge=0, le=10_000)
+    min_replicas: int = _key("ray", 0, "with max_replicas: Ray never goes below, and starts here", ge=0, le=10_000)
+    max_replicas: int = _key("ray", 0, "Ray scales between min_replicas and this; 0: no autoscaling", ge=0, le=10_000)
+    target_ongoing_requests: float = _key(
+        "ray", 0.0, "autoscaling: requests that one replica should have in hand; 0: a full batch", ge=0
+    )
+    max_ongoing_requests: int = _key(
+        "ray", 0, "requests a replica takes at once; more wait, over job_queue_size 503; 0: two full batches", ge=0
+    )
+    num_cpus: float = _key("ray", 0.0, "cores that Ray reserves for a replica; 0: none, it is placed anywhere", ge=0)
+    num_gpus: float = _key("ray", 0.0, "GPUs that Ray reserves for a replica, or a part of one", ge=0)
+    max_replicas_per_node: int = _key("ray", 0, "replicas of a model on one node at most; 0: any number", ge=0, le=100)
+    graceful_shutdown_timeout_s: float = _key("ray", 20.0, "a replica that goes has so long for what it has in hand", ge=0)
+    health_check_period_s: float = _key("ray", 1.0, "how often Ray asks whether a replica's engine is alive", gt=0)
+
     _source: str = PrivateAttr("")
     _explicit: dict[str, Any] = PrivateAttr(default_factory=dict)  # --set and environment: stronger than a model's wishes
     _cores: int = PrivateAttr(0)  # threads are checked against these; 0: not at all
+
+    @field_validator("max_batch_delay_ms")
+    @classmethod
+    def _whole_as_int(cls, delay_ms: float) -> float:
+        return int(delay_ms) if delay_ms == int(delay_ms) else delay_ms
 
     @classmethod
     def section(cls, section: str) -> list[str]:
@@ -114,7 +137,14 @@ class Profile(BaseModel):
                 raise SlotwiseError(f"{where}: {key} is for the whole server", f"set it in {self._source or 'the profile'}")
         return self.but({**wishes, **self._explicit}, where) if wishes else self
 
-    def registration(self) -> dict[str, int]:
+    def on(self, kind: str) -> Profile:
+        """The profile as a server of this kind reads it: on Ray its replicas are the workers."""
+        replicas = self.num_replicas or (self.min_replicas if self.max_replicas else 0)
+        if kind != "ray" or not replicas or "initial_workers" in self._explicit:
+            return self
+        return self.but({"initial_workers": replicas}, f"{self._source}: num_replicas")
+
+    def registration(self) -> dict[str, float]:
         """The parameters for the management API: batch_size, max_batch_delay (ms), initial_workers, response_timeout (s)."""
         return {
             "batch_size": self.batch_size,
@@ -140,6 +170,15 @@ class Profile(BaseModel):
 
     def __repr__(self) -> str:
         return f"Profile({self.name!r}, {self._source!r}, {self._explicit})"
+
+
+def check_delay(kind: str, max_batch_delay_ms: float) -> None:
+    """Raise SlotwiseError for a fraction of a millisecond where a server of this kind has none."""
+    if kind in WHOLE_MS and max_batch_delay_ms != int(max_batch_delay_ms):
+        raise SlotwiseError(
+            f"{kind} counts max_batch_delay_ms in whole milliseconds, not {max_batch_delay_ms}",
+            "0 waits for nobody; Ray and Triton take fractions",
+        )
 
 
 def load_profile(
@@ -220,7 +259,7 @@ def _parse(data: Mapping[str, Any], source: str) -> Profile:
         field = Profile.model_fields[key]
         hint = field.description or ""
         if unit:
-            hint += f", a whole number of {unit}"
+            hint += f", in {unit}" if field.annotation is not int else f", a whole number of {unit}"
         problem = first["msg"].replace("Input should", "must", 1)
         raise SlotwiseError(f"{source}: {key}: {problem}, not {data[key]!r}", hint) from failed
 

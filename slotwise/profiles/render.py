@@ -17,7 +17,7 @@ from slotwise.errors import SlotwiseError
 from slotwise.model_spec import load_spec
 from slotwise.profiles import kubernetes
 from slotwise.profiles.ports import Ports
-from slotwise.profiles.profile import Profile, load_profile
+from slotwise.profiles.profile import Profile, check_delay, load_profile
 from slotwise.profiles.server_logs import log4j2
 
 DEFAULT = "cpu"  # the profile that the project's config.properties shows
@@ -48,6 +48,7 @@ def render_properties(
     win over it, response_timeout does not. log_config: a log4j2.xml, for a server whose command line names none. Such a file
     is for any machine, so the heap is limited only where the profile names a number.
     """
+    check_delay(kind, profile.max_batch_delay_ms)
     vmargs = JVM if log_config is None else f"-Dlog4j.configurationFile={log_config} {JVM}"
     heap_mb = profile.heap_mb or (usual_heap_mb(profile.max_request_bytes) if log_config is None else 0)
     vmargs += f" -Xmx{heap_mb}m" if heap_mb else ""

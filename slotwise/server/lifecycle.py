@@ -1,7 +1,7 @@
-"""Start and stop a real TorchServe or Multi Model Server, one folder `.slotwise/NAME` a server.
+"""Start and stop a real server (TorchServe, Multi Model Server, Ray, Triton), one folder `.slotwise/NAME` a server.
 
     server.json  profile.json  config.properties  log4j2.xml   what it was started with
-    key_file.json                                  TorchServe's tokens
+    key_file.json                                  its tokens; MMS has none
     logs/  server.log                              its logs and output
     workers/PID.json                               what each worker reports: engine, precision, threads
 
@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import shutil
+import signal
 import subprocess
 import time
 import uuid
@@ -26,10 +28,20 @@ from slotwise.errors import MMS, SlotwiseError, pip_install
 from slotwise.interrupts import held, let_through
 from slotwise.profiles.ports import Ports, check_free
 from slotwise.profiles.render import registrable
+from slotwise.server import supervisor
 from slotwise.server.java import check_paths, java_home
 from slotwise.server.processes import end
 from slotwise.server.record import Kind, ServerRecord, all_running, need, running
-from slotwise.server.start_module import MODULES, launch, own_tmp_dir, run_start_module, wait_until_up, write_config
+from slotwise.server.start_module import (
+    MODULES,
+    environment,
+    launch,
+    own_tmp_dir,
+    run_start_module,
+    wait_until_up,
+    workers_environment,
+    write_config,
+)
 
 if TYPE_CHECKING:
     from slotwise.profiles.profile import Profile
@@ -58,9 +70,12 @@ def check_can_start(name: str, kind: Kind, ports: Ports) -> None:
         raise SlotwiseError(
             f"a server named {name!r} is already running", f"`slotwise stop {name}` ends it; --name starts another"
         )
-    java_home()
-    if importlib.util.find_spec(MODULES[kind].split(".")[0]) is None:
-        raise SlotwiseError(f"{kind} is not installed", pip_install(MMS if kind == "mms" else '"slotwise[torchserve]"'))
+    if kind in supervisor.HOSTS:
+        supervisor.check_installed(kind)
+    else:
+        java_home()
+        if importlib.util.find_spec(MODULES[kind].split(".")[0]) is None:
+            raise SlotwiseError(f"{kind} is not installed", pip_install(MMS if kind == "mms" else '"slotwise[torchserve]"'))
     stale = ServerRecord.load(project.state_root() / name)
     if stale is not None:
         stop(stale)
@@ -77,6 +92,7 @@ def start(
     overrides: Mapping[str, str] | None = None,
     models: Mapping[str, Any] | None = None,
     shares: Mapping[str, int] | None = None,
+    cluster: str = "",
     say: Callable[[str], None] = lambda message: None,
 ) -> ServerRecord:
     """Start a server and wait until its APIs answer; no model is registered.
@@ -85,17 +101,19 @@ def start(
     models: the batch settings of models that are registered later by a plain `POST /models?url=`, in the form that
     render_properties takes; None: of every known model. With model_api = false the server loads just these at its start.
     shares: the cores that a model's workers have; all of them for a model that is not named.
+    cluster: the address of a Ray that it joins; "": it starts its own.
     Raises SlotwiseError, with nothing left running, where the server does not start. A caller that must not lose the record
     to a signal holds signals meanwhile (slotwise.interrupts).
     """
     ports = ports or Ports()
     check_can_start(name, kind, ports)
-    home, state = java_home(), project.state_dir(name)
-    check_paths((state, model_store))
+    hosted, state = kind in supervisor.HOSTS, project.state_dir(name)
+    if not hosted:
+        check_paths((state, model_store))
     if models is None:
         models = registrable(profile) if profile.model_api else {}
     with held():  # until its pid is known
-        run_id, tmp_dir = uuid.uuid4().hex, own_tmp_dir(state)
+        run_id, tmp_dir = uuid.uuid4().hex, own_tmp_dir(state, kind)
         record = ServerRecord(
             name=name,
             pid=0,
@@ -108,10 +126,14 @@ def start(
             tmp_dir=tmp_dir,
             run_id=run_id,
             shares=dict(shares or {}),
+            cluster=cluster,
         )
         try:
             write_config(record, profile, models)
-            record = launch(record, profile, home, models)
+            if hosted:
+                record = supervisor.launch(record, environment(record, workers_environment(record, profile)))
+            else:
+                record = launch(record, profile, java_home(), models)
             record.save()
             with let_through():
                 say(f"waiting for {kind} (pid {record.pid}) to answer")
@@ -138,7 +160,10 @@ def stop(record: ServerRecord) -> None:
     """End the server and every process it started; also where it crashed and left some behind."""
     if record.alive():
         with contextlib.suppress(subprocess.TimeoutExpired, OSError):  # its folder may be gone: then it is ended without it
-            run_start_module(record, ["--stop"])
+            if record.kind in supervisor.HOSTS:
+                os.kill(record.pid, signal.SIGTERM)
+            else:
+                run_start_module(record, ["--stop"])
         end(record.run_id, STOP_TIMEOUT_S)
     end(record.run_id, 0)
     stored = ServerRecord.load(record.state_dir)

@@ -16,7 +16,7 @@ from slotwise.server.processes import start_time
 if TYPE_CHECKING:
     from slotwise.profiles.profile import Profile
 
-Kind = Literal["torchserve", "mms"]
+Kind = Literal["torchserve", "mms", "ray", "triton"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class ServerRecord(ProcessRecord):
     """A server that was started. Stored as server.json in its folder.
 
     overrides: the keys that `--set` and the environment set. shares: the cores of each model, where there are several.
-    tmp_dir: the server's own TMPDIR and TEMP.
+    tmp_dir: the server's own TMPDIR and TEMP. cluster: the address of the Ray that it joined, "" for its own.
     """
 
     kind: Kind
@@ -59,6 +59,7 @@ class ServerRecord(ProcessRecord):
     tmp_dir: Path
     run_id: str
     shares: dict[str, int] = field(default_factory=dict)
+    cluster: str = ""
 
     @property
     def inference_url(self) -> str:

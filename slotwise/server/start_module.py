@@ -20,13 +20,14 @@ from slotwise.profiles.render import render_properties
 from slotwise.profiles.server_logs import log4j2
 from slotwise.server.java import locale_for_paths
 from slotwise.server.processes import MARK, start_time
-from slotwise.server.record import ServerRecord
+from slotwise.server.record import Kind, ServerRecord
 
 if TYPE_CHECKING:
     from slotwise.profiles.profile import Profile
 
 STACK = re.compile(r"\s+(at |\.\.\. \d+ more)")
 START_TIMEOUT_S = 60.0
+HOST_TIMEOUT_S = 180.0  # of Ray and Triton, which start many processes
 MODULE_TIMEOUT_S = 30.0
 MODULES = {"torchserve": "ts.model_server", "mms": "mms.model_server"}
 # Variables of our own environment that the server must not get, because they change where it reads or writes.
@@ -34,15 +35,17 @@ MODULES = {"torchserve": "ts.model_server", "mms": "mms.model_server"}
 FOREIGN = {"TS_CONFIG_FILE", "LOG_LOCATION", "METRICS_LOCATION", "PYTHONPATH"} | {
     f"SLOTWISE_{what}" for what in ("PROFILE", "WORKER", "OVERRIDES", "SHARES")
 }
-SOCKET_PATH_LIMIT = 80  # a Unix socket's path holds 107 bytes; the workers' are $TEMP/.ts.sock.9000
+# A Unix socket's path holds 107 bytes. The workers' are $TEMP/.ts.sock.9000, Ray's $TEMP/session_.../sockets/plasma_store.
+SOCKET_PATH_LIMIT = 80
+RAY_SOCKET_PATH_LIMIT = 38
 
 
-def own_tmp_dir(state: Path) -> Path:
+def own_tmp_dir(state: Path, kind: Kind = "torchserve") -> Path:
     """Make a folder for this server's TMPDIR and TEMP, where both servers keep pid file, sockets and extracted archives."""
-    path = state / "tmp"
-    if len(os.fsencode(path)) > SOCKET_PATH_LIMIT:
+    path, limit = state / "tmp", RAY_SOCKET_PATH_LIMIT if kind == "ray" else SOCKET_PATH_LIMIT
+    if len(os.fsencode(path)) > limit:
         system_tmp = tempfile.gettempdir()  # its path may be long, too
-        is_short = len(os.fsencode(system_tmp)) + len("/slotwise-12345678") < SOCKET_PATH_LIMIT
+        is_short = len(os.fsencode(system_tmp)) + len("/slotwise-12345678") < limit
         return Path(tempfile.mkdtemp(prefix="slotwise-", dir=system_tmp if is_short else "/tmp"))
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(mode=0o700)
@@ -54,13 +57,16 @@ def write_config(record: ServerRecord, profile: Profile, models: Mapping[str, An
     for stale in ("key_file.json", "server.log"):
         (record.state_dir / stale).unlink(missing_ok=True)
     shutil.rmtree(record.state_dir / "workers", ignore_errors=True)
+    (record.state_dir / "profile.json").write_text(profile.model_dump_json(indent=2), "utf-8")
+    if record.kind not in MODULES:
+        return
     text = render_properties(profile, record.kind, model_store=record.model_store, ports=record.ports, models=models)
     (record.state_dir / "config.properties").write_text(text, "utf-8")
-    (record.state_dir / "profile.json").write_text(profile.model_dump_json(indent=2), "utf-8")
     (record.state_dir / "log4j2.xml").write_text(log4j2(record.kind, profile), "utf-8")
 
 
-def _environment(record: ServerRecord, environ: Mapping[str, str]) -> dict[str, str]:
+def environment(record: ServerRecord, environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a server: ours without what is foreign to it, its own folders, and `environ`."""
     inherited = {key: value for key, value in os.environ.items() if key not in FOREIGN}
     own = {
         "TMPDIR": str(record.tmp_dir),
@@ -69,6 +75,11 @@ def _environment(record: ServerRecord, environ: Mapping[str, str]) -> dict[str, 
         MARK: record.run_id,
     }
     return {**inherited, **own, **locale_for_paths(), **environ}
+
+
+def workers_environment(record: ServerRecord, profile: Profile) -> dict[str, str]:
+    """What the environment tells the workers: the profile as it is now, and each model's cores."""
+    return {"SLOTWISE_SHARES": json.dumps(record.shares), **profile.environment(record.overrides)}
 
 
 def run_start_module(record: ServerRecord, arguments: list[str], environ: Mapping[str, str] | None = None) -> None:
@@ -80,7 +91,7 @@ def run_start_module(record: ServerRecord, arguments: list[str], environ: Mappin
         subprocess.run(
             [sys.executable, "-m", MODULES[record.kind], *arguments],
             cwd=record.state_dir,
-            env=_environment(record, environ or {}),
+            env=environment(record, environ or {}),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -98,7 +109,7 @@ def launch(record: ServerRecord, profile: Profile, home: Path, models: Mapping[s
     arguments += ["--ncs"] if record.kind == "torchserve" else []
     if models and not profile.model_api and record.kind == "torchserve":  # then nothing can be registered later
         arguments += ["--models", *(version["marName"] for model in models.values() for version in model.values())]
-    environ = {"JAVA_HOME": str(home), "SLOTWISE_SHARES": json.dumps(record.shares), **profile.environment(record.overrides)}
+    environ = {"JAVA_HOME": str(home), **workers_environment(record, profile)}
     try:
         run_start_module(record, arguments, environ)
         pid = int((record.tmp_dir / ".model_server.pid").read_text())
@@ -111,14 +122,15 @@ def wait_until_up(record: ServerRecord) -> None:
     """Wait until both APIs answer. Any status will do: without a token TorchServe answers 400."""
     import httpx  # noqa: PLC0415  slow to import
 
-    deadline = time.monotonic() + START_TIMEOUT_S
+    timeout_s = START_TIMEOUT_S if record.kind in MODULES else HOST_TIMEOUT_S
+    deadline = time.monotonic() + timeout_s
     waiting = [f"{record.inference_url}/ping", f"{record.management_url}/models"]
     with httpx.Client(trust_env=False, timeout=5) as http:
         while waiting:
             if not record.alive():
                 raise SlotwiseError(f"{record.kind} died while starting: {last_line(record)}", _log_hint(record))
             if time.monotonic() > deadline:
-                raise SlotwiseError(f"{record.kind} did not answer within {START_TIMEOUT_S:.0f} s", _log_hint(record))
+                raise SlotwiseError(f"{record.kind} did not answer within {timeout_s:.0f} s", _log_hint(record))
             try:
                 http.get(waiting[0])
                 waiting.pop(0)

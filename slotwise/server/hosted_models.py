@@ -1,0 +1,220 @@
+"""The models of a server whose management API is ours (Ray, Triton): names, versions, defaults; a host makes them serve.
+
+HostedModel     one version of a model, as it was registered
+ModelHost       what Ray and Triton do each in its own way
+HostedModels    which versions there are, and which of them is the default; it refuses as TorchServe does
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from slotwise.archive.build import ArchiveInfo, inspect
+from slotwise.errors import SlotwiseError
+
+if TYPE_CHECKING:
+    from slotwise.profiles.profile import Profile
+
+logger = logging.getLogger(__name__)
+
+
+class ApiError(Exception):
+    """A refusal in TorchServe's words. status: of HTTP; type_: the name of the server's exception."""
+
+    def __init__(self, status: int, type_: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.type_, self.message = status, type_, message
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostedModel:
+    """One registered version of a model. info: its archive, verified.
+
+    profile: the server's, as this model wants it.
+    """
+
+    name: str
+    version: str
+    info: ArchiveInfo
+    profile: Profile
+    batch_size: int
+    max_batch_delay_ms: float
+    min_workers: int
+    max_workers: int
+    response_timeout_s: int
+
+    @property
+    def id(self) -> str:
+        """A name that no other version of any model has."""
+        return f"{self.name}_{self.version}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostedWorker:
+    """One worker process of a model. status: STARTING, READY or UNLOADING. pid: 0 while it starts.
+
+    got: what the archive's worker reported when it started (slotwise.client.live_model.LiveWorker). node: where it runs, where
+    that may be another machine than the server's.
+    """
+
+    id: str
+    pid: int
+    status: str
+    got: Mapping[str, Any]
+    memory_bytes: int = 0
+    gpu: bool = False
+    node: str = ""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """The workers of a model now. failure: why it cannot become ready, "" where nothing is known against it."""
+
+    workers: tuple[HostedWorker, ...] = ()
+    failure: str = ""
+
+
+class ModelHost(Protocol):
+    """What makes models serve. Each call may block, and raises SlotwiseError, or ApiError, where it cannot be done.
+
+    Changes come one at a time; `describe` may be called meanwhile, from other threads.
+    """
+
+    def register(self, model: HostedModel, *, default: bool) -> None:
+        """Start to serve a model at POST /predictions/NAME/VERSION. Returns while its workers still start.
+
+        default: requests without a version go to it, too.
+        """
+
+    def unregister(self, model: HostedModel) -> None:
+        """Stop to serve it, once what its workers have in hand is answered."""
+
+    def scale(self, model: HostedModel) -> None:
+        """Give it its min_workers, up to max_workers. Returns while they still start or stop."""
+
+    def set_default(self, model: HostedModel, before: HostedModel) -> None:
+        """Send requests without a version to `model`, and no longer to `before`; none is lost."""
+
+    def describe(self, model: HostedModel) -> Observation:
+        """Its workers now."""
+
+    def close(self) -> None:
+        """End everything that was started."""
+
+
+class HostedModels:
+    """Every registered model by name and version; the first of a name's versions is the default one."""
+
+    def __init__(self, host: ModelHost, model_store: Path, profile: Profile, overrides: Mapping[str, str]) -> None:
+        self.host, self.model_store, self.profile, self.overrides = host, model_store, profile, overrides
+        self._models: dict[str, dict[str, HostedModel]] = {}
+        self._change = threading.Lock()
+
+    def register(self, archive: str, name: str | None = None, **settings: Any) -> HostedModel:
+        """Register an archive of the model store. settings: batch_size and others; None leaves one to the profile."""
+        info = inspect(self._path(archive), need_digests=False)
+        wishes = {} if info.foreign else info.model.get("profiles", {}).get(self.profile.name, {})
+        profile = self.profile.for_model({key: value for key, value in wishes.items() if key not in self.overrides})
+        usual = profile.registration() | ({"batch_size": 1} if info.foreign else {})
+        chosen = usual | {key: value for key, value in settings.items() if value is not None}
+        model = HostedModel(
+            name=name or info.name,
+            version=info.version or "1.0",
+            info=info,
+            profile=profile,
+            batch_size=int(chosen["batch_size"]),
+            max_batch_delay_ms=chosen["max_batch_delay"],
+            min_workers=int(chosen["initial_workers"]),
+            max_workers=int(chosen["initial_workers"]),
+            response_timeout_s=int(chosen["response_timeout"]),
+        )
+        with self._change:
+            versions = self._models.get(model.name, {})
+            if model.version in versions:
+                raise ApiError(
+                    409,
+                    "ConflictStatusException",
+                    f"Model version {model.version} is already registered for model {model.name}",
+                )
+            self.host.register(model, default=not versions)
+            self._models = {**self._models, model.name: {**versions, model.version: model}}
+        return model
+
+    def unregister(self, name: str, version: str | None) -> None:
+        """Remove a model with all its versions, or one version; the default one only where it is the last."""
+        with self._change:
+            versions = self.versions(name)
+            going = self.get(name, version)
+            if going is versions[0] and len(versions) > 1:
+                raise ApiError(403, "InvalidModelVersionException", f"Cannot remove default version for model {name}")
+            self._models = {**self._models, name: {one.version: one for one in versions if one is not going}}
+            self._models = {name: left for name, left in self._models.items() if left}
+            self.host.unregister(going)
+
+    def scale(self, name: str, version: str | None, min_workers: int, max_workers: int) -> HostedModel:
+        """Change a version's number of workers."""
+        if not 0 <= min_workers <= max_workers:
+            raise ApiError(400, "BadRequestException", "max_worker cannot be less than min_worker.")
+        with self._change:
+            old = self.get(name, version)
+            new = replace(old, min_workers=min_workers, max_workers=max_workers)
+            self.host.scale(new)
+            versions = {one.version: new if one is old else one for one in self.versions(name)}
+            self._models = {**self._models, name: versions}
+        return new
+
+    def set_default(self, name: str, version: str) -> None:
+        """Let requests without a version go to this one."""
+        with self._change:
+            versions = self.versions(name)
+            chosen = self.get(name, version)
+            if chosen is not versions[0]:
+                self.host.set_default(chosen, versions[0])
+            others = {one.version: one for one in versions if one is not chosen}
+            self._models = {**self._models, name: {chosen.version: chosen, **others}}
+
+    def all(self) -> list[HostedModel]:
+        """The default version of every model, sorted by name."""
+        return [next(iter(versions.values())) for _, versions in sorted(self._models.items())]
+
+    def versions(self, name: str) -> list[HostedModel]:
+        """Every version of a model, the default one first."""
+        if name not in self._models:
+            raise ApiError(404, "ModelNotFoundException", f"Model not found: {name}")
+        return list(self._models[name].values())
+
+    def get(self, name: str, version: str | None = None) -> HostedModel:
+        """One version of a model; without a version, the default one."""
+        versions = self.versions(name)
+        found = versions[0] if version is None else next((one for one in versions if one.version == version), None)
+        if found is None:
+            message = f"Model version: {version} does not exist for model: {name}"
+            raise ApiError(404, "ModelVersionNotFoundException", message)
+        return found
+
+    def _path(self, archive: str) -> Path:
+        """An archive's file, which is in the model store and nowhere else."""
+        if not archive:
+            raise ApiError(400, "BadRequestException", "Parameter url is required.")
+        if Path(archive).name != archive:
+            message = f"Relative path is not allowed in url: {archive}"
+            raise ApiError(404, "ModelNotFoundException", message)
+        path = self.model_store / archive
+        if not path.is_file():
+            raise ApiError(404, "ModelNotFoundException", f"Model not found in model store: {archive}")
+        return path
+
+
+def refusal(error: Exception) -> ApiError:
+    """Any failure of a call as what its client is answered."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, SlotwiseError):
+        return ApiError(400, "InvalidModelException", error.message)
+    logger.error("a call of the management API failed", exc_info=error)
+    return ApiError(500, "InternalServerException", f"{type(error).__name__}: {error}"[:500])

@@ -1,0 +1,97 @@
+"""Run a host of ours (Ray, Triton) in a process of its own, with TorchServe's management API in front of it.
+
+    python -m slotwise.server.ray_server --state .slotwise/default
+
+The process reads server.json and profile.json in that folder, and makes key_file.json. It ends at SIGTERM, and with it
+everything that the host started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import importlib.util
+import logging
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slotwise.errors import SlotwiseError, missing_package
+from slotwise.server.hosted_models import HostedModels, ModelHost
+from slotwise.server.processes import start_time
+from slotwise.server.record import Kind, ServerRecord
+
+if TYPE_CHECKING:
+    from slotwise.profiles.profile import Profile
+
+HOSTS: dict[Kind, str] = {"ray": "slotwise.server.ray_server", "triton": "slotwise.server.triton_server"}
+PACKAGES: dict[Kind, tuple[str, ...]] = {"ray": ("ray", "aiohttp"), "triton": ("pytriton", "aiohttp")}
+CLOSE_S = 30.0
+
+MakeHost = Callable[[ServerRecord, "Profile", Mapping[str, str]], ModelHost]
+
+
+def check_installed(kind: Kind) -> None:
+    """Raise SlotwiseError where the host's package, or what the management API needs, is not installed."""
+    for needed in PACKAGES[kind]:
+        if importlib.util.find_spec(needed) is None:
+            raise missing_package(needed, f"--server {kind}")
+
+
+def launch(record: ServerRecord, environ: Mapping[str, str]) -> ServerRecord:
+    """Start the supervising process; returns the record with its pid and start time. environ: its whole environment."""
+    record.save()
+    with (record.state_dir / "server.log").open("ab") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-m", HOSTS[record.kind], "--state", str(record.state_dir)],
+            cwd=record.state_dir,
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,  # Ctrl-C is for us; we stop the server in order
+        )
+    return dataclasses.replace(record, pid=child.pid, started=start_time(child.pid))
+
+
+def main(make_host: MakeHost) -> None:
+    """Serve until SIGTERM. make_host: starts the host; it is given the record, the profile and the tokens by their kind.
+
+    Where it raises SlotwiseError that is the log's last line, and the process ends with 1.
+    """
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--state", type=Path, required=True)
+    state_dir = parser.parse_args().state
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s [%(levelname)s] %(name)s - %(message)s")
+    record = ServerRecord.load(state_dir)
+    if record is None:
+        sys.exit(f"there is no server.json in {state_dir}")
+    try:
+        asyncio.run(_serve(record, make_host))
+    except SlotwiseError as error:
+        sys.exit(f"{error.message} ({error.hint})" if error.hint else error.message)
+
+
+async def _serve(record: ServerRecord, make_host: MakeHost) -> None:
+    from aiohttp import web  # noqa: PLC0415  optional, the extra gateway
+
+    from slotwise.server.management_api import application, write_tokens  # noqa: PLC0415  it imports aiohttp
+
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    profile, tokens = record.effective_profile(), write_tokens(record.state_dir)
+    host = await asyncio.to_thread(make_host, record, profile, tokens)
+    try:
+        models = HostedModels(host, record.model_store, profile, record.overrides)
+        runner = web.AppRunner(application(models, tokens["management"]), access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", record.ports.management).start()
+        await ended.wait()
+        await runner.cleanup()
+    finally:
+        await asyncio.wait_for(asyncio.to_thread(host.close), CLOSE_S)
