@@ -12,6 +12,7 @@ import sys
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import triton_python_backend_utils as backend
 
@@ -21,9 +22,9 @@ GUARD = "_slotwise_guard"  # around the handler of another tool's archive
 class TritonPythonModel:
     """One instance of the model."""
 
-    def initialize(self, args):
+    def initialize(self, args: dict[str, str]) -> None:
         """Unpack the archive and start its handler."""
-        if sys.version_info < (3, 11):
+        if sys.version_info < (3, 11):  # noqa: UP036  whatever Python this Triton has
             raise backend.TritonModelException("Slotwise needs Python 3.11 or newer: Triton 24.11 or newer has it")
         parameters = json.loads(args["model_config"])["parameters"]
         archive = Path(__file__).with_name("model.mar")
@@ -41,11 +42,11 @@ class TritonPythonModel:
             shutil.rmtree(self.folder, ignore_errors=True)
             raise backend.TritonModelException(f"{args['model_name']}: {error}") from error
 
-    def execute(self, requests):
+    def execute(self, requests: list[Any]) -> Any:
         """Answer one batch."""
         return self.host.execute(requests)
 
-    def finalize(self):
+    def finalize(self) -> None:
         """End the handler and remove what was unpacked."""
         self.host.close()
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -51,19 +51,35 @@ def export(
         (partial / "1").mkdir(parents=True)
         shutil.copyfile(MODEL, partial / "1" / "model.py")
         link_or_copy(info.path, partial / "1" / "model.mar")
-        warm_up = example(info)
-        if warm_up:
+        if warm_up := example(info):
             (partial / "warmup").mkdir()
             (partial / "warmup" / "example").write_bytes(warm_up)
-        on_gpu = profile.device == "cuda" if gpu is None else gpu
-        config = config_pbtxt(name, profile, info.sha256, gpu=on_gpu, overrides=overrides, warm_up_bytes=len(warm_up))
-        (partial / "config.pbtxt").write_text(config, "utf-8")
+        write_config(info, profile, partial, name=name, gpu=gpu, overrides=overrides)
         if folder.exists():
             shutil.rmtree(folder)
         partial.rename(folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return folder
+
+
+def write_config(
+    info: ArchiveInfo,
+    profile: Profile,
+    folder: Path,
+    *,
+    name: str,
+    gpu: bool | None = None,
+    overrides: Collection[str] = (),
+) -> None:
+    """Write config.pbtxt into a model's folder; the arguments are those of `export`."""
+    warm_up = folder / "warmup" / "example"
+    size = warm_up.stat().st_size if warm_up.exists() else 0
+    on_gpu = profile.device == "cuda" if gpu is None else gpu
+    config = config_pbtxt(name, profile, info.sha256, gpu=on_gpu, overrides=overrides, warm_up_bytes=size)
+    partial = folder / "config.pbtxt.partial"
+    partial.write_text(config, "utf-8")
+    partial.replace(folder / "config.pbtxt")
 
 
 def need_host(info: ArchiveInfo) -> None:
@@ -74,8 +90,12 @@ def need_host(info: ArchiveInfo) -> None:
     if f"{GUARD}/{HOST}" in names or (carried.get("worker", 1) >= WORKER and f"slotwise/worker/{HOST}" in names):
         return
     if info.foreign:
-        raise SlotwiseError(f"{info.path.name} is another tool's archive", "`slotwise guard` makes one of it that runs on Triton")
-    raise SlotwiseError(f"{info.path.name} carries no worker that runs on Triton", f"build it again: `slotwise build {info.name}`")
+        raise SlotwiseError(
+            f"{info.path.name} is another tool's archive", "`slotwise guard` makes one of it that runs on Triton"
+        )
+    raise SlotwiseError(
+        f"{info.path.name} carries no worker that runs on Triton", f"build it again: `slotwise build {info.name}`"
+    )
 
 
 def example(info: ArchiveInfo) -> bytes:

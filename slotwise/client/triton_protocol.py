@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-ROUTE = "/predictions/"
+V2 = "/v2/models/"
 LENGTH = "inference-header-content-length"
 SLOT = '{"status":'  # so an error begins that a handler gave
 OF_THE_CONNECTION = {"authorization", "host", "content-length", "connection", "accept-encoding", "transfer-encoding"}
@@ -46,8 +46,8 @@ class PlainAnswer:
 
 
 def request(target: str, headers: Mapping[str, str], body: bytes) -> TritonRequest:
-    """The request for Triton. target: /predictions/MODEL, with or without a version or a query, which Triton does not get."""
-    model = target.removeprefix(ROUTE).partition("?")[0].partition("/")[0]
+    """The request for Triton. target: /predictions/MODEL, with or without a version or a query, or its path on Triton."""
+    model = target.partition("?")[0].split("/", 4)[3 if target.startswith(V2) else 2]
     names = {name.lower(): value for name, value in headers.items()}
     told = json.dumps({name: value for name, value in names.items() if name not in OF_THE_CONNECTION}).encode()
     head = json.dumps({"inputs": [_tensor("BODY", body), _tensor("HEADERS", told)], "parameters": {"binary_data_output": True}})

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 from yarl import URL
 
+from slotwise.client import triton_protocol
 from slotwise.gateway.replies import RawHeaders
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Upstream:
         self._idle = asyncio.Event()
         self._idle.set()
         self._base = record.inference_url.rstrip("/")
+        self._on_triton = record.kind == "triton"
         self._pooled = self._session(force_close=False)
         self._fresh = self._session(force_close=True)
 
@@ -106,15 +108,20 @@ class Upstream:
         Raises one of CONNECTION_ERRORS when the connection failed, TimeoutError after `timeout_s` and a little grace.
         """
         session = self._fresh if fresh else self._pooled
+        headers = {**headers, **self.token}
+        if self._on_triton:
+            sent = triton_protocol.request(target, headers, body)
+            target, headers, body = sent.path, sent.headers, sent.body
         timeout = aiohttp.ClientTimeout(total=timeout_s + GRACE_S, sock_connect=CONNECT_S)
         async with session.post(
             URL(self._base + target, encoded=True),
             data=body,
-            headers={**headers, **self.token},
+            headers=headers,
             timeout=timeout,
             allow_redirects=False,
         ) as response:
-            return ServerAnswer(response.status, list(response.raw_headers), await response.read())
+            answer = ServerAnswer(response.status, list(response.raw_headers), await response.read())
+            return _plain(answer) if self._on_triton else answer
 
     async def metrics(self) -> ServerAnswer:
         """The server's own Prometheus metrics, which need no token. Raises one of CONNECTION_ERRORS, or TimeoutError."""
@@ -134,3 +141,12 @@ class Upstream:
         """Close all connections."""
         await self._pooled.close()
         await self._fresh.close()
+
+
+def _plain(answer: ServerAnswer) -> ServerAnswer:
+    """Triton's answer as TorchServe would have given it."""
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in answer.headers}
+    plain = triton_protocol.answer(answer.status, headers, answer.body)
+    return ServerAnswer(
+        plain.status, [(k.encode("latin-1"), v.encode("latin-1")) for k, v in plain.headers.items()], plain.body
+    )

@@ -68,7 +68,9 @@ def _warm_up(size_bytes: int) -> str:
 
 
 def _parameters(values: Mapping[str, Any]) -> str:
-    return "".join(f"parameters {{ key: {_text(key)} value: {{ string_value: {_text(value)} }} }}\n" for key, value in values.items())
+    return "".join(
+        f"parameters {{ key: {_text(key)} value: {{ string_value: {_text(value)} }} }}\n" for key, value in values.items()
+    )
 
 
 def _text(value: str) -> str:

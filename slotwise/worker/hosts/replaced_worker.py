@@ -116,7 +116,7 @@ class ReplacedWorker:
         environ: Mapping[str, str] = os.environ,
         changed: Callable[[int], None] = lambda pid: None,
     ) -> None:
-        self._start = lambda: WorkerProcess(model_dir, batch_size, timeout_s, environ)
+        self._start: Callable[[], WorkerProcess] = lambda: WorkerProcess(model_dir, batch_size, timeout_s, environ)
         self._told, self._state = changed, threading.Condition()
         self._gone: list[WorkerProcess] = []
         self._closing, self._problem = False, ""

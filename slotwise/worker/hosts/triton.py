@@ -38,10 +38,12 @@ class TritonHost:
 
     def __init__(self, backend: Any, arguments: Mapping[str, str], model_dir: Path) -> None:
         self.backend = backend
-        self.model, self.instance = arguments["model_name"], arguments["model_instance_name"]
+        model, state = arguments["model_name"], os.environ.get("SLOTWISE_STATE")
+        name = f"{arguments['model_instance_name']}.{os.getpid()}"
+        self.file = Path(state, "instances", model, name) if state else None
         config = json.loads(arguments["model_config"])
         given = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
-        self.metrics = Metrics(backend, self.model)
+        self.metrics = Metrics(backend, model)
         self.worker = ReplacedWorker(
             model_dir,
             max(1, int(config.get("max_batch_size", 1))),
@@ -58,7 +60,9 @@ class TritonHost:
             try:
                 headers, body = self._read(request)
             except SlotError as error:
-                responses[i] = self._refusal(error.code, {"content-type": "application/json"}, json.dumps(error.body()).encode())
+                responses[i] = self._refusal(
+                    error.code, {"content-type": "application/json"}, json.dumps(error.body()).encode()
+                )
                 continue
             slots.append(i)
             entries.append({"headers": headers, "bytes": len(body)})
@@ -70,6 +74,8 @@ class TritonHost:
     def close(self) -> None:
         """End the child."""
         self.worker.close()
+        if self.file is not None:
+            self.file.unlink(missing_ok=True)
 
     def _answers(self, entries: list[dict[str, Any]], bodies: list[bytes]) -> list[Any]:
         try:
@@ -134,14 +140,10 @@ class TritonHost:
 
     def _report(self, pid: int) -> None:
         """Say which process answers for this instance, for `slotwise describe`."""
-        state = os.environ.get("SLOTWISE_STATE")
-        if state:
+        if self.file is not None:
             with contextlib.suppress(OSError):
-                file = Path(state, "instances", self.model, f"{self.instance}.{os.getpid()}")
-                file.parent.mkdir(parents=True, exist_ok=True)
-                partial = file.with_suffix(".tmp")
-                partial.write_text(str(pid), "ascii")
-                partial.rename(file)
+                self.file.parent.mkdir(parents=True, exist_ok=True)
+                self.file.write_text(str(pid), "ascii")
 
 
 def environment(arguments: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
