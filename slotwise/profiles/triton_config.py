@@ -53,8 +53,8 @@ def config_pbtxt(
             HEADER.format(profile=profile.name),
             f'name: {_text(name)}\nbackend: "python"\nmax_batch_size: {profile.batch_size}\n',
             TENSORS,
-            f"dynamic_batching {{\n{full}  max_queue_delay_microseconds: {delay_us}\n",
-            f"  default_queue_policy {{ max_queue_size: {profile.job_queue_size} }}\n}}\n",
+            # No queue policy: with one, Triton 2.51 misses requests that come while an instance finishes, for half a second.
+            f"dynamic_batching {{\n{full}  max_queue_delay_microseconds: {delay_us}\n}}\n",
             f"instance_group [ {{ count: {profile.initial_workers} kind: {'KIND_GPU' if gpu else 'KIND_CPU'} }} ]\n",
             _warm_up(warm_up_bytes) if warm_up_bytes else "",
             _parameters(parameters),
