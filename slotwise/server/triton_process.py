@@ -71,15 +71,12 @@ def has_gpu() -> bool:
 def launch(record: ServerRecord, profile: Profile, tokens: Mapping[str, str], repository: Path) -> subprocess.Popen[bytes]:
     """Start tritonserver with an empty repository; its output goes to logs/triton.log."""
     files = find()
-    environ = {**os.environ, "LD_LIBRARY_PATH": str(files.libraries)}
-    environ["PATH"] = (
-        f"{Path(sys.executable).parent}{os.pathsep}{environ.get('PATH', os.defpath)}"  # the stub takes its python3
-    )
+    environ = {**os.environ, "LD_LIBRARY_PATH": str(files.libraries), "PATH": path()}
     logs = record.state_dir / "logs"
     logs.mkdir(exist_ok=True)
     with (logs / "triton.log").open("ab") as log:
         return subprocess.Popen(
-            [str(files.server), *_arguments(record, profile, tokens, repository, _backends(files, record.tmp_dir))],
+            [str(files.server), *_arguments(record, profile, tokens, repository, backends(files, record.tmp_dir))],
             cwd=record.state_dir,
             env=environ,
             stdin=subprocess.DEVNULL,
@@ -88,7 +85,12 @@ def launch(record: ServerRecord, profile: Profile, tokens: Mapping[str, str], re
         )
 
 
-def _backends(files: TritonFiles, tmp_dir: Path) -> Path:
+def path() -> str:
+    """A PATH whose first python3 is this very one, because the stub takes the first."""
+    return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+
+
+def backends(files: TritonFiles, tmp_dir: Path) -> Path:
     """A folder of backends that holds the python backend with the stub for this Python."""
     folder = tmp_dir / "backends"
     (folder / "python").mkdir(parents=True)
@@ -98,14 +100,14 @@ def _backends(files: TritonFiles, tmp_dir: Path) -> Path:
 
 
 def _arguments(
-    record: ServerRecord, profile: Profile, tokens: Mapping[str, str], repository: Path, backends: Path
+    record: ServerRecord, profile: Profile, tokens: Mapping[str, str], repository: Path, backend_dir: Path
 ) -> list[str]:
     ports, verbose = record.ports, profile.log_level in ("INFO", "DEBUG")
     inference, management = (f"authorization=Bearer {tokens[kind]}" for kind in ("inference", "management"))
     return [
         f"--model-repository={repository}",
         "--model-control-mode=explicit",
-        f"--backend-directory={backends}",
+        f"--backend-directory={backend_dir}",
         f"--backend-config=python,shm-region-prefix-name={shared_memory(record.run_id)}",
         "--http-address=127.0.0.1",
         f"--http-port={ports.inference}",

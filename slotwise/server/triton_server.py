@@ -179,7 +179,7 @@ class Triton:
         except ValueError:
             answer = {"error": response.text}
         if response.status_code >= 400:
-            reason = NOISE.sub("", str(answer.get("error", "")), count=1).strip().rstrip(";")
+            reason = NOISE.sub("", str(answer.get("error", "")).partition("\n\nAt:")[0], count=1).strip().rstrip(";")
             raise SlotwiseError(reason or "Triton gave no reason", f"see {self.record.state_dir / 'logs'}")
         return answer
 

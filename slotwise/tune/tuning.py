@@ -36,7 +36,7 @@ OFFLINE_SIZES = (1, 4, 16, 32)
 OFFLINE_SECONDS = 0.4
 SWEEP_CLIENTS = (1, 8, 32, 64, 128)
 SWEEP_DELAYS = (1, 5, 20, 50, 100)
-PACKAGES = ("torchserve", "multi-model-server", "torch", "onnxruntime", "openvino", "ctranslate2", "optuna")
+PACKAGES = ("torchserve", "multi-model-server", "nvidia-pytriton", "torch", "onnxruntime", "openvino", "ctranslate2", "optuna")
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,9 @@ def space_of(record: ServerRecord, request: TuneRequest, cores: int) -> SearchSp
                 f"the server was started with --set {key}={fixed[key]}", "start it without, or leave --engines away"
             )
     shared_by, threads = int(fixed.get("initial_workers", 1)), int(fixed.get("threads", 0))
-    return SearchSpace.of_machine(cores, request.goal.clients, shared_by=shared_by, threads=threads, engines=request.engines)
+    return SearchSpace.of_machine(
+        cores, request.goal.clients, shared_by=shared_by, threads=threads, engines=request.engines, kind=record.kind
+    )
 
 
 def time_handler(
