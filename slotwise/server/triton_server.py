@@ -115,7 +115,9 @@ class Triton:
 
     def _options(self, model: HostedModel) -> dict[str, Any]:
         gpu = model.profile.device == "cuda" and triton_process.has_gpu()
-        return {"name": model.name, "gpu": gpu, "overrides": tuple(self.record.overrides)}
+        # The number stands apart: an instance is kept while nothing else in config.pbtxt changes.
+        instances = max(1, model.min_workers)
+        return {"name": model.name, "gpu": gpu, "instances": instances, "overrides": tuple(self.record.overrides)}
 
     def _load(self, model: HostedModel, before: Callable[[], None] = lambda: None) -> None:
         """Have Triton load the model, in a thread. What goes wrong stands in `failures`."""
@@ -217,7 +219,6 @@ def _profile(model: HostedModel) -> Profile:
     changes = {
         "batch_size": model.batch_size,
         "max_batch_delay_ms": model.max_batch_delay_ms,
-        "initial_workers": max(1, model.min_workers),
         "response_timeout_s": model.response_timeout_s,
     }
     return model.profile.but(changes, f"the registration of {model.name}")
