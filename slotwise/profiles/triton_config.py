@@ -43,6 +43,7 @@ def config_pbtxt(
     and the environment set. warm_up_bytes: the size of warmup/example, which Triton sends through the model when it loads it.
     """
     delay_us = round(profile.max_batch_delay_ms * 1000)
+    kind = "KIND_GPU" if gpu else "KIND_CPU"
     full = f"  preferred_batch_size: [ {profile.batch_size} ]\n" if profile.batch_size > 1 else ""
     parameters = {
         "archive_sha256": archive_sha256,
@@ -57,7 +58,7 @@ def config_pbtxt(
             TENSORS,
             # No queue policy: with one, Triton 2.51 misses requests that come while an instance finishes, for half a second.
             f"dynamic_batching {{\n{full}  max_queue_delay_microseconds: {delay_us}\n}}\n",
-            f"instance_group [ {{ count: {instances or profile.initial_workers} kind: {'KIND_GPU' if gpu else 'KIND_CPU'} }} ]\n",
+            f"instance_group [ {{ count: {instances or profile.initial_workers} kind: {kind} }} ]\n",
             _warm_up(warm_up_bytes) if warm_up_bytes else "",
             _parameters(parameters),
         ]

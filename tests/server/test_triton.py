@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import subprocess
+import threading
 import time
 import zipfile
 from collections.abc import Iterator
@@ -51,7 +52,6 @@ from tests.server.test_lifecycle import (  # noqa: F401
     test_a_wrong_number_of_outputs_shifts_no_answer,
     test_ready_means_that_every_model_can_answer,
     test_registering_twice_is_refused_in_the_servers_words_and_changes_nothing,
-    test_scaling_up_and_down_under_load,
 )
 
 pytestmark = [
@@ -88,6 +88,33 @@ def test_a_dead_engine_costs_its_batch_and_nobody_after_it(live: Live) -> None:
         assert {got.status for got in burst(live.inference, "quick", [b"1", b"die", b"2", b"3"])} == {503}
         answers = burst(live.inference, "quick", [str(n).encode() for n in range(16)])
         assert [got.body for got in answers] == [{"answer": 2.0 * n + 1} for n in range(16)]
+
+
+def test_scaling_up_and_down_under_load_loses_nothing(live: Live) -> None:
+    answers: list[Any] = []
+    done = threading.Event()
+
+    def send() -> None:
+        while not done.is_set():
+            answers.append(live.inference.predict("quick", b"4"))
+
+    with live.registered("quick") as model:
+        clients = [threading.Thread(target=send) for _ in range(3)]
+        for client in clients:
+            client.start()
+        try:
+            live.management.scale("quick", 2)
+            both = {worker.pid for worker in live.management.wait_ready("quick", 2).workers}
+            live.management.scale("quick", 1)
+            left = {worker.pid for worker in live.management.wait_ready("quick", 1).workers}
+        finally:
+            done.set()
+            for client in clients:
+                client.join()
+    assert model.workers[0].pid in both
+    assert left < both  # Triton takes the older one away
+    assert answers
+    assert {(got.status_code, got.text) for got in answers} == {(200, '{"answer": 9.0}')}
 
 
 def test_an_instance_whose_process_is_killed_comes_back(live: Live) -> None:
