@@ -21,7 +21,7 @@ from slotwise.deploy.deploy import deploy, registration
 from slotwise.profiles.profile import load_profile
 from slotwise.server.lifecycle import ServerRecord
 
-MODELS = {"digits": None, "ants_bees": "none", "resnet18": "none", "resnet152": "none", "captions": None}
+MODELS = {"digits": None, "efficientnet": None, "ants_bees": "none", "resnet18": "none", "resnet152": "none", "captions": None}
 TIMEOUT_S = 10
 
 

@@ -113,6 +113,14 @@ def disasters_rounds(figures: Figures) -> str:
     return table(["round", "killer", "its statuses", "workers it ended", "swap to", "innocent lost", "seconds"], lines)
 
 
+def repeat_rows(figures: Figures) -> str:
+    """The tests that once lost a request, again and again."""
+    rounds = figures["repeat"]["rounds"]
+    seconds = sorted(row["seconds"] for row in rounds)
+    line = [len(figures["repeat"]["tests"]), len(rounds), figures["repeat"]["green"], f"{seconds[0]} to {seconds[-1]}"]
+    return table(["tests", "rounds", "all green", "seconds a round"], [line])
+
+
 def hostile_rows(figures: Figures) -> str:
     """A picture model's example beside pictures that are dear to decode."""
     lines = []
@@ -258,6 +266,7 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "gateway.rows": gateway_rows,
     "hedging.rows": hedging_rows,
     "disasters.rounds": disasters_rounds,
+    "repeat.rows": repeat_rows,
     "hostile.rows": hostile_rows,
     "accuracy.rows": accuracy_rows,
     "accuracy.labels": accuracy_labels,
