@@ -69,6 +69,7 @@ def serve(
     loaded_profile = load_profile(profile, overrides, {})
     ports = Ports.at(port)
     store = project.model_store()
+    _check_cluster(server, ray_address)
     check_can_start(name, server, ports)  # before an archive is built, which may take minutes
     archives, unserved = gather(models or [], lambda model: obtain(model, store, say=say, guarded=guard), strict)
     names = [info.name for info in archives]
@@ -109,6 +110,16 @@ def serve(
             say("stopped")
     if unserved:
         raise complaint(unserved)
+
+
+def _check_cluster(server: str, ray_address: str) -> None:
+    from slotwise.errors import SlotwiseError
+    from slotwise.server.ray_cluster import check_address
+
+    if ray_address and server != "ray":
+        raise SlotwiseError("--ray-address is the address of a Ray cluster", "serve with --server ray")
+    if ray_address:
+        check_address(ray_address)
 
 
 def _hold(record: ServerRecord, unserved: Sequence[UnservedModel]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from slotwise import memory, project
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import load_spec
-from slotwise.profiles import kubernetes
+from slotwise.profiles import kubernetes, ray_service
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import Profile, check_delay, load_profile
 from slotwise.profiles.server_logs import log4j2
@@ -124,7 +124,8 @@ def committed_files() -> dict[str, str]:
 
 def rendered_files(root: Path) -> dict[str, str]:
     """The committed files, and the ConfigMaps' where there are Kubernetes overlays below `root`."""
-    return {**committed_files(), **kubernetes.settings(root)}
+    ray = ray_service.rendered() if (root / "k8s" / "ray").is_dir() else {}
+    return {**committed_files(), **kubernetes.settings(root), **ray}
 
 
 def drifted(root: Path) -> list[str]:

@@ -89,7 +89,7 @@ class ServerRecord(ProcessRecord):
         found = {"inference": self.inference_url, "management": self.management_url}
         if self.kind == "triton":
             found["grpc"] = f"127.0.0.1:{self.ports.grpc_inference}"
-        return found | ({"metrics": f"{self.metrics_url}/metrics"} if self.kind in ("torchserve", "triton") else {})
+        return found | ({"metrics": f"{self.metrics_url}/metrics"} if self.kind in ("torchserve", "ray", "triton") else {})
 
     def effective_profile(self) -> Profile:
         """The profile that it was started with, overrides included, whatever has happened to the file since."""

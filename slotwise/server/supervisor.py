@@ -85,10 +85,10 @@ async def _serve(record: ServerRecord, make_host: MakeHost) -> None:
     from slotwise.server.management_api import application, write_tokens  # noqa: PLC0415  it imports aiohttp
 
     ended = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    _end_at_signals(ended)
     profile, tokens = record.effective_profile(), write_tokens(record.state_dir)
     host = await asyncio.to_thread(make_host, record, profile, tokens)
+    _end_at_signals(ended)  # Ray has put its own handlers there
     try:
         models = HostedModels(host, record.model_store, profile, record.overrides)
         runner = web.AppRunner(application(models, tokens["management"]), access_log=None)
@@ -98,3 +98,8 @@ async def _serve(record: ServerRecord, make_host: MakeHost) -> None:
         await runner.cleanup()
     finally:
         await asyncio.wait_for(asyncio.to_thread(host.close), CLOSE_S)
+
+
+def _end_at_signals(ended: asyncio.Event) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)

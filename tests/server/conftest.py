@@ -77,11 +77,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def started(kind: Kind, home: Path, store: Path) -> Iterator[Live]:
-    """A server of that kind with nothing registered."""
+def started(kind: Kind, home: Path, store: Path, **changes: str) -> Iterator[Live]:
+    """A server of that kind with nothing registered. changes: keys of the profile, as `--set` takes them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLOTWISE_HOME", str(home))
-        record = start(kind, kind, load_profile("cpu"), model_store=store, ports=Ports.free(), models={})
+        record = start(kind, kind, load_profile("cpu", changes), model_store=store, ports=Ports.free(), models={})
     try:
         with (
             ManagementClient(record) as management,

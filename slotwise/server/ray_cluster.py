@@ -1,0 +1,144 @@
+"""Start a Ray on loopback, or join one: always with a token, because a Ray that can be reached runs anybody's code."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotwise.errors import SlotwiseError
+
+if TYPE_CHECKING:
+    from slotwise.server.record import ServerRecord
+
+LOOPBACK = "127.0.0.1"
+TOKEN_FILE = "ray_token"
+ADDRESS_FILE = "ray_address"
+STORE_BYTES = 512 << 20  # bodies over 100 KB pass through it
+PROXY_S = 300.0
+# Ray gives up after these; a busy machine may need longer. Its processes are to be no nicer than others.
+PATIENCE = {
+    "RAY_worker_register_timeout_seconds": "300",
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
+    "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60",
+    "RAY_worker_niceness": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+
+
+def check_token() -> None:
+    """Raise SlotwiseError where there is no token for somebody else's cluster."""
+    given = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
+    if not given and not (Path.home() / ".ray" / "auth_token").is_file():
+        raise SlotwiseError(
+            "--ray-address needs the cluster's token: a Ray without one runs anybody's code",
+            "start it with RAY_AUTH_MODE=token, and set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH here",
+        )
+
+
+def check_address(address: str) -> None:
+    """Raise SlotwiseError for an address that cannot be joined."""
+    if address.startswith("ray://"):
+        raise SlotwiseError(
+            "ray:// is the address of Ray's client, and requests cannot come in through it",
+            "run this on a node of the cluster with --ray-address auto, or deploy k8s/ray",
+        )
+    check_token()
+
+
+def start(record: ServerRecord) -> str:
+    """Start a Ray here, or join `record.cluster`, and Serve in it. Returns its address.
+
+    Raises SlotwiseError where that cannot be done.
+    """
+    os.environ.update({key: value for key, value in PATIENCE.items() if key not in os.environ})
+    os.environ["RAY_AUTH_MODE"] = "token"
+    if not record.cluster:
+        token = record.state_dir / TOKEN_FILE
+        token.unlink(missing_ok=True)
+        token.touch(mode=0o600)
+        token.write_text(secrets.token_hex(32), "ascii")
+        os.environ.pop("RAY_AUTH_TOKEN", None)
+        os.environ["RAY_AUTH_TOKEN_PATH"] = str(token)
+    import ray  # noqa: PLC0415  it reads the environment
+
+    options: dict[str, Any] = {"namespace": "slotwise", "log_to_driver": False, "logging_level": "warning"}
+    options |= {"address": record.cluster} if record.cluster else _own(record)
+    try:
+        context = ray.init(**options)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise _plain(record, error) from error
+    address = str(context.address_info["gcs_address"])
+    (record.state_dir / ADDRESS_FILE).write_text(address, "ascii")
+    _link_logs(record, Path(context.address_info["session_dir"]))
+    _start_serve(record)
+    return address
+
+
+def _own(record: ServerRecord) -> dict[str, Any]:
+    """What ray.init is given for a Ray of our own. It takes 127.0.0.1 for "any address" unless it is kept from it."""
+    from ray._private import services  # noqa: PLC0415  it reads the environment
+
+    services.resolve_ip_for_localhost = lambda host: host
+    return {
+        "address": "local",
+        "include_dashboard": False,
+        "object_store_memory": STORE_BYTES,
+        "_node_ip_address": LOOPBACK,
+        "_temp_dir": str(record.tmp_dir),
+        "_metrics_export_port": record.ports.metrics,
+    }
+
+
+def _start_serve(record: ServerRecord) -> None:
+    import ray  # noqa: PLC0415  it reads the environment
+    from ray import serve  # noqa: PLC0415
+    from ray.serve._private import api  # noqa: PLC0415
+
+    api.HTTP_PROXY_TIMEOUT = PROXY_S
+    try:
+        ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve")
+    except ValueError:
+        pass
+    else:
+        raise SlotwiseError(
+            "Serve runs on this cluster already, with HTTP options of its own",
+            "deploy k8s/ray there, or serve from a cluster without applications (`serve shutdown`)",
+        )
+    http = {"host": LOOPBACK, "port": record.ports.inference}
+    try:
+        serve.start(
+            proxy_location="EveryNode" if record.cluster else "HeadOnly",
+            http_options=http,
+            logging_config={"enable_access_log": False, "log_level": "WARNING"},
+        )
+    except (RuntimeError, TimeoutError, ray.exceptions.RayError) as error:
+        raise SlotwiseError(f"Ray Serve did not start: {_first_line(error)}", f"see {record.state_dir / 'logs'}") from error
+
+
+def _plain(record: ServerRecord, error: Exception) -> SlotwiseError:
+    """Ray's message in one line."""
+    text = " ".join(str(error).split())
+    if "ersion mismatch" in text:
+        return SlotwiseError(f"the cluster runs another Ray or Python: {text[:300]}", "install the cluster's versions here")
+    if "oken" in text and "uth" in text:
+        return SlotwiseError(f"the cluster refuses the token: {text[:200]}", "set RAY_AUTH_TOKEN to the cluster's token")
+    if record.cluster:
+        return SlotwiseError(
+            f"there is no Ray cluster at {record.cluster}: {text[:200]}",
+            "`ray start --head` starts one, with RAY_AUTH_MODE=token; without --ray-address one is started here",
+        )
+    return SlotwiseError(f"Ray did not start: {text[:300]}", f"see {record.state_dir / 'server.log'}")
+
+
+def _first_line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _link_logs(record: ServerRecord, session: Path) -> None:
+    """Let `logs/ray` lead to Ray's own logs."""
+    link = record.state_dir / "logs" / "ray"
+    link.parent.mkdir(exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(session / "logs")

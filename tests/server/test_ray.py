@@ -1,0 +1,204 @@
+"""Ray Serve: the conformance tests from the same archive bytes, updates and node failures under load, what goes wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from slotwise.gateway.process import GatewayRecord
+from slotwise.server.lifecycle import ServerRecord
+from slotwise.server.processes import processes_of
+
+from .bursts import burst
+from .conftest import BATCH_SIZE, BATCHES, Live, build_handler, gateway_before, started
+from .storm import Storm
+from .test_conformance import (
+    numbers,
+    test_a_bad_request_at_every_position_costs_only_itself,
+    test_answers_of_any_length_arrive_whole,
+    test_any_number_of_bad_requests_costs_only_themselves,
+)
+
+__all__ = [
+    "test_a_bad_request_at_every_position_costs_only_itself",
+    "test_answers_of_any_length_arrive_whole",
+    "test_any_number_of_bad_requests_costs_only_themselves",
+]
+
+pytest.importorskip("ray", reason="Ray is not installed: scripts/setup.sh full")
+pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(1500)]
+
+PATIENCE_S = 300.0  # for what takes Ray seconds on a quiet machine
+CLIENTS = 8
+
+
+def until(true: Callable[[], object], what: str) -> None:
+    """Wait until it holds."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.3)
+
+
+@pytest.fixture(scope="module")
+def live(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """A Ray of our own; two replicas of a model at most on one node."""
+    build_handler("killers", store, tmp_path_factory.mktemp("second"), handler="killers", version="2.0")
+    changes = {"max_replicas_per_node": "2", "graceful_shutdown_timeout_s": "60"}
+    with started("ray", tmp_path_factory.mktemp("ray"), store, **changes) as server:
+        for model in ("faults", "digits"):
+            server.management.register(f"{model}.mar", **BATCHES)
+            server.management.wait_ready(model, timeout_s=PATIENCE_S)
+        yield server
+
+
+@pytest.fixture(scope="module")
+def front(live: Live) -> Iterator[GatewayRecord]:
+    """A gateway in front of it."""
+    with gateway_before(live, "--drain-delay-s", "0") as record:
+        yield record
+
+
+@contextmanager
+def killers_under_load(live: Live, front: GatewayRecord, workers: int) -> Iterator[Storm]:
+    """The model `killers` behind the gateway, with clients that ask for it all the time."""
+    settings = {"batch_size": 4, "max_batch_delay": 0.5, "initial_workers": workers, "response_timeout": 60}
+    live.management.register("killers.mar", **settings)
+    live.management.wait_ready("killers", workers, timeout_s=PATIENCE_S)
+    until(lambda: "killers" in {model["name"] for model in front.status()["models"] if model["ready_workers"]}, "no killers")
+    storm = Storm(front.url, [], clients=CLIENTS)
+    try:
+        with storm.in_background():
+            storm.wait_for(50, PATIENCE_S)
+            yield storm
+    finally:
+        live.management.unregister("killers")
+
+
+def test_models_are_described_as_everywhere(live: Live) -> None:
+    model = live.management.describe("digits")
+    assert (model.batch_size, model.profile, model.device) == (BATCH_SIZE, "cpu", "cpu")
+    assert model.engine in ("onnxruntime", "openvino", "torch")
+    assert model.workers[0].memory_bytes > 1 << 20
+    assert model.workers[0].got["archive"]
+    assert {listed.name for listed in live.management.list()} == {"faults", "digits"}
+
+
+def test_a_wrong_path_and_a_wrong_token_are_answered_as_torchserve_does(live: Live) -> None:
+    url, headers = live.record.inference_url, live.inference_headers()
+    assert httpx.get(f"{url}/ping").json() == {"status": "Healthy"}
+    unknown = httpx.post(f"{url}/predictions/nobody", content=b"1", headers=headers)
+    assert (unknown.status_code, unknown.json()["message"]) == (404, "Model not found: nobody")
+    version = httpx.post(f"{url}/predictions/faults/9.9", content=b"1", headers=headers)
+    assert (version.status_code, version.json()["type"]) == (404, "ModelVersionNotFoundException")
+    refused = httpx.post(f"{url}/predictions/faults", content=b"1", headers={"Authorization": "Bearer no"})
+    assert (refused.status_code, refused.json()["type"]) == (400, "InvalidKeyException")
+    assert httpx.post(f"{url}/predictions/faults/1.0", content=b"2", headers=headers, timeout=60).json() == {"answer": 5.0}
+
+
+def test_everything_listens_on_loopback_or_wants_the_token(live: Live) -> None:
+    own = {process.pid: " ".join(process.cmdline()) for process in processes_of(live.record.run_id)}
+    open_ports = []
+    for connection in psutil.net_connections("tcp"):
+        if connection.pid in own and connection.status == psutil.CONN_LISTEN:
+            address = connection.laddr.ip.removeprefix("::ffff:")
+            if not address.startswith("127."):
+                open_ports.append((address, own[connection.pid][:60]))
+    # replicas hear one another on every address, by gRPC that asks for the token; the dashboard's and the monitor's metrics
+    assert all("ServeReplica" in what or "python" in what for _, what in open_ports), open_ports
+    for process in processes_of(live.record.run_id):
+        environ = process.environ()
+        assert "RAY_AUTH_TOKEN" not in environ
+    assert (live.record.state_dir / "ray_token").stat().st_mode & 0o077 == 0
+
+
+def test_scaling_restarts_nothing(live: Live) -> None:
+    before = live.pids("faults")
+    live.management.scale("faults", 2)
+    live.management.wait_ready("faults", 2, timeout_s=PATIENCE_S)
+    assert set(before) < set(live.pids("faults"))
+    live.management.scale("faults", 1)
+    live.management.wait_ready("faults", 1, timeout_s=PATIENCE_S)
+
+
+def test_a_dead_engine_ends_its_replica_and_another_takes_its_place(live: Live) -> None:
+    before = live.pids("faults")
+    bodies = [*numbers(BATCH_SIZE - 1), b"die"]
+    answers = burst(live.inference, "faults", bodies)
+    assert answers[-1].status == 503
+    assert all(answer.status in (200, 503) and answer.slot is not None for answer in answers)
+    until(lambda: live.management.describe("faults").ready_workers and live.pids("faults") != before, "no new replica")
+    until(lambda: burst(live.inference, "faults", [b"1"])[0].status == 200, "no answer")
+
+
+def test_a_model_is_updated_under_load(live: Live, front: GatewayRecord) -> None:
+    with killers_under_load(live, front, workers=1) as storm:
+        live.management.register("killers-2.0.mar", batch_size=4, max_batch_delay=0.5, initial_workers=1)
+        live.management.wait_ready("killers", 1, version="2.0", timeout_s=PATIENCE_S)
+        live.management.set_default("killers", "2.0")
+        storm.wait_for(50, PATIENCE_S)
+        live.management.unregister("killers", "1.0")
+        storm.wait_for(50, PATIENCE_S)
+        assert [one.version for one in live.management.describe_all("killers")] == ["2.0"]
+    assert storm.lost == []
+
+
+def test_a_node_that_dies_under_load_loses_nothing(live: Live, front: GatewayRecord) -> None:
+    with second_node(live.record), killers_under_load(live, front, workers=4) as storm:
+        nodes = [worker.got for worker in live.management.describe("killers").workers]
+        assert len(nodes) == 4
+        raylet = next(process for process in processes_of(live.record.run_id) if on_second_node(process))
+        raylet.send_signal(signal.SIGKILL)
+        until(lambda: live.management.describe("killers").ready_workers == 2, "the dead node's replicas are still there")
+        storm.wait_for(200, PATIENCE_S)
+        live.management.scale("killers", 2)
+        live.management.wait_ready("killers", 2, timeout_s=PATIENCE_S)
+    assert storm.lost == []
+    assert storm.right > 250
+
+
+@contextmanager
+def second_node(record: ServerRecord) -> Iterator[None]:
+    """A second raylet on this machine, at another loopback address; `stop` of the server finds it by its environment."""
+    address = (record.state_dir / "ray_address").read_text()
+    command = [str(Path(sys.executable).with_name("ray")), "start", f"--address={address}", "--node-ip-address=127.0.0.2"]
+    command += ["--num-cpus=2", "--disable-usage-stats", "--dashboard-agent-listen-port=0", "--object-store-memory=200000000"]
+    supervisor = psutil.Process(record.pid).environ()
+    own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(record.state_dir / "ray_token")}
+    environ = {**supervisor, **own, "RAY_worker_register_timeout_seconds": "300"}
+    subprocess.run(command, env=environ, check=True, capture_output=True, timeout=PATIENCE_S, stdin=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        for process in processes_of(record.run_id):
+            if on_second_node(process):
+                process.kill()
+
+
+def on_second_node(process: psutil.Process) -> bool:
+    """Whether it is the second node's raylet."""
+    try:
+        command = process.cmdline()
+    except psutil.Error:
+        return False
+    return bool(command) and command[0].endswith("raylet") and "--node_ip_address=127.0.0.2" in command
+
+
+def test_stop_leaves_nothing(live: Live) -> None:
+    from slotwise.server.lifecycle import stop
+
+    run_id, tmp_dir = live.record.run_id, live.record.tmp_dir
+    stop(live.record)
+    assert processes_of(run_id) == []
+    assert not tmp_dir.exists()
+    assert not os.path.exists(live.record.state_dir / "key_file.json")

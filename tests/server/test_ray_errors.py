@@ -1,0 +1,89 @@
+"""What goes wrong with Ray before it starts: one line, and what to do. Needs no Ray."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from slotwise.errors import SlotwiseError
+from slotwise.profiles.ports import Ports
+from slotwise.profiles.profile import load_profile
+from slotwise.server import lifecycle, ray_cluster, supervisor
+from slotwise.server.ray_server import deployment_options, last_line, replica_environment
+
+
+@pytest.fixture
+def no_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
+@pytest.mark.usefixtures("no_token")
+def test_a_cluster_without_a_token_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SlotwiseError, match="--ray-address needs the cluster's token") as raised:
+        ray_cluster.check_address("auto")
+    assert "RAY_AUTH_TOKEN" in raised.value.hint
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "x")
+    ray_cluster.check_address("auto")
+
+
+def test_the_address_of_rays_client_is_refused() -> None:
+    with pytest.raises(SlotwiseError, match="ray:// is the address of Ray's client"):
+        ray_cluster.check_address("ray://head:10001")
+
+
+def test_without_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path))
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "ray" else find(name, *more))
+    with pytest.raises(SlotwiseError, match="--server ray needs the Python package ray") as raised:
+        lifecycle.check_can_start("x", "ray", Ports.free())
+    assert raised.value.hint.endswith('pip install "slotwise[ray]"')
+
+
+@pytest.mark.parametrize(
+    ("raised", "message"),
+    [
+        (RuntimeError("Version mismatch: The cluster was started with:\n  Ray: 2.9"), "the cluster runs another Ray"),
+        (ConnectionError("Could not find any running Ray instance."), "there is no Ray cluster at auto"),
+        (RuntimeError("InvalidAuthToken: Token authentication is enabled"), "the cluster refuses the token"),
+    ],
+)
+def test_rays_own_errors_are_one_line(raised: Exception, message: str) -> None:
+    class Record:
+        cluster = "auto"
+        state_dir = Path()
+
+    error = ray_cluster._plain(Record(), raised)  # type: ignore[arg-type]
+    assert error.message.startswith(message)
+    assert "\n" not in error.message
+    assert error.hint
+
+
+def test_the_profile_becomes_serves_options() -> None:
+    options = deployment_options(load_profile("cpu", {"job_queue_size": "7"}, {}, cores=0), 16, 3)
+    assert (options["num_replicas"], options["max_ongoing_requests"], options["max_queued_requests"]) == (3, 32, 7)
+    changes = {"min_replicas": "1", "max_replicas": "9", "num_cpus": "2", "max_ongoing_requests": "5"}
+    profile = load_profile("cpu", changes, {}, cores=0)
+    options = deployment_options(profile, 16, 1)
+    scaling = options["autoscaling_config"]
+    assert (scaling["min_replicas"], scaling["max_replicas"], scaling["target_ongoing_requests"]) == (1, 9, 16.0)
+    assert "num_replicas" not in options
+    assert '"threads": 2' in replica_environment(profile, changes, {"digits": 1})["SLOTWISE_OVERRIDES"]
+
+
+def test_replicas_are_workers() -> None:
+    assert load_profile("cpu", {"num_replicas": "4"}, {}, cores=0).on("ray").initial_workers == 4
+    assert load_profile("cpu", {"num_replicas": "4"}, {}, cores=0).on("mms").initial_workers == 1
+    assert load_profile("cpu", {"min_replicas": "2", "max_replicas": "8"}, {}, cores=0).on("ray").initial_workers == 2
+
+
+def test_of_a_traceback_the_last_line_is_shown() -> None:
+    assert last_line("Traceback\n  File x\nValueError: these weights\n\n") == "ValueError: these weights"
+
+
+def test_every_host_has_its_packages_named() -> None:
+    assert set(supervisor.HOSTS) == set(supervisor.PACKAGES)
