@@ -58,7 +58,7 @@ pytestmark = [
     pytest.mark.server,
     pytest.mark.slow,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(importlib.util.find_spec("pytriton") is None, reason="Triton is not installed: scripts/setup.sh full"),
+    pytest.mark.skipif(importlib.util.find_spec("pytriton") is None, reason="Triton is not installed: make full"),
 ]
 
 
