@@ -36,13 +36,11 @@ def export(
     *,
     name: str | None = None,
     gpu: bool | None = None,
-    instances: int | None = None,
     overrides: Collection[str] = (),
 ) -> Path:
     """Write the model into the repository, whose folder is made; one of that name is replaced. Returns the model's folder.
 
     profile: as the model wants it. gpu: whether its instances are for GPUs; None: as the profile says.
-    instances: how many; None: as the profile says.
     overrides: the keys that `--set` and the environment set. Raises SlotwiseError where the archive cannot run there.
     """
     need_host(info)
@@ -56,7 +54,7 @@ def export(
         if warm_up := example(info):
             (partial / "warmup").mkdir()
             (partial / "warmup" / "example").write_bytes(warm_up)
-        write_config(info, profile, partial, name=name, gpu=gpu, instances=instances, overrides=overrides)
+        write_config(info, profile, partial, name=name, gpu=gpu, overrides=overrides)
         if folder.exists():
             shutil.rmtree(folder)
         partial.rename(folder)
@@ -72,18 +70,14 @@ def write_config(
     *,
     name: str,
     gpu: bool | None = None,
-    instances: int | None = None,
     overrides: Collection[str] = (),
 ) -> None:
     """Write config.pbtxt into a model's folder; the arguments are those of `export`."""
     warm_up = folder / "warmup" / "example"
     size = warm_up.stat().st_size if warm_up.exists() else 0
     on_gpu = profile.device == "cuda" if gpu is None else gpu
-    told = {"instances": instances, "overrides": overrides, "warm_up_bytes": size}
-    config = config_pbtxt(name, profile, info.sha256, gpu=on_gpu, **told)  # type: ignore[arg-type]
-    partial = folder / "config.pbtxt.partial"
-    partial.write_text(config, "utf-8")
-    partial.replace(folder / "config.pbtxt")
+    config = config_pbtxt(name, profile, info.sha256, gpu=on_gpu, overrides=overrides, warm_up_bytes=size)
+    (folder / "config.pbtxt").write_text(config, "utf-8")
 
 
 def need_host(info: ArchiveInfo) -> None:

@@ -32,14 +32,12 @@ def config_pbtxt(
     archive_sha256: str,
     *,
     gpu: bool,
-    instances: int | None = None,
     overrides: Iterable[str] = (),
     warm_up_bytes: int = 0,
 ) -> str:
     """The configuration of one model.
 
-    profile: as this model wants it. gpu: whether its instances are for GPUs, so many for each.
-    instances: None: the profile's initial_workers. overrides: the keys that `--set`
+    profile: as this model wants it. gpu: whether its instances are for GPUs, so many for each. overrides: the keys that `--set`
     and the environment set. warm_up_bytes: the size of warmup/example, which Triton sends through the model when it loads it.
     """
     delay_us = round(profile.max_batch_delay_ms * 1000)
@@ -58,7 +56,7 @@ def config_pbtxt(
             TENSORS,
             # No queue policy: with one, Triton 2.51 misses requests that come while an instance finishes, for half a second.
             f"dynamic_batching {{\n{full}  max_queue_delay_microseconds: {delay_us}\n}}\n",
-            f"instance_group [ {{ count: {instances or profile.initial_workers} kind: {kind} }} ]\n",
+            f"instance_group [ {{ count: {profile.initial_workers} kind: {kind} }} ]\n",
             _warm_up(warm_up_bytes) if warm_up_bytes else "",
             _parameters(parameters),
         ]

@@ -83,7 +83,7 @@ class Triton:
         shutil.rmtree(self.repository / model.name, ignore_errors=True)
 
     def scale(self, model: HostedModel) -> None:
-        """Change the number of instances; those that stay go on."""
+        """Load the model with another number of instances; the old ones answer until the new ones are ready."""
         self._join(model.name)
         self.models[model.name] = model
         if not model.min_workers:
@@ -115,9 +115,7 @@ class Triton:
 
     def _options(self, model: HostedModel) -> dict[str, Any]:
         gpu = model.profile.device == "cuda" and triton_process.has_gpu()
-        # The number stands apart: an instance is kept while nothing else in config.pbtxt changes.
-        instances = max(1, model.min_workers)
-        return {"name": model.name, "gpu": gpu, "instances": instances, "overrides": tuple(self.record.overrides)}
+        return {"name": model.name, "gpu": gpu, "overrides": tuple(self.record.overrides)}
 
     def _load(self, model: HostedModel, before: Callable[[], None] = lambda: None) -> None:
         """Have Triton load the model, in a thread. What goes wrong stands in `failures`."""
@@ -219,6 +217,7 @@ def _profile(model: HostedModel) -> Profile:
     changes = {
         "batch_size": model.batch_size,
         "max_batch_delay_ms": model.max_batch_delay_ms,
+        "initial_workers": max(1, model.min_workers),
         "response_timeout_s": model.response_timeout_s,
     }
     return model.profile.but(changes, f"the registration of {model.name}")

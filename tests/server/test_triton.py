@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 
 from slotwise.archive.build import build, inspect
+from slotwise.archive.guarded import guard
 from slotwise.archive.triton_repository import export
 from slotwise.bench import demo, load
 from slotwise.bench.bodies import examples
@@ -39,6 +40,7 @@ from slotwise.tune.goal import Goal
 from slotwise.tune.live_bench import LiveBench
 from slotwise.tune.search import Search
 from slotwise.tune.space import SearchSpace, TrialSetting
+from tests.archive.foreign_archives import FUNCTION, torch_archive
 from tests.server import bursts
 from tests.server.bursts import burst
 from tests.server.conftest import BATCHES, Live, gateway_before, started
@@ -98,21 +100,19 @@ def test_scaling_up_and_down_under_load_loses_nothing(live: Live) -> None:
         while not done.is_set():
             answers.append(live.inference.predict("quick", b"4"))
 
-    with live.registered("quick") as model:
+    with live.registered("quick"):
         clients = [threading.Thread(target=send) for _ in range(3)]
         for client in clients:
             client.start()
         try:
-            live.management.scale("quick", 2)
-            both = {worker.pid for worker in live.management.wait_ready("quick", 2).workers}
-            live.management.scale("quick", 1)
-            left = {worker.pid for worker in live.management.wait_ready("quick", 1).workers}
+            for workers in (2, 1):
+                live.management.scale("quick", workers)
+                scaled = live.management.wait_ready("quick", workers)
+                assert len({worker.pid for worker in scaled.workers}) == workers
         finally:
             done.set()
             for client in clients:
                 client.join()
-    assert model.workers[0].pid in both
-    assert left < both  # Triton takes the older one away
     assert answers
     assert {(got.status_code, got.text) for got in answers} == {(200, '{"answer": 9.0}')}
 
@@ -155,6 +155,21 @@ def test_an_archive_that_was_changed_is_refused(live: Live, store: Path) -> None
             target.writestr(name, source.read(name) + more)
     with pytest.raises(SlotwiseError, match=r"batch\.py is not the file that was built"):
         live.management.register("changed.mar", name="changed", initial_workers=1)
+
+
+def test_a_guarded_archive_of_another_tool_keeps_its_slots(live: Live, store: Path, tmp_path: Path) -> None:
+    guarded = guard(torch_archive(tmp_path, FUNCTION), store / "theirs.mar")
+    settings = {"batch_size": 4, "max_batch_delay": 2000, "initial_workers": 1, "response_timeout": 60}
+    live.management.register(guarded.name, **settings)
+    try:
+        live.management.wait_ready("theirs")
+        for bad in range(4):
+            sent = [b"{" if i == bad else str(i).encode() for i in range(4)]
+            answers = burst(live.inference, "theirs", sent)
+            assert [got.status == 200 for got in answers] == [i != bad for i in range(4)]
+            assert [got.body for i, got in enumerate(answers) if i != bad] == [{"doubled": 2 * i} for i in range(4) if i != bad]
+    finally:
+        live.management.unregister("theirs")
 
 
 def test_no_api_is_open_without_its_token(live: Live) -> None:
