@@ -27,7 +27,20 @@ from pathlib import Path
 from measuring.about import ROOT
 from measuring.run import exit_with, measured
 
-PARTS = ("echo", "text", "gateway", "hedging", "accuracy", "hostile", "earlier", "repeat", "guard", "disasters", "lean", "scale")
+PARTS = (
+    "echo",
+    "text",
+    "gateway",
+    "hedging",
+    "accuracy",
+    "hostile",
+    "earlier",
+    "repeat",
+    "guard",
+    "disasters",
+    "lean",
+    "scale",
+)
 
 
 def arguments() -> argparse.Namespace:

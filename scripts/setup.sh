@@ -73,6 +73,12 @@ if [ "$set_name" != serve ]; then
     # its requirements are those of 2021; nothing of them is imported by the server
     step "Multi Model Server 1.1.11" $pip --no-deps multi-model-server==1.1.11
 fi
+if [ "$set_name" = full ] || [ "$set_name" = constraints ]; then
+    # its requirements are those of its Python API and numpy 1; only its tritonserver is used. Its client wants an older protobuf.
+    step "Triton 2.51 (nvidia-pytriton 0.7.0)" $pip --no-deps nvidia-pytriton==0.7.0
+    step "Triton's own client" $pip --no-deps tritonclient==2.73.0 grpcio python-rapidjson geventhttpclient gevent brotli \
+        zope.event zope.interface
+fi
 if [ "$set_name" = constraints ]; then
     # without the build's own suffix (+cpu): which build of torch it is, whoever installs decides
     "$venv/bin/python" -m pip list --disable-pip-version-check --format=freeze --exclude slotwise --exclude pip |

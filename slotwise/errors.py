@@ -32,6 +32,8 @@ class SlotwiseError(Exception):
 
 MMS = "--no-deps multi-model-server==1.1.11"  # its requirements are those of 2021; the server imports nothing of them
 
+TRITON = "--no-deps nvidia-pytriton==0.7.0"  # its requirements are those of its Python API; only its tritonserver is used
+
 
 def pip_install(what: str) -> str:
     """The command that brings a package, or "slotwise[EXTRA]", into this very environment."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import random
 import re
@@ -17,7 +18,16 @@ from slotwise.profiles.ports import Ports, problem
 ROOT = Path(__file__).resolve().parents[1]
 MARK = "every command here is run by tests/test_docs.py"
 PAGES = sorted(page.stem for page in (ROOT / "docs").glob("*.md") if MARK in page.read_text("utf-8"))
+NEEDED = {"triton": "pytriton"}  # a page: the package that only `make test-full` installs
 USUAL = Ports()
+
+
+def _marks(page: str) -> list[pytest.MarkDecorator]:
+    package = NEEDED.get(page)
+    if package is None:
+        return []
+    missing_one = importlib.util.find_spec(package) is None
+    return [pytest.mark.slow, pytest.mark.skipif(missing_one, reason=f"{package} is not installed: make full")]
 
 
 def console(page: str) -> list[tuple[str, list[str]]]:
@@ -80,7 +90,7 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [pytest.param(page, marks=_marks(page)) for page in PAGES])
 def test_the_commands_of_the_page_print_what_it_says(page: str, project: Path) -> None:
     ports = Ports.at(base := base_port())
     for file in (project / "profiles").glob("*.properties"):

@@ -27,7 +27,11 @@ from slotwise.archive.packaging import DIGESTS, MANIFEST, FileContent, write_zip
 from slotwise.errors import SlotwiseError
 from slotwise.interrupts import held
 
-ENTRIES = ("slotwise.worker.guard.guarded_handler", "slotwise.worker.hosts.local")  # on servers, and where there is none
+ENTRIES = (  # on TorchServe and MMS, where there is no server, and on Triton
+    "slotwise.worker.guard.guarded_handler",
+    "slotwise.worker.hosts.local",
+    "slotwise.worker.hosts.triton",
+)
 INIT = f'''"""A guard around the handler that guard.json names. Made by `slotwise guard`; see docs/guard.md of Slotwise."""
 
 import sys

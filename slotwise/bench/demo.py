@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise.bench.bodies import RequestBody, bad_http_bodies, examples
 from slotwise.bench.http_connection import Connection, HttpReply, Target, run
-from slotwise.client.inference import auth_headers
 from slotwise.console import table
 from slotwise.errors import SlotwiseError
 
@@ -72,7 +71,7 @@ class DemoResult:
 
 def play(record: ServerRecord, model: str = "digits") -> DemoResult:
     """Send the requests together and judge every answer."""
-    target = Target(f"{record.inference_url}/predictions/{model}", auth_headers(record))
+    target = Target.of(record, model)
     sent = bodies(examples("digits"))
     return judged(sent, run(_ask(target, sent)))
 

@@ -9,12 +9,17 @@ import asyncio
 import contextlib
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
+from slotwise.client import triton_protocol
 from slotwise.client.http_exchange import HttpExchange, connected
+from slotwise.client.tokens import auth_headers
 from slotwise.errors import SlotwiseError
 from slotwise.interrupts import handed_to, signal_came
+
+if TYPE_CHECKING:
+    from slotwise.server.record import ServerRecord
 
 Result = TypeVar("Result")
 
@@ -30,10 +35,19 @@ class HttpReply:
 
 @dataclass(frozen=True)
 class Target:
-    """Where requests go: an http:// address and the headers every request carries (the token)."""
+    """Where requests go: an http:// address and the headers every request carries (the token).
+
+    v2: whether a Triton is there: the address is that of its protocol, and requests and answers are turned into it and back.
+    """
 
     url: str
     headers: Mapping[str, str]
+    v2: bool = False
+
+    @classmethod
+    def of(cls, record: ServerRecord, model: str) -> Target:
+        """A model on a server of ours."""
+        return cls(record.prediction_url(model), auth_headers(record), record.kind == "triton")
 
     @property
     def address(self) -> tuple[str, int]:
@@ -45,18 +59,28 @@ class Target:
 
     def request(self, body: bytes, content_type: str) -> bytes:
         """The bytes of one POST."""
-        parts = urlsplit(self.url)
+        parts, own = urlsplit(self.url), self.headers
+        if self.v2:
+            sent = triton_protocol.request(parts.path, {"content-type": content_type, **own}, body)
+            body, content_type, own = sent.body, sent.headers.pop("content-type"), sent.headers
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        headers = {"host": parts.netloc, "content-type": content_type, "content-length": str(len(body)), **self.headers}
+        headers = {"host": parts.netloc, "content-type": content_type, "content-length": str(len(body)), **own}
         lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
         return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
+
+    def plain(self, reply: HttpReply) -> HttpReply:
+        """The reply as TorchServe would have given it."""
+        if not self.v2:
+            return reply
+        answer = triton_protocol.answer(reply.status, reply.headers, reply.body)
+        return HttpReply(answer.status, answer.headers, answer.body)
 
 
 class Connection:
     """One kept-alive connection to a target; it is opened when needed and opened again after a failure."""
 
     def __init__(self, target: Target) -> None:
-        self._address = target.address
+        self._address, self._target = target.address, target
         self._exchange: HttpExchange | None = None
 
     async def ask(self, request: bytes) -> HttpReply:
@@ -68,8 +92,9 @@ class Connection:
         if exchange is None or not exchange.usable:
             self.close()
             exchange = self._exchange = await connected(*self._address)
-        status, headers, body = await exchange.ask(request)
-        return HttpReply(status, {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in headers}, body)
+        status, raw, body = await exchange.ask(request)
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in raw}
+        return self._target.plain(HttpReply(status, headers, body))
 
     def close(self) -> None:
         """Close the connection, if there is one."""

@@ -68,6 +68,8 @@ def _wrk(target: Target, bodies: Sequence[RequestBody], plan: LoadPlan, folder: 
 
 
 def _ab(target: Target, bodies: Sequence[RequestBody], plan: LoadPlan, folder: Path) -> LoadResult:
+    if target.v2:
+        raise SlotwiseError("ab cannot speak to Triton", "--tool wrk can, or leave --tool away")
     if target.headers:
         raise SlotwiseError("ab would show the token in the list of processes", "--tool wrk reads it from a file")
     (folder / "body").write_bytes(bodies[0].data)

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import httpx
 
+from slotwise.client import triton_protocol
 from slotwise.client.api import TIMEOUT_S, Api
 from slotwise.client.tokens import auth_headers
 
@@ -41,11 +42,20 @@ class InferenceClient:
         """
         path = f"/predictions/{quote(model, safe='')}" + (f"/{quote(version, safe='')}" if version else "")
         all_headers = {"Content-Type": "application/octet-stream", **(headers or {})}
+        if self._api.record.kind == "triton":
+            return self._predict_on_triton(path, body, all_headers)
         return self._api.send("POST", path, content=body, headers=all_headers)
+
+    def _predict_on_triton(self, path: str, body: bytes, headers: Mapping[str, str]) -> httpx.Response:
+        sent = triton_protocol.request(path, headers, body)
+        got = self._api.send("POST", sent.path, content=sent.body, headers=sent.headers)
+        plain = triton_protocol.answer(got.status_code, got.headers, got.content)
+        return httpx.Response(plain.status, headers=plain.headers, content=plain.body, request=got.request)
 
     def ping(self) -> bool:
         """Whether the server says that it is healthy. It says so before models are ready, see ManagementClient.ready."""
-        return self._api.send("GET", "/ping").status_code == 200
+        path = "/v2/health/live" if self._api.record.kind == "triton" else "/ping"
+        return self._api.send("GET", path).status_code == 200
 
     def close(self) -> None:
         """Close the connections."""

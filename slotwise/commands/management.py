@@ -146,7 +146,7 @@ def describe(model: Model, version: Version = None, name: Name = "default", as_j
         typer.echo(_summary(live))
         for key in ("profile", "engine", "precision", "device", "threads", "padding"):
             typer.echo(f"  {key:10} {getattr(live, key)}")
-        typer.echo(f"  inference  {record.inference_url}/predictions/{live.name}")
+        typer.echo(f"  inference  {record.prediction_url(live.name)}")
         for key, note in (live.workers[0].got.get("notes") or {}).items() if live.workers else ():
             typer.echo(f"  {key}: {note}")
         rows = [[w.id, w.pid, w.status, round(w.memory_bytes / 2**20)] for w in live.workers]

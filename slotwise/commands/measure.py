@@ -82,14 +82,12 @@ def bench(
 
 def _target(model: str, url: str | None, name: str) -> Target:
     from slotwise.bench.http_connection import Target
-    from slotwise.client.inference import auth_headers
     from slotwise.server.record import need
 
     if url:
         key = os.environ.get("SLOTWISE_KEY")  # not an option: everybody can read a command line
         return Target(url, {"authorization": f"Bearer {key}"} if key else {})
-    record = need(name)
-    return Target(f"{record.inference_url}/predictions/{model}", auth_headers(record))
+    return Target.of(need(name), model)
 
 
 def _measure(tool: str, target: Target, bodies: list[RequestBody], plan: LoadPlan) -> LoadResult:

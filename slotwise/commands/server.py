@@ -220,7 +220,10 @@ def _show(record: ServerRecord, live: list[LiveModel]) -> None:
     token_command = f"{project.own_command()} token inference{named}"
     header = f'-H "Authorization: Bearer $({token_command})" ' if record.kind != "mms" else ""
     for model in live[:1]:
-        typer.echo(f"try: curl {header}{record.inference_url}/predictions/{model.name} -T {example_file(model.name)}")
+        if record.kind == "triton":
+            typer.echo(f"try: {project.own_command()} predict{named} {model.name} {example_file(model.name)}")
+            continue
+        typer.echo(f"try: curl {header}{record.prediction_url(model.name)} -T {example_file(model.name)}")
 
 
 def url_lines(record: ServerRecord) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from slotwise.client import triton_protocol
 from slotwise.client.http_exchange import RawHeaders
 from slotwise.gateway.connection_pool import ConnectionPool
 
@@ -58,6 +59,7 @@ class Upstream:
         self._idle = asyncio.Event()
         self._idle.set()
         self._pool = ConnectionPool(record.inference_url, max_answer_bytes)
+        self._on_triton = record.kind == "triton"
 
     async def renew_token(self, refused: Mapping[str, str]) -> None:
         """Read the server's token again: `refused` has expired, or somebody else has renewed it.
@@ -90,8 +92,13 @@ class Upstream:
 
         Raises OSError when the connection failed, TimeoutError (which is one) after `timeout_s` and a little grace.
         """
+        headers = {**headers, **self.token}
+        if self._on_triton:
+            sent = triton_protocol.request(target, headers, body)
+            target, headers, body = sent.path, sent.headers, sent.body
         async with asyncio.timeout(timeout_s + GRACE_S):
-            return ServerAnswer(*await self._pool.request("POST", target, {**headers, **self.token}, body, fresh))
+            answer = ServerAnswer(*await self._pool.request("POST", target, headers, body, fresh))
+        return _plain(answer) if self._on_triton else answer
 
     async def metrics(self) -> ServerAnswer:
         """The server's own Prometheus metrics, which need no token. Raises OSError."""
@@ -113,3 +120,12 @@ class Upstream:
     def close(self) -> None:
         """Close all connections."""
         self._pool.close()
+
+
+def _plain(answer: ServerAnswer) -> ServerAnswer:
+    """Triton's answer as TorchServe would have given it."""
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in answer.headers}
+    plain = triton_protocol.answer(answer.status, headers, answer.body)
+    return ServerAnswer(
+        plain.status, [(k.encode("latin-1"), v.encode("latin-1")) for k, v in plain.headers.items()], plain.body
+    )

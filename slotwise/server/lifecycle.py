@@ -28,7 +28,7 @@ from slotwise.errors import MMS, SlotwiseError, pip_install
 from slotwise.interrupts import held, let_through
 from slotwise.profiles.ports import Ports, check_free
 from slotwise.profiles.render import registrable
-from slotwise.server import supervisor
+from slotwise.server import supervisor, triton_process
 from slotwise.server.java import check_paths, java_home
 from slotwise.server.processes import end
 from slotwise.server.record import Kind, ServerRecord, all_running, need, running
@@ -167,6 +167,8 @@ def stop(record: ServerRecord) -> None:
                 run_start_module(record, ["--stop"])
         end(record.run_id, HOST_STOP_TIMEOUT_S if record.kind in supervisor.HOSTS else STOP_TIMEOUT_S)
     end(record.run_id, 0)
+    if record.kind == "triton":
+        triton_process.remove_shared_memory(record.run_id)
     stored = ServerRecord.load(record.state_dir)
     if stored is None or stored.run_id == record.run_id:
         for leftover in ("server.json", "key_file.json"):

@@ -66,6 +66,11 @@ class ServerRecord(ProcessRecord):
         """The address of predictions and /ping."""
         return f"http://127.0.0.1:{self.ports.inference}"
 
+    def prediction_url(self, model: str) -> str:
+        """The address of one model's predictions; on Triton of its V2 protocol."""
+        route = f"v2/models/{model}/infer" if self.kind == "triton" else f"predictions/{model}"
+        return f"{self.inference_url}/{route}"
+
     @property
     def management_url(self) -> str:
         """The address of models and workers."""
@@ -73,7 +78,7 @@ class ServerRecord(ProcessRecord):
 
     @property
     def metrics_url(self) -> str:
-        """The address of TorchServe's /metrics; MMS has none."""
+        """The address of the server's /metrics; MMS has none."""
         if self.kind == "mms":
             return self.inference_url
         return f"http://127.0.0.1:{self.ports.metrics}"
@@ -82,6 +87,8 @@ class ServerRecord(ProcessRecord):
     def urls(self) -> dict[str, str]:
         """Where its APIs are, by name."""
         found = {"inference": self.inference_url, "management": self.management_url}
+        if self.kind == "triton":
+            found["grpc"] = f"127.0.0.1:{self.ports.grpc_inference}"
         return found | ({"metrics": f"{self.metrics_url}/metrics"} if self.kind in ("torchserve", "ray", "triton") else {})
 
     def effective_profile(self) -> Profile:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slotwise.errors import SlotwiseError, missing_package
+from slotwise.server import triton_process
 from slotwise.server.hosted_models import HostedModels, ModelHost
 from slotwise.server.processes import start_time
 from slotwise.server.record import Kind, ServerRecord
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from slotwise.profiles.profile import Profile
 
 HOSTS: dict[Kind, str] = {"ray": "slotwise.server.ray_server", "triton": "slotwise.server.triton_server"}
-PACKAGES: dict[Kind, tuple[str, ...]] = {"ray": ("ray", "aiohttp"), "triton": ("pytriton", "aiohttp")}
+PACKAGES: dict[Kind, tuple[str, ...]] = {"ray": ("ray", "aiohttp"), "triton": ("aiohttp",)}
 CLOSE_S = 30.0
 
 MakeHost = Callable[[ServerRecord, "Profile", Mapping[str, str]], ModelHost]
@@ -37,6 +38,8 @@ MakeHost = Callable[[ServerRecord, "Profile", Mapping[str, str]], ModelHost]
 
 def check_installed(kind: Kind) -> None:
     """Raise SlotwiseError where the host's package, or what the management API needs, is not installed."""
+    if kind == "triton":
+        triton_process.find()
     for needed in PACKAGES[kind]:
         if importlib.util.find_spec(needed) is None:
             raise missing_package(needed, f"--server {kind}")

@@ -13,7 +13,6 @@ from slotwise.bench import load, load_tools
 from slotwise.bench.bodies import RequestBody
 from slotwise.bench.http_connection import Target
 from slotwise.bench.load import LoadPlan, LoadResult
-from slotwise.client.inference import auth_headers
 from slotwise.client.management import ManagementClient
 from slotwise.errors import SlotwiseError
 from slotwise.tune.cleanup import TrialCleanup
@@ -94,7 +93,7 @@ class LiveBench:
             self.serving[setting] = self._register(setting)
         warm_up_s = AGAIN_WARM_UP_S if known else WARM_UP_S
         plan = LoadPlan(clients, seconds, warm_up_s=warm_up_s, timeout_s=self.timeout_s, poison=self.poison)
-        target = Target(f"{self.record.inference_url}/predictions/{self.serving[setting]}", auth_headers(self.record))
+        target = Target.of(self.record, self.serving[setting])
         if self.tool == "slotwise":
             return load.measure(target, self.bodies, plan)
         warm_up = LoadPlan(clients, plan.warm_up_s, warm_up_s=0.0, timeout_s=self.timeout_s)

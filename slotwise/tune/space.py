@@ -6,10 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from slotwise.profiles.profile import WHOLE_MS
+
 if TYPE_CHECKING:
     from optuna.trial import Trial
 
 DELAYS = (0, 1, 2, 5, 10, 20, 50)  # ms; with 0 a worker takes what is queued and waits for nothing
+SHORT_DELAYS = (0.05, 0.15, 0.5)  # besides, where a server knows fractions of a millisecond
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 
@@ -18,14 +21,14 @@ class TrialSetting:
     """One way to serve a model. max_batch_delay in ms; threads: of one worker; engine, precision: "" takes the profile's."""
 
     batch_size: int
-    max_batch_delay: int
+    max_batch_delay: float
     workers: int
     threads: int = 1
     engine: str = ""
     precision: str = ""
 
     @property
-    def effort(self) -> tuple[int, int, int, int]:
+    def effort(self) -> tuple[int, int, int, float]:
         """A key that sorts simple settings first: few workers, small batches, few threads, short delays."""
         return (self.workers, self.batch_size, self.threads, self.max_batch_delay)
 
@@ -41,7 +44,7 @@ class SearchSpace:
     """All settings: batch sizes x delays x layouts (workers, threads) x engines (engine, precision)."""
 
     batch_sizes: Sequence[int] = BATCH_SIZES
-    delays: Sequence[int] = DELAYS
+    delays: Sequence[float] = DELAYS
     layouts: Sequence[tuple[int, int]] = ((1, 1),)
     engines: Sequence[tuple[str, str]] = (("", ""),)
 
@@ -55,19 +58,21 @@ class SearchSpace:
         threads: int = 0,
         engines: Sequence[tuple[str, str]] = (),
         oversubscribe: bool = False,
+        kind: str = "torchserve",
     ) -> SearchSpace:
         """The space of a machine: at most as many threads as cores; a batch is no larger than the clients could fill.
 
         oversubscribe: try twice as many workers of one thread as there are cores, too, since a worker waits for its server now
         and then. A server that was started with `--set` fixes what its workers may have: shared_by (initial_workers) and
-        threads (0: free).
+        threads (0: free). kind: which server it is; some know delays below a millisecond.
         """
         powers = [n for n in (1, 2, 4, 8, 16, 32, 64, 128) if n < cores] + [cores]
         layouts = [(w, t) for w in powers for t in powers if w * t <= cores] + ([(2 * cores, 1)] if oversubscribe else [])
         share = max(1, cores // shared_by)
         layouts = list(dict.fromkeys((w, min(threads or t, share)) for w, t in layouts))
         sizes = [n for n in BATCH_SIZES if n <= max(2, clients)]
-        return cls(sizes, DELAYS, layouts, list(engines) or [("", "")])
+        delays = DELAYS if kind in WHOLE_MS else sorted((*SHORT_DELAYS, *DELAYS))
+        return cls(sizes, delays, layouts, list(engines) or [("", "")])
 
     def __iter__(self) -> Iterator[TrialSetting]:
         """Every setting once; with batch size 1 the delay means nothing and is the shortest."""
@@ -85,7 +90,7 @@ class SearchSpace:
         engine = self.engines[trial.suggest_categorical("engine", range(len(self.engines)))]
         return TrialSetting(size, delay if size > 1 else self.delays[0], workers, threads, *engine)
 
-    def choices(self) -> dict[str, tuple[int, ...]]:
+    def choices(self) -> dict[str, tuple[float, ...]]:
         """The values that Optuna may choose of each parameter; layouts and engines by their position."""
         return {
             "batch_size": tuple(self.batch_sizes),
@@ -94,7 +99,7 @@ class SearchSpace:
             "engine": tuple(range(len(self.engines))),
         }
 
-    def params(self, setting: TrialSetting) -> dict[str, int]:
+    def params(self, setting: TrialSetting) -> dict[str, float]:
         """A setting as Optuna's parameters. Raises ValueError for one whose layout or engine is outside the space."""
         layout = list(self.layouts).index((setting.workers, setting.threads))
         engine = list(self.engines).index((setting.engine, setting.precision))
@@ -107,7 +112,7 @@ class SearchSpace:
 
     def neighbours(self, setting: TrialSetting) -> list[TrialSetting]:
         """The settings one step away: next batch size or delay, any other layout or engine."""
-        near = [replace(setting, batch_size=n) for n in _beside(self.batch_sizes, setting.batch_size)]
+        near = [replace(setting, batch_size=int(n)) for n in _beside(self.batch_sizes, setting.batch_size)]
         if setting.batch_size > 1:
             near += [replace(setting, max_batch_delay=n) for n in _beside(self.delays, setting.max_batch_delay)]
         near += [replace(setting, workers=w, threads=t) for w, t in self.layouts]
@@ -117,7 +122,7 @@ class SearchSpace:
         return [s for s in dict.fromkeys(near) if s != setting]
 
 
-def _beside(values: Sequence[int], value: int) -> list[int]:
+def _beside(values: Sequence[float], value: float) -> list[float]:
     """The next smaller and the next larger of the values."""
     ordered = sorted({*values, value})
     at = ordered.index(value)

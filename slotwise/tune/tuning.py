@@ -36,7 +36,7 @@ OFFLINE_SIZES = (1, 4, 16, 32)
 OFFLINE_SECONDS = 0.4
 SWEEP_CLIENTS = (1, 8, 32, 64, 128)
 SWEEP_DELAYS = (0, 1, 5, 20, 50, 100)
-PACKAGES = ("torchserve", "multi-model-server", "torch", "onnxruntime", "openvino", "ctranslate2", "optuna")
+PACKAGES = ("torchserve", "multi-model-server", "nvidia-pytriton", "torch", "onnxruntime", "openvino", "ctranslate2", "optuna")
 
 
 @dataclass(frozen=True)
@@ -235,6 +235,7 @@ def space_of(record: ServerRecord, request: TuneRequest, cores: int) -> SearchSp
         threads=threads,
         engines=request.engines,
         oversubscribe=request.oversubscribe,
+        kind=record.kind,
     )
 
 

@@ -7,7 +7,8 @@ line of JSON and the bytes whose number stands in that line. Nothing else crosse
 
     {"start": {"batch_size": 8}}                         -> {"started": {"model": ..., "engine": ...}}
     {"requests": [{"headers": {}, "query": {}, "bytes": 5}, ...]}
-                                  -> {"answers": [{"status": 200, ..., "bytes": 9}, ...], "times": [...], "metrics": [...]}
+                                  -> {"answers": [{"status": 200, ..., "bytes": 9}, ...], "times": [...], "metrics": [...],
+                                      "dead": false}
 
 With "n" and "seconds" the requests are answered n at a time, again and again for so many seconds. "times" has the milliseconds
 of every batch, and "answers" has the answers of the last batch.
@@ -122,7 +123,7 @@ def _reply(local: Answerer, message: dict[str, Any], bodies: list[bytes], target
     answers = [
         {"status": a.status, "content_type": a.content_type, "headers": a.headers, "bytes": len(a.body)} for a in batch.answers
     ]
-    reply = {"answers": answers, "times": times, "metrics": local.take_metrics()}
+    reply = {"answers": answers, "times": times, "metrics": local.take_metrics(), "dead": local.dead}
     write_message(target, reply, [answer.body for answer in batch.answers])
     local.between()
 

@@ -1,0 +1,80 @@
+"""Render a profile as the config.pbtxt of one model in a Triton model repository."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from slotwise.profiles.profile import Profile
+
+HEADER = """\
+# Written by Slotwise from the profile {profile}: change it there.
+# In: BODY, the bytes of one request; HEADERS, a JSON object of its headers, which may be left out.
+# Out: ANSWER, STATUS (200) and HEADERS; a refused request is an error whose message is JSON: status, headers, body.
+"""
+TENSORS = """\
+input [
+  { name: "BODY" data_type: TYPE_UINT8 dims: [ -1 ] allow_ragged_batch: true },
+  { name: "HEADERS" data_type: TYPE_UINT8 dims: [ -1 ] allow_ragged_batch: true optional: true }
+]
+output [
+  { name: "ANSWER" data_type: TYPE_UINT8 dims: [ -1 ] },
+  { name: "STATUS" data_type: TYPE_INT32 dims: [ 1 ] },
+  { name: "HEADERS" data_type: TYPE_UINT8 dims: [ -1 ] }
+]
+"""
+
+
+def config_pbtxt(
+    name: str,
+    profile: Profile,
+    archive_sha256: str,
+    *,
+    gpu: bool,
+    overrides: Iterable[str] = (),
+    warm_up_bytes: int = 0,
+) -> str:
+    """The configuration of one model.
+
+    profile: as this model wants it. gpu: whether its instances are for GPUs, so many for each. overrides: the keys that `--set`
+    and the environment set. warm_up_bytes: the size of warmup/example, which Triton sends through the model when it loads it.
+    """
+    delay_us = round(profile.max_batch_delay_ms * 1000)
+    kind = "KIND_GPU" if gpu else "KIND_CPU"
+    full = f"  preferred_batch_size: [ {profile.batch_size} ]\n" if profile.batch_size > 1 else ""
+    parameters = {
+        "archive_sha256": archive_sha256,
+        "response_timeout_s": str(profile.response_timeout_s),
+        "FORCE_CPU_ONLY_INPUT_TENSORS": "yes",
+        **profile.environment(overrides),
+    }
+    return "".join(
+        [
+            HEADER.format(profile=profile.name),
+            f'name: {_text(name)}\nbackend: "python"\nmax_batch_size: {profile.batch_size}\n',
+            TENSORS,
+            # No queue policy: with one, Triton 2.51 misses requests that come while an instance finishes, for half a second.
+            f"dynamic_batching {{\n{full}  max_queue_delay_microseconds: {delay_us}\n}}\n",
+            f"instance_group [ {{ count: {profile.initial_workers} kind: {kind} }} ]\n",
+            _warm_up(warm_up_bytes) if warm_up_bytes else "",
+            _parameters(parameters),
+        ]
+    )
+
+
+def _warm_up(size_bytes: int) -> str:
+    body = f'data_type: TYPE_UINT8 dims: [ {size_bytes} ] input_data_file: "example"'
+    return f'model_warmup [ {{ name: "example" batch_size: 1 inputs {{ key: "BODY" value: {{ {body} }} }} }} ]\n'
+
+
+def _parameters(values: Mapping[str, Any]) -> str:
+    return "".join(
+        f"parameters {{ key: {_text(key)} value: {{ string_value: {_text(value)} }} }}\n" for key, value in values.items()
+    )
+
+
+def _text(value: str) -> str:
+    """A text as protobuf's text format reads it: what is not plain ASCII as octal escapes of its UTF-8."""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').encode("utf-8")
+    return '"' + "".join(chr(byte) if 32 <= byte < 127 else f"\\{byte:03o}" for byte in escaped) + '"'
