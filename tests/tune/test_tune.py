@@ -264,9 +264,10 @@ def test_another_tool_meets_an_empty_queue_and_slow_models_are_measured_by_our_c
 
     monkeypatch.setattr("slotwise.bench.load.measure", ours)
     monkeypatch.setattr("slotwise.bench.load_tools.measure", theirs)
-    monkeypatch.setattr("slotwise.tune.live_bench.auth_headers", lambda record: {})
+    monkeypatch.setattr("slotwise.bench.http_connection.auth_headers", lambda record: {})
     bench = LiveBench.__new__(LiveBench)
-    bench.record, bench.bodies = SimpleNamespace(inference_url="http://127.0.0.1:1"), []  # type: ignore[assignment]
+    bench.record = SimpleNamespace(kind="torchserve", prediction_url=lambda model: "http://127.0.0.1:1")  # type: ignore[assignment]
+    bench.bodies = []
     bench.serving, bench.tool, bench.timeout_s, bench.poison = {SIMPLE: "tune-x"}, "wrk", 30.0, 0.0
     bench.measure(SIMPLE, 8, 1.0)
     assert called == asked
