@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,12 @@ LOOPBACK = "127.0.0.1"
 TOKEN_FILE = "ray_token"
 ADDRESS_FILE = "ray_address"
 STORE_BYTES = 512 << 20  # bodies over 100 KB pass through it
-PROXY_S = 300.0
+PROXY_S = NODE_S = 300.0
 # Ray gives up after these; a busy machine may need longer. Its processes are to be no nicer than others.
 PATIENCE = {
     "RAY_worker_register_timeout_seconds": "300",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "300",
+    "RAY_gcs_server_port_wait_time_s": "300",
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
     "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60",
     "RAY_worker_niceness": "0",
@@ -67,7 +70,7 @@ def start(record: ServerRecord) -> str:
     options |= {"address": record.cluster} if record.cluster else _own(record)
     try:
         context = ray.init(**options)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except Exception as error:  # Ray raises plain ones, too
         raise _plain(record, error) from error
     address = str(context.address_info["gcs_address"])
     (record.state_dir / ADDRESS_FILE).write_text(address, "ascii")
@@ -77,10 +80,8 @@ def start(record: ServerRecord) -> str:
 
 
 def _own(record: ServerRecord) -> dict[str, Any]:
-    """What ray.init is given for a Ray of our own. It takes 127.0.0.1 for "any address" unless it is kept from it."""
-    from ray._private import services  # noqa: PLC0415  it reads the environment
-
-    services.resolve_ip_for_localhost = lambda host: host
+    """What ray.init is given for a Ray of our own."""
+    stay_on_loopback()
     return {
         "address": "local",
         "include_dashboard": False,
@@ -89,6 +90,26 @@ def _own(record: ServerRecord) -> dict[str, Any]:
         "_temp_dir": str(record.tmp_dir),
         "_metrics_export_port": record.ports.metrics,
     }
+
+
+def stay_on_loopback() -> None:
+    """Keep this process's Ray from taking 127.0.0.1 for "any address", and from giving a node 30 s only to start."""
+    from ray._private import services  # noqa: PLC0415  it reads the environment
+
+    get_node = services.get_node
+
+    def get_node_at_last(*arguments: Any) -> Any:
+        deadline = time.monotonic() + NODE_S
+        while True:
+            try:
+                return get_node(*arguments)
+            except RuntimeError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+
+    services.resolve_ip_for_localhost = lambda host: host
+    services.get_node = get_node_at_last
 
 
 def _start_serve(record: ServerRecord) -> None:
