@@ -11,6 +11,7 @@ python scripts/figures.py disasters --rounds 20    killer bodies, SIGKILLs, scal
 python scripts/figures.py hostile   pictures that are dear to decode beside each picture model's example
 python scripts/figures.py earlier --commit COMMIT    the worker as it is against the worker of an earlier commit
 python scripts/figures.py guard     what a guard adds to a batch of 8, around a handler that does nothing
+python scripts/figures.py scale     1 to 1,000 replicas on Ray, simulated from the measured lines; the figure beside it
 python scripts/figures.py keep NAME FILE...    what a slotwise command measured here just now, as docs/figures/NAME.json
 python scripts/figures.py render [--check]     the pages, from docs/figures
 """
@@ -25,7 +26,7 @@ from pathlib import Path
 from measuring.about import ROOT
 from measuring.run import exit_with, measured
 
-PARTS = ("echo", "text", "gateway", "hedging", "accuracy", "hostile", "earlier", "repeat", "guard", "disasters")
+PARTS = ("echo", "text", "gateway", "hedging", "accuracy", "hostile", "earlier", "repeat", "guard", "disasters", "scale")
 
 
 def arguments() -> argparse.Namespace:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 import zipfile
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from measuring import earlier as earlier_worker
-from measuring import guarding
+from measuring import guarding, scaling
 from measuring import hostile as hostile_pictures
 from measuring.hanging import MODEL, standin
 from measuring.overload import overload
@@ -23,6 +24,7 @@ from slotwise.bench import load, load_tools
 from slotwise.bench.bodies import RequestBody, examples, with_records
 from slotwise.bench.http_connection import Target
 from slotwise.bench.load import LoadPlan
+from slotwise.bench.offline import LinearTime
 from slotwise.client.inference import auth_headers
 from slotwise.client.management import ManagementClient
 from slotwise.console import say
@@ -219,3 +221,14 @@ def repeat(options: Namespace, work: Path) -> dict[str, Any]:
 def guard(options: Namespace, work: Path) -> dict[str, Any]:
     """What a guard adds to a batch of 8, around a handler that does nothing."""
     return guarding.measure(options.rounds)
+
+
+def scale(options: Namespace, work: Path) -> dict[str, Any]:
+    """1 to 1,000 replicas by the measured lines, simulated; the figure stands beside the JSON."""
+    figures = Path(__file__).resolve().parents[2] / "docs" / "figures"
+    sources = {model: json.loads((figures / f"offline-{model}.json").read_text("utf-8")) for model in scaling.MODELS}
+    found = scaling.rows({model: LinearTime(**source["line"]) for model, source in sources.items()})
+    if options.json:
+        scaling.draw(found, options.json.with_suffix(".svg"))
+    assumed = {"proxy_rps": scaling.PROXY_RPS, "node_replicas": scaling.NODE_REPLICAS, "request_ms": scaling.REQUEST_MS}
+    return {"rows": found, "assumed": assumed}

@@ -37,6 +37,7 @@ CODE = {  # what each of docs/figures measures; what measures it counts as well
     "tune-resnet18": (*VISION, "slotwise/tune"),
     "tune-standin": (WORKER, "slotwise/tune"),
     "study": (*VISION, "slotwise/tune"),
+    "scale": ("slotwise/tune/simulate.py",),
     "echo": (*TENSORS, "scripts/measuring/handlers"),
     "offline-digits": (WORKER, "handlers/image_classifier.py", "models/digits", "slotwise/bench"),
     "offline-resnet18": (*VISION, "slotwise/bench"),

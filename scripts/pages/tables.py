@@ -244,6 +244,14 @@ def replicas(figures: Figures) -> str:
     return table(["model", "a", "b", "n", "workers", "at most", *(f"{rate:,}/s".replace(",", " ") for rate in rates)], lines)
 
 
+def scale_rows(figures: Figures) -> str:
+    """Answers a second for 1 to 1,000 replicas."""
+    keys = ("model", "replicas", "clients", "rps", "every_node_rps", "one_proxy_rps", "p99_ms")
+    rows = ([row[key] for key in keys] for row in figures["scale"]["rows"])
+    lines = [[number(value) if isinstance(value, float) else value for value in row] for row in rows]
+    return table(["model", "replicas", "clients", "replicas alone", "a proxy a node", "one proxy", "p99 ms"], lines)
+
+
 def sources(figures: Figures) -> str:
     """The commit, date and machine of every figure."""
     lines = []
@@ -273,6 +281,7 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "earlier.rows": earlier_rows,
     "guard.rows": guard_rows,
     "echo.rows": echo_rows,
+    "scale.rows": scale_rows,
     "study.by_clients": study_by_clients,
     "study.by_delay": study_by_delay,
     "offline-digits.batches": offline,

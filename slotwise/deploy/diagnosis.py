@@ -33,6 +33,7 @@ BRINGS = {
     "openvino": "the engine OpenVINO, int8",
     "text": "the models captions and translation",
     "gateway": "the page, REST and `slotwise gateway`",
+    "ray": "the server Ray Serve, on one machine or many",
     "tune": "`slotwise tune`, and the figures of bench and roofline",
     "digits": "the training of digits and mnist",
 }

@@ -2,7 +2,7 @@
 
 HostedModel     one version of a model, as it was registered
 ModelHost       what Ray and Triton do each in its own way
-HostedModels    which versions there are, and which of them is the default; it refuses as TorchServe does
+ModelTable      which versions there are, and which of them is the default; it refuses as TorchServe does
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class ModelHost(Protocol):
         """End everything that was started."""
 
 
-class HostedModels:
+class ModelTable:
     """Every registered model by name and version; the first of a name's versions is the default one."""
 
     def __init__(self, host: ModelHost, model_store: Path, profile: Profile, overrides: Mapping[str, str]) -> None:

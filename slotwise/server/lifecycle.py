@@ -61,6 +61,7 @@ __all__ = [
 ]
 
 STOP_TIMEOUT_S = 20.0
+HOST_STOP_TIMEOUT_S = 60.0  # what was deployed on somebody else's cluster is taken away first
 FOREGROUND_POLL_S = 0.3
 
 
@@ -164,7 +165,7 @@ def stop(record: ServerRecord) -> None:
                 os.kill(record.pid, signal.SIGTERM)
             else:
                 run_start_module(record, ["--stop"])
-        end(record.run_id, STOP_TIMEOUT_S)
+        end(record.run_id, HOST_STOP_TIMEOUT_S if record.kind in supervisor.HOSTS else STOP_TIMEOUT_S)
     end(record.run_id, 0)
     if record.kind == "triton":
         triton_process.remove_shared_memory(record.run_id)

@@ -19,7 +19,7 @@ from typing import Any
 
 from aiohttp import web
 
-from slotwise.server.hosted_models import ApiError, HostedModel, HostedModels, Observation, refusal
+from slotwise.server.hosted_models import ApiError, HostedModel, ModelTable, Observation, refusal
 
 PAGE = 100
 SYNCHRONOUS_S = 300.0
@@ -39,7 +39,7 @@ def write_tokens(state_dir: Path) -> dict[str, str]:
     return tokens
 
 
-def application(models: HostedModels, token: str) -> web.Application:
+def application(models: ModelTable, token: str) -> web.Application:
     """The API as an aiohttp application. token: what a call has to bring."""
     api = ManagementApi(models)
 
@@ -76,7 +76,7 @@ def check_token(authorization: str, token: str) -> None:
 class ManagementApi:
     """The calls. What blocks runs in threads."""
 
-    def __init__(self, models: HostedModels) -> None:
+    def __init__(self, models: ModelTable) -> None:
         self.models = models
 
     async def ping(self, request: web.Request) -> web.Response:

@@ -15,7 +15,8 @@ from ray import serve
 
 from slotwise.archive.build import inspect
 from slotwise.profiles.profile import load_profile
-from slotwise.server.ray_replica import Front, Replica, ReplicaSettings
+from slotwise.server.ray_http import Front
+from slotwise.server.ray_replica import Replica, ReplicaSettings
 from slotwise.server.ray_server import deployment_options, replica_environment
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import hmac
 import json
 import os
@@ -28,8 +27,8 @@ from starlette.responses import Response
 from slotwise.archive.local_model import LocalAnswer, LocalModel
 from slotwise.errors import SlotwiseError
 from slotwise.server.ray_archives import NAMESPACE, fetch
+from slotwise.server.ray_http import PREFIX, died, refusal, response, token_digest
 
-PREFIX = "/predictions/"
 HIDDEN = ("authorization",)  # the server's token is no business of a handler
 END_AFTER_S = 0.3  # enough for answers that are on their way
 HELD_S = 10 * END_AFTER_S
@@ -178,7 +177,18 @@ class Replica:
         """End this process once its answers are on their way: Ray sends nothing more here, and starts another."""
         if not self.ending:
             self.ending = True
-            self.loop.call_later(END_AFTER_S, os._exit, 1)
+            self.loop.call_later(END_AFTER_S, self._exit)
+
+    def _exit(self) -> None:
+        with contextlib.suppress(Exception):
+            self.model.close()
+            self.state.cleanup()
+        os._exit(1)
+
+    def __del__(self) -> None:
+        """Serve calls this when the replica goes in order."""
+        if hasattr(self, "model"):
+            self.model.close()
 
     def _tell(self, what: str, *about: Any) -> None:
         """Let the archives' actor know; a RayService has none."""
@@ -204,38 +214,3 @@ class ReplicaMetrics:
             self.known[name].set(value, tags=tags)
         elif value > 0:
             self.known[name].inc(value, tags=tags)
-
-
-class Front:
-    """What no model's application answers: /ping, and paths of models that are not there."""
-
-    async def __call__(self, request: Request) -> Response:
-        """Healthy, or TorchServe's 404."""
-        path = request.url.path
-        if path == "/ping":
-            return Response(json.dumps({"status": "Healthy"}), media_type="application/json")
-        model = path.removeprefix(PREFIX).partition("/")[0]
-        if path.startswith(PREFIX):
-            return refusal(404, "ModelNotFoundException", f"Model not found: {model}")
-        return refusal(404, "ResourceNotFoundException", "Requested resource is not found, please refer to API document.")
-
-
-def response(answer: LocalAnswer) -> Response:
-    """A slot's answer as HTTP."""
-    return Response(answer.body, answer.status, {**answer.headers, "content-type": answer.content_type})
-
-
-def refusal(status: int, type_: str, message: str) -> Response:
-    """The server's own error in TorchServe's form."""
-    return Response(json.dumps({"code": status, "type": type_, "message": message}), status, media_type="application/json")
-
-
-def died() -> LocalAnswer:
-    """What a request gets whose worker has died with it."""
-    body = {"code": 500, "type": "InternalServerException", "message": "Worker died."}
-    return LocalAnswer(500, "application/json", {}, json.dumps(body).encode())
-
-
-def token_digest(token: str) -> str:
-    """What stands for a token in settings, which anybody with access to Ray can read."""
-    return hashlib.sha256(token.encode()).hexdigest()

@@ -40,17 +40,17 @@ class RayHost:
         import ray  # noqa: PLC0415  it read the environment just now
         from ray import serve  # noqa: PLC0415
 
-        from slotwise.server import ray_archives, ray_replica  # noqa: PLC0415
+        from slotwise.server import ray_archives, ray_http, ray_replica  # noqa: PLC0415
 
         self.ray, self.serve, self.archives, self.replica = ray, serve, ray_archives, ray_replica
-        self.token_digest = ray_replica.token_digest(tokens["inference"])
+        self.token_digest = ray_http.token_digest(tokens["inference"])
         self.keeper_name = f"slotwise-{record.run_id}"
         self.keeper = ray_archives.keep_archives(self.keeper_name, self._archive_folder())
         self.versions: dict[str, list[HostedModel]] = {}  # a model's, the default one first
         self._details: tuple[float, Any, Any] = (float("-inf"), {}, ({}, {}))
         self._reading = threading.Lock()
         options = {"num_cpus": 0}
-        front = serve.deployment(ray_replica.Front, name="Front", ray_actor_options=options, max_ongoing_requests=1000)
+        front = serve.deployment(ray_http.Front, name="Front", ray_actor_options=options, max_ongoing_requests=1000)
         serve.run(front.bind(), name=FRONT, route_prefix="/")
 
     def register(self, model: HostedModel, *, default: bool) -> None:

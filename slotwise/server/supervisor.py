@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from slotwise.errors import SlotwiseError, missing_package
 from slotwise.server import triton_process
-from slotwise.server.hosted_models import HostedModels, ModelHost
+from slotwise.server.hosted_models import ModelHost, ModelTable
 from slotwise.server.processes import start_time
 from slotwise.server.record import Kind, ServerRecord
 
@@ -90,7 +90,7 @@ async def _serve(record: ServerRecord, make_host: MakeHost) -> None:
     host = await asyncio.to_thread(make_host, record, profile, tokens)
     _end_at_signals(ended)  # Ray has put its own handlers there
     try:
-        models = HostedModels(host, record.model_store, profile, record.overrides)
+        models = ModelTable(host, record.model_store, profile, record.overrides)
         runner = web.AppRunner(application(models, tokens["management"]), access_log=None)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", record.ports.management).start()

@@ -17,7 +17,7 @@ from slotwise.client.management import ManagementClient
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import load_profile
-from slotwise.server.hosted_models import HostedModel, HostedModels, HostedWorker, Observation
+from slotwise.server.hosted_models import HostedModel, HostedWorker, ModelTable, Observation
 from slotwise.server.management_api import application, write_tokens
 from slotwise.server.record import ServerRecord
 
@@ -76,7 +76,7 @@ def server(host: RecordingHost, store: Path, tmp_path: Path) -> Iterator[ServerR
     """A record of the API, which listens on a free port."""
     tokens = write_tokens(tmp_path)
     profile = load_profile("cpu", environ={}, cores=0)
-    app = application(HostedModels(host, store, profile, {}), tokens["management"])
+    app = application(ModelTable(host, store, profile, {}), tokens["management"])
     loop, started, ports = asyncio.new_event_loop(), threading.Event(), Ports.free()
 
     async def listen() -> None:

@@ -40,6 +40,13 @@ pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 PATIENCE_S = 300.0  # for what takes Ray seconds on a quiet machine
 CLIENTS = 8
+# The command `ray`, kept from taking 127.0.0.1 for another address of this machine
+RAY_ON_LOOPBACK = """
+from ray._private import services
+services.resolve_ip_for_localhost = lambda host: host
+from ray.scripts.scripts import main
+main()
+"""
 
 
 def until(true: Callable[[], object], what: str) -> None:
@@ -171,7 +178,7 @@ def test_a_node_that_dies_under_load_loses_nothing(live: Live, front: GatewayRec
 def second_node(record: ServerRecord) -> Iterator[None]:
     """A second raylet on this machine, at another loopback address; `stop` of the server finds it by its environment."""
     address = (record.state_dir / "ray_address").read_text()
-    command = [str(Path(sys.executable).with_name("ray")), "start", f"--address={address}", "--node-ip-address=127.0.0.2"]
+    command = [sys.executable, "-c", RAY_ON_LOOPBACK, "start", f"--address={address}", "--node-ip-address=127.0.0.2"]
     command += ["--num-cpus=2", "--disable-usage-stats", "--dashboard-agent-listen-port=0", "--object-store-memory=200000000"]
     supervisor = psutil.Process(record.pid).environ()
     own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(record.state_dir / "ray_token")}
