@@ -52,6 +52,7 @@ class Triton:
         self.models: dict[str, HostedModel] = {}
         self.loading: dict[str, threading.Thread] = {}
         self.failures: dict[str, str] = {}
+        self.serving: set[str] = set()
         self.closing = threading.Event()
         self.process = triton_process.launch(record, profile, tokens, self.repository)
         headers = {"Authorization": f"Bearer {tokens['management']}"}
@@ -100,7 +101,7 @@ class Triton:
         """The processes of the model's instances."""
         workers = self._workers(model.name)
         loading = self.loading.get(model.name)
-        if loading is not None and loading.is_alive():
+        if loading is not None and loading.is_alive() and model.name not in self.serving:
             workers = [HostedWorker(id=worker.id, pid=0, status="STARTING", got={}) for worker in workers]
         missing = max(0, model.min_workers - len(workers))
         workers += [HostedWorker(id=f"{model.name}_{i}", pid=0, status="STARTING", got={}) for i in range(missing)]
@@ -124,6 +125,7 @@ class Triton:
             try:
                 before()
                 self._call(f"/v2/repository/models/{model.name}/load")
+                self.serving.add(model.name)
             except SlotwiseError as error:
                 logger.error("%s: %s", model.name, error.message)
                 self.failures[model.name] = error.message
@@ -137,6 +139,7 @@ class Triton:
             self.loading.pop(name).join()
 
     def _unload(self, name: str) -> None:
+        self.serving.discard(name)
         self._call(f"/v2/repository/models/{name}/unload")
         deadline = time.monotonic() + UNLOAD_S
         while time.monotonic() < deadline:
