@@ -2,6 +2,7 @@
 """The figures of README and docs: measured into docs/figures/*.json, and written from there into the pages.
 
 python scripts/figures.py echo      a tuned MNIST against handlers that only answer, and against the shortest one
+python scripts/figures.py hosts     the same archives on TorchServe, MMS, Ray and Triton (after `make full`)
 python scripts/figures.py text      translation and captions: one request a batch against the profile's batches
 python scripts/figures.py gateway   what it adds to a ResNet-18 request, and one minute at twice the capacity
 python scripts/figures.py hedging   a stand-in that never answers one request in 50, behind the gateway
@@ -29,6 +30,7 @@ from measuring.run import exit_with, measured
 
 PARTS = (
     "echo",
+    "hosts",
     "text",
     "gateway",
     "hedging",

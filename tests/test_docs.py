@@ -18,16 +18,16 @@ from slotwise.profiles.ports import Ports, problem
 ROOT = Path(__file__).resolve().parents[1]
 MARK = "every command here is run by tests/test_docs.py"
 PAGES = sorted(page.stem for page in (ROOT / "docs").glob("*.md") if MARK in page.read_text("utf-8"))
-NEEDED = {"triton": "pytriton"}  # a page: the package that only `make test-full` installs
+NEEDED = {"triton": ["pytriton"], "leaving-torchserve": ["pytriton", "ray"]}  # packages that only `make full` installs
 USUAL = Ports()
 
 
 def _marks(page: str) -> list[pytest.MarkDecorator]:
-    package = NEEDED.get(page)
-    if package is None:
+    packages = NEEDED.get(page)
+    if packages is None:
         return []
-    missing_one = importlib.util.find_spec(package) is None
-    return [pytest.mark.slow, pytest.mark.skipif(missing_one, reason=f"{package} is not installed: make full")]
+    absent = [package for package in packages if importlib.util.find_spec(package) is None]
+    return [pytest.mark.slow, pytest.mark.skipif(bool(absent), reason=f"not installed: {absent}; make full")]
 
 
 def console(page: str) -> list[tuple[str, list[str]]]:

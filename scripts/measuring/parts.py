@@ -32,7 +32,7 @@ from slotwise.deploy.deploy import deploy, registration
 from slotwise.gateway import process as gateway_process
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import load_profile
-from slotwise.server.lifecycle import ServerRecord, start, stop
+from slotwise.server.lifecycle import Kind, ServerRecord, start, stop
 from slotwise.tune.live_bench import LiveBench
 from slotwise.tune.space import TrialSetting
 from slotwise.tune.tuning import baselines
@@ -45,13 +45,16 @@ TUNED = {
     8: [TrialSetting(4, 1, 1, 2), TrialSetting(1, 1, 2, 1)],
 }  # clients: what tune found, and batch 1
 
+HOSTS: tuple[Kind, ...] = ("torchserve", "mms", "ray", "triton")
+ON_HOSTS = {"mnist": TrialSetting(16, 1, 2, 1, "onnxruntime", "fp32"), "resnet18": TrialSetting(8, 5, 1, 2, "openvino", "fp32")}
+
 
 @contextmanager
-def server(work: Path) -> Iterator[ServerRecord]:
-    """A TorchServe of its own, with the settings of the profile `cpu`; its state is below `work`."""
+def server(work: Path, kind: Kind = "torchserve", name: str = "default") -> Iterator[ServerRecord]:
+    """A server of its own, with the settings of the profile `cpu`; its state is below `work`."""
     os.environ["SLOTWISE_HOME"] = str(work)
     profile = load_profile("cpu", environ={})
-    record = start("default", "torchserve", profile, model_store=work / "store", ports=Ports.free(), models={})
+    record = start(name, kind, profile, model_store=work / "store", ports=Ports.free(), models={})
     try:
         yield record
     finally:
@@ -99,6 +102,34 @@ def echo(options: Namespace, work: Path) -> dict[str, Any]:
 
             cells = [(name, clients) for name in by_name]  # the JVM goes on compiling for half a minute: a round to warm up
             readings |= in_turn(cells, list(infos), measure, options.rounds, say=say, warm_ups=1)
+    return {"rows": rows(readings, detail=True)}
+
+
+def hosts(options: Namespace, work: Path) -> dict[str, Any]:
+    """The same archives on TorchServe, MMS, Ray and Triton, all of them up, one asked after the other."""
+    infos = {"mnist": built("mnist", work), "resnet18": built("resnet18", work, "none")}
+    sent = {
+        "mnist": [body for body in examples(str(infos["mnist"].path)) if body.name.endswith(".f32")],
+        "resnet18": [RequestBody(pictures.sample_jpeg(720, 720), "image/jpeg")],
+    }
+    readings: Readings = {}
+    with ExitStack() as servers:
+        records = {kind: servers.enter_context(server(work, kind, kind)) for kind in HOSTS}
+        for model, setting in ON_HOSTS.items():
+            with ExitStack() as stack:
+                benches = {
+                    kind: stack.enter_context(LiveBench(record, infos[model], sent[model])) for kind, record in records.items()
+                }
+                for bench in benches.values():
+                    bench.keep_ready([setting])
+
+                def measure(
+                    cell: Cell, kind: str, benches: dict[str, LiveBench] = benches, setting: TrialSetting = setting
+                ) -> Reading:
+                    return Reading.of(benches[kind].measure(setting, cell[1], options.seconds))
+
+                cells = [(f"{model}, {setting}", clients) for clients in (1, 8, 64)]
+                readings |= in_turn(cells, list(HOSTS), measure, options.rounds, say=say, warm_ups=1)
     return {"rows": rows(readings, detail=True)}
 
 

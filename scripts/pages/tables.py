@@ -136,6 +136,19 @@ def disasters_rounds(figures: Figures) -> str:
     return table(["round", "killer", "its statuses", "workers it ended", "swap to", "innocent lost", "seconds"], lines)
 
 
+def hosts_rows(figures: Figures) -> str:
+    """The same archives on every host."""
+    lines = []
+    for (load, clients), cell in by_cell(figures["hosts"]["rows"]).items():
+        numbers = [
+            f"{row['rps']:.1f} ({row['p99_ms']:.0f} ms)" + (f", {row['lost']} lost" if row["lost"] else "")
+            for row in cell.values()
+        ]
+        lines.append([load, clients, *numbers])
+    first = next(iter(by_cell(figures["hosts"]["rows"]).values()))
+    return table(["load", "clients", *(f"{kind}: a second (p99)" for kind in first)], lines)
+
+
 def repeat_rows(figures: Figures) -> str:
     """The tests that once lost a request, again and again."""
     rounds = figures["repeat"]["rounds"]
@@ -299,6 +312,7 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "lean.profile": lean_profile,
     "hedging.rows": hedging_rows,
     "disasters.rounds": disasters_rounds,
+    "hosts.rows": hosts_rows,
     "repeat.rows": repeat_rows,
     "hostile.rows": hostile_rows,
     "accuracy.rows": accuracy_rows,

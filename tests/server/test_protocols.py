@@ -15,7 +15,7 @@ import pytest
 from slotwise.gateway.process import GatewayRecord
 from tests.server.digits_load import digits
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.slow]  # the clients are installed by `make full`
 triton = pytest.importorskip("tritonclient.http")
 
 
