@@ -58,6 +58,8 @@ def write_setting(setting: TrialSetting, model: str, profile: str, cores: int) -
         changed += _set(document.setdefault(str(section_of(key)), {}), {key: value}, path)
     _write(path, document)
     load_profile(profile, environ={})
+    if setting.max_batch_delay != int(setting.max_batch_delay):
+        return [*changed, "the .properties files stay as they are: TorchServe and MMS count whole milliseconds"]
     return changed + [f"{file}: rendered" for file in render.write(Path.cwd())]
 
 
