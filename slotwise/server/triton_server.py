@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import shutil
 import signal
 import threading
@@ -17,13 +16,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import httpx
-
 from slotwise.archive.triton_repository import export, write_config
 from slotwise.errors import SlotwiseError
 from slotwise.server import supervisor, triton_process
 from slotwise.server.hosted_models import ApiError, HostedModel, HostedWorker, Observation
 from slotwise.server.processes import carries, memory_bytes
+from slotwise.server.triton_api import TritonApi
 
 if TYPE_CHECKING:
     from slotwise.profiles.profile import Profile
@@ -31,13 +29,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-START_S = 60.0
-LOAD_S = 900.0  # a large model with many instances, on a busy machine
 UNLOAD_S = 150.0
 LOOK_S = 1.0  # how often Triton and its processes are looked after
-NOISE = re.compile(
-    r"(load failed for model '[^']*': )?(version \d+ is at UNAVAILABLE state: )?(Internal: )?(TritonModelException: )?"
-)
 
 
 class Triton:
@@ -53,12 +46,12 @@ class Triton:
         self.loading: dict[str, threading.Thread] = {}
         self.failures: dict[str, str] = {}
         self.serving: set[str] = set()
+        self.change = threading.RLock()
         self.closing = threading.Event()
         self.process = triton_process.launch(record, profile, tokens, self.repository)
-        headers = {"Authorization": f"Bearer {tokens['management']}"}
-        self.http = httpx.Client(base_url=record.inference_url, headers=headers, trust_env=False, timeout=LOAD_S)
+        self.api = TritonApi(record, tokens["management"])
         try:
-            self._wait_until_live()
+            self.api.wait_until_live(self._why_ended)
             if not triton_process.hide(self.process.pid, list(tokens.values())):
                 logger.warning("the tokens can be read in the list of processes: the system lets nobody overwrite them")
         except BaseException:
@@ -71,27 +64,30 @@ class Triton:
         if not default:
             message = f"Triton serves one version of a model: unregister {model.name}, or register this one under another name"
             raise ApiError(409, "ConflictStatusException", message)
-        export(model.info, _profile(model), self.repository, **self._options(model))
-        self.models[model.name] = model
-        self._load(model)
+        with self.change:
+            export(model.info, _profile(model), self.repository, **self._options(model))
+            self.models[model.name] = model
+            self._load(model)
 
     def unregister(self, model: HostedModel) -> None:
         """Unload the model; returns when what it had in hand is answered."""
-        self._join(model.name)
-        self.models.pop(model.name, None)
-        self.failures.pop(model.name, None)
-        self._unload(model.name)
-        shutil.rmtree(self.repository / model.name, ignore_errors=True)
+        with self.change:
+            self._join(model.name)
+            self.models.pop(model.name, None)
+            self.failures.pop(model.name, None)
+            self._unload(model.name)
+            shutil.rmtree(self.repository / model.name, ignore_errors=True)
 
     def scale(self, model: HostedModel) -> None:
         """Load the model with another number of instances; the old ones answer until the new ones are ready."""
-        self._join(model.name)
-        self.models[model.name] = model
-        if not model.min_workers:
-            self._unload(model.name)
-            return
-        write_config(model.info, _profile(model), self.repository / model.name, **self._options(model))
-        self._load(model)
+        with self.change:
+            self._join(model.name)
+            self.models[model.name] = model
+            if not model.min_workers:
+                self._unload(model.name)
+                return
+            write_config(model.info, _profile(model), self.repository / model.name, **self._options(model))
+            self._load(model)
 
     def set_default(self, model: HostedModel, before: HostedModel) -> None:
         """There is one version, which is the default."""
@@ -110,7 +106,7 @@ class Triton:
     def close(self) -> None:
         """End Triton, and all that it started."""
         self.closing.set()
-        self.http.close()
+        self.api.close()
         triton_process.stop(self.process)
         triton_process.remove_shared_memory(self.record.run_id)
 
@@ -124,7 +120,7 @@ class Triton:
         def load() -> None:
             try:
                 before()
-                self._call(f"/v2/repository/models/{model.name}/load")
+                self.api.load(model.name)
                 self.serving.add(model.name)
             except SlotwiseError as error:
                 logger.error("%s: %s", model.name, error.message)
@@ -140,11 +136,10 @@ class Triton:
 
     def _unload(self, name: str) -> None:
         self.serving.discard(name)
-        self._call(f"/v2/repository/models/{name}/unload")
+        self.api.unload(name)
         deadline = time.monotonic() + UNLOAD_S
         while time.monotonic() < deadline:
-            states = {one["name"]: one.get("state") for one in self._call("/v2/repository/index") if one.get("state")}
-            if states.get(name) not in ("READY", "UNLOADING") and not self._workers(name):
+            if name not in self.api.busy() and not self._workers(name):
                 return
             time.sleep(0.1)
         logger.error("%s was not unloaded within %.0f s", name, UNLOAD_S)
@@ -171,34 +166,8 @@ class Triton:
         except (OSError, ValueError):
             return {}
 
-    def _call(self, path: str) -> Any:
-        """POST to Triton; its answer's JSON. Raises SlotwiseError with its reason."""
-        try:
-            response = self.http.post(path)
-        except httpx.HTTPError as error:
-            raise SlotwiseError(f"Triton does not answer: {error}", f"see {self.record.state_dir / 'logs'}") from error
-        try:
-            answer = response.json() if response.content else {}
-        except ValueError:
-            answer = {"error": response.text}
-        if response.status_code >= 400:
-            reason = NOISE.sub("", str(answer.get("error", "")).partition("\n\nAt:")[0], count=1).strip().rstrip(";")
-            raise SlotwiseError(reason or "Triton gave no reason", f"see {self.record.state_dir / 'logs'}")
-        return answer
-
-    def _wait_until_live(self) -> None:
-        deadline = time.monotonic() + START_S
-        while True:
-            if self.process.poll() is not None:
-                raise SlotwiseError(f"Triton ended: {triton_process.last_line(self.record)}", "its log is logs/triton.log")
-            if time.monotonic() > deadline:
-                raise SlotwiseError(f"Triton did not answer within {START_S:.0f} s", "its log is logs/triton.log")
-            try:
-                if self.http.get("/v2/health/live").status_code == 200:
-                    return
-            except httpx.HTTPError:
-                pass
-            time.sleep(0.1)
+    def _why_ended(self) -> str | None:
+        return None if self.process.poll() is None else triton_process.last_line(self.record)
 
     def _look_after(self) -> None:
         """The thread: load a model again whose process has died, and end where Triton has ended."""
@@ -207,12 +176,16 @@ class Triton:
                 logger.error("Triton ended by itself: %s", triton_process.last_line(self.record))
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
-            for model in [*self.models.values()]:
-                loading = self.loading.get(model.name)
-                settled = loading is not None and not loading.is_alive() and model.name not in self.failures
-                if settled and len(self._workers(model.name)) < model.min_workers:
-                    logger.error("an instance of %s has died: the model is loaded again", model.name)
-                    self._load(model, lambda name=model.name: self._unload(name))  # type: ignore[misc]
+            with self.change:
+                for model in self.models.values():
+                    if model.name in self.serving and len(self._workers(model.name)) < model.min_workers:
+                        self._load_again(model)
+
+    def _load_again(self, model: HostedModel) -> None:
+        loading = self.loading.get(model.name)
+        if loading is None or not loading.is_alive():
+            logger.error("an instance of %s has died: the model is loaded again", model.name)
+            self._load(model, lambda: self._unload(model.name))
 
 
 def _profile(model: HostedModel) -> Profile:

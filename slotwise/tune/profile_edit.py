@@ -58,6 +58,8 @@ def write_setting(setting: TrialSetting, model: str, profile: str, cores: int) -
     shared.for_model(own.unwrap(), str(path))
     if changed:
         _write(path, spec)
+    if setting.max_batch_delay != int(setting.max_batch_delay):
+        return [*changed, "the .properties files stay as they are: TorchServe and MMS count whole milliseconds"]
     return changed + [f"{file}: rendered" for file in render.write(Path.cwd())]
 
 

@@ -34,7 +34,8 @@ def answer(body: bytes, headers: Mapping[str, str]) -> Answer:
 
 def record(url: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr("slotwise.bench.http_connection.auth_headers", lambda record: {})
-    return cast(Any, SimpleNamespace(kind="torchserve", prediction_url=lambda model: url))
+    base = url.removesuffix("/predictions/m")
+    return cast(Any, SimpleNamespace(kind="torchserve", prediction_url=lambda model: f"{base}/predictions/{model}"))
 
 
 def test_every_request_keeps_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,6 +112,23 @@ def test_a_worker_that_takes_too_long_is_ended(start: Start) -> None:
     assert ask(host, b"1") == [(200, {"answer": 3.0})]
 
 
+def test_a_worker_that_does_not_start_again_is_a_503(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = start()
+    plain, host.worker._start = host.worker._start, broken
+    assert [status for status, _ in ask(host, b"die")] == [503]
+    (status, body), *_ = ask(host, b"1")
+    assert (status, body["message"]) == (503, "the worker does not start: no weights")
+    host.worker._start = plain
+    deadline = time.monotonic() + 60
+    while ask(host, b"1") != [(200, {"answer": 3.0})]:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def broken() -> Any:
+    raise ValueError("no weights")
+
+
 def test_a_handler_that_does_not_start_says_why(extracted: dict[str, Path], tmp_path: Path) -> None:
     arguments = backend.arguments(extracted["faults"], SLOTWISE_PROFILE="no-such-profile")
     with pytest.raises(ValueError, match="SLOTWISE_PROFILE is 'no-such-profile'"):

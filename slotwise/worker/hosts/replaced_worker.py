@@ -27,7 +27,11 @@ CLOSE_S = 5.0
 
 
 class WorkerDied(Exception):
-    """The child ended before it had answered; the text is for the client."""
+    """The child ended before it had answered; the text is for the client. status: of HTTP."""
+
+    def __init__(self, message: str, status: int = 500) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class WorkerProcess:
@@ -133,7 +137,7 @@ class ReplacedWorker:
             self._state.wait_for(lambda: self._current is not None or self._problem or self._closing)
             worker = self._current
             if worker is None:
-                raise WorkerDied(f"the worker does not start: {self._problem or 'it is being stopped'}")
+                raise WorkerDied(f"the worker does not start: {self._problem or 'it is being stopped'}", 503)
         try:
             reply = worker.exchange(message, bodies)
         except (OSError, ValueError) as error:

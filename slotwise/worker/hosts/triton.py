@@ -83,8 +83,9 @@ class TritonHost:
             if "error" in reply:
                 raise WorkerDied(str(reply["error"]))
         except WorkerDied as died:  # as TorchServe answers then
-            error = {"code": 500, "type": "InternalServerException", "message": str(died)}
-            return [self._refusal(500, {"content-type": "application/json"}, json.dumps(error).encode()) for _ in entries]
+            kind = "InternalServerException" if died.status == 500 else "ServiceUnavailableException"
+            error = {"code": died.status, "type": kind, "message": str(died)}
+            return [self._refusal(died.status, JSON, json.dumps(error).encode()) for _ in entries]
         for number in reply.get("metrics", []):
             self.metrics.add(*number)
         return [self._response(about, body) for about, body in zip(reply["answers"], answers, strict=True)]
