@@ -95,6 +95,7 @@ def lean(options: Namespace, work: Path, record: ServerRecord, info: Any) -> dic
     return {
         "before": options.commit and git("rev-parse", "--short", options.commit),
         "load": round(load, 1),
+        "nice": os.getpriority(os.PRIO_PROCESS, 0),
         "rows": table,
         "profile": profile,
     }

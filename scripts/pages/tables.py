@@ -107,7 +107,9 @@ def lean_rows(figures: Figures) -> str:
         lines.append([row["concurrency"], row["system"], number(row["rps"]), of_direct, *spent, number(row["p99_ms"])])
     columns = ["clients", "", "a second", "to direct", "us a request: front", "server", "client", "p99 ms"]
     load, cores = figures["lean"]["load"], figures["lean"]["machine"]["cores"]
-    busy = f"\n\n*The machine was busy with other work (load {number(load)}): only the times a request mean anything.*"
+    first = figures["lean"].get("nice", 0) < 0
+    what = "this ran before it, at the highest priority" if first else "only the times a request mean anything"
+    busy = f"\n\n*The machine was busy with other work (load {number(load)}): {what}.*"
     return table(columns, lines) + (busy if load > 2 * cores else "")
 
 
