@@ -30,6 +30,7 @@ from slotwise.worker.slot_errors import BadRequest, SlotError
 
 logger = logging.getLogger(__name__)
 
+JSON = {"content-type": "application/json"}
 CODES = {404: "NOT_FOUND", 409: "ALREADY_EXISTS", 501: "UNSUPPORTED", 503: "UNAVAILABLE", 504: "UNAVAILABLE"}
 
 
