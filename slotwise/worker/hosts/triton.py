@@ -86,8 +86,7 @@ class TritonHost:
         except WorkerDied as died:  # as TorchServe answers then
             kind = "InternalServerException" if died.status == 500 else "ServiceUnavailableException"
             error = {"code": died.status, "type": kind, "message": str(died)}
-            told = {"content-type": "application/json"}
-            return [self._refusal(died.status, told, json.dumps(error).encode()) for _ in entries]
+            return [self._refusal(died.status, JSON, json.dumps(error).encode()) for _ in entries]
         for number in reply.get("metrics", []):
             self.metrics.add(*number)
         return [self._response(about, body) for about, body in zip(reply["answers"], answers, strict=True)]
