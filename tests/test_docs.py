@@ -18,7 +18,7 @@ from slotwise.profiles.ports import Ports, problem
 ROOT = Path(__file__).resolve().parents[1]
 MARK = "every command here is run by tests/test_docs.py"
 PAGES = sorted(page.stem for page in (ROOT / "docs").glob("*.md") if MARK in page.read_text("utf-8"))
-NEEDED = {"triton": ["pytriton"], "leaving-torchserve": ["pytriton", "ray"]}  # packages that only `make full` installs
+NEEDED = {"triton": ["pytriton"]}  # a page: the packages that only `make full` installs
 USUAL = Ports()
 
 

@@ -33,7 +33,7 @@ NETWORKS = {"resnet18": "resnet18", "efficientnet": "efficientnet_lite0"}  # of 
 SITECUSTOMIZE = """\
 import sys
 
-if any("model_service_worker" in argument for argument in sys.orig_argv):
+if any(worker in argument for worker in ("model_service_worker", "hosts.local") for argument in sys.orig_argv):
     from slotwise.worker.engines.torchvision_compat import ensure_importable
 
     ensure_importable()
