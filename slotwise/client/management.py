@@ -18,7 +18,7 @@ import httpx
 from slotwise.client.api import TIMEOUT_S, Api
 from slotwise.client.live_model import LiveModel, live_model
 from slotwise.errors import SlotwiseError
-from slotwise.profiles.profile import check_delay
+from slotwise.profiles.profile import check_delay, whole_as_int
 from slotwise.server.failures import WorkerLog
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ class ManagementClient:
         unit_s = 60 if self.record.kind == "mms" else 1
         if max_batch_delay is not None:
             check_delay(self.record.kind, max_batch_delay)
+            max_batch_delay = whole_as_int(max_batch_delay)  # TorchServe ignores "5.0"
         params = {
             "url": archive,
             "model_name": name,

@@ -109,7 +109,7 @@ class Profile(BaseModel):
     @field_validator("max_batch_delay_ms")
     @classmethod
     def _whole_as_int(cls, delay_ms: float) -> float:
-        return int(delay_ms) if delay_ms == int(delay_ms) else delay_ms
+        return whole_as_int(delay_ms)
 
     @classmethod
     def section(cls, section: str) -> list[str]:
@@ -170,6 +170,11 @@ class Profile(BaseModel):
 
     def __repr__(self) -> str:
         return f"Profile({self.name!r}, {self._source!r}, {self._explicit})"
+
+
+def whole_as_int(delay_ms: float) -> float:
+    """The same number, an int where it is whole, because some servers read nothing else."""
+    return int(delay_ms) if delay_ms == int(delay_ms) else delay_ms
 
 
 def check_delay(kind: str, max_batch_delay_ms: float) -> None:
