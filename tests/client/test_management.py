@@ -101,6 +101,21 @@ def test_a_timeout_is_given_in_seconds_whatever_the_server_wants(tmp_path: Path,
     }
 
 
+def test_a_whole_delay_is_sent_as_a_whole_number(torchserve: ServerRecord) -> None:
+    """TorchServe takes "5.0" for no number, and its own default instead."""
+    seen: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(request.url.params["max_batch_delay"])
+        return httpx.Response(200, json={})
+
+    with management(torchserve, answer) as client:
+        client.register("digits.mar", max_batch_delay=5.0)
+        with pytest.raises(SlotwiseError, match="whole milliseconds"):
+            client.register("digits.mar", max_batch_delay=0.5)
+    assert seen == ["5"]
+
+
 def test_a_list_of_many_pages_is_one(torchserve: ServerRecord) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         first = "next_page_token" not in request.url.params
