@@ -39,13 +39,17 @@ def _console(stderr: bool = False) -> Console:
 
 
 def emit(data: Any, as_json: bool, render: Callable[[], Any] | None = None) -> None:
-    """Print `data` as JSON, or what `render` returns (a string or any rich renderable) for people."""
+    """Print `data` as JSON, or what `render` returns (a string, any rich renderable or a list of them) for people.
+
+    A string is never wrapped: it is one line for whoever reads it from a pipe.
+    """
     if as_json or render is None:
         sys.stdout.write(json.dumps(data, indent=2, default=str) + "\n")
         return
     rendered = render()
-    if rendered is not None:
-        out().print(rendered, soft_wrap=isinstance(rendered, str))
+    for part in rendered if isinstance(rendered, list) else [rendered]:
+        if part is not None:
+            out().print(part, soft_wrap=isinstance(part, str))
 
 
 def table(title: str, columns: list[str], rows: list[list[Any]]) -> Any:

@@ -139,10 +139,8 @@ def _label_or_message(reply: HttpReply) -> str:
         return reply.body[:80].decode("utf-8", "replace")
 
 
-def render(result: DemoResult) -> Any:
+def render(result: DemoResult) -> list[Any]:
     """The table and the verdict."""
-    from rich.console import Group  # noqa: PLC0415  slow to import
-
     columns = ["#", "sent", "status", "got", "batch", "slot", ""]
     rows = [
         [
@@ -156,7 +154,7 @@ def render(result: DemoResult) -> Any:
         ]
         for request in result.requests
     ]
-    return Group(table("32 requests at once", columns, rows), result.verdict)
+    return [table("32 requests at once", columns, rows), result.verdict]
 
 
 def _slot(request: DemoRequest) -> str:
