@@ -45,6 +45,8 @@ def gateway_before(server: StandInThread, home: Path, *options: str) -> Iterator
         patch.setenv("SLOTWISE_HOME", str(home))
         (home / "default").mkdir()
         server.server.record(home / "default").save()
-        yield process.start_detached("default", ["--port", "0", "--translation-port", "-1", "--drain-delay-s", "0", *options])
-        process.stop()
-        server.down()
+        try:
+            yield process.start_detached("default", ["--port", "0", "--translation-port", "-1", "--drain-delay-s", "0", *options])
+        finally:
+            process.stop()
+            server.down()
