@@ -8,20 +8,20 @@ ARG PROFILE=cpu
 ARG EXTRAS=onnx
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
-ENV PATH=/opt/venv/bin:$PATH PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_FIND_LINKS=/src/wheels
+ENV PATH=/opt/venv/bin:$PATH PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CACHE_DIR=/var/cache/pip PIP_FIND_LINKS=/src/wheels
 WORKDIR /src
 RUN python3 -m venv /opt/venv
 COPY constraints.txt wheels* wheels/
-RUN --mount=type=cache,target=/root/.cache/pip pip install -c wheels/constraints.txt torch==2.13.0
+RUN --mount=type=cache,target=/var/cache/pip pip install -c wheels/constraints.txt torch==2.13.0
 COPY . .
 # hadolint ignore=DL3013
-RUN --mount=type=cache,target=/root/.cache/pip if [ "${PROFILE}" = cuda ]; then vision=,torch; fi; \
+RUN --mount=type=cache,target=/var/cache/pip if [ "${PROFILE}" = cuda ]; then vision=,torch; fi; \
     pip install -c constraints.txt ".[torchserve,gateway,${EXTRAS}${vision:-}]" torch==2.13.0
 
 FROM environment AS archives
 ARG MODELS=digits
 # hadolint ignore=DL3013
-RUN --mount=type=cache,target=/root/.cache/pip pip install -c constraints.txt ".[digits,efficientnet,onnx]" torch==2.13.0
+RUN --mount=type=cache,target=/var/cache/pip pip install -c constraints.txt ".[digits,efficientnet,onnx]" torch==2.13.0
 WORKDIR /build
 RUN mkdir /models && for model in ${MODELS}; do slotwise build "$model" --out /models || exit 1; done
 
