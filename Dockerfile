@@ -1,6 +1,8 @@
 # TorchServe, the gateway and the digits archive (PROFILE=cpu or cuda):
 #   docker build -t slotwise . && docker run -p 8000:8000 -p 9527:9527 slotwise
 # pip prefers what lies in wheels/; torch's default build brings CUDA, so for cpu put its CPU wheel there first.
+# The cache is a mount, no layer:
+# hadolint global ignore=DL3042
 ARG BASE_IMAGE=python:3.11-slim-bookworm
 
 FROM ${BASE_IMAGE} AS environment

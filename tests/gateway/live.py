@@ -46,7 +46,8 @@ def gateway_before(server: StandInThread, home: Path, *options: str) -> Iterator
         (home / "default").mkdir()
         server.server.record(home / "default").save()
         try:
-            yield process.start_detached("default", ["--port", "0", "--translation-port", "-1", "--drain-delay-s", "0", *options])
+            usual = ["--port", "0", "--translation-port", "-1", "--drain-delay-s", "0"]
+            yield process.start_detached("default", [*usual, *options])
         finally:
             process.stop()
             server.down()
