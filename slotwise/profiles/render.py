@@ -123,9 +123,9 @@ def committed_files() -> dict[str, str]:
 
 
 def rendered_files(root: Path) -> dict[str, str]:
-    """The committed files, and the ConfigMaps' where there are Kubernetes overlays below `root`."""
+    """The committed files, and those of Kubernetes where there are overlays below `root`."""
     ray = ray_service.rendered() if (root / "k8s" / "ray").is_dir() else {}
-    return {**committed_files(), **kubernetes.settings(root), **ray}
+    return {**committed_files(), **kubernetes.rendered(root), **ray}
 
 
 def drifted(root: Path) -> list[str]:
