@@ -116,6 +116,16 @@ def test_apply_moves_the_autoscalers_target_of_the_pods_that_serve_the_model(her
     render.check(here)
 
 
+def test_apply_that_cannot_render_leaves_the_models_file_as_it_was(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = here / "models" / "wishful" / "model.toml"
+    before = model.read_text("utf-8")
+    monkeypatch.setattr(render, "write", lambda root: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match="No space"):
+        write_setting(TrialSetting(64, 0, 2, 1), "wishful", "cpu", cores=2)
+    assert model.read_text("utf-8") == before
+    assert [file.name for file in model.parent.iterdir()] == ["model.toml"]
+
+
 def test_apply_is_refused_for_a_model_without_a_folder_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for model in ("mnist", "nobody"):
