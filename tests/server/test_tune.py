@@ -138,23 +138,28 @@ def test_a_server_that_dies_ends_the_tuner_in_one_line(tmp_path: Path) -> None:
         process = tuner(live, tmp_path)
         until(lambda: len(live.management.list()) > 1, "no trial was registered")
         os.kill(live.record.pid, signal.SIGKILL)
-        said, told = process.communicate(timeout=120)
+        told = process.communicate(timeout=120)[1]
         assert process.returncode == 1, told
         assert len([line for line in told.splitlines() if line.startswith("error: ")]) == 1
         assert "Traceback" not in told
         assert sorted(live.record.model_store.iterdir()) == archives
 
 
-def test_a_disk_that_fills_up_ends_the_tuner_in_one_line(tmp_path: Path) -> None:
-    for folder in mount(tmp_path / "server", "size=64m"):
-        with with_standin("torchserve", folder) as live:
-            before = state(live)
-            process = tuner(live, tmp_path)
-            until(lambda: len(live.management.list()) > 1, "no trial was registered")
-            (filler := folder / "filler").write_bytes(bytes(shutil.disk_usage(folder).free))
-            said, told = process.communicate(timeout=120)
-            filler.unlink()
-            assert process.returncode == 1, told
-            assert "no space left on" in told
-            assert "Traceback" not in told
-            until(lambda: state(live) == before, f"{state(live)} is not {before}")
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 64 MB."""
+    yield from mount(tmp_path / "small", "size=64m")
+
+
+def test_a_disk_that_fills_up_ends_the_tuner_in_one_line(small_disk: Path, tmp_path: Path) -> None:
+    with with_standin("torchserve", small_disk) as live:
+        before = state(live)
+        process = tuner(live, tmp_path)
+        until(lambda: len(live.management.list()) > 1, "no trial was registered")
+        (filler := small_disk / "filler").write_bytes(bytes(shutil.disk_usage(small_disk).free))
+        told = process.communicate(timeout=120)[1]
+        filler.unlink()
+        assert process.returncode == 1, told
+        assert "no space left on" in told
+        assert "Traceback" not in told
+        until(lambda: state(live) == before, f"{state(live)} is not {before}")
