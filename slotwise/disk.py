@@ -9,7 +9,7 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import psutil
@@ -42,6 +42,21 @@ def check_writable(folder: Path, needed_mib: int = 1) -> None:
         raise SlotwiseError(
             f"{folder} wants {needed_mib} MiB, and {file_system(place)} has {free >> 20} MiB left", "make room there"
         )
+
+
+def write_together(texts: Mapping[Path, str]) -> None:
+    """Write every file or none: each text stands beside its file before the first file is replaced."""
+    partial = {file: file.with_name(f".{file.name}.partial") for file in texts}
+    try:
+        for file, text in texts.items():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            partial[file].write_text(text, "utf-8")
+        with held():
+            for file in texts:
+                partial[file].replace(file)
+    finally:
+        for beside in partial.values():
+            beside.unlink(missing_ok=True)
 
 
 def check_target(file: Path | None) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slotwise.disk import check_target, check_writable
+from slotwise.disk import check_target, check_writable, write_together
 from slotwise.errors import SlotwiseError
 
 
@@ -87,3 +87,14 @@ def test_a_build_that_finds_no_room(where: str, small: Path, tmp_path: Path) -> 
     assert errors == [f"error: {store} wants 2 MiB, and tmpfs at {small} has 1 MiB left"] or errors == [
         f"error: {store} wants 2 MiB, and tmpfs at {small} has 0 MiB left"
     ]
+
+
+def test_files_are_written_together_or_not_at_all(small: Path) -> None:
+    first, second = small / "first", small / "new" / "second"
+    first.write_text("as it was")
+    with pytest.raises(OSError, match="No space left"):
+        write_together({first: "changed", second: "x" * (2 << 20)})
+    assert first.read_text() == "as it was"
+    assert [file for file in small.rglob("*") if file.is_file()] == [first]
+    write_together({first: "changed", second: "too"})
+    assert (first.read_text(), second.read_text()) == ("changed", "too")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import time
 import zipfile
 from argparse import Namespace
@@ -156,11 +157,28 @@ def text(options: Namespace, work: Path) -> dict[str, Any]:
     return {"rows": rows(readings, detail=True)}
 
 
+@contextmanager
+def haproxy(port: int, work: Path) -> Iterator[int]:
+    """HAProxy before the server, which only hands requests on: what any front costs. Yields its port."""
+    own = Ports.free().inference
+    config = work / "haproxy.cfg"
+    config.write_text(
+        "defaults\n mode http\n timeout connect 5s\n timeout client 60s\n timeout server 60s\n"
+        f"frontend f\n bind 127.0.0.1:{own}\n default_backend b\nbackend b\n server s 127.0.0.1:{port}\n"
+    )
+    process = subprocess.Popen(["haproxy", "-f", str(config)])
+    try:
+        yield own
+    finally:
+        process.terminate()
+        process.wait()
+
+
 def gateway(options: Namespace, work: Path) -> dict[str, Any]:
-    """ResNet-18: 8 clients straight to the server and through the gateway; then twice what it can do."""
+    """ResNet-18: 8 clients straight to the server, through the gateway and through HAProxy; then twice what it can do."""
     info = built("resnet18", work, "none")
     bodies = [RequestBody(pictures.sample_jpeg(720, 720), "image/jpeg")]
-    with server(work) as record:
+    with server(work) as record, haproxy(record.ports.inference, work) as proxy:
         with ManagementClient(record) as client:
             deploy(client, info, registration(info, load_profile("cpu", environ={}), {}))
         front = gateway_process.start_detached("default", ["--port", "0", "--translation-port", "-1"])
@@ -169,6 +187,7 @@ def gateway(options: Namespace, work: Path) -> dict[str, Any]:
         targets = {
             "direct": Target(f"{record.inference_url}/predictions/{info.name}", auth_headers(record)),
             "gateway": Target(f"{front.url}/predictions/{info.name}", {}),
+            "haproxy": Target(f"http://127.0.0.1:{proxy}/predictions/{info.name}", auth_headers(record)),
         }
 
         def measure(cell: Cell, system: str) -> Reading:

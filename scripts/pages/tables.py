@@ -10,6 +10,10 @@ from typing import Any
 from comparison.results import against, fastest
 from measuring.rounds import Ratio, Row, by_cell, ratio
 
+from slotwise.bench.load import LoadResult
+from slotwise.tune.finals import Finalist, paired
+from slotwise.tune.space import TrialSetting
+
 Figures = Mapping[str, Any]
 
 SHARE = 0.7  # how busy a pod shall be, docs/kubernetes.md
@@ -223,15 +227,30 @@ def final(name: str) -> Callable[[Figures], str]:
 
     def render(figures: Figures) -> str:
         tuned, lines = figures[name], []
+        winner = next((entry for entry in tuned["finalists"] if entry["setting"] == tuned["winner"]), None)
         for entry in sorted(tuned["finalists"], key=lambda entry: -entry["req_s"]):
             roles = {"winner": "winner", "profile": "profile", "no parameters": "default"}
             is_a = ", ".join(role for role, key in roles.items() if tuned[key] == entry["setting"])
             rounds = each(load["req_s"] for load in entry["rounds"]) if entry["rounds"] else "not kept"
-            lines.append([setting(entry["setting"]), is_a, number(entry["req_s"]), rounds, number(entry["p99_ms"])])
+            won_by = winner and entry is not winner and entry["rounds"] and paired(_finalist(winner), _finalist(entry), "req_s")
+            lines.append(
+                [setting(entry["setting"]), is_a, number(entry["req_s"]), rounds, number(entry["p99_ms"]), won_by or None]
+            )
         reason = f"\n\n> {tuned['reason']}" if tuned["reason"] else ""
-        return table(["setting", "", "answers a second", "rounds", "p99 ms"], lines) + reason
+        return table(["setting", "", "answers a second", "rounds", "p99 ms", "the winner gives"], lines) + reason
 
     return render
+
+
+def _won(winner: Mapping[str, Any] | None, entry: Mapping[str, Any]) -> str | None:
+    """What the winner gives for each of the entry's answers, with its interval; None where no rounds were kept."""
+    if winner is None or entry is winner or not entry["rounds"]:
+        return None
+    return str(paired(_finalist(winner), _finalist(entry), "req_s"))
+
+
+def _finalist(entry: Mapping[str, Any]) -> Finalist:
+    return Finalist(TrialSetting(**entry["setting"]), tuple(LoadResult(**load) for load in entry["rounds"]))
 
 
 def echo_rows(figures: Figures) -> str:

@@ -127,6 +127,7 @@ VALUES: dict[str, Callable[[Figures], str | Ratio | None]] = {
     "text.translation": lambda f: batched(f, "translation"),
     "text.captions": lambda f: batched(f, "captions"),
     "gateway.vs_direct": lambda f: by_round(f, "gateway", ("720", 8), "gateway", "direct"),
+    "haproxy.vs_direct": lambda f: by_round(f, "gateway", ("720", 8), "haproxy", "direct"),
     "gateway.answered": lambda f: str(f["gateway"]["overload"]["requests"] - f["gateway"]["overload"]["errors"]["429"]),
     "disasters.innocent_lost": lambda f: str(len(f["disasters"]["lost"])),
     "tune-mnist-64.vs_default": lambda f: won_by(f, "tune-mnist-64", "default"),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from slotwise import memory, project
+from slotwise.disk import write_together
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import load_spec
 from slotwise.profiles import kubernetes, ray_service
@@ -123,9 +124,9 @@ def committed_files() -> dict[str, str]:
 
 
 def rendered_files(root: Path) -> dict[str, str]:
-    """The committed files, and the ConfigMaps' where there are Kubernetes overlays below `root`."""
+    """The committed files, and those of Kubernetes where there are overlays below `root`."""
     ray = ray_service.rendered() if (root / "k8s" / "ray").is_dir() else {}
-    return {**committed_files(), **kubernetes.settings(root), **ray}
+    return {**committed_files(), **kubernetes.rendered(root), **ray}
 
 
 def drifted(root: Path) -> list[str]:
@@ -134,12 +135,10 @@ def drifted(root: Path) -> list[str]:
 
 
 def write(root: Path) -> list[str]:
-    """Write the committed files that are not up to date; returns their paths."""
-    changed = drifted(root)
-    for path in changed:
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(rendered_files(root)[path], "utf-8")
-    return changed
+    """Write the committed files that are not up to date, all or none; returns their paths."""
+    changed = {path: text for path, text in rendered_files(root).items() if not _holds(root / path, text)}
+    write_together({root / path: text for path, text in changed.items()})
+    return list(changed)
 
 
 def _holds(path: Path, text: str) -> bool:

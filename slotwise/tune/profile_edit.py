@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotwise import project
+from slotwise.disk import write_together
 from slotwise.errors import SlotwiseError
 from slotwise.profiles import render
 from slotwise.profiles.profile import load_profile
 from slotwise.tune.space import TrialSetting
 
 if TYPE_CHECKING:
-    from tomlkit import TOMLDocument
-
     from slotwise.server.record import ServerRecord
 
 
@@ -43,6 +45,8 @@ def write_setting(setting: TrialSetting, model: str, profile: str, cores: int) -
 
     Only what is not as the profile has it is written. Returns what was changed, one line a key and file.
     """
+    import tomlkit  # noqa: PLC0415  optional
+
     keys: dict[str, Any] = {
         "batch_size": setting.batch_size,
         "max_batch_delay_ms": setting.max_batch_delay,
@@ -51,16 +55,32 @@ def write_setting(setting: TrialSetting, model: str, profile: str, cores: int) -
     }
     keys |= {key: value for key, value in (("engine", setting.engine), ("precision", setting.precision)) if value}
     path = check_folder(model)
-    spec = _read(path)
+    spec = tomlkit.parse(path.read_text("utf-8"))
     shared = load_profile(profile, environ={}, cores=0)
     own = spec.setdefault("profiles", {}).setdefault(profile, {})
     changed = _set(own, {key: value for key, value in keys.items() if key in own or value != getattr(shared, key)}, path)
     shared.for_model(own.unwrap(), str(path))
-    if changed:
-        _write(path, spec)
-    if setting.max_batch_delay != int(setting.max_batch_delay):
-        return [*changed, "the .properties files stay as they are: TorchServe and MMS count whole milliseconds"]
-    return changed + [f"{file}: rendered" for file in render.write(Path.cwd())]
+    with _as_it_was(path):
+        if changed:
+            write_together({path: tomlkit.dumps(spec)})
+        if setting.max_batch_delay != int(setting.max_batch_delay):
+            return [*changed, "the .properties files stay as they are: TorchServe and MMS count whole milliseconds"]
+        return changed + [f"{file}: rendered" for file in render.write(Path.cwd())]
+
+
+@contextmanager
+def _as_it_was(path: Path) -> Iterator[None]:
+    """Put the file back where what is done with it fails; on a full disk, too."""
+    before = path.with_name(f".{path.name}.before")
+    try:
+        shutil.copyfile(path, before)
+        try:
+            yield
+        except BaseException:
+            before.replace(path)
+            raise
+    finally:
+        before.unlink(missing_ok=True)
 
 
 def _set(table: Any, values: dict[str, Any], path: Path) -> list[str]:
@@ -70,17 +90,3 @@ def _set(table: Any, values: dict[str, Any], path: Path) -> list[str]:
             changed.append(f"{path.name}: {key} = {value} (was {table.get(key, 'not set')})")
             table[key] = value
     return changed
-
-
-def _read(path: Path) -> TOMLDocument:
-    import tomlkit  # noqa: PLC0415  optional
-
-    return tomlkit.parse(path.read_text("utf-8"))
-
-
-def _write(path: Path, document: TOMLDocument) -> None:
-    import tomlkit  # noqa: PLC0415  optional
-
-    partial = path.with_suffix(".partial")
-    partial.write_text(tomlkit.dumps(document), "utf-8")
-    partial.replace(path)

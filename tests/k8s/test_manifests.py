@@ -134,8 +134,10 @@ def test_images_carry_this_version() -> None:
 
 
 def test_settings_are_the_profiles() -> None:
-    files = kubernetes.settings(manifests.ROOT)
-    assert sorted(files) == ["k8s/base/cpu.toml", "k8s/overlays/cuda/cuda.toml", "k8s/overlays/ei/ei.toml"]
+    files = kubernetes.rendered(manifests.ROOT)
+    profiles = ["k8s/base/cpu.toml", "k8s/overlays/cuda/cuda.toml", "k8s/overlays/ei/ei.toml"]
+    targets = ["k8s/base/hpa.yaml", *(f"k8s/overlays/{overlay}/kustomization.yaml" for overlay in ("cuda", "ei", "text"))]
+    assert sorted(files) == sorted(profiles + targets)
     assert {path: (manifests.ROOT / path).read_text("utf-8") for path in files} == files
 
 

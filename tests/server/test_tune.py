@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import pytest
 
 from slotwise.tune import study
 from tests.server.conftest import Live, started
+from tests.test_disk import mount
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
@@ -24,10 +27,17 @@ BODY = b"x"
 
 @pytest.fixture(scope="module")
 def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """A server of the kind that the test names, with one model: the study's stand-in, which only sleeps."""
-    store, kind = tmp_path_factory.mktemp("store"), request.param
+    """A server of the kind that the test names."""
+    with with_standin(request.param, tmp_path_factory.mktemp(request.param)) as server:
+        yield server
+
+
+@contextmanager
+def with_standin(kind: str, folder: Path) -> Iterator[Live]:
+    """A server with one model: the study's stand-in, which only sleeps."""
+    (store := folder / "store").mkdir()
     study.standin(store)
-    with started(kind, tmp_path_factory.mktemp(kind), store) as server:
+    with started(kind, folder, store) as server:
         server.management.register("standin.mar", batch_size=4, max_batch_delay=7, initial_workers=1)
         server.management.wait_ready("standin")
         yield server
@@ -120,3 +130,36 @@ def test_the_study_on_a_stand_in_has_the_published_shape(tmp_path: Path, monkeyp
     page = study.write(found, tmp_path / "study")
     assert "<svg" in page.read_text("utf-8")
     study.render(found, page)
+
+
+def test_a_server_that_dies_ends_the_tuner_in_one_line(tmp_path: Path) -> None:
+    with with_standin("torchserve", tmp_path / "server") as live:
+        archives = sorted(live.record.model_store.iterdir())
+        process = tuner(live, tmp_path)
+        until(lambda: len(live.management.list()) > 1, "no trial was registered")
+        os.kill(live.record.pid, signal.SIGKILL)
+        told = process.communicate(timeout=120)[1]
+        assert process.returncode == 1, told
+        assert len([line for line in told.splitlines() if line.startswith("error: ")]) == 1
+        assert "Traceback" not in told
+        assert sorted(live.record.model_store.iterdir()) == archives
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 64 MB."""
+    yield from mount(tmp_path / "small", "size=64m")
+
+
+def test_a_disk_that_fills_up_ends_the_tuner_in_one_line(small_disk: Path, tmp_path: Path) -> None:
+    with with_standin("torchserve", small_disk) as live:
+        before = state(live)
+        process = tuner(live, tmp_path)
+        until(lambda: len(live.management.list()) > 1, "no trial was registered")
+        (filler := small_disk / "filler").write_bytes(bytes(shutil.disk_usage(small_disk).free))
+        told = process.communicate(timeout=120)[1]
+        filler.unlink()
+        assert process.returncode == 1, told
+        assert "no space left on" in told
+        assert "Traceback" not in told
+        until(lambda: state(live) == before, f"{state(live)} is not {before}")

@@ -16,6 +16,7 @@ from slotwise.bench.bodies import from_mix
 from slotwise.bench.load import LoadResult
 from slotwise.bench.offline import BatchTiming, LinearTime
 from slotwise.errors import SlotwiseError
+from slotwise.profiles import render
 from slotwise.tune import page, study
 from slotwise.tune.finals import play
 from slotwise.tune.goal import Goal
@@ -103,6 +104,26 @@ def test_apply_writes_into_the_models_own_file_keeps_its_comments_and_renders(he
     assert '"batchSize":16' in rendered, "the other models keep theirs"
     assert (here / "config.properties").is_file()
     assert write_setting(TrialSetting(64, 0, 2, 1, "onnxruntime", "fp32"), "wishful", "cpu", cores=2) == []
+
+
+def test_apply_moves_the_autoscalers_target_of_the_pods_that_serve_the_model(here: Path) -> None:
+    shutil.copytree(ROOT / "k8s", here / "k8s")
+    shutil.copytree(ROOT / "models" / "digits", here / "models" / "digits")
+    changed = write_setting(TrialSetting(8, 1, 3, 1), "digits", "cpu", cores=3)
+    assert "k8s/base/hpa.yaml: rendered" in changed
+    assert 'averageValue: "24"' in (here / "k8s" / "base" / "hpa.yaml").read_text("utf-8")
+    assert (here / "k8s" / "overlays" / "ei" / "kustomization.yaml").read_text("utf-8").count('"64"') == 1
+    render.check(here)
+
+
+def test_apply_that_cannot_render_leaves_the_models_file_as_it_was(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = here / "models" / "wishful" / "model.toml"
+    before = model.read_text("utf-8")
+    monkeypatch.setattr(render, "write", lambda root: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match="No space"):
+        write_setting(TrialSetting(64, 0, 2, 1), "wishful", "cpu", cores=2)
+    assert model.read_text("utf-8") == before
+    assert [file.name for file in model.parent.iterdir()] == ["model.toml"]
 
 
 def test_apply_is_refused_for_a_model_without_a_folder_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
