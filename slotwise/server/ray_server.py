@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotwise.server import ray_cluster, supervisor
+from slotwise.server import bearer, ray_cluster, supervisor
 from slotwise.server.hosted_models import HostedModel, HostedWorker, Observation
 from slotwise.server.processes import memory_bytes
 
@@ -43,7 +43,7 @@ class RayHost:
         from slotwise.server import ray_archives, ray_http, ray_replica  # noqa: PLC0415
 
         self.ray, self.serve, self.archives, self.replica = ray, serve, ray_archives, ray_replica
-        self.token_digest = ray_http.token_digest(tokens["inference"])
+        self.token_digest = bearer.digest(tokens["inference"])
         self.keeper_name = f"slotwise-{record.run_id}"
         self.keeper = ray_archives.keep_archives(self.keeper_name, self._archive_folder())
         self.versions: dict[str, list[HostedModel]] = {}  # a model's, the default one first
