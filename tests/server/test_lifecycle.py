@@ -17,7 +17,7 @@ import pytest
 
 from slotwise.client.inference import InferenceClient
 from slotwise.errors import SlotwiseError
-from tests.server.bursts import Answer, ask, burst
+from tests.server.bursts import Answer, ask, burst, counting
 from tests.server.conftest import BATCHES, Live, build_handler
 
 pytestmark = pytest.mark.server
@@ -69,19 +69,7 @@ def test_a_model_that_is_unregistered_is_gone_and_may_come_back_with_other_setti
 
 def scaled_under_load(live: Live, client: InferenceClient, clients: int = 3) -> list[tuple[int, Answer]]:
     """Scale `quick` to two workers and back to one while clients count; every number and its answer, more than 20."""
-    answers: list[tuple[int, Answer]] = []
-    done = threading.Event()
-
-    def load() -> None:
-        number = 0
-        while not done.is_set():
-            number += 1
-            answers.append((number, ask(client, "quick", str(number).encode())))
-
-    threads = [threading.Thread(target=load) for _ in range(clients)]
-    for thread in threads:
-        thread.start()
-    try:
+    with counting(client, "quick", clients) as answers:
         for workers in (2, 1):
             live.management.scale("quick", workers)
             scaled = live.management.wait_ready("quick", workers)
@@ -89,10 +77,6 @@ def scaled_under_load(live: Live, client: InferenceClient, clients: int = 3) -> 
         deadline = time.monotonic() + 60
         while len(answers) <= 20 and time.monotonic() < deadline:  # a busy machine answers slowly
             time.sleep(0.05)
-    finally:
-        done.set()
-        for thread in threads:
-            thread.join()
     assert len(answers) > 20
     return answers
 
