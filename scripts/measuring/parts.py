@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from measuring import earlier as earlier_worker
-from measuring import guarding, scaling
+from measuring import guarding, on_hosts, scaling
 from measuring import hostile as hostile_pictures
 from measuring.hanging import MODEL, standin
 from measuring.overload import overload
@@ -45,9 +45,6 @@ TUNED = {
     64: [TrialSetting(16, 1, 2, 1)],
     8: [TrialSetting(4, 1, 1, 2), TrialSetting(1, 1, 2, 1)],
 }  # clients: what tune found, and batch 1
-
-HOSTS: tuple[Kind, ...] = ("torchserve", "mms", "ray", "triton")
-ON_HOSTS = {"mnist": TrialSetting(16, 1, 2, 1, "onnxruntime", "fp32"), "resnet18": TrialSetting(8, 5, 1, 2, "openvino", "fp32")}
 
 
 @contextmanager
@@ -109,29 +106,9 @@ def echo(options: Namespace, work: Path) -> dict[str, Any]:
 def hosts(options: Namespace, work: Path) -> dict[str, Any]:
     """The same archives on TorchServe, MMS, Ray and Triton, all of them up, one asked after the other."""
     infos = {"mnist": built("mnist", work), "resnet18": built("resnet18", work, "none")}
-    sent = {
-        "mnist": [body for body in examples(str(infos["mnist"].path)) if body.name.endswith(".f32")],
-        "resnet18": [RequestBody(pictures.sample_jpeg(720, 720), "image/jpeg")],
-    }
-    readings: Readings = {}
     with ExitStack() as servers:
-        records = {kind: servers.enter_context(server(work, kind, kind)) for kind in HOSTS}
-        for model, setting in ON_HOSTS.items():
-            with ExitStack() as stack:
-                benches = {
-                    kind: stack.enter_context(LiveBench(record, infos[model], sent[model])) for kind, record in records.items()
-                }
-                for bench in benches.values():
-                    bench.keep_ready([setting])
-
-                def measure(
-                    cell: Cell, kind: str, benches: dict[str, LiveBench] = benches, setting: TrialSetting = setting
-                ) -> Reading:
-                    return Reading.of(benches[kind].measure(setting, cell[1], options.seconds))
-
-                cells = [(f"{model}, {setting}", clients) for clients in (1, 8, 64)]
-                readings |= in_turn(cells, list(HOSTS), measure, options.rounds, say=say, warm_ups=1)
-    return {"rows": rows(readings, detail=True)}
+        records = {kind: servers.enter_context(server(work, kind, kind)) for kind in on_hosts.HOSTS}
+        return on_hosts.measure(records, infos, options.rounds, options.seconds)
 
 
 def text(options: Namespace, work: Path) -> dict[str, Any]:

@@ -11,11 +11,13 @@ from typing import Any
 
 from pages import stale
 from pages.tables import TABLES
-from pages.values import value
+from pages.values import VALUES, value
 
 MEND = "python scripts/figures.py render"
 BLOCK = re.compile(r"(<!-- figures: ([\w.+-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 INLINE = re.compile(r"(<!-- figure: ([\w.-]+) -->)([^<]*)(<!-- end -->)")
+
+NOT_YET = "not measured yet"
 
 Figures = dict[str, Any]
 
@@ -33,13 +35,20 @@ def pages(root: Path) -> list[Path]:
 def written(text: str, figures: Figures, root: Path) -> str:
     """The page with everything between its markers written anew. Raises KeyError for a marker that nobody knows."""
 
+    def missing(names: list[str]) -> bool:
+        return not ({*names} - {"all"} <= {*figures})
+
     def block(marker: re.Match[str]) -> str:
-        names = marker[2].partition(".")[0].split("+")
+        table, names = TABLES[marker[2]], marker[2].partition(".")[0].split("+")
+        if missing(names):
+            return f"{marker[1]}\n*{NOT_YET}*\n\n{marker[4]}"
         note = "".join(stale.line(name, figures[name], root) for name in names if name in stale.CODE)
-        return f"{marker[1]}\n{TABLES[marker[2]](figures)}\n\n{note}{marker[4]}"
+        return f"{marker[1]}\n{table(figures)}\n\n{note}{marker[4]}"
 
     def inline(marker: re.Match[str]) -> str:
-        return f"{marker[1]}{value(marker[2], figures)}{marker[4]}"
+        name = marker[2]
+        late = name in VALUES and missing([name.partition(".")[0]])
+        return f"{marker[1]}{NOT_YET if late else value(name, figures)}{marker[4]}"
 
     return INLINE.sub(inline, BLOCK.sub(block, text))
 

@@ -143,16 +143,15 @@ def disasters_rounds(figures: Figures) -> str:
 
 
 def hosts_rows(figures: Figures) -> str:
-    """The same archives on every host."""
+    """The same archives on every host: answers a second, and what 99% of the clients waited at most."""
+    cells = by_cell(figures["hosts"]["rows"])
+    hosts = list(next(iter(cells.values())))
     lines = []
-    for (load, clients), cell in by_cell(figures["hosts"]["rows"]).items():
-        numbers = [
-            f"{row['rps']:.1f} ({row['p99_ms']:.0f} ms)" + (f", {row['lost']} lost" if row["lost"] else "")
-            for row in cell.values()
-        ]
-        lines.append([load, clients, *numbers])
-    first = next(iter(by_cell(figures["hosts"]["rows"]).values()))
-    return table(["load", "clients", *(f"{kind}: a second (p99)" for kind in first)], lines)
+    for (workload, clients), cell in cells.items():
+        answers = [number(cell[host]["rps"]) + (f", {cell[host]['lost']} lost" if cell[host]["lost"] else "") for host in hosts]
+        waits = [None if cell[host]["p99_ms"] is None else number(cell[host]["p99_ms"]) for host in hosts]
+        lines.append([workload.partition(",")[0], clients, *answers, *waits])
+    return table(["model", "clients", *hosts, *(f"p99 ms: {host}" for host in hosts)], lines)
 
 
 def repeat_rows(figures: Figures) -> str:

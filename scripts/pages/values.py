@@ -104,6 +104,12 @@ def machine(figures: Figures) -> str:
     return f"{about['cores']} cores of an {about['cpu']} with {', '.join(has)}, Python {about['python']}, {packages}"
 
 
+def on_hosts(figures: Figures, model: str) -> str:
+    """The setting of a model on all hosts."""
+    workloads = (workload.partition(", ") for workload, _ in by_cell(figures["hosts"]["rows"]))
+    return next(setting for name, _, setting in workloads if name == model)
+
+
 def rows_ratio(figures: Figures, ours: Cell, other: Cell, system: str = "mnist") -> Ratio | None:
     """One system in two cells of the echo part."""
     return ratio(cell(figures, "echo", ours)[system]["rounds"], cell(figures, "echo", other)[system]["rounds"])
@@ -129,6 +135,7 @@ VALUES: dict[str, Callable[[Figures], str | Ratio | None]] = {
     "gateway.vs_direct": lambda f: by_round(f, "gateway", ("720", 8), "gateway", "direct"),
     "haproxy.vs_direct": lambda f: by_round(f, "gateway", ("720", 8), "haproxy", "direct"),
     "gateway.answered": lambda f: str(f["gateway"]["overload"]["requests"] - f["gateway"]["overload"]["errors"]["429"]),
+    **{f"hosts.{model}": lambda f, model=model: on_hosts(f, model) for model in ("mnist", "resnet18")},  # type: ignore[misc]
     "disasters.innocent_lost": lambda f: str(len(f["disasters"]["lost"])),
     "tune-mnist-64.vs_default": lambda f: won_by(f, "tune-mnist-64", "default"),
     "tune-mnist-64.vs_profile": lambda f: won_by(f, "tune-mnist-64", "profile"),

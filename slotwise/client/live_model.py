@@ -6,13 +6,12 @@ worker reports what it really got (engine, precision, device) in .slotwise/NAME/
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from slotwise.server import mms_workers
-from slotwise.server.processes import memory_bytes
+from slotwise.server.processes import memory_bytes, worker_report
 
 if TYPE_CHECKING:
     from slotwise.server.lifecycle import ServerRecord
@@ -98,13 +97,7 @@ def _worker(entry: Mapping[str, Any], record: ServerRecord, loaded: Mapping[str,
         status=str(entry.get("status", "")) if pid else "STARTING",
         memory_bytes=int(entry["memoryUsage"]) if "got" in entry else memory_bytes(pid) if pid else 0,
         gpu=str(entry.get("gpu", "")).lower() == "true",
-        got=entry["got"] if "got" in entry else _report(record, pid),  # Ray and Triton: it may be of another machine
+        got=entry["got"]
+        if "got" in entry
+        else worker_report(record.state_dir, pid),  # Ray and Triton: it may be of another machine
     )
-
-
-def _report(record: ServerRecord, pid: int) -> dict[str, Any]:
-    try:
-        report: dict[str, Any] = json.loads((record.state_dir / "workers" / f"{pid}.json").read_text("utf-8"))
-        return report
-    except (OSError, ValueError):
-        return {}

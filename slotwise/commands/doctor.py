@@ -35,7 +35,7 @@ def doctor(
         if found["servers"][package]:
             say(f"sending a request through {kind}")
             try:
-                trials[kind] = ask(kind, lambda message: None)  # type: ignore[arg-type]
+                trials[kind] = ask(kind, lambda message: None)
             except SlotwiseError as error:
                 failed, trials[kind] = True, f"no request gets through: {error.message} ({error.hint})"
     found["requests"] = trials

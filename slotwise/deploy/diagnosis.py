@@ -15,14 +15,19 @@ from slotwise import __version__, memory, project
 from slotwise.client.management import ManagementClient
 from slotwise.deploy import drift
 from slotwise.disk import file_system
-from slotwise.errors import EXTRAS, SlotwiseError, pip_install
+from slotwise.errors import EXTRAS, MMS, TRITON, SlotwiseError, pip_install
 from slotwise.gateway import process
 from slotwise.server.java import java_home
-from slotwise.server.record import ServerRecord, all_running
+from slotwise.server.record import Kind, ServerRecord, all_running
 from slotwise.worker.cores import available_cores
 from slotwise.worker.engines.processor import features
 
-SERVERS = {"torchserve": "torchserve", "multi-model-server": "mms"}  # the package, and what `--server` calls it
+SERVERS: dict[str, Kind] = {  # the package, and what `--server` calls it
+    "torchserve": "torchserve",
+    "multi-model-server": "mms",
+    "ray": "ray",
+    "nvidia-pytriton": "triton",
+}
 ENGINES = ("torch", "onnxruntime", "openvino", "ctranslate2", "transformers")
 TOOLS = ("curl", "wrk", "ab", "docker", "kubectl")
 INSTRUCTIONS = {"AVX2": "avx2", "AVX-512": "avx512f", "AVX-512 BF16": "avx512_bf16", "AMX": "amx_tile"}
@@ -31,11 +36,16 @@ BRINGS = {
     "torch": "the models resnet18, resnet152 and ants_bees, and `slotwise train`",
     "onnx": "the engine ONNX Runtime, and the build of ONNX graphs",
     "openvino": "the engine OpenVINO, int8",
+    "efficientnet": "the ImageNet weights of the model efficientnet",
     "text": "the models captions and translation",
     "gateway": "the page, REST and `slotwise gateway`",
     "ray": "the server Ray Serve, on one machine or many",
     "tune": "`slotwise tune`, and the figures of bench and roofline",
     "digits": "the training of digits and mnist",
+}
+APART = {  # servers that no extra can bring
+    "multi-model-server": (MMS, "the server MMS"),
+    "nvidia-pytriton": (TRITON, "the server Triton; Linux"),
 }
 
 
@@ -65,14 +75,21 @@ def installed() -> dict[str, Any]:
     for package, extra in EXTRAS.items():
         if importlib.util.find_spec(package) is None:
             absent.setdefault(extra, []).append(package)
+    servers = {name: _version(name) for name in SERVERS}
+    missing = [
+        {"extra": extra, "packages": packages, "brings": BRINGS[extra], "get": pip_install(f'"slotwise[{extra}]"')}
+        for extra, packages in absent.items()
+    ]
+    missing += [
+        {"extra": SERVERS[name], "packages": [name], "brings": brings, "get": pip_install(what)}
+        for name, (what, brings) in APART.items()
+        if servers[name] is None
+    ]
     return {
-        "servers": {name: _version(name) for name in SERVERS},
+        "servers": servers,
         "engines": {name: _version(name) for name in ENGINES},
         "tools": {name: shutil.which(name) for name in TOOLS},
-        "missing": [
-            {"extra": extra, "packages": packages, "brings": BRINGS[extra], "get": pip_install(f'"slotwise[{extra}]"')}
-            for extra, packages in absent.items()
-        ],
+        "missing": missing,
     }
 
 

@@ -93,6 +93,8 @@ class Profile(BaseModel):
     target_ongoing_requests: float = _key(
         "ray", 0.0, "autoscaling: requests that one replica should have in hand; 0: a full batch", ge=0
     )
+    upscale_delay_s: float = _key("ray", 30.0, "autoscaling: so long above the target before replicas are added", ge=0)
+    downscale_delay_s: float = _key("ray", 600.0, "autoscaling: so long below it before any are taken away", ge=0)
     max_ongoing_requests: int = _key(
         "ray", 0, "requests a replica takes at once; more wait, over job_queue_size 503; 0: two full batches", ge=0
     )

@@ -9,7 +9,6 @@ Every call but /ping needs the management token. A refusal is one object {"code"
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
 import secrets
 import time
@@ -19,6 +18,7 @@ from typing import Any
 
 from aiohttp import web
 
+from slotwise.server import bearer
 from slotwise.server.hosted_models import ApiError, HostedModel, ModelTable, Observation, refusal
 
 PAGE = 100
@@ -41,13 +41,13 @@ def write_tokens(state_dir: Path) -> dict[str, str]:
 
 def application(models: ModelTable, token: str) -> web.Application:
     """The API as an aiohttp application. token: what a call has to bring."""
-    api = ManagementApi(models)
+    api, expected = ManagementApi(models), bearer.digest(token)
 
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
-            if request.path != "/ping":
-                check_token(request.headers.get("Authorization", ""), token)
+            if request.path != "/ping" and not bearer.brings(request.headers.get("Authorization", ""), expected):
+                raise ApiError(bearer.STATUS, bearer.TYPE, bearer.MESSAGE)
             return await handler(request)
         except web.HTTPException as error:
             return _error(ApiError(error.status, "MethodNotAllowedException", error.reason))
@@ -64,13 +64,6 @@ def application(models: ModelTable, token: str) -> web.Application:
         app.router.add_delete(path, api.unregister)
     app.router.add_put("/models/{name}/{version}/set-default", api.set_default)
     return app
-
-
-def check_token(authorization: str, token: str) -> None:
-    """Raise ApiError where an Authorization header does not carry the token."""
-    if not hmac.compare_digest(authorization.encode(), f"Bearer {token}".encode()):
-        message = "Token Authorization failed. Token either incorrect, expired, or not provided correctly"
-        raise ApiError(400, "InvalidKeyException", message)
 
 
 class ManagementApi:

@@ -7,10 +7,12 @@ recorded is still the same. A server's other processes carry a mark in their env
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -66,3 +68,12 @@ def memory_bytes(pid: int) -> int:
         return int(psutil.Process(pid).memory_info().rss)
     except psutil.Error:
         return 0
+
+
+def worker_report(state: Path, pid: int) -> dict[str, Any]:
+    """What a worker wrote of itself below that folder (slotwise.worker.hosts.telemetry); empty where it wrote nothing."""
+    try:
+        report: dict[str, Any] = json.loads((state / "workers" / f"{pid}.json").read_text("utf-8"))
+        return report
+    except (OSError, ValueError):
+        return {}

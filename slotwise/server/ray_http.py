@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 
 from starlette.requests import Request
@@ -41,8 +40,3 @@ def died() -> LocalAnswer:
     """What a request gets whose worker has died with it."""
     body = {"code": 500, "type": "InternalServerException", "message": "Worker died."}
     return LocalAnswer(500, "application/json", {}, json.dumps(body).encode())
-
-
-def token_digest(token: str) -> str:
-    """What stands for a token in settings, which anybody with access to Ray can read."""
-    return hashlib.sha256(token.encode()).hexdigest()

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
-import json
 import os
 import subprocess
 import tempfile
@@ -26,8 +24,10 @@ from starlette.responses import Response
 
 from slotwise.archive.local_model import LocalAnswer, LocalModel
 from slotwise.errors import SlotwiseError
+from slotwise.server import bearer
+from slotwise.server.processes import worker_report
 from slotwise.server.ray_archives import NAMESPACE, fetch
-from slotwise.server.ray_http import PREFIX, died, refusal, response, token_digest
+from slotwise.server.ray_http import PREFIX, died, refusal, response
 
 HIDDEN = ("authorization",)  # the server's token is no business of a handler
 END_AFTER_S = 0.3  # enough for answers that are on their way
@@ -150,18 +150,14 @@ class Replica:
     def _facts(self) -> dict[str, Any]:
         """What the archive's worker reports of itself (slotwise.worker.hosts.telemetry), and where it runs."""
         pid = self.model.child.pid
-        try:
-            report = json.loads((Path(self.state.name) / "workers" / f"{pid}.json").read_text("utf-8"))
-        except (OSError, ValueError):
-            report = {}
+        report = worker_report(Path(self.state.name), pid)
         return {**self.model.started, "batch_size": self.settings.batch_size, **report, "pid": pid}
 
     def _refusal(self, request: Request) -> Response | None:
         """Why a request is not answered at all."""
-        digest, sent = self.settings.token_digest, request.headers.get("authorization", "")
-        if digest and not hmac.compare_digest(token_digest(sent.removeprefix("Bearer ")), digest):
-            message = "Token Authorization failed. Token either incorrect, expired, or not provided correctly"
-            return refusal(400, "InvalidKeyException", message)
+        expected = self.settings.token_digest
+        if expected and not bearer.brings(request.headers.get("authorization", ""), expected):
+            return refusal(bearer.STATUS, bearer.TYPE, bearer.MESSAGE)
         if int(request.headers.get("content-length") or 0) > self.settings.max_request_bytes:
             return refusal(413, "RequestEntityTooLargeException", "the request is too large")
         return None

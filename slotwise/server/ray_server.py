@@ -17,8 +17,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotwise.server import ray_cluster, supervisor
-from slotwise.server.hosted_models import HostedModel, HostedWorker, Observation
+from slotwise.server import bearer, ray_cluster, supervisor
+from slotwise.server.hosted_models import ApiError, HostedModel, HostedWorker, Observation
 from slotwise.server.processes import memory_bytes
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class RayHost:
         from slotwise.server import ray_archives, ray_http, ray_replica  # noqa: PLC0415
 
         self.ray, self.serve, self.archives, self.replica = ray, serve, ray_archives, ray_replica
-        self.token_digest = ray_http.token_digest(tokens["inference"])
+        self.token_digest = bearer.digest(tokens["inference"])
         self.keeper_name = f"slotwise-{record.run_id}"
         self.keeper = ray_archives.keep_archives(self.keeper_name, self._archive_folder())
         self.versions: dict[str, list[HostedModel]] = {}  # a model's, the default one first
@@ -71,6 +71,10 @@ class RayHost:
 
     def scale(self, model: HostedModel) -> None:
         """Deploy with another number of replicas; nothing is restarted."""
+        if model.profile.max_replicas and model.max_workers:
+            between = f"{model.profile.min_replicas} and {model.profile.max_replicas}"
+            message = f"Ray scales {model.name} by itself, between {between} replicas: change min_replicas and max_replicas"
+            raise ApiError(409, "ConflictStatusException", message)
         self._deploy([model if one.version == model.version else one for one in self.versions[model.name]])
 
     def set_default(self, model: HostedModel, before: HostedModel) -> None:
@@ -167,9 +171,15 @@ def deployment_options(profile: Profile, batch_size: int, replicas: int) -> dict
         options["max_replicas_per_node"] = profile.max_replicas_per_node
     if not profile.max_replicas:
         return {**options, "num_replicas": replicas}
-    scaling = {"min_replicas": profile.min_replicas, "max_replicas": profile.max_replicas, "initial_replicas": replicas}
-    target = profile.target_ongoing_requests or float(batch_size)
-    return {**options, "autoscaling_config": {**scaling, "target_ongoing_requests": target}}
+    scaling = {
+        "min_replicas": profile.min_replicas,
+        "max_replicas": profile.max_replicas,
+        "initial_replicas": min(max(replicas, profile.min_replicas), profile.max_replicas),
+        "target_ongoing_requests": profile.target_ongoing_requests or float(batch_size),
+        "upscale_delay_s": profile.upscale_delay_s,
+        "downscale_delay_s": profile.downscale_delay_s,
+    }
+    return {**options, "autoscaling_config": scaling}
 
 
 def replica_environment(profile: Profile, overrides: Mapping[str, str], shares: Mapping[str, int]) -> dict[str, str]:

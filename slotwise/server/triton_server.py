@@ -5,7 +5,6 @@ A model is a folder of the state's `repository/`, and its workers are instances 
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
@@ -20,7 +19,7 @@ from slotwise.archive.triton_repository import export, write_config
 from slotwise.errors import SlotwiseError
 from slotwise.server import supervisor, triton_process
 from slotwise.server.hosted_models import ApiError, HostedModel, HostedWorker, Observation
-from slotwise.server.processes import carries, memory_bytes
+from slotwise.server.processes import carries, memory_bytes, worker_report
 from slotwise.server.triton_api import TritonApi
 
 if TYPE_CHECKING:
@@ -154,17 +153,9 @@ class Triton:
                 continue
             pid = _number(file)
             status = "READY" if pid else "STARTING"
-            found.append(
-                HostedWorker(id=instance, pid=pid, status=status, got=self._report(pid), memory_bytes=memory_bytes(pid))
-            )
+            got = worker_report(self.record.state_dir, pid)
+            found.append(HostedWorker(id=instance, pid=pid, status=status, got=got, memory_bytes=memory_bytes(pid)))
         return found
-
-    def _report(self, pid: int) -> dict[str, Any]:
-        try:
-            report: dict[str, Any] = json.loads((self.record.state_dir / "workers" / f"{pid}.json").read_text("utf-8"))
-            return report
-        except (OSError, ValueError):
-            return {}
 
     def _why_ended(self) -> str | None:
         return None if self.process.poll() is None else triton_process.last_line(self.record)

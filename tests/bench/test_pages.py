@@ -83,6 +83,24 @@ def test_an_unknown_marker_is_an_error(copy: Path) -> None:
         render(copy, check=True)
 
 
+def test_figures_that_are_not_there_yet_say_so_and_then_stand_there(copy: Path) -> None:
+    figures = copy / "docs" / "figures" / "hosts.json"
+    figures.unlink(missing_ok=True)
+    page = copy / "docs" / "performance.md"
+    assert render(copy, check=False) == 0
+    assert page.read_text("utf-8").count("not measured yet") == 3
+    row = {"workload": "mnist, batch 16", "concurrency": 8, "rps": 1234.5, "p99_ms": 9.87, "lost": 0}
+    rows = [{**row, "system": "torchserve"}, {**row, "system": "ray", "rps": 99.5, "lost": 2, "p99_ms": None}]
+    rows += [{**one, "workload": "resnet18, batch 8"} for one in rows]
+    about = {"commit": "1", "date": "2026-11-22", "machine": dict.fromkeys(("cpu", "cores", "avx2", "avx512", "amx"))}
+    figures.write_text(json.dumps({**about, "rows": rows}), "utf-8")
+    assert render(copy, check=False) == 0
+    written = page.read_text("utf-8")
+    assert "| mnist | 8 | 1234 | 99.5, 2 lost | 9.87 |  |" in written
+    assert "<!-- figure: hosts.resnet18 -->batch 8<!-- end -->" in written
+    assert "not measured yet" not in written
+
+
 def test_figures_older_than_their_code_are_marked(tmp_path: Path) -> None:
     def git(*arguments: str) -> str:
         who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,3 +65,26 @@ def burst(client: InferenceClient, model: str, bodies: Sequence[bytes], gap_s: f
 
     with ThreadPoolExecutor(len(bodies)) as pool:
         return list(pool.map(send, range(len(bodies))))
+
+
+@contextmanager
+def counting(client: InferenceClient, model: str, clients: int) -> Iterator[list[tuple[int, Answer]]]:
+    """Within, every client sends one number after the other; the list gets each number and its answer."""
+    answers: list[tuple[int, Answer]] = []
+    done = threading.Event()
+
+    def count() -> None:
+        number = 0
+        while not done.is_set():
+            number += 1
+            answers.append((number, ask(client, model, str(number).encode())))
+
+    threads = [threading.Thread(target=count) for _ in range(clients)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield answers
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()

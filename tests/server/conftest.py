@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,12 +55,22 @@ class Live:
                 self.management.unregister(model)
 
 
-def build_handler(name: str, store: Path, work: Path, *, handler: str = "faults", version: str = "1.0") -> Path:
-    """An archive of tests/server/handlers/HANDLER.py under a model's name."""
+def build_handler(
+    name: str,
+    store: Path,
+    work: Path,
+    *,
+    handler: str = "faults",
+    version: str = "1.0",
+    cpu: Mapping[str, float] | None = None,
+) -> Path:
+    """An archive of tests/server/handlers/HANDLER.py under a model's name. cpu: what it wants of the profile cpu."""
     folder = work / f"{name}-{version}"
     folder.mkdir(parents=True)
     shutil.copy(HERE / "handlers" / f"{handler}.py", folder)
-    (folder / "model.toml").write_text(f'name = "{name}"\nversion = "{version}"\nhandler = "{handler}.py"\n')
+    wishes = "".join(f"{key} = {value}\n" for key, value in (cpu or {}).items())
+    settings = f'name = "{name}"\nversion = "{version}"\nhandler = "{handler}.py"\n[profiles.cpu]\n{wishes}'
+    (folder / "model.toml").write_text(settings)
     return build(folder, store)
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from slotwise.client.inference import InferenceClient
 from slotwise.errors import SlotwiseError
-from tests.server.bursts import Answer, ask, burst
+from tests.server.bursts import Answer, ask, burst, counting
 from tests.server.conftest import BATCHES, Live, build_handler
 
 pytestmark = pytest.mark.server
@@ -67,36 +67,26 @@ def test_a_model_that_is_unregistered_is_gone_and_may_come_back_with_other_setti
         assert right(6, single(live, "quick", 6))
 
 
+def scaled_under_load(live: Live, client: InferenceClient, clients: int = 3) -> list[tuple[int, Answer]]:
+    """Scale `quick` to two workers and back to one while clients count; every number and its answer, more than 20."""
+    with counting(client, "quick", clients) as answers:
+        for workers in (2, 1):
+            live.management.scale("quick", workers)
+            scaled = live.management.wait_ready("quick", workers)
+            assert len({worker.pid for worker in scaled.workers}) == workers
+        deadline = time.monotonic() + 60
+        while len(answers) <= 20 and time.monotonic() < deadline:  # a busy machine answers slowly
+            time.sleep(0.05)
+    assert len(answers) > 20
+    return answers
+
+
 def test_scaling_up_and_down_under_load(live: Live) -> None:
-    answers: list[tuple[int, Answer]] = []
-    done = threading.Event()
-
-    def load() -> None:
-        number = 0
-        while not done.is_set():
-            number += 1
-            answers.append((number, single(live, "quick", number)))
-
     with live.registered("quick") as model:
-        clients = [threading.Thread(target=load) for _ in range(3)]
-        for client in clients:
-            client.start()
-        try:
-            for workers in (2, 1):
-                live.management.scale("quick", workers)
-                scaled = live.management.wait_ready("quick", workers)
-                assert len({worker.pid for worker in scaled.workers}) == workers
-            deadline = time.monotonic() + 60
-            while len(answers) <= 20 and time.monotonic() < deadline:  # a busy machine answers slowly
-                time.sleep(0.05)
-        finally:
-            done.set()
-            for client in clients:
-                client.join()
+        answers = scaled_under_load(live, live.hasty, clients=3)
         assert live.management.describe("quick").workers[0].pid == model.workers[0].pid
     others = [got for number, got in answers if not right(number, got)]
-    assert len(answers) > 20
-    assert len(others) <= len(clients)  # what the stopped worker had taken
+    assert len(others) <= 3  # what the stopped worker had taken
     assert all(got.status == 0 or got.status >= 500 for got in others)
 
 

@@ -15,11 +15,12 @@ import httpx
 import psutil
 import pytest
 
+from slotwise.errors import SlotwiseError
 from slotwise.gateway.process import GatewayRecord
 from slotwise.server.lifecycle import ServerRecord
 from slotwise.server.processes import processes_of
 
-from .bursts import burst
+from .bursts import burst, counting
 from .conftest import BATCH_SIZE, BATCHES, Live, build_handler, gateway_before, started
 from .storm import Storm
 from .test_conformance import (
@@ -145,6 +146,20 @@ def test_a_dead_engine_ends_its_replica_and_another_takes_its_place(live: Live) 
     assert all(answer.status in (200, 503) and answer.slot is not None for answer in answers)
     until(lambda: live.management.describe("faults").ready_workers and live.pids("faults") != before, "no new replica")
     until(lambda: burst(live.inference, "faults", [b"1"])[0].status == 200, "no answer")
+
+
+def test_replicas_come_under_load_and_go_again(live: Live, store: Path, tmp_path: Path) -> None:
+    scaling = {"min_replicas": 1, "max_replicas": 2, "target_ongoing_requests": 2.0}
+    elastic = build_handler("elastic", store, tmp_path, cpu={**scaling, "upscale_delay_s": 1.0, "downscale_delay_s": 1.0})
+    live.management.register(elastic.name, batch_size=16, max_batch_delay=500, initial_workers=1, response_timeout=60)
+    live.management.wait_ready("elastic", timeout_s=PATIENCE_S)
+    with pytest.raises(SlotwiseError, match="Ray scales elastic by itself, between 1 and 2 replicas"):
+        live.management.scale("elastic", 2)
+    with counting(live.inference, "elastic", clients=8) as answers:
+        until(lambda: live.management.describe("elastic").ready_workers == 2, "no second replica")
+    until(lambda: len(live.management.describe("elastic").workers) == 1, "the second replica stays")
+    assert [got for number, got in answers if got.body != {"answer": 2.0 * number + 1}] == []
+    live.management.unregister("elastic")
 
 
 def test_a_model_is_updated_under_load(live: Live, front: GatewayRecord) -> None:

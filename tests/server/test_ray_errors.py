@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -63,6 +65,16 @@ def test_rays_own_errors_are_one_line(raised: Exception, message: str) -> None:
     assert error.hint
 
 
+def test_a_port_that_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: scripts/setup.sh full")
+    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SlotwiseError, match=rf"port {port} \(inference\) cannot be used: ") as raised:
+            lifecycle.check_can_start("x", "ray", replace(Ports.free(), inference=port))
+    assert "--port 0" in raised.value.hint
+
+
 def test_the_profile_becomes_serves_options() -> None:
     options = deployment_options(load_profile("cpu", {"job_queue_size": "7"}, {}, cores=0), 16, 3)
     assert (options["num_replicas"], options["max_ongoing_requests"], options["max_queued_requests"]) == (3, 32, 7)
@@ -71,7 +83,11 @@ def test_the_profile_becomes_serves_options() -> None:
     options = deployment_options(profile, 16, 1)
     scaling = options["autoscaling_config"]
     assert (scaling["min_replicas"], scaling["max_replicas"], scaling["target_ongoing_requests"]) == (1, 9, 16.0)
+    assert (scaling["upscale_delay_s"], scaling["downscale_delay_s"]) == (30, 600)
     assert "num_replicas" not in options
+    fewer = load_profile("cpu", {"min_replicas": "2", "max_replicas": "4"}, {}, cores=0)
+    initial = [deployment_options(fewer, 16, replicas)["autoscaling_config"]["initial_replicas"] for replicas in (1, 3, 9)]
+    assert initial == [2, 3, 4]  # whatever a registration says, Ray wants it in between
     assert '"threads": 2' in replica_environment(profile, changes, {"digits": 1})["SLOTWISE_OVERRIDES"]
 
 

@@ -11,7 +11,6 @@ import os
 import re
 import signal
 import subprocess
-import threading
 import time
 import zipfile
 from collections.abc import Iterator
@@ -47,6 +46,8 @@ from tests.server.conftest import BATCHES, Live, gateway_before, started
 from tests.server.test_conformance import *  # noqa: F403
 from tests.server.test_given_models import *  # noqa: F403
 from tests.server.test_lifecycle import (  # noqa: F401
+    right,
+    scaled_under_load,
     test_a_dead_engine_ends_its_worker_and_a_new_one_takes_over,
     test_a_model_that_is_unregistered_is_gone_and_may_come_back_with_other_settings,
     test_a_partial_batch_is_answered_once_its_delay_is_over,
@@ -93,28 +94,9 @@ def test_a_dead_engine_costs_its_batch_and_nobody_after_it(live: Live) -> None:
 
 
 def test_scaling_up_and_down_under_load_loses_nothing(live: Live) -> None:
-    answers: list[Any] = []
-    done = threading.Event()
-
-    def send() -> None:
-        while not done.is_set():
-            answers.append(live.inference.predict("quick", b"4"))
-
     with live.registered("quick"):
-        clients = [threading.Thread(target=send) for _ in range(3)]
-        for client in clients:
-            client.start()
-        try:
-            for workers in (2, 1):
-                live.management.scale("quick", workers)
-                scaled = live.management.wait_ready("quick", workers)
-                assert len({worker.pid for worker in scaled.workers}) == workers
-        finally:
-            done.set()
-            for client in clients:
-                client.join()
-    assert answers
-    assert {(got.status_code, got.text) for got in answers} == {(200, '{"answer": 9.0}')}
+        answers = scaled_under_load(live, live.inference)
+    assert [got for number, got in answers if not right(number, got)] == []
 
 
 def test_an_instance_whose_process_is_killed_comes_back(live: Live) -> None:

@@ -1,12 +1,14 @@
-"""Which answers of a batch an audit may ask for again."""
+"""Which answers of a batch an audit may ask for again, and how it asks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from slotwise.worker.answer import Answer
 from slotwise.worker.audit import AuditedAnswer
 from slotwise.worker.batch import Batch
+from slotwise.worker.pipeline import Pipeline
 from slotwise.worker.request import Request
 
 
@@ -20,3 +22,8 @@ def audited(batch: Batch) -> Iterator[tuple[str, Callable[[], tuple[Request, Aud
 def comparable(answer: Answer) -> AuditedAnswer:
     """An answer as an audit compares it."""
     return AuditedAnswer(answer.status, answer.content_type, answer.body)
+
+
+def alone(pipeline: Pipeline) -> Callable[[Request], AuditedAnswer]:
+    """Answer a request again, in a batch of its own and without its deadline."""
+    return lambda request: comparable(pipeline.answer([replace(request, deadline_s=None)])[0])

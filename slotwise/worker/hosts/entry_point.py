@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from slotwise.worker.audit import Audit, AuditedAnswer
+from slotwise.worker.audit import Audit
 from slotwise.worker.handler import BatchHandler
 from slotwise.worker.hosts import fast_codec, mms_frames, reading, telemetry, torchserve
-from slotwise.worker.hosts.auditing import audited, comparable
+from slotwise.worker.hosts.auditing import alone, audited
 from slotwise.worker.hosts.between import before_every_read, end_after_this_answer
 from slotwise.worker.hosts.context import PACKAGES, ServerContext
 from slotwise.worker.hosts.local_worker import LocalWorker
 from slotwise.worker.hosts.starting import start
 from slotwise.worker.pipeline import Pipeline
-from slotwise.worker.request import Request
 
 logger = logging.getLogger(__name__)
 
@@ -81,11 +79,7 @@ def audit_of(pipeline: Pipeline, context: ServerContext) -> Audit | None:
     """The audit that the profile wants, run between two batches; None where it wants none."""
     if not pipeline.settings.audit:
         return None
-
-    def again(request: Request) -> AuditedAnswer:
-        return comparable(pipeline.answer([replace(request, deadline_s=None)])[0])
-
-    audit = Audit(pipeline.settings.audit, again, context.metric_between)
+    audit = Audit(pipeline.settings.audit, alone(pipeline), context.metric_between)
     return audit if before_every_read(PACKAGES[context.server], audit.run) else None
 
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from slotwise.worker.answer import Answer
-from slotwise.worker.audit import Audit, AuditedAnswer
+from slotwise.worker.audit import Audit
 from slotwise.worker.batch import Batch
 from slotwise.worker.handler import BatchHandler
 from slotwise.worker.hosts import reading, telemetry
-from slotwise.worker.hosts.auditing import audited, comparable
+from slotwise.worker.hosts.auditing import alone, audited
 from slotwise.worker.hosts.starting import start
 from slotwise.worker.request import Request
 
@@ -42,7 +41,7 @@ class LocalWorker:
         self.context = LocalContext(model_dir, batch_size)
         self.meter = telemetry.Meter()
         rate = self.pipeline.settings.audit
-        self.audit = Audit(rate, self._again, self.context.metric) if rate else None
+        self.audit = Audit(rate, alone(self.pipeline), self.context.metric) if rate else None
         notes = self.pipeline.hooks.headers()
         telemetry.write(self.context, self.pipeline.settings, handler.engine, notes if isinstance(notes, dict) else {})
 
@@ -78,6 +77,3 @@ class LocalWorker:
         """The numbers since the last call: name, value, unit ("ms", "%" or "", a count), HTTP status or None."""
         values, self.context.values = self.context.values, []
         return values
-
-    def _again(self, request: Request) -> AuditedAnswer:
-        return comparable(self.pipeline.answer([replace(request, deadline_s=None)])[0])

@@ -1,0 +1,44 @@
+"""What doctor says of the servers, without starting one."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import sys
+
+import pytest
+
+from slotwise.commands.doctor import _lines
+from slotwise.deploy import diagnosis
+from slotwise.errors import EXTRAS
+from slotwise.server.record import Kind
+
+
+def test_every_extra_and_every_server_is_known() -> None:
+    assert set(EXTRAS.values()) <= set(diagnosis.BRINGS)
+    assert set(diagnosis.SERVERS.values()) == set(Kind.__args__)  # type: ignore[attr-defined]
+    assert set(diagnosis.APART) <= set(diagnosis.SERVERS)
+
+
+def test_a_server_is_named_with_its_version_or_with_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(package: str) -> str:
+        if package == "ray":
+            return "2.60.0"
+        raise importlib.metadata.PackageNotFoundError(package)
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: find("sys" if name == "ray" else name, *more))
+    found = {**diagnosis.machine(), **diagnosis.installed(), "running": [], "requests": {}}
+    lines = _lines(found)
+    assert "servers     torchserve none, multi-model-server none, ray 2.60.0, nvidia-pytriton none" in lines
+    at = lines.index("missing     triton (nvidia-pytriton): the server Triton; Linux")
+    assert lines[at + 1].strip() == f"{sys.executable} -m pip install --no-deps nvidia-pytriton==0.7.0"
+    assert not [line for line in lines if line.startswith("missing     ray ")]
+
+
+def test_a_missing_ray_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "ray" else find(name, *more))
+    (ray,) = [extra for extra in diagnosis.installed()["missing"] if extra["extra"] == "ray"]
+    assert ray["get"].endswith('pip install "slotwise[ray]"')
