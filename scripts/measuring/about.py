@@ -17,7 +17,7 @@ from slotwise.worker.engines.processor import has_bf16
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (
     *("slotwise", "torch", "torchserve", "multi-model-server", "onnxruntime", "openvino", "ctranslate2"),
-    *("transformers", "pillow", "numpy", "optuna"),
+    *("transformers", "pillow", "simplejpeg", "numpy", "optuna"),
 )
 
 

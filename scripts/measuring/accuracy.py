@@ -33,7 +33,7 @@ BATCH = 8
 
 def measure(options: Namespace, work: Path) -> dict[str, Any]:
     """Every engine that is installed, in turn, `options.rounds` times."""
-    folder = _photos()
+    folder = photo_folder()
     spec = load_spec(MODEL)
     recipe = Recipe.of(spec.input.model_dump())
     whole = {name: np.array(recipe((folder / name).read_bytes())) for name in (*JUDGED, *CALIBRATING)}
@@ -68,7 +68,7 @@ def measure(options: Namespace, work: Path) -> dict[str, Any]:
     return {"cuts": CUTS, "photos": JUDGED, "calibrating": CALIBRATING, "threads": available_cores(), "rows": rows}
 
 
-def _photos() -> Path:
+def photo_folder() -> Path:
     """scikit-image's folder of photos."""
     try:
         import skimage

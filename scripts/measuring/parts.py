@@ -268,3 +268,10 @@ def scale(options: Namespace, work: Path) -> dict[str, Any]:
         scaling.draw(found, options.json.with_suffix(".svg"))
     assumed = {"proxy_rps": scaling.PROXY_RPS, "node_replicas": scaling.NODE_REPLICAS, "request_ms": scaling.REQUEST_MS}
     return {"rows": found, "assumed": assumed}
+
+
+def jpeg(options: Namespace, work: Path) -> dict[str, Any]:
+    """One JPEG with pillow and with simplejpeg."""
+    from measuring.jpeg_decoding import measure
+
+    return measure(options)

@@ -172,6 +172,17 @@ def hostile_rows(figures: Figures) -> str:
     return table(["model", "beside", "the example", "its seconds, by round", "the others", "no worker died"], lines)
 
 
+def jpeg_rows(figures: Figures) -> str:
+    """Milliseconds to an item, by size and decoder."""
+    return table(
+        ["JPEG", "decoded with", "ms, median", "ms, by round"],
+        [
+            [row["picture"], row["system"], f"{row['ms']:.2f}", " ".join(f"{each:.2f}" for each in row["rounds"])]
+            for row in figures["jpeg"]["rows"]
+        ],
+    )
+
+
 def accuracy_rows(figures: Figures) -> str:
     """EfficientNet-Lite0 by engine and precision: agreement with eager fp32, speed."""
     lines = []
@@ -335,6 +346,7 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "hosts.rows": hosts_rows,
     "repeat.rows": repeat_rows,
     "hostile.rows": hostile_rows,
+    "jpeg.rows": jpeg_rows,
     "accuracy.rows": accuracy_rows,
     "accuracy.labels": accuracy_labels,
     "earlier.rows": earlier_rows,

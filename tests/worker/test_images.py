@@ -325,7 +325,7 @@ def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     decode_rgb(body, max_pixels=60_000)
     monkeypatch.setattr(images, "MAX_SECONDS", -1.0)
     with pytest.raises(TooLarge, match="longer"):
-        decode_rgb(body)
+        decode_rgb(encoded(noisy((300, 200))))
 
 
 def test_random_damage_is_always_one_clear_refusal_or_a_picture() -> None:

@@ -50,14 +50,16 @@ FIXED_BYTES = 4 << 20  # strips, tables, the picture at its final size
 
 def estimate(header: PictureHeader, body_bytes: int, size_hint: int | None = None, mode: str = "RGB") -> Cost:
     """The cost of decoding a picture in `mode`, "RGB" or "L". A JPEG may be decoded smaller, down to size_hint a side."""
-    scale = _scale(header, size_hint) if header.format == "JPEG" else 1
+    scale = draft_scale(header, size_hint)
     pixels = header.pixels / scale**2
     ms = _jpeg_ms(header, body_bytes, pixels) if header.format == "JPEG" else _plain_ms(header, body_bytes)
     return Cost(OPEN_MS + ms, _memory_bytes(header, pixels, mode))
 
 
-def _scale(header: PictureHeader, size_hint: int | None) -> int:
-    """How many times smaller pillow's draft makes each side of a JPEG."""
+def draft_scale(header: PictureHeader, size_hint: int | None) -> int:
+    """How many times smaller each side of a JPEG may be decoded, as pillow's draft decides it: 1, 2, 4 or 8."""
+    if header.format != "JPEG":
+        return 1
     room = min(header.width, header.height) // (size_hint or ALL_OF_IT)
     return next(scale for scale in (8, 4, 2, 1) if room >= scale or scale == 1)
 
@@ -84,7 +86,7 @@ def _plain_ms(header: PictureHeader, body_bytes: int) -> float:
 def _memory_bytes(header: PictureHeader, pixels: float, mode: str) -> int:
     """The most memory in use: the picture as pillow decodes it, and what else is kept at the same time.
 
-    Pillow takes 4 bytes a pixel for colours, 1 for grey and 2 for 16 bits.
+    Pillow takes 4 bytes a pixel for colours, 1 for grey and 2 for 16 bits. simplejpeg's array has 3; pillow's is made from it.
     """
     grey = header.bits <= 8 or _deep(header)
     decoded = pixels * (2 if _deep(header) else 1 if grey else 4)
@@ -96,7 +98,9 @@ def _memory_bytes(header: PictureHeader, pixels: float, mode: str) -> int:
         kept = header.pixels * 12.0  # two canvases and the frame
     elif header.turned:
         kept = decoded
-    if mode == "RGB" and not grey and header.bits < 32:
+    if mode == "RGB" and header.format == "JPEG" and header.bits < 32:
+        decoded, converted = pixels * 4, pixels * 3
+    elif mode == "RGB" and not grey and header.bits < 32:
         converted = 0.0  # it has this mode already
     return int(decoded + max(kept, converted)) + FIXED_BYTES
 

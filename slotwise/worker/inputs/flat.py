@@ -33,11 +33,21 @@ def upright(picture: Image.Image, mode: str) -> Image.Image:
     The orientation is read after decoding, because pillow turns a TIFF itself while it decodes it and then forgets the tag.
     """
     picture.load()
-    turn = TURNS.get(_orientation(picture))
+    orientation = _orientation(picture)
     flat = _flat(picture, mode)
     if flat is not picture:
         picture.close()  # its memory is free before the turned copy is made
-    return flat if turn is None else flat.transpose(turn)
+    return _turned(flat, orientation)
+
+
+def turned_as(tagged: Image.Image, picture: Image.Image) -> Image.Image:
+    """A picture that was decoded elsewhere, turned as the EXIF of `tagged` says, which is open and not decoded."""
+    return _turned(picture, _orientation(tagged))
+
+
+def _turned(picture: Image.Image, orientation: int) -> Image.Image:
+    turn = TURNS.get(orientation)
+    return picture if turn is None else picture.transpose(turn)
 
 
 def _orientation(picture: Image.Image) -> int:

@@ -26,6 +26,7 @@ class PictureHeader(NamedTuple):  # every request makes one: a frozen dataclass 
     format: pillow's name for it. width, height: in pixels. bits: stored for each pixel. coding: how the pixels are stored,
     where a format has several ways. scans: how often a decoder passes over the picture. area: how many pixels are decoded,
     which is more than width * height where a TIFF's tiles reach beyond its edges. turned: a TIFF that pillow turns upright.
+    tagged: a JPEG with EXIF or XMP, which may say that it has to be turned.
     """
 
     format: str
@@ -36,6 +37,7 @@ class PictureHeader(NamedTuple):  # every request makes one: a frozen dataclass 
     scans: int = 1
     area: int = 0
     turned: bool = False
+    tagged: bool = False
 
     @property
     def pixels(self) -> int:
@@ -72,13 +74,15 @@ def _png(body: bytes) -> PictureHeader | None:
 
 def _jpeg(body: bytes) -> PictureHeader | None:
     frame: tuple[int, int, int] | None = None
+    tagged = False
     for marker, at in _segments(body):
         if marker in STARTS_OF_FRAME and frame is None:
             frame = marker, at, body[at + 9]
+        tagged = tagged or marker == 0xE1
         if marker == 0xDA and frame is not None:
             all_components = body[at + 4] == frame[2]  # a baseline picture then has no second scan that is decoded
             scans = 1 if all_components and frame[0] not in PROGRESSIVE else body.count(b"\xff\xda", at)
-            return _jpeg_frame(body, *frame, scans)
+            return _jpeg_frame(body, *frame, scans)._replace(tagged=tagged)
     return None
 
 
