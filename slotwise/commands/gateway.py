@@ -20,6 +20,7 @@ def gateway(
     host: Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The page and REST; 0 takes a free one.")] = 8000,
     translation_port: Annotated[int, typer.Option(help="The same again, where translation clients look; -1: not.")] = 9527,
+    grpc_port: Annotated[int, typer.Option(help="The Open Inference Protocol over gRPC; 0 takes a free one, -1: not.")] = -1,
     timeout_s: Annotated[float, typer.Option(min=0.1, help="A request's deadline, where the client sets none.")] = 60.0,
     max_in_flight: Annotated[int, typer.Option(min=0, help="Requests of a model at the server; 0: two batches a worker.")] = 0,
     max_queued: Annotated[int, typer.Option(min=-1, help="Requests of a model that wait here; -1: a batch a worker.")] = -1,
@@ -37,6 +38,8 @@ def gateway(
     import fastapi  # noqa: F401  (what is missing is said here, not in the log of a detached gateway)
     import uvicorn  # noqa: F401
 
+    if grpc_port >= 0:
+        import grpc  # noqa: F401
     from slotwise.gateway.access import PUBLIC
 
     unknown = sorted(set(public or []) - set(PUBLIC))
@@ -50,6 +53,7 @@ def gateway(
             "--host": host,
             "--port": port,
             "--translation-port": translation_port,
+            "--grpc-port": grpc_port,
             "--timeout-s": timeout_s,
             "--max-in-flight": max_in_flight,
             "--max-queued": max_queued,
@@ -61,14 +65,15 @@ def gateway(
         arguments = [str(part) for option in options.items() for part in option] + ([] if hedge else ["--no-hedge"])
         arguments += [part for what in public or [] for part in ("--public", what)]
         record = running(name) or start_detached(name, arguments)
-        emit({"page": record.page, "url": record.url, "pid": record.pid}, as_json, lambda: f"page: {record.page}")
+        found = {"page": record.page, "url": record.url, "pid": record.pid} | ({"grpc": record.grpc} if record.grpc else {})
+        emit(found, as_json, record.listening)
         return
     from slotwise.gateway.gateway import GatewayOptions
     from slotwise.gateway.serve import Access, ListenAddress, serve
 
     serve(
         name,
-        ListenAddress(host, port, translation_port, drain_delay_s),
+        ListenAddress(host, port, translation_port, drain_delay_s, grpc_port),
         GatewayOptions(
             timeout_s=timeout_s, in_flight=max_in_flight, queued=max_queued, hedge=hedge, default_model=default_model
         ),

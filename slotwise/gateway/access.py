@@ -8,8 +8,9 @@ from typing import Any
 
 from slotwise.gateway import replies
 from slotwise.gateway.forward import Send
-from slotwise.gateway.inference_request import Receive, Scope
+from slotwise.gateway.inference_request import Scope
 from slotwise.gateway.keys import KeyFile
+from slotwise.gateway.limits import Receive
 from slotwise.gateway.replies import Refused
 
 log = logging.getLogger("slotwise.gateway")

@@ -18,8 +18,8 @@ from slotwise.client.http_exchange import RawHeaders
 from slotwise.errors import SlotwiseError
 from slotwise.gateway import replies
 from slotwise.gateway.gateway import Gateway
-from slotwise.gateway.inference_request import InferenceRequest, Receive, Scope
-from slotwise.gateway.limits import ClientGone
+from slotwise.gateway.inference_request import InferenceRequest, Scope
+from slotwise.gateway.limits import ClientGone, Receive
 from slotwise.gateway.race import Race
 from slotwise.gateway.replies import Refused
 from slotwise.gateway.upstream import ConnectionBroken, ServerAnswer, Upstream
@@ -60,9 +60,9 @@ class Forward:
         if status != CLIENT_GONE:
             await self._send(send, request, status, headers, body, seconds)
 
-    async def record(self, request: InferenceRequest) -> tuple[int, RawHeaders, bytes]:
-        """The reply to one record of a request that has been read: it waits for a place of its own, like everybody's."""
-        return await self._outcome(request, self._answer(request, _never))
+    async def record(self, request: InferenceRequest, gone: asyncio.Event) -> tuple[int, RawHeaders, bytes]:
+        """The reply to one record of a request that has been read: it waits for a place as everybody does, unless `gone`."""
+        return await self._outcome(request, self._answer(request, gone.wait))
 
     async def _outcome(self, request: InferenceRequest, answered: Awaitable[ServerAnswer]) -> tuple[int, RawHeaders, bytes]:
         """Status, headers and body of the reply, whatever becomes of `answered`. It is counted, and an error is logged."""
@@ -154,11 +154,6 @@ class Forward:
             headers.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
-
-
-async def _never() -> Any:
-    """For a record: whether its client is gone is seen by nobody."""
-    await asyncio.Event().wait()
 
 
 class ModelPaths:

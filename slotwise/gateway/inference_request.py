@@ -6,17 +6,16 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slotwise.gateway import replies
 from slotwise.gateway.gateway import Gateway
-from slotwise.gateway.limits import ClientGone
+from slotwise.gateway.limits import ClientGone, Receive
 from slotwise.gateway.replies import SEQUENCE, Refused
 
 Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}"  # of a model, and of a version
 
@@ -92,6 +91,12 @@ class InferenceRequest:
             raise Refused(504, "the deadline passed before the body had arrived", close=True) from None
         if self.headers.get("content-type", "").startswith("application/x-www-form-urlencoded") and not _FORM(self.body):
             self.headers["content-type"] = "application/octet-stream"  # curl --data-binary gives every file the type of a form
+
+    def hold(self, body: bytes) -> None:
+        """Take a body that has arrived. Raises Refused (413, 429)."""
+        self._refuse_if_large(len(body))
+        self._take_memory(len(body))
+        self.body = body
 
     def to_model(self, name: str) -> InferenceRequest:
         """The same request to a model of another name."""

@@ -30,12 +30,14 @@ class GatewayRecord(ProcessRecord):
     """A gateway in front of the server `name`. drain_s: how long it may take after SIGTERM, to finish what is in flight.
 
     key: what opens its /status, where there are keys. certificate: of its own TLS, "" where it has none.
+    grpc: host and port of its gRPC, "" where it has none.
     """
 
     url: str
     drain_s: float
     key: str = ""
     certificate: str = ""
+    grpc: str = ""
 
     @classmethod
     def of_this_process(cls, name: str, url: str, drain_s: float, key: str = "", certificate: str = "") -> GatewayRecord:
@@ -47,6 +49,10 @@ class GatewayRecord(ProcessRecord):
     def page(self) -> str:
         """The address of the page."""
         return f"{self.url}/index.html"
+
+    def listening(self) -> str:
+        """Where it listens, for people."""
+        return f"page: {self.page}" + (f"\ngrpc: {self.grpc}" if self.grpc else "")
 
     def status(self) -> dict[str, Any]:
         """Its GET /status. Raises SlotwiseError where it does not answer."""

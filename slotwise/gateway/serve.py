@@ -1,4 +1,4 @@
-"""Run the gateway: two ports, one event loop, and an orderly end.
+"""Run the gateway: two ports and perhaps gRPC's, one event loop, and an orderly end.
 
 On SIGTERM or Ctrl-C readiness goes off and answers say `connection: close`; after `drain_delay_s`, in which a load
 balancer notices, no connection is accepted any more; what is in flight is finished, which takes as long as a request
@@ -16,8 +16,9 @@ import ssl
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import uvicorn
 
@@ -30,17 +31,21 @@ from slotwise.gateway.keys import KeyFile
 from slotwise.gateway.process import GatewayRecord, running
 from slotwise.interrupts import handed_to, settle
 
+if TYPE_CHECKING:
+    from slotwise.gateway.grpc_server import GrpcServer
+
 KEEP_ALIVE_S = 75
 
 
 @dataclass(frozen=True)
 class ListenAddress:
-    """Where the gateway listens: the page and REST on `port`, the same on `translation_port` (-1: on no second port)."""
+    """Where the gateway listens: the page and REST on `port`, the same on `translation_port`, gRPC on `grpc_port` (-1: not)."""
 
     host: str = "127.0.0.1"
     port: int = 8000
     translation_port: int = 9527
     drain_delay_s: float = 1.0
+    grpc_port: int = -1
 
 
 @dataclass(frozen=True)
@@ -66,8 +71,11 @@ class Access:
 class DrainingServer(uvicorn.Server):
     """A uvicorn server that drains before it stops."""
 
-    def __init__(self, config: uvicorn.Config, gateway: Gateway, delay_s: float, is_up: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, gateway: Gateway, delay_s: float, is_up: Callable[[], None], grpc: GrpcServer | None
+    ) -> None:
         super().__init__(config)
+        self.grpc = grpc
         self.gateway, self.delay_s, self.is_up = gateway, delay_s, is_up
         self.was_up = False
 
@@ -93,15 +101,25 @@ class DrainingServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, then call `is_up`."""
         self._loop = asyncio.get_running_loop()
+        if self.grpc:
+            await self.grpc.bind()
         await super().startup(sockets)
         if not self.should_exit:
+            if self.grpc:
+                await self.grpc.start()
             self.was_up = True
             self.is_up()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop; where a second signal has come, end the application, too, which uvicorn would leave to fail with the loop."""
+        if self.grpc:  # beside HTTP's end, which waits for such tasks
+            ending = self._loop.create_task(self.grpc.stop(self.config.timeout_graceful_shutdown))
+            self.server_state.tasks.add(ending)
+            ending.add_done_callback(self.server_state.tasks.discard)
         await super().shutdown(sockets)
         if self.force_exit:
+            if self.grpc:
+                await self.grpc.stop(None)
             await self.lifespan.shutdown()
 
 
@@ -142,14 +160,18 @@ def serve(
     url = f"{'https' if access.tls_cert else 'http'}://{shown}:{sockets[0].getsockname()[1]}"
     drain_s, certificate = listen.drain_delay_s + finish_s, str(access.tls_cert.resolve()) if access.tls_cert else ""
     record = GatewayRecord.of_this_process(name, url, drain_s, keys.own if keys else "", certificate)
+    grpc = _grpc_server(gateway, listen, access)
 
     def is_up() -> None:
+        nonlocal record
+        if grpc:
+            record = replace(record, grpc=f"{shown}:{grpc.port}")
         record.save()
         if not keys and not _loopback(listen.host):
             say(f"whoever reaches {url} can ask every model and read /status and /metrics: --keys FILE asks for a key")
-        say(f"page: {record.page}")
+        say(record.listening())
 
-    server = DrainingServer(config, gateway, listen.drain_delay_s, is_up)
+    server = DrainingServer(config, gateway, listen.drain_delay_s, is_up, grpc)
     with handed_to(server.end):
         try:
             server.run(sockets=sockets)
@@ -157,6 +179,14 @@ def serve(
             record.forget()
         if server.was_up:
             settle()
+
+
+def _grpc_server(gateway: Gateway, listen: ListenAddress, access: Access) -> GrpcServer | None:
+    if listen.grpc_port < 0:
+        return None
+    from slotwise.gateway.grpc_server import GrpcServer  # noqa: PLC0415  grpcio takes memory, and is seldom wanted
+
+    return GrpcServer(gateway, listen.host, listen.grpc_port, access.tls_cert, access.tls_key)
 
 
 def _loopback(host: str) -> bool:

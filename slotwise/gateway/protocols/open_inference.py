@@ -1,4 +1,4 @@
-"""The Open Inference Protocol (V2), REST: tensors in, tensors out; with the binary tensor extension both ways.
+"""The Open Inference Protocol (V2): tensors in, tensors out. REST's messages, with the binary tensor extension both ways.
 
 BYTES of shape [n] or [n, 1] are n records. A model of tensors takes numbers of shape [n, ...], which are n records, too. The
 answer has a row a record, in order: `answer` (what the model said, as JSON), and of a classifier `label`, `probability` and
@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from slotwise import __version__
 from slotwise.gateway.protocols.records import JSON, ModelInput, ProtocolFault, RecordAnswer, RecordBody, limited, parsed
 
 LENGTH = "inference-header-content-length"
@@ -24,13 +25,14 @@ NUMBERS = {
     "BOOL": "?", "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8",
     "INT8": "i1", "INT16": "<i2", "INT32": "<i4", "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
 }  # fmt: skip
+MOST_SIDES = 16  # of a tensor's shape
 ANSWERS = {"answer": "BYTES"}
 OF_CLASSES = {"label": "BYTES", "probability": "FP32", "probabilities": "BYTES"}
 
 
 @dataclass(frozen=True)
 class InferRequest:
-    """One request. identity: the client's id. outputs: the names that are wanted, and which of them as binary data."""
+    """One request, over REST or gRPC. identity: the client's id. outputs: those that are wanted, and whether as binary data."""
 
     records: Sequence[RecordBody]
     identity: str
@@ -40,6 +42,11 @@ class InferRequest:
 def output_types(model: ModelInput) -> dict[str, str]:
     """The outputs that a model has, and their datatypes."""
     return ANSWERS | (OF_CLASSES if model.classes else {})
+
+
+def server() -> dict[str, Any]:
+    """What `GET /v2` says."""
+    return {"name": "slotwise", "version": __version__, "extensions": ["binary_tensor_data"]}
 
 
 def metadata(name: str, versions: Sequence[str], model: ModelInput) -> dict[str, Any]:
@@ -60,8 +67,8 @@ def request(body: bytes, header_length: str | None, model: ModelInput) -> InferR
     identity = content.get("id", "")
     if not isinstance(identity, str):
         raise ProtocolFault("the id is no text")
-    records = _records(inputs[0], memoryview(body)[length:], model)
-    return InferRequest(records, identity, _wanted(content, model))
+    found = records(inputs[0], memoryview(body)[length:], model)
+    return InferRequest(found, identity, wanted(content, model))
 
 
 def _length(text: str, most: int) -> int:
@@ -70,19 +77,20 @@ def _length(text: str, most: int) -> int:
     return int(text)
 
 
-def _wanted(content: Mapping[str, Any], model: ModelInput) -> dict[str, bool]:
+def wanted(content: Mapping[str, Any], model: ModelInput) -> dict[str, bool]:
+    """The outputs that a request wants, and which of them as binary data. Raises ProtocolFault."""
     known = output_types(model)
     binary = _parameters(content).get("binary_data_output") is True
     outputs = content.get("outputs") or [{"name": name} for name in known]
     if not isinstance(outputs, list) or not all(isinstance(output, dict) for output in outputs):
         raise ProtocolFault("outputs is no list of objects")
-    wanted = {}
+    found = {}
     for output in outputs:
         name = output.get("name")
         if not isinstance(name, str) or name not in known:
             raise ProtocolFault(f"there is no such output; the model has {', '.join(known)}")
-        wanted[name] = _parameters(output).get("binary_data", binary) is True
-    return wanted
+        found[name] = _parameters(output).get("binary_data", binary) is True
+    return found
 
 
 def _parameters(of: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -92,10 +100,13 @@ def _parameters(of: Mapping[str, Any]) -> Mapping[str, Any]:
     return parameters
 
 
-def _records(tensor: Mapping[str, Any], binary: memoryview, model: ModelInput) -> list[RecordBody]:
+def records(tensor: Mapping[str, Any], binary: memoryview, model: ModelInput) -> list[RecordBody]:
+    """The records of the one input. Its data are a list, or all of `binary`. Raises ProtocolFault."""
     datatype, shape = tensor.get("datatype"), tensor.get("shape")
     if not isinstance(shape, list) or not shape or not all(type(side) is int and 0 <= side < 2**40 for side in shape):
         raise ProtocolFault("the input's shape is no list of whole numbers")
+    if len(shape) > MOST_SIDES:
+        raise ProtocolFault(f"the input's shape has {len(shape)} sides, at most {MOST_SIDES} are taken")
     limited(shape[0])
     size = _parameters(tensor).get("binary_data_size")
     if size is not None and size != len(binary):
@@ -105,7 +116,7 @@ def _records(tensor: Mapping[str, Any], binary: memoryview, model: ModelInput) -
     if datatype == "BYTES":
         if math.prod(shape[1:]) != 1:
             raise ProtocolFault("BYTES have the shape [n] or [n, 1]: each element is a record")
-        elements = list(_elements(binary)) if size is not None else _texts(tensor, model)
+        elements = list(_elements(binary)) if size is not None else _listed(tensor, model)
         if len(elements) != shape[0]:
             raise ProtocolFault(f"the shape says {shape[0]} elements, {len(elements)} are there")
         return elements
@@ -130,9 +141,11 @@ def _elements(binary: memoryview) -> Iterator[RecordBody]:
         at += length
 
 
-def _texts(tensor: Mapping[str, Any], model: ModelInput) -> list[RecordBody]:
-    """BYTES as JSON: texts. A picture can only stand there as base64."""
+def _listed(tensor: Mapping[str, Any], model: ModelInput) -> list[RecordBody]:
+    """BYTES as a list: bytes over gRPC, and texts as JSON. A picture can only stand there as base64."""
     texts = _flat(tensor.get("data"))
+    if texts and all(isinstance(element, bytes) for element in texts):
+        return [RecordBody(element) for element in texts]
     if not all(isinstance(text, str) for text in texts):
         raise ProtocolFault("BYTES as JSON are texts")
     if model.takes == "picture" or _parameters(tensor).get("content_type") == "base64":
@@ -179,16 +192,29 @@ def _flat(data: Any) -> list[Any]:
     return flat
 
 
+def tensors(asked: InferRequest, model: ModelInput, answers: Sequence[RecordAnswer]) -> Iterator[tuple[str, str, list[Any]]]:
+    """Name, datatype and values of each output that is wanted; what failed has an empty value."""
+    known = output_types(model)
+    for output in asked.outputs:
+        empty = "" if known[output] == "BYTES" else 0.0
+        yield output, known[output], [_value(output, one) if one.good else empty for one in answers]
+
+
+def errors(answers: Sequence[RecordAnswer]) -> str:
+    """What failed, and why, as JSON by the record's place; "" where nothing did."""
+    found = {str(i): {"code": one.status, "message": one.message} for i, one in enumerate(answers) if not one.good}
+    return json.dumps(found) if found else ""
+
+
 def reply(
     asked: InferRequest, name: str, version: str, model: ModelInput, answers: Sequence[RecordAnswer]
 ) -> tuple[dict[str, str], bytes]:
     """The answer's own headers, and its body."""
-    known, outputs, binary = output_types(model), [], []
-    for output, as_binary in asked.outputs.items():
-        values = [_value(output, one) if one.good else ("" if known[output] == "BYTES" else 0.0) for one in answers]
-        tensor: dict[str, Any] = {"name": output, "datatype": known[output], "shape": [len(answers)]}
-        if as_binary:
-            data = _packed(values, known[output])
+    outputs, binary = [], []
+    for output, datatype, values in tensors(asked, model, answers):
+        tensor: dict[str, Any] = {"name": output, "datatype": datatype, "shape": [len(answers)]}
+        if asked.outputs[output]:
+            data = packed(values, datatype)
             tensor["parameters"] = {"binary_data_size": len(data)}
             binary.append(data)
         else:
@@ -197,9 +223,9 @@ def reply(
     content: dict[str, Any] = {"model_name": name, "model_version": version, "outputs": outputs}
     if asked.identity:
         content["id"] = asked.identity
-    errors = {str(i): {"code": one.status, "message": one.message} for i, one in enumerate(answers) if not one.good}
-    if errors:
-        content["parameters"] = {"errors": json.dumps(errors)}
+    failed = errors(answers)
+    if failed:
+        content["parameters"] = {"errors": failed}
     head = json.dumps(content, ensure_ascii=False).encode("utf-8", "backslashreplace")
     if not binary:
         return {"content-type": JSON}, head
@@ -218,7 +244,8 @@ def _value(output: str, one: RecordAnswer) -> Any:
     return label if output == "label" else float((probabilities or {}).get(label, 0.0))
 
 
-def _packed(values: Sequence[Any], datatype: str) -> bytes:
+def packed(values: Sequence[Any], datatype: str) -> bytes:
+    """Values as binary data."""
     if datatype != "BYTES":
         return np.asarray(values, NUMBERS[datatype]).tobytes()
     elements = [value.encode("utf-8", "replace") for value in values]

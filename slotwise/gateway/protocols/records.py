@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 MOST_RECORDS = 1024  # of one request
@@ -41,7 +42,7 @@ class RecordAnswer:
         """Whether the model answered it."""
         return self.status < 400
 
-    @property
+    @cached_property
     def value(self) -> Any:
         """The answer as JSON has it: what the model said where that is JSON, else its text."""
         try:
@@ -94,6 +95,6 @@ def limited(count: int) -> int:
 def failed_alike(answers: Sequence[RecordAnswer]) -> RecordAnswer | None:
     """The error of a request whose records all met the same one, so that it is the request's own; else None."""
     first = answers[0]
-    if first.good or (len(answers) > 1 and (first.status < 429 or any(one.status != first.status for one in answers))):
+    if first.good or any(one.status != first.status for one in answers):
         return None
-    return first
+    return first if len(answers) == 1 or first.status == 404 or first.status >= 429 else None

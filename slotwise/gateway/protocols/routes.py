@@ -12,7 +12,6 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.routing import Route
 
-from slotwise import __version__
 from slotwise.client.live_model import LiveModel
 from slotwise.gateway import openapi
 from slotwise.gateway.forward import CLIENT_GONE, Forward
@@ -20,14 +19,14 @@ from slotwise.gateway.gateway import Gateway
 from slotwise.gateway.inference_request import InferenceRequest
 from slotwise.gateway.limits import ClientGone
 from slotwise.gateway.protocols import kserve_v1, open_inference, sagemaker
+from slotwise.gateway.protocols.each_record import Found, answered
 from slotwise.gateway.protocols.open_inference import InferRequest
-from slotwise.gateway.protocols.records import JSON, ModelInput, ProtocolFault, RecordAnswer, RecordBody, failed_alike
+from slotwise.gateway.protocols.records import JSON, ModelInput, ProtocolFault, RecordAnswer, failed_alike
 from slotwise.gateway.replies import Refused
 
 FRESH_S = 1.0
 MISSING: dict[int | str, dict[str, Any]] = {404: openapi.text_failure("No such model")}
 NOT_READY: dict[int | str, dict[str, Any]] = {503: {"description": "Not ready"}}
-Found = Sequence[RecordBody | RecordAnswer]
 Read = Callable[[InferenceRequest, Request], tuple[Any, Found]]
 
 
@@ -48,7 +47,7 @@ class ManyRecords:
             whole.read_head(request.scope)
             await whole.read_body(request.receive)
             content, found = await asyncio.to_thread(self.read, whole, request)
-            answers = await self._answers(whole, found, request)
+            answers = await answered(self.forward, whole, found, request.scope.get("slotwise.key"))
             failed = failed_alike(answers)
             return _failed(failed.status, failed.message, whole) if failed else self.reply(whole, content, answers)
         except ProtocolFault as fault:
@@ -60,23 +59,6 @@ class ManyRecords:
             return Response(status_code=CLIENT_GONE)
         finally:
             whole.release_body()
-
-    async def _answers(self, whole: InferenceRequest, found: Found, request: Request) -> list[RecordAnswer]:
-        """What became of each record; never more are sent at once than the server is let have."""
-        key = request.scope.get("slotwise.key")
-        if key and self.gateway.keys:
-            for _ in found[1:]:  # the first was counted with the request
-                self.gateway.keys.allow(key, whole.model)
-        places = asyncio.Semaphore(max(1, whole.traffic.limit.in_flight_max))
-
-        async def one(i: int, record: RecordBody | RecordAnswer) -> RecordAnswer:
-            if isinstance(record, RecordAnswer):
-                return record
-            async with places:
-                status, _, body = await self.forward.record(whole.for_record(i, record.body, record.content_type))
-            return RecordAnswer(status, body)
-
-        return await asyncio.gather(*(one(i, record) for i, record in enumerate(found)))
 
 
 def model_input(gateway: Gateway, model: str) -> ModelInput:
@@ -135,7 +117,7 @@ def _add_v2(app: FastAPI, gateway: Gateway, forward: Forward) -> None:
 
     @app.get("/v2", summary="Open Inference Protocol: the server")
     async def server() -> dict[str, Any]:
-        return {"name": "slotwise", "version": __version__, "extensions": ["binary_tensor_data"]}
+        return open_inference.server()
 
     @app.get("/v2/health/live", summary="Open Inference Protocol: 200 while this process runs")
     async def live() -> dict[str, bool]:
@@ -151,7 +133,7 @@ def _add_v2(app: FastAPI, gateway: Gateway, forward: Forward) -> None:
         @app.get(path, summary="Open Inference Protocol: a model's inputs and outputs", responses=MISSING)
         async def model(model: str, version: str = "") -> JSONResponse:
             await gateway.refresh(FRESH_S)
-            found = _found(gateway, model, version)
+            found = found_model(gateway, model, version)
             if found is None:
                 return _missing(model, version)
             return JSONResponse(open_inference.metadata(model, [found.version], model_input(gateway, model)))
@@ -161,7 +143,7 @@ def _add_v2(app: FastAPI, gateway: Gateway, forward: Forward) -> None:
         )
         async def model_ready(model: str, version: str = "") -> JSONResponse:
             await gateway.refresh(FRESH_S)
-            if _found(gateway, model, version) is None:
+            if found_model(gateway, model, version) is None:
                 return _missing(model, version)
             is_ready = gateway.model_ready(model)
             return JSONResponse({"name": model, "ready": is_ready}, 200 if is_ready else 503)
@@ -177,7 +159,7 @@ def _add_sagemaker(app: FastAPI, gateway: Gateway) -> None:
         return JSONResponse({"status": "Healthy" if gateway.ready() else "Unhealthy"}, 200 if gateway.ready() else 503)
 
 
-def _found(gateway: Gateway, model: str, version: str) -> LiveModel | None:
+def found_model(gateway: Gateway, model: str, version: str) -> LiveModel | None:
     """The model, where it is there in that version."""
     found = gateway.models.get(model)
     return found if found is not None and version in ("", found.version) else None

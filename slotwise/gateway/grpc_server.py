@@ -1,0 +1,244 @@
+"""The gateway's gRPC port: the Open Inference Protocol's service, on the gateway's own event loop.
+
+A call's message is read only when its key is known and few others are being read: gRPC holds a whole one in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import grpc
+import grpc.aio
+
+from slotwise.errors import SlotwiseError
+from slotwise.gateway import replies
+from slotwise.gateway.forward import CLIENT_GONE, Forward
+from slotwise.gateway.gateway import Gateway
+from slotwise.gateway.inference_request import InferenceRequest
+from slotwise.gateway.keys import AccessKey
+from slotwise.gateway.protocols import open_inference, open_inference_grpc
+from slotwise.gateway.protocols.each_record import answered
+from slotwise.gateway.protocols.open_inference_messages import SERVICE, parsed_message
+from slotwise.gateway.protocols.records import ProtocolFault, failed_alike
+from slotwise.gateway.protocols.routes import FRESH_S, found_model, model_input
+from slotwise.gateway.replies import Refused
+
+log = logging.getLogger("slotwise.gateway")
+
+CODES = {  # by HTTP's status; any other below 500 is INVALID_ARGUMENT: to send the same again is no use
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
+    404: grpc.StatusCode.NOT_FOUND,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    CLIENT_GONE: grpc.StatusCode.CANCELLED,
+    502: grpc.StatusCode.UNAVAILABLE,
+    503: grpc.StatusCode.UNAVAILABLE,
+    504: grpc.StatusCode.DEADLINE_EXCEEDED,
+    507: grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
+OPEN = {"ServerLive", "ServerReady"}  # need no key
+MOST_CALLS = 1024
+MOST_READ = 16  # messages that are being read at once
+LONGEST_MESSAGE = 1000  # of an error: it travels as a header
+
+
+class Call:
+    """One call. left_s: until its deadline. gone: set when its client waits no more."""
+
+    def __init__(self, context: Any, timeout_s: float) -> None:
+        self.context, self.gone = context, asyncio.Event()
+        self.headers = [
+            (name.encode(), value.encode("latin-1", "replace"))
+            for name, value in context.invocation_metadata() or ()
+            if isinstance(value, str) and not name.startswith(("grpc-", "content-"))
+        ]
+        self.key: AccessKey | None = None
+        self.identity = replies.request_id(_text(dict(self.headers).get(b"x-request-id", b""))) or replies.new_id()
+        remaining = context.time_remaining()
+        self.deadline = time.monotonic() + (timeout_s if remaining is None else min(timeout_s, remaining))
+
+    def scope(self, version: str) -> dict[str, Any]:
+        """The head of the call as that of an HTTP request."""
+        headers = [header for header in self.headers if header[0] != b"x-request-id"]
+        return {
+            "headers": [*headers, (b"x-request-id", self.identity.encode())],
+            "path_params": {"version": version},
+            "query_string": b"",
+            "client": (_address(self.context.peer()),),
+            "slotwise.key": self.key,
+        }
+
+
+class InferenceService:
+    """Answers the calls of the service. Messages come and go as bytes."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway, self.forward = gateway, Forward(gateway)
+        self._reading = asyncio.Semaphore(MOST_READ)
+        self._under_way: set[asyncio.Task[bytes]] = set()
+
+    def handlers(self) -> Any:
+        """What a server of grpcio needs. A call's one message is a stream to it, so that it is not read before it is wanted."""
+        answers = {
+            "ServerLive": self._server_live,
+            "ServerReady": self._server_ready,
+            "ServerMetadata": self._server_metadata,
+            "ModelReady": self._model_ready,
+            "ModelMetadata": self._model_metadata,
+            "ModelInfer": self._model_infer,
+        }
+        methods = {name: grpc.stream_unary_rpc_method_handler(self._method(name, answer)) for name, answer in answers.items()}
+        return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+    def _method(self, name: str, answer: Callable[[Call, bytes], Awaitable[bytes]]) -> Callable[..., Awaitable[bytes]]:
+        async def method(messages: AsyncIterator[bytes], context: Any) -> bytes:
+            call = Call(context, self.gateway.options.timeout_s)
+            try:
+                if self.gateway.keys and name not in OPEN:
+                    call.key = self.gateway.keys.find(dict(call.headers))
+                data = await self._read(messages, call)
+                context.set_trailing_metadata((("x-request-id", call.identity),))
+                return await answer(call, data)
+            except ProtocolFault as fault:
+                status, message, retry_after_s = fault.status, fault.message, 0
+            except Refused as refused:
+                status, message, retry_after_s = refused.status, refused.message, refused.retry_after_s
+            except Exception:
+                log.exception("%s %s", call.identity, name)
+                status, message, retry_after_s = 500, replies.CRASH, 0
+            log.info("%s %s %d %s", call.identity, name, status, message[:LONGEST_MESSAGE])
+            await _abort(call, status, message, retry_after_s)
+            return b""  # not reached
+
+        return method
+
+    async def _read(self, messages: AsyncIterator[bytes], call: Call) -> bytes:
+        """The call's message. Raises Refused (504), or ProtocolFault where there is none."""
+        try:
+            async with asyncio.timeout(max(call.deadline - time.monotonic(), 0)), self._reading:
+                async for message in messages:
+                    return message
+        except TimeoutError:
+            raise Refused(504, "the deadline passed before the message had arrived") from None
+        raise ProtocolFault("the call has no message")
+
+    async def _server_live(self, call: Call, data: bytes) -> bytes:
+        return open_inference_grpc.plain("ServerLiveResponse", {"live": True})
+
+    async def _server_ready(self, call: Call, data: bytes) -> bytes:
+        await self.gateway.refresh(FRESH_S)
+        return open_inference_grpc.plain("ServerReadyResponse", {"ready": self.gateway.ready()})
+
+    async def _server_metadata(self, call: Call, data: bytes) -> bytes:
+        return open_inference_grpc.plain("ServerMetadataResponse", open_inference.server())
+
+    async def _model_ready(self, call: Call, data: bytes) -> bytes:
+        asked = parsed_message("ModelReadyRequest", data)
+        await self.gateway.refresh(FRESH_S)
+        there = found_model(self.gateway, asked.name, asked.version) is not None
+        return open_inference_grpc.plain("ModelReadyResponse", {"ready": there and self.gateway.model_ready(asked.name)})
+
+    async def _model_metadata(self, call: Call, data: bytes) -> bytes:
+        asked = parsed_message("ModelMetadataRequest", data)
+        await self.gateway.refresh(FRESH_S)
+        found = found_model(self.gateway, asked.name, asked.version)
+        if found is None:
+            raise Refused(404, f"there is no model {asked.name} {asked.version}".strip())
+        content = open_inference.metadata(asked.name, [found.version], model_input(self.gateway, asked.name))
+        return open_inference_grpc.plain("ModelMetadataResponse", content)
+
+    async def _model_infer(self, call: Call, data: bytes) -> bytes:
+        """Where the client hangs up, what is at the server keeps its place there until it is answered, as over HTTP."""
+        task = asyncio.create_task(self._infer(call, data))
+        self._under_way.add(task)
+        task.add_done_callback(self._ended)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            call.gone.set()
+            raise
+
+    def _ended(self, task: asyncio.Task[bytes]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled():
+            task.exception()  # was raised in the call, unless its client is gone
+
+    async def _infer(self, call: Call, data: bytes) -> bytes:
+        whole = InferenceRequest(self.gateway, "", call.deadline)
+        try:
+            whole.hold(data)
+            message = await asyncio.to_thread(parsed_message, "ModelInferRequest", data)
+            name, version = message.model_name, message.model_version
+            whole.ask(name)
+            whole.read_head(call.scope(version))
+            model = model_input(self.gateway, name)
+            asked = await asyncio.to_thread(open_inference_grpc.request, message, model)
+            answers = await answered(self.forward, whole, asked.records, call.key, call.gone)
+            failed = failed_alike(answers)
+            if failed:
+                raise Refused(failed.status, failed.message, retry_after_s=int(failed.status in (429, 503)))
+            live = self.gateway.models.get(name)
+            return open_inference_grpc.reply(asked, name, version or (live.version if live else ""), model, answers)
+        finally:
+            whole.release_body()
+
+
+class GrpcServer:
+    """The gRPC port of a gateway. port: 0 takes a free one, which stands here once it is bound."""
+
+    def __init__(self, gateway: Gateway, host: str, port: int, tls_cert: Path | None, tls_key: Path | None) -> None:
+        self.gateway, self.host, self.port = gateway, host, port
+        self.credentials = None
+        if tls_cert and tls_key:
+            self.credentials = grpc.ssl_server_credentials([(tls_key.read_bytes(), tls_cert.read_bytes())])
+
+    async def bind(self) -> None:
+        """Take the port. Raises SlotwiseError. A message may be as long as the body of the server that is there now."""
+        await self.gateway.refresh(0)
+        options = [
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_receive_message_length", self.gateway.max_body_bytes),
+            ("grpc.max_send_message_length", -1),
+        ]
+        self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=MOST_CALLS)
+        self._server.add_generic_rpc_handlers((InferenceService(self.gateway).handlers(),))
+        address = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        try:
+            if self.credentials:
+                self.port = self._server.add_secure_port(address, self.credentials)
+            else:
+                self.port = self._server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise SlotwiseError(f"the gateway cannot listen on {address}: {error}", "--grpc-port names another port") from error
+
+    async def start(self) -> None:
+        """Answer calls."""
+        await self._server.start()
+
+    async def stop(self, grace_s: float | None) -> None:
+        """Take no new calls, and give those under way so long to end; None: cut them off."""
+        await self._server.stop(grace_s)
+
+
+async def _abort(call: Call, status: int, message: str, retry_after_s: int) -> None:
+    """End the call with the status that stands for HTTP's."""
+    code = CODES.get(status, grpc.StatusCode.INVALID_ARGUMENT if status < 500 else grpc.StatusCode.INTERNAL)
+    trailing = [("x-request-id", call.identity)]
+    if retry_after_s:
+        trailing.append(("retry-after", str(retry_after_s)))
+    await call.context.abort(code, message[:LONGEST_MESSAGE], tuple(trailing))
+
+
+def _text(value: bytes) -> str:
+    return value.decode("latin-1")
+
+
+def _address(peer: str) -> str:
+    """The address in what gRPC calls a peer: ipv4:127.0.0.1:50000, ipv6:%5B::1%5D:50000."""
+    return unquote(peer.partition(":")[2].rpartition(":")[0]).strip("[]")

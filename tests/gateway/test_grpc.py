@@ -1,0 +1,274 @@
+"""The gRPC port: the same records, answers and refusals as REST's; what does not fit is refused before it fills the memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+grpc = pytest.importorskip("grpc")
+
+from slotwise.gateway import keys
+from slotwise.gateway.grpc_server import LONGEST_MESSAGE, GrpcServer
+from slotwise.gateway.keys import KeyFile
+from slotwise.gateway.protocols import open_inference_grpc
+from slotwise.gateway.protocols.open_inference_messages import CLASSES, LINES, MOST_FIELDS, SERVICE, parsed_message
+from slotwise.gateway.protocols.records import MOST_PIECES, MOST_RECORDS, ModelInput, ProtocolFault, RecordAnswer
+
+from .conftest import Front, MakeFront
+from .standin import StandIn
+
+pytestmark = pytest.mark.anyio
+PICTURES, TENSORS = ModelInput("picture", (), True), ModelInput("tensor", (1, 2, 2), True)
+PNG = b"\x89PNG picture" * 10
+
+
+def packed(elements: list[bytes]) -> bytes:
+    return b"".join(struct.pack("<I", len(element)) + element for element in elements)
+
+
+def infer(shape: list[int], raw: list[bytes] = [], datatype: str = "BYTES", model: str = "digits", **contents: Any) -> Any:
+    """A ModelInferRequest of one input."""
+    message = CLASSES["ModelInferRequest"](model_name=model, raw_input_contents=raw)
+    tensor = message.inputs.add(name="x", datatype=datatype, shape=shape)
+    for name, values in contents.items():
+        getattr(tensor.contents, name).extend(values)
+    return message
+
+
+def bodies(message: Any, model: ModelInput = TENSORS) -> list[bytes]:
+    read = parsed_message("ModelInferRequest", message.SerializeToString())
+    return [record.body for record in open_inference_grpc.request(read, model).records]
+
+
+def test_the_messages_are_those_of_tritons_client() -> None:
+    theirs = pytest.importorskip("tritonclient.grpc").service_pb2
+    for name in LINES:
+        within = next(
+            (
+                kind
+                for kind in ("ModelInferRequest", "ModelInferResponse", "ModelMetadataResponse")
+                if hasattr(getattr(theirs, kind), name)
+            ),
+            None,
+        )
+        holder = getattr(theirs, within) if within else theirs
+        assert layout(CLASSES[name].DESCRIPTOR) == layout(getattr(holder, name).DESCRIPTOR)
+
+
+def layout(message: Any) -> list[Any]:
+    return [
+        (field.number, field.name, field.type, field.is_repeated, field.message_type and layout(field.message_type))
+        for field in message.fields
+    ]
+
+
+def test_records_are_typed_or_raw() -> None:
+    assert bodies(infer([2], bytes_contents=[PNG, b""]), PICTURES) == [PNG, b""]
+    assert bodies(infer([2, 1], [packed([PNG, b""])]), PICTURES) == [PNG, b""]
+    rows = np.arange(8, dtype="<f4").reshape(2, 1, 2, 2)
+    wanted, numbers = [row.tobytes() for row in rows], range(8)
+    for datatype, name in open_inference_grpc.CONTENTS.items():
+        if datatype not in ("BOOL", "BYTES"):
+            assert bodies(infer([2, 1, 2, 2], datatype=datatype, **{name: numbers})) == wanted
+    assert bodies(infer([2, 1, 2, 2], [rows.astype("<f2").tobytes()], "FP16")) == wanted
+    assert bodies(infer([1, 1, 2, 2], datatype="BOOL", bool_contents=[True, False] * 2)) == [
+        np.array([1, 0, 1, 0], "<f4").tobytes()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("message", "status"),
+    [
+        (CLASSES["ModelInferRequest"](), 400),
+        (infer([]), 400),
+        (infer([0], bytes_contents=[]), 400),
+        (infer([-1], bytes_contents=[b"a"]), 400),
+        (infer([10**12], bytes_contents=[b"a"]), 413),
+        (infer([1, 10**12, 2, 2], datatype="FP32", fp32_contents=[1]), 400),
+        (infer([1] * 100_000, bytes_contents=[b"a"]), 400),
+        (infer([2], bytes_contents=[b"a"]), 400),
+        (infer([1, 2], bytes_contents=[b"a", b"b"]), 400),
+        (infer([100_000], bytes_contents=[b""] * 100_000), 413),
+        (infer([100_000], [packed([b""] * 100_000)]), 413),
+        (infer([MOST_RECORDS + 1], [packed([b""] * (MOST_RECORDS + 1))]), 413),
+        (infer([1, 1, 2, 2], datatype="INT64", int64_contents=[0] * (MOST_PIECES + 1)), 413),
+        (infer([1], [b"\0\0"]), 400),
+        (infer([1], [struct.pack("<I", 2**31) + b"a"]), 400),
+        (infer([2], [packed([b"a"])]), 400),
+        (infer([1], [packed([b"a"])], bytes_contents=[b"a"]), 400),
+        (infer([1], [packed([b"a"])] * 2), 400),
+        (infer([1, 1, 2, 2], [b"\0" * 15], "FP32"), 400),
+        (infer([1, 1, 2, 2], [b"\0" * 16], "FP64"), 400),
+        (infer([1, 1, 2, 2], datatype="FP32", int_contents=[1] * 4), 400),
+        (infer([1, 1, 2, 2], datatype="INT8", int_contents=[300] * 4), 400),
+        (infer([1, 1, 2, 2], datatype="FP16", fp32_contents=[1] * 4), 400),
+        (infer([1, 1, 2, 2], datatype="FP128", fp32_contents=[1] * 4), 400),
+        (infer([1, 1, 2, 2], datatype="FP32", fp32_contents=[1] * 3), 400),
+    ],
+)  # fmt: skip
+def test_a_request_that_fits_nothing_is_refused(message: Any, status: int) -> None:
+    with pytest.raises(ProtocolFault) as fault:
+        bodies(message)
+    assert fault.value.status == status
+
+
+@pytest.mark.parametrize(
+    "data", [b"\x2a\x00" * (MOST_FIELDS + 1), b"\x2a\xff\xff\xff\xff\x0f", b"\x2b", b"\x09\x01", b"\x2a" + b"\x80" * 20]
+)
+def test_bytes_that_are_no_message_are_refused(data: bytes) -> None:
+    with pytest.raises(ProtocolFault):
+        parsed_message("ModelInferRequest", data)
+
+
+@given(st.binary(max_size=60))
+def test_no_bytes_raise_anything_but_a_refusal(data: bytes) -> None:
+    for start in (b"", infer([1], bytes_contents=[b"a"]).SerializeToString()):
+        with suppress(ProtocolFault):
+            bodies(parsed_message("ModelInferRequest", start + data))
+
+
+Send = Any
+
+
+@asynccontextmanager
+async def port_of(front: Front, **files: Path | None) -> AsyncIterator[Any]:
+    """A client of a gRPC port: call(method, message, response's kind, ...) gives the answer and its trailing metadata."""
+    server = GrpcServer(front.gateway, "127.0.0.1", 0, files.get("cert"), files.get("key"))
+    await server.bind()
+    await server.start()
+    credentials = grpc.ssl_channel_credentials(files["cert"].read_bytes()) if files.get("cert") else None
+    name = f"localhost:{server.port}" if credentials else f"127.0.0.1:{server.port}"
+    channel = grpc.aio.secure_channel(name, credentials) if credentials else grpc.aio.insecure_channel(name)
+
+    async def call(method: str, message: Any = b"", timeout: float = 30, **metadata: str) -> Any:
+        data = message if isinstance(message, bytes) else message.SerializeToString()
+        given = tuple((name.replace("_", "-"), value) for name, value in metadata.items())
+        answer = await channel.unary_unary(f"/{SERVICE}/{method}")(data, timeout=timeout, metadata=given)
+        return CLASSES[f"{method}Response"].FromString(answer)
+
+    try:
+        yield call
+    finally:
+        await channel.close()
+        await server.stop(None)
+
+
+@asynccontextmanager
+async def refused(status: str) -> AsyncIterator[list[Any]]:
+    """What is called within is refused with that status."""
+    found: list[Any] = []
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        yield found
+    assert error.value.code().name == status, error.value
+    found.append(error.value)
+
+
+async def test_records_are_answered_in_their_places(make_front: MakeFront) -> None:
+    front = await make_front(StandIn(likely=True))
+    async with port_of(front) as call:
+        given = [PNG, b"no picture", PNG]
+        raw = await call("ModelInfer", infer([3], [packed(given)]))
+        typed = await call("ModelInfer", infer([3, 1], bytes_contents=given), x_request_id="mine")
+    assert [output.name for output in raw.outputs] == ["answer", "label", "probability", "probabilities"]
+    assert raw.raw_output_contents[1] == packed([b"7", b"", b"7"])
+    assert np.frombuffer(raw.raw_output_contents[2], "<f4").tolist() == pytest.approx([0.95, 0, 0.95])
+    assert list(typed.outputs[1].contents.bytes_contents) == [b"7", b"", b"7"]
+    assert list(typed.outputs[2].contents.fp32_contents) == pytest.approx([0.95, 0, 0.95])
+    for answer in (raw, typed):
+        assert json.loads(answer.parameters["errors"].string_param)["1"]["code"] == 400
+        assert answer.model_version == "1.0"
+    assert {seen.headers["x-request-id"] for seen in front.server.seen[3:]} == {"mine-0", "mine-1", "mine-2"}
+    assert front.gateway.body_memory.now_bytes == 0
+
+
+async def test_the_servers_and_the_models_state(make_front: MakeFront) -> None:
+    async with port_of(await make_front()) as call:
+        assert (await call("ServerLive")).live
+        assert (await call("ServerReady")).ready
+        assert (await call("ServerMetadata")).name == "slotwise"
+        for name, version, ready in (("digits", "", True), ("digits", "1.0", True), ("digits", "7", False), ("no", "", False)):
+            assert (await call("ModelReady", CLASSES["ModelReadyRequest"](name=name, version=version))).ready == ready
+        found = await call("ModelMetadata", CLASSES["ModelMetadataRequest"](name="digits"))
+        assert (found.inputs[0].datatype, list(found.inputs[0].shape)) == ("BYTES", [-1, 1])
+
+
+async def test_what_is_refused_has_a_status_that_says_why(make_front: MakeFront) -> None:
+    front = await make_front(StandIn(likely=True), max_body_bytes=2**16)
+    good = infer([1], [packed([PNG])])
+    async with port_of(front) as call:
+        for status, method, message, more in (
+            ("NOT_FOUND", "ModelInfer", infer([1], [packed([PNG])], model="nobody"), {}),
+            ("NOT_FOUND", "ModelInfer", infer([2], [packed([PNG, PNG])], model="nobody"), {}),
+            ("NOT_FOUND", "ModelInfer", infer([1], [packed([PNG])], model="../x" * 9000), {}),
+            ("NOT_FOUND", "ModelMetadata", CLASSES["ModelMetadataRequest"](name="n" * 9000), {}),
+            ("INVALID_ARGUMENT", "ModelInfer", infer([1], [packed([b"no picture"])]), {}),
+            ("INVALID_ARGUMENT", "ModelInfer", infer([-1], [packed([PNG])]), {}),
+            ("INVALID_ARGUMENT", "ModelInfer", infer([10**12], [packed([PNG])]), {}),
+            ("INVALID_ARGUMENT", "ModelInfer", infer([10_000], [packed([b""] * 10_000)]), {}),
+            ("INVALID_ARGUMENT", "ModelInfer", b"\xff" * 100, {}),
+            ("INVALID_ARGUMENT", "ModelReady", b"\xff" * 100, {}),
+            ("INVALID_ARGUMENT", "ModelInfer", good, {"x_deadline_ms": "soon"}),
+            ("DEADLINE_EXCEEDED", "ModelInfer", good, {"x_deadline_ms": "1"}),
+            ("RESOURCE_EXHAUSTED", "ModelInfer", b"\0" * (2**16 + 1), {}),
+            ("RESOURCE_EXHAUSTED", "ModelInfer", good, {"x_huge": "y" * 2**20}),
+            ("UNIMPLEMENTED", "ModelStreamInfer", b"", {}),
+        ):
+            async with refused(status) as error:
+                await call(method, message, **more)
+            assert error[0].details()
+            assert len(error[0].details()) <= LONGEST_MESSAGE
+        assert (await call("ModelInfer", good)).raw_output_contents
+    assert front.gateway.body_memory.now_bytes == 0
+
+
+async def test_a_compressed_message_is_limited_by_what_it_becomes(make_front: MakeFront) -> None:
+    front = await make_front(StandIn(likely=True), max_body_bytes=2**16)
+    async with port_of(front) as call:
+        pass
+
+
+async def test_keys_and_tls_are_those_of_the_http_side(make_front: MakeFront, tmp_path: Path) -> None:
+    front = await make_front(StandIn(likely=True))
+    key, narrow = keys.add(tmp_path / "keys.json", "mine"), keys.add(tmp_path / "keys.json", "narrow", ("captions",))
+    front.gateway.keys = KeyFile(tmp_path / "keys.json")
+    good = infer([2], [packed([PNG, PNG])])
+    async with port_of(front) as call:
+        assert (await call("ServerReady")).ready
+        assert (await call("ModelInfer", good, x_api_key=key)).raw_output_contents
+        assert (await call("ModelInfer", good, authorization=f"Bearer {key}")).raw_output_contents
+        for method in ("ModelInfer", "ModelReady", "ModelMetadata", "ServerMetadata"):
+            async with refused("UNAUTHENTICATED"):
+                await call(method, good if method == "ModelInfer" else b"", x_api_key="guessed")
+        async with refused("PERMISSION_DENIED"):
+            await call("ModelInfer", good, x_api_key=narrow)
+
+
+async def test_a_client_that_hangs_up_gives_up_its_place_in_the_queue(make_front: MakeFront) -> None:
+    gate = asyncio.Event()
+    front = await make_front(StandIn(gate=gate), in_flight=1, queued=8)
+    limit = front.gateway.traffic("digits").limit
+    async with port_of(front) as call:
+        asked = [asyncio.ensure_future(call("ModelInfer", infer([3], bytes_contents=[b"a", b"b", b"c"]))) for _ in range(2)]
+        async with asyncio.timeout(30):
+            while (limit.running, limit.queued) != (1, 1):
+                await asyncio.sleep(0.01)
+            for one in asked:
+                one.cancel()
+            while limit.queued:
+                await asyncio.sleep(0.01)
+            assert limit.running == 1
+            gate.set()
+            while limit.running:
+                await asyncio.sleep(0.01)
+    assert len(front.server.seen) == 1
+    assert front.gateway.body_memory.now_bytes == 0
