@@ -1,0 +1,126 @@
+#!/usr/bin/env python
+"""Try to break Slotwise, and count: `python scripts/campaign.py [PART...] [--scale 0.1] [--seed N] [--json FILE]`.
+
+archives   mutated, truncated and hostile archives through inspect, extract, guard, build and export
+fuzz       bodies that nobody should send, for every given handler, form and protocol
+batches    mixes of good and bad requests in batches of 1 to 64; each good answer is compared with its answer alone
+
+Each case follows from the seed, the part and its number alone. So a failure prints the command that repeats just it. A run
+that was interrupted goes on where it was, when it is started again with the same seed, scale and FILE at the same commit.
+Exit: 0 all invariants held, 1 one broke.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+import tempfile
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from campaign_parts.cases import Part, run_case, run_part
+from campaign_parts.tally import BROKEN, Tally
+from measuring.about import ROOT, about
+from measuring.run import exit_with, write
+
+from slotwise.console import say
+
+PARTS = ("archives", "fuzz", "batches")
+STATE = ROOT / ".slotwise" / "campaign.json"
+SAME = ("seed", "scale", "commit")  # with which a run goes on
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--scale", type=float, default=1.0, help="the share of the full run's cases (default: 1)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=60.0, help="the most that a part may take (default: 60)")
+    parser.add_argument("--json", type=Path, metavar="FILE", default=STATE, help="counts, and how far it got")
+    parser.add_argument("--case", type=int, help="only this case of the one part, as a failure names it")
+    options = parser.parse_args()
+    if unknown := set(options.parts) - set(PARTS):
+        parser.error(f"there is no part {min(unknown)}; there are {', '.join(PARTS)}")
+    if options.case is not None and len(options.parts) != 1:
+        parser.error("--case belongs to one part")
+    options.json = options.json.resolve()
+    return options
+
+
+def load_part(name: str) -> Part:
+    """The part of this name."""
+    part: Part = import_module(f"campaign_parts.{name}").PART
+    return part
+
+
+def resumed(file: Path, facts: dict[str, Any]) -> dict[str, Any]:
+    """What an earlier run with the same seed, scale and commit left in the file; else a new beginning."""
+    try:
+        left = json.loads(file.read_text("utf-8"))
+        if all(left.get(key) == facts[key] for key in SAME):
+            return {**facts, "parts": left["parts"]}
+    except (OSError, ValueError, KeyError):
+        pass
+    return {**facts, "parts": {}}
+
+
+def repeat(part: str, seed: int, case: int) -> str:
+    """The command that tries one case again."""
+    return f"python scripts/campaign.py {part} --seed {seed} --case {case}"
+
+
+def one_case(part: Part, options: argparse.Namespace, work: Path) -> int:
+    """Try one case again, and say what it counts."""
+    tally = Tally(planned=1)
+    with part.start(work) as case:
+        run_case(part, case, options.seed, options.case, tally)
+    print(json.dumps(tally.as_dict(), indent=2))
+    return 1 if tally.broken else 0
+
+
+def main() -> int:
+    """Run the parts, and print what they counted."""
+    options = arguments()
+    logging.disable(logging.ERROR)  # what is refused on purpose
+    names = options.parts or list(PARTS)
+    with tempfile.TemporaryDirectory(prefix="slotwise-campaign-") as folder:
+        os.chdir(ROOT)
+        if options.case is not None:
+            return one_case(load_part(names[0]), options, Path(folder))
+        result = resumed(options.json, {**about(), "seed": options.seed, "scale": options.scale})
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        broken = False
+        for name in names:
+            part = load_part(name)
+            tally = Tally(**result["parts"].get(name, {"planned": max(1, round(part.full * options.scale))}))
+            tally.commit = str(result["commit"])
+
+            def save(name: str = name, tally: Tally = tally) -> None:
+                result["parts"][name] = tally.as_dict()
+                partial = options.json.with_suffix(".partial")
+                write(partial, result)
+                partial.replace(options.json)
+
+            say(f"{name}: {part.what}; {tally.planned - tally.cases} of {tally.planned} cases are left")
+            (work := Path(folder) / name).mkdir()
+            run_part(part, options.seed, tally, work, options.minutes * 60, save)
+            _report(name, tally, options.seed)
+            broken |= tally.broken
+    return 1 if broken else 0
+
+
+def _report(name: str, tally: Tally, seed: int) -> None:
+    counts = ", ".join(f"{getattr(tally, key)} {key}" for key in ("requests", "innocents", "refused", "restarts", *BROKEN))
+    print(f"{name}: {tally.cases} of {tally.planned} cases in {tally.seconds:.0f} s: {counts}")
+    for failure in tally.failures:
+        print(f"  {failure['kind']}: {failure['what']}\n    {repeat(name, seed, failure['case'])}")
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))  # some parts ask with what the tests ask with
+    exit_with(main)

@@ -1,0 +1,87 @@
+"""Run the cases of one part, one after the other: each with its own seed, its own time limit, and a note of how far it got."""
+
+from __future__ import annotations
+
+import signal
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from types import FrameType
+
+import psutil
+
+from campaign_parts.tally import Tally
+
+GRACE_S = 5  # after a case's deadline
+SAVE_S = 10.0
+Case = Callable[[int, Random, Tally], None]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part. full: its cases at scale 1. start(folder): gives what tries one case. deadline_s: of one case."""
+
+    name: str
+    what: str
+    full: int
+    start: Callable[[Path], AbstractContextManager[Case]]
+    deadline_s: float = 60.0
+
+
+class HungError(BaseException):
+    """A case took longer than its deadline. No Exception: nothing that is tried here may swallow it."""
+
+
+def _hung(number: int, frame: FrameType | None) -> None:
+    raise HungError
+
+
+def run_case(part: Part, case: Case, seed: int, i: int, tally: Tally) -> None:
+    """Try case i. Whatever it raises is counted, and nothing is raised."""
+    signal.signal(signal.SIGALRM, _hung)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, part.deadline_s + GRACE_S)
+        try:
+            case(i, Random(f"{seed}:{part.name}:{i}"), tally)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except HungError:
+        tally.fail(i, "hangs", f"no end after {part.deadline_s + GRACE_S:.0f} s")
+    except Exception as error:
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        tally.fail(i, "unplanned", f"{type(error).__name__}: {error} ({Path(at.filename).name}:{at.lineno})")
+
+
+def run_part(part: Part, seed: int, tally: Tally, work: Path, limit_s: float, save: Callable[[], None]) -> None:
+    """Try the cases that are left, at most for so many seconds. save(): called every SAVE_S seconds and at the end."""
+    began, before = time.monotonic(), tally.seconds
+    saved = began
+    with part.start(work) as case:
+        while tally.cases < tally.planned and time.monotonic() - began < limit_s:
+            run_case(part, case, seed, tally.cases, tally)
+            tally.cases += 1
+            now = time.monotonic()
+            if now - saved > SAVE_S:
+                saved = now
+                tally.memory_mib.append(round(memory_mib(), 1))
+                tally.seconds = round(before + now - began, 1)
+                save()
+    tally.seconds = round(before + time.monotonic() - began, 1)
+    tally.check_memory()
+    save()
+
+
+def memory_mib() -> float:
+    """What this process and its children hold."""
+    here = psutil.Process()
+    total = 0
+    for process in [here, *here.children(recursive=True)]:
+        try:
+            total += process.memory_info().rss
+        except psutil.Error:
+            continue
+    return total / 2**20

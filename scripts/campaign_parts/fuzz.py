@@ -1,0 +1,64 @@
+"""Bodies that nobody should send, through the workers of the given handlers and through the gateway's protocols.
+
+A quarter of each batch are good requests, which must be answered as they are alone. The others may be answered or refused
+with a 4xx. Captions and translation are slow: they are asked seldom.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+from campaign_parts import fuzz_protocols
+from campaign_parts.cases import Case, Part
+from campaign_parts.fuzz_bodies import hostile, seeds
+from campaign_parts.served import Model, archive_of, check, mixed
+from campaign_parts.tally import Tally
+from slotwise.bench.bodies import examples
+
+GOOD, BAD = 4, 12  # in a batch
+TURNS = ("mnist", "v2", "digits", "mnist", "v1", "mnist", "v2", "digits")
+SLOW = {"captions": 0, "translation": 250}  # asked in each 500th case, with so many bodies
+EVERY, SLOW_GOOD, SLOW_BAD = 500, 2, 6
+PLANNED = {501}  # "explain" is not offered
+
+
+@contextlib.contextmanager
+def start(work: Path) -> Iterator[Case]:
+    """Give what tries one batch."""
+    models: dict[str, Model] = {}
+
+    def model(name: str) -> Model:
+        if name not in models:
+            archive = archive_of(name, work)
+            good = [(one.data, {"content-type": one.content_type}) for one in examples(str(archive))]
+            models[name] = Model(name, archive, list(good))
+        return models[name]
+
+    def case(i: int, draw: Random, tally: Tally) -> None:
+        slow = next((name for name, turn in SLOW.items() if i % EVERY == turn), "")
+        name = slow or TURNS[i % len(TURNS)]
+        if name in ("v1", "v2"):
+            fuzz_protocols.try_requests(name, GOOD + BAD, i, draw, tally)
+        else:
+            try_batch(model(name), (SLOW_GOOD, SLOW_BAD) if slow else (GOOD, BAD), i, draw, tally)
+
+    try:
+        yield case
+    finally:
+        for one in models.values():
+            one.close()
+
+
+def try_batch(model: Model, counts: tuple[int, int], i: int, draw: Random, tally: Tally) -> None:
+    """One batch to a handler."""
+    slots = [draw.randrange(len(model.good)) if good else None for good in mixed(draw, *counts)]
+    bodies = seeds(model.name, [one[0] for one in model.good if isinstance(one, tuple)])
+    sent = [hostile(draw, bodies) if k is None else model.good[k] for k in slots]
+    for slot, (k, answer) in enumerate(zip(slots, model.ready(tally).answer(sent), strict=True)):
+        check(model, slot, k, answer, i, PLANNED, tally)
+
+
+PART = Part("fuzz", "hostile bodies through the given handlers and the gateway's protocols, 16 a case", 62_500, start, 120.0)
