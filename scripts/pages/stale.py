@@ -40,6 +40,7 @@ CODE = {  # what each of docs/figures measures; what measures it counts as well
     "tune-mnist-64": (*TENSORS, "slotwise/tune"),
     "tune-mnist-8": (*TENSORS, "slotwise/tune"),
     "tune-resnet18": (*VISION, "slotwise/tune"),
+    "tune-efficientnet": (*LITE0, "slotwise/tune"),
     "tune-standin": (WORKER, "slotwise/tune"),
     "study": (*VISION, "slotwise/tune"),
     "scale": ("slotwise/tune/simulate.py",),

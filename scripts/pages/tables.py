@@ -16,6 +16,7 @@ from slotwise.tune.space import TrialSetting
 
 Figures = Mapping[str, Any]
 
+TUNED = ("tune-mnist-64", "tune-mnist-8", "tune-resnet18", "tune-efficientnet", "tune-standin")
 SHARE = 0.7  # how busy a pod shall be, docs/kubernetes.md
 
 
@@ -358,5 +359,5 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "offline-digits.batches": offline,
     "offline-digits+offline-resnet18.replicas": replicas,
     "all.sources": sources,
-    **{f"{name}.final": final(name) for name in ("tune-mnist-64", "tune-mnist-8", "tune-resnet18", "tune-standin")},
+    **{f"{name}.final": final(name) for name in TUNED},
 }
