@@ -16,7 +16,8 @@ archives() { # the archives of the first folder that has any: KServe's, as Torch
         [ ${#found[@]} -eq 0 ] || break
     done
     mkdir -p "$SLOTWISE_HOME"
-    if [ "${GUARD:-}" ]; then # copies, and a guard around each that another tool made
+    if [ "$many" ]; then found=(); fi # SageMaker says later which
+    if [ "${GUARD:-}$many" ]; then # copies, and a guard around each that another tool made
         [ ! -L "$store" ] || rm "$store"
         mkdir -p "$store"
     elif [ -L "$store" ] || [ ! -e "$store" ]; then
@@ -62,7 +63,7 @@ both() {
     exit $code
 }
 
-server_options=() gateway_options=()
+server_options=() gateway_options=() many=
 word=${1:-all}
 [ $# -eq 0 ] || shift
 [ "$word $#" != "serve 0" ] || word=sagemaker
@@ -71,6 +72,10 @@ case $word in
     sagemaker) # who answers within its 60 s; 8080 is the gateway's there
         server_options=(--port 18080)
         gateway_options=(--port "${SAGEMAKER_BIND_TO_PORT:-8080}" --translation-port -1 --timeout-s 58)
+        if [ "${SAGEMAKER_MULTI_MODEL:-}" = true ]; then
+            many=1
+            gateway_options+=(--multi-model /opt/ml/models)
+        fi
         both
         ;;
     server) server "$@" ;;

@@ -217,6 +217,19 @@ def test_serve_alone_is_what_sagemaker_says(log: Path, given: dict[str, str], po
     assert process.wait(20) == 0
 
 
+def test_sagemaker_may_say_later_which_models_there_are(log: Path) -> None:
+    archive(log, "image", "digits.mar")
+    process = entry(log, "serve", SAGEMAKER_MULTI_MODEL="true")
+    gateway, server = sorted(said(log, 2))
+    assert gateway.endswith(" --multi-model /opt/ml/models")
+    assert server == "start serve --profile cpu --server torchserve --port 18080"
+    assert (log.parent / "state" / "models").is_dir()
+    assert not (log.parent / "state" / "models").is_symlink()
+    time.sleep(0.3)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0
+
+
 def test_the_server_waits_for_the_gateways_end(log: Path) -> None:
     assert entry(log, "wait-for-gateway").wait(5) == 0
     record = log.parent / "state" / "default" / "gateway.json"
