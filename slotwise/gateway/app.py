@@ -82,7 +82,11 @@ def _add_state(app: FastAPI, gateway: Gateway) -> None:
     text = openapi.content("text/plain", "Metrics as text")
 
     def with_cards() -> list[dict[str, Any]]:
-        return [{**model, **_card_json(model["name"], gateway.card(model["name"]))} for model in gateway.described()]
+        default = gateway.options.default_model or (next(iter(gateway.models)) if len(gateway.models) == 1 else "")
+        return [
+            {**model, **_card_json(model["name"], gateway.card(model["name"])), "default": model["name"] == default}
+            for model in gateway.described()
+        ]
 
     if gateway.loader is None:
 

@@ -24,7 +24,7 @@ from .standin import StandIn
 def runtime_client(url: str, path: Callable[[Any], str] = lambda headers: "/invocations") -> Any:
     """boto3's client of SageMaker's runtime, which is botocore's; what AWS does with a path is all that is different."""
     session = pytest.importorskip("botocore.session")
-    config = pytest.importorskip("botocore.config")
+    session, config = pytest.importorskip("botocore.session"), pytest.importorskip("botocore.config")
 
     def rewrite(request: Any, **_: Any) -> None:
         request.url = urlsplit(request.url)._replace(path=path(request.headers)).geturl()
