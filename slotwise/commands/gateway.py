@@ -45,6 +45,8 @@ def gateway(
     unknown = sorted(set(public or []) - set(PUBLIC))
     if unknown:
         raise typer.BadParameter(f"{unknown[0]}: not one of {', '.join(PUBLIC)}", param_hint="--public")
+    if multi_model and keys:
+        raise typer.BadParameter("SageMaker sends no key: without --keys", param_hint="--multi-model")
     if detach:
         from slotwise.gateway.process import running, start_detached
 

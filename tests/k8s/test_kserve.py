@@ -30,7 +30,8 @@ def loaded(name: str) -> Any:
 def check(document: Any) -> None:
     """Raise where the document does not fit the schema of its kind."""
     kind = document["kind"]
-    jsonschema.validate(document, {"$ref": f"#/definitions/{kind}", "definitions": SCHEMAS["definitions"]})
+    schema = {"$ref": f"#/definitions/{kind}", "definitions": SCHEMAS["definitions"]}
+    jsonschema.Draft7Validator(schema).validate(document)
 
 
 def workload(service: Any) -> Any:
