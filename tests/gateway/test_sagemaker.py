@@ -21,13 +21,14 @@ from .live import StandInThread, gateway_before
 from .standin import StandIn
 
 
-def runtime_client(url: str, path: Callable[[Any], str] = lambda headers: "/invocations") -> Any:
+def runtime_client(url: str, path: Callable[[dict[str, str]], str] = lambda headers: "/invocations") -> Any:
     """boto3's client of SageMaker's runtime, which is botocore's; what AWS does with a path is all that is different."""
     session = pytest.importorskip("botocore.session")
     session, config = pytest.importorskip("botocore.session"), pytest.importorskip("botocore.config")
 
     def rewrite(request: Any, **_: Any) -> None:
-        request.url = urlsplit(request.url)._replace(path=path(request.headers)).geturl()
+        headers = {key: value.decode() if isinstance(value, bytes) else value for key, value in request.headers.items()}
+        request.url = urlsplit(request.url)._replace(path=path(headers)).geturl()
 
     client = session.get_session().create_client(
         "sagemaker-runtime",
