@@ -31,7 +31,7 @@ FROM ${BASE_IMAGE}
 ARG PROFILE=cpu
 RUN groupadd --gid 10001 slotwise \
     && useradd --uid 10001 --gid 10001 --home-dir /state --no-create-home slotwise \
-    && install -d -o slotwise -g slotwise /state /app/profiles && ln -s /models /app/model_store
+    && install -d -o slotwise -g slotwise /state /app/profiles && ln -s /state/models /app/model_store
 COPY --from=environment /opt/venv /opt/venv
 COPY --from=archives /models /models
 COPY scripts/container-entry.sh /usr/local/bin/container-entry

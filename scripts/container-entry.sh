@@ -1,15 +1,36 @@
 #!/bin/bash
 # What the containers run (any other word is a slotwise command):
-#   all                the model server with every archive of /models, and the gateway; when one ends, both do
+#   all                the model server with every archive there is, and the gateway; when one ends, both do
 #   server, gateway    one of them; two containers share /state, the network and the process namespace
+#   serve              alone, as SageMaker says it: all, with the gateway on 8080 or $SAGEMAKER_BIND_TO_PORT
 #   ready, alive       probes: every model has a READY worker; the model server answers
 #   wait-for-gateway   return once the gateway is gone, at most 70 s later: it finishes what is in flight first (--timeout-s 60)
 set -eu
 shopt -s nullglob
 record=$SLOTWISE_HOME/default/gateway.json # there while a gateway runs
+store=$SLOTWISE_HOME/models                # the image's /app/model_store leads there
 
-server() { exec slotwise serve /models/*.mar --profile "$PROFILE" --server "$SERVER" "$@"; }
-gateway() { exec slotwise gateway --host 0.0.0.0 "$@"; }
+archives() { # the archives of the first folder that has any: KServe's, as TorchServe wants it there, SageMaker's, the image's
+    for folder in ${MODEL_FOLDERS:-/mnt/models /mnt/models/model-store /opt/ml/model /models}; do
+        found=("$folder"/*.mar)
+        [ ${#found[@]} -eq 0 ] || break
+    done
+    mkdir -p "$SLOTWISE_HOME"
+    if [ "$many" ]; then found=(); fi # SageMaker says later which
+    if [ "${GUARD:-}$many" ]; then # copies, and a guard around each that another tool made
+        [ ! -L "$store" ] || rm "$store"
+        mkdir -p "$store"
+    elif [ -L "$store" ] || [ ! -e "$store" ]; then
+        ln -sfn "$folder" "$store"
+    fi
+}
+
+server() {
+    archives
+    exec slotwise serve "${found[@]}" --profile "$PROFILE" --server "$SERVER" ${GUARD:+--guard} "$@"
+}
+
+gateway() { exec slotwise gateway --host 0.0.0.0 ${DEFAULT_MODEL:+--default-model "$DEFAULT_MODEL"} "$@"; }
 
 status() { # status PORT PATH: how an HTTP server on loopback answers
     exec 3<>"/dev/tcp/127.0.0.1/$1"
@@ -17,15 +38,19 @@ status() { # status PORT PATH: how an HTTP server on loopback answers
     read -r -t 8 _ code _ <&3 && echo "$code"
 }
 
+port() { # the gateway's
+    [[ $(<"$record") =~ \"url\":\ *\"[^\"]*:([0-9]+)\" ]] && echo "${BASH_REMATCH[1]}" || echo 8000
+}
+
 waiting() { # whether a model that is registered has no worker yet: at the start /ready does not wait for it
-    exec 3<>"/dev/tcp/127.0.0.1/8000"
+    exec 3<>"/dev/tcp/127.0.0.1/$1"
     printf 'GET /ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n' >&3
     timeout 8 grep -q '"0 of [1-9]' <&3
 }
 
 both() {
-    server & server=$!
-    gateway & gateway=$!
+    server "${server_options[@]}" & server=$!
+    gateway "${gateway_options[@]}" & gateway=$!
     told=
     trap 'told=1; kill -TERM $gateway' TERM INT
     wait -n && code=0 || code=$? # a signal, or the end of one of them
@@ -38,14 +63,28 @@ both() {
     exit $code
 }
 
+server_options=() gateway_options=() many=
 word=${1:-all}
 [ $# -eq 0 ] || shift
+[ "$word $#" != "serve 0" ] || word=sagemaker
 case $word in
     all) both ;;
+    sagemaker) # who answers within its 60 s; 8080 is the gateway's there
+        server_options=(--port 18080)
+        gateway_options=(--port "${SAGEMAKER_BIND_TO_PORT:-8080}" --translation-port -1 --timeout-s 58)
+        if [ "${SAGEMAKER_MULTI_MODEL:-}" = true ]; then
+            many=1
+            gateway_options+=(--multi-model /opt/ml/models)
+        fi
+        both
+        ;;
     server) server "$@" ;;
     gateway) gateway "$@" ;;
-    ready) if [ -e "$record" ]; then [ "$(status 8000 /ready)" = 200 ] && ! waiting; else slotwise ready; fi ;;
+    ready) if [ -e "$record" ]; then [ "$(status "$(port)" /ready)" = 200 ] && ! waiting "$(port)"; else slotwise ready; fi ;;
     alive) [ -n "$(status 8080 /ping)" ] ;;
     wait-for-gateway) for _ in {1..140}; do [ -e "$record" ] || exit 0; sleep 0.5; done ;;
-    *) exec slotwise "$word" "$@" ;;
+    *)
+        archives || true # a command may do without /state
+        exec slotwise "$word" "$@"
+        ;;
 esac

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from dataclasses import asdict
 from pathlib import Path
 
 import psutil
@@ -17,6 +19,7 @@ import pytest
 import yaml
 
 from slotwise.gateway.gateway import GatewayOptions
+from slotwise.gateway.process import GatewayRecord
 from slotwise.gateway.serve import ListenAddress
 from slotwise.server.lifecycle import STOP_TIMEOUT_S
 
@@ -110,8 +113,8 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
-def entry(log: Path, *words: str, fail: str = "nothing") -> subprocess.Popen[bytes]:
-    """The entry point, with the fake command."""
+def entry(log: Path, *words: str, fail: str = "nothing", **given: str) -> subprocess.Popen[bytes]:
+    """The entry point, with the fake command; `given` are further variables of its environment."""
     environment = {
         "PATH": f"{log.parent}{os.pathsep}{os.environ['PATH']}",
         "LOG": str(log),
@@ -120,6 +123,8 @@ def entry(log: Path, *words: str, fail: str = "nothing") -> subprocess.Popen[byt
         "SLOTWISE_HOME": str(log.parent / "state"),
         "PROFILE": "cpu",
         "SERVER": "torchserve",
+        "MODEL_FOLDERS": f"{log.parent}/mnt {log.parent}/mnt/model-store {log.parent}/ml {log.parent}/image",
+        **given,
     }
     return subprocess.Popen([str(ENTRY), *words], env=environment)
 
@@ -163,6 +168,7 @@ def test_when_one_fails_the_container_ends_and_says_so(log: Path, failing: str) 
         (["server", "--set", "threads=1"], f"{SERVE} --set threads=1"),
         (["gateway", "--timeout-s", "9"], f"{GATEWAY} --timeout-s 9"),
         (["fetch", "list.toml"], "start fetch list.toml"),
+        (["serve", "digits"], "start serve digits"),
     ],
 )
 def test_a_word_runs_one_thing_that_gets_the_signals_itself(log: Path, words: list[str], asked: str) -> None:
@@ -172,6 +178,56 @@ def test_a_word_runs_one_thing_that_gets_the_signals_itself(log: Path, words: li
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 0
     assert said(log, 3)[1:] == [f"signal {asked.split()[1]}", f"end {asked.split()[1]}"]
+
+
+def archive(log: Path, folder: str, name: str) -> str:
+    (log.parent / folder).mkdir(parents=True, exist_ok=True)
+    (log.parent / folder / name).touch()
+    return str(log.parent / folder / name)
+
+
+@pytest.mark.parametrize("folder", ["mnt", "mnt/model-store", "ml", "image"])
+def test_archives_of_a_mounted_folder_are_served_from_there(log: Path, folder: str) -> None:
+    """KServe's /mnt/models, also as TorchServe wants it there, SageMaker's /opt/ml/model; else what the image carries."""
+    other = archive(log, "image", "other.mar")
+    mounted = [other] if folder == "image" else [archive(log, folder, "a b.mar"), archive(log, folder, "c.mar")]
+    assert entry(log, "server", fail="serve").wait(20) == 3
+    assert said(log, 1) == [f"start serve {' '.join(mounted)} --profile cpu --server torchserve"]
+    assert (log.parent / "state" / "models").resolve() == log.parent / folder  # so that nothing is copied
+
+
+def test_a_guard_gets_a_folder_to_write_to(log: Path) -> None:
+    mounted = archive(log, "mnt", "theirs.mar")
+    assert entry(log, "server", fail="serve").wait(20) == 3
+    assert entry(log, "server", fail="serve", GUARD="yes").wait(20) == 3
+    assert said(log, 2)[1] == f"start serve {mounted} --profile cpu --server torchserve --guard"
+    assert not (log.parent / "state" / "models").is_symlink()
+
+
+@pytest.mark.parametrize(("given", "port"), [({}, "8080"), ({"SAGEMAKER_BIND_TO_PORT": "9000"}, "9000")])
+def test_serve_alone_is_what_sagemaker_says(log: Path, given: dict[str, str], port: str) -> None:
+    mounted = archive(log, "ml", "digits.mar")
+    process = entry(log, "serve", DEFAULT_MODEL="digits", **given)
+    assert sorted(said(log, 2)) == [
+        f"{GATEWAY} --default-model digits --port {port} --translation-port -1 --timeout-s 58",
+        f"start serve {mounted} --profile cpu --server torchserve --port 18080",
+    ]
+    time.sleep(0.3)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0
+
+
+def test_sagemaker_may_say_later_which_models_there_are(log: Path) -> None:
+    archive(log, "image", "digits.mar")
+    process = entry(log, "serve", SAGEMAKER_MULTI_MODEL="true")
+    gateway, server = sorted(said(log, 2))
+    assert gateway.endswith(" --multi-model /opt/ml/models")
+    assert server == "start serve --profile cpu --server torchserve --port 18080"
+    assert (log.parent / "state" / "models").is_dir()
+    assert not (log.parent / "state" / "models").is_symlink()
+    time.sleep(0.3)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0
 
 
 def test_the_server_waits_for_the_gateways_end(log: Path) -> None:
@@ -193,28 +249,34 @@ class Ready(http.server.BaseHTTPRequestHandler):
         self.send_response(int(sys.argv[1]))
         self.end_headers()
         self.wfile.write(sys.argv[2].encode())
-http.server.HTTPServer(("127.0.0.1", 8000), Ready).serve_forever()
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[3])), Ready).serve_forever()
 """
 ASK = """
 ip link set lo up
 "$PYTHON" -c "$ANSWER" "$@" 2>/dev/null &
-until (exec 3<>/dev/tcp/127.0.0.1/8000) 2>/dev/null; do sleep 0.1; done
+until (exec 3<>/dev/tcp/127.0.0.1/$3) 2>/dev/null; do sleep 0.1; done
 "$ENTRY" ready
 """
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a network namespace needs root: container-entry ready is NOT tested")
 @pytest.mark.parametrize(
-    ("status", "first", "second", "ready"),
-    [(200, "1 of 1", "0 of 1", 1), (200, "1 of 1", "2 of 2", 0), (200, "1 of 1", "0 of 0", 0), (503, "0 of 1", "1 of 1", 1)],
+    ("status", "first", "second", "ready", "port"),
+    [
+        (200, "1 of 1", "0 of 1", 1, 8000),
+        (200, "1 of 1", "2 of 2", 0, 8000),
+        (200, "1 of 1", "0 of 0", 0, 8080),
+        (503, "0 of 1", "1 of 1", 1, 8080),
+    ],
 )
 def test_it_is_ready_when_every_registered_model_has_a_worker(
-    status: int, first: str, second: str, ready: int, tmp_path: Path
+    status: int, first: str, second: str, ready: int, port: int, tmp_path: Path
 ) -> None:
     (tmp_path / "default").mkdir()
-    (tmp_path / "default" / "gateway.json").touch()
+    record = GatewayRecord(name="default", pid=1, started=0.0, url=f"http://127.0.0.1:{port}", drain_s=1.0)
+    (tmp_path / "default" / "gateway.json").write_text(json.dumps(asdict(record)))
     body = f'{{"ready":true,"models":{{"captions":"{first} workers","translation":"{second} workers"}}}}'
     given = {"ANSWER": ANSWER, "ENTRY": str(ENTRY), "PYTHON": sys.executable, "SLOTWISE_HOME": str(tmp_path)}
     environ = {**os.environ, **given, "PROFILE": "cpu", "SERVER": "torchserve"}
-    command = ["unshare", "--net", "--pid", "--fork", "--kill-child", "bash", "-c", ASK, "ask", str(status), body]
+    command = ["unshare", "--net", "--pid", "--fork", "--kill-child", "bash", "-c", ASK, "ask", str(status), body, str(port)]
     assert subprocess.run(command, env=environ, timeout=120, check=False).returncode == ready

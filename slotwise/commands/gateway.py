@@ -27,6 +27,9 @@ def gateway(
     drain_delay_s: Annotated[float, typer.Option(min=0, help="After SIGTERM, still accept this long while not ready.")] = 1.0,
     hedge: Annotated[bool, typer.Option("--hedge/--no-hedge", help="Send a request again when its answer is late.")] = True,
     default_model: Annotated[str, typer.Option(help="What /invocations asks. Default: the only model.")] = "",
+    multi_model: Annotated[
+        Path | None, typer.Option(help="SageMaker's multi-model contract: load archives from below this folder.")
+    ] = None,
     keys: Annotated[Path | None, typer.Option(help="Who may ask: a file that `slotwise key add` writes.")] = None,
     public: Annotated[list[str] | None, typer.Option(help="Needs no key: metrics, status or docs; several times.")] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="HTTPS with this certificate (PEM, its chain after it).")] = None,
@@ -45,6 +48,8 @@ def gateway(
     unknown = sorted(set(public or []) - set(PUBLIC))
     if unknown:
         raise typer.BadParameter(f"{unknown[0]}: not one of {', '.join(PUBLIC)}", param_hint="--public")
+    if multi_model and keys:
+        raise typer.BadParameter("SageMaker sends no key: without --keys", param_hint="--multi-model")
     if detach:
         from slotwise.gateway.process import running, start_detached
 
@@ -60,7 +65,7 @@ def gateway(
             "--drain-delay-s": drain_delay_s,
             "--default-model": default_model,
         }
-        files = {"--keys": keys, "--tls-cert": tls_cert, "--tls-key": tls_key}
+        files = {"--multi-model": multi_model, "--keys": keys, "--tls-cert": tls_cert, "--tls-key": tls_key}
         options |= {option: file.resolve() for option, file in files.items() if file}
         arguments = [str(part) for option in options.items() for part in option] + ([] if hedge else ["--no-hedge"])
         arguments += [part for what in public or [] for part in ("--public", what)]
@@ -68,6 +73,7 @@ def gateway(
         found = {"page": record.page, "url": record.url, "pid": record.pid} | ({"grpc": record.grpc} if record.grpc else {})
         emit(found, as_json, record.listening)
         return
+    from slotwise.deploy.on_demand import loader
     from slotwise.gateway.gateway import GatewayOptions
     from slotwise.gateway.serve import Access, ListenAddress, serve
 
@@ -79,4 +85,5 @@ def gateway(
         ),
         say,
         Access(keys, tuple(public or ()), tls_cert, tls_key),
+        loader(multi_model) if multi_model else None,
     )

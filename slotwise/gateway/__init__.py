@@ -16,6 +16,7 @@ upstream.py            one model server as the gateway sees it: its connections,
 backend.py             how the gateway learns of its server
 gateway.py             the state of one gateway: its server, the models there
 app.py                 the routes; openapi.py their description; catalog.py what models take; metrics.py; static/ the page
+protocols/             KServe V1, Open Inference Protocol, SageMaker; a file each, routes.py joins them to the gateway
 serve.py               the process: its ports, its drain on SIGTERM
 process.py             the process as others see it: its record, starting and stopping it
 swap.py                another server behind a running gateway

@@ -23,7 +23,7 @@ from slotwise.gateway.access import KeyGuard, SecurityHeaders
 from slotwise.gateway.catalog import ModelCard
 from slotwise.gateway.forward import Forward, ModelPaths
 from slotwise.gateway.gateway import Gateway
-from slotwise.gateway.protocols import routes
+from slotwise.gateway.protocols import multi_model, routes
 
 log = logging.getLogger("slotwise.gateway")
 
@@ -58,6 +58,8 @@ def build_app(gateway: Gateway, public: Collection[str] = ()) -> SecurityHeaders
     forward = Forward(gateway)
     _add_forwards(app, gateway, forward)
     routes.add(app, gateway, forward)
+    if gateway.loader is not None:
+        multi_model.add(app, gateway, forward, gateway.loader)
     _add_state(app, gateway)
     _add_pages(app, gateway)
     app.add_exception_handler(HTTPException, _http_error)
@@ -79,17 +81,24 @@ def _add_forwards(app: FastAPI, gateway: Gateway, by_path: Forward) -> None:
 def _add_state(app: FastAPI, gateway: Gateway) -> None:
     text = openapi.content("text/plain", "Metrics as text")
 
-    @app.get("/models", summary="The models that the server has, and what each takes")
-    async def models() -> dict[str, Any]:
-        await gateway.refresh(FRESH_S)
-        return {
-            "models": [{**model, **_card_json(model["name"], gateway.card(model["name"]))} for model in gateway.described()]
-        }
+    def with_cards() -> list[dict[str, Any]]:
+        default = gateway.options.default_model or (next(iter(gateway.models)) if len(gateway.models) == 1 else "")
+        return [
+            {**model, **_card_json(model["name"], gateway.card(model["name"])), "default": model["name"] == default}
+            for model in gateway.described()
+        ]
 
-    @app.get("/status", summary="The server, its models' workers and batch settings, and what is in flight")
+    if gateway.loader is None:
+
+        @app.get("/models", summary="The models that the server has, and what each takes")
+        async def models() -> dict[str, Any]:
+            await gateway.refresh(FRESH_S)
+            return {"models": with_cards()}
+
+    @app.get("/status", summary="The server, its models' batch settings and what each takes, and what is in flight")
     async def status() -> dict[str, Any]:
         await gateway.refresh(FRESH_S)
-        return gateway.status()
+        return {**gateway.status(), "models": with_cards()}
 
     not_ready: Answers = {503: {"description": "Not ready"}}
 

@@ -40,6 +40,21 @@ class Backend:
     max_answer_bytes: Callable[[ServerRecord], int] = lambda record: MAX_ANSWER_BYTES
 
 
+class NoMemory(SlotwiseError):
+    """A model does not fit into the memory that is free."""
+
+
+@dataclass(frozen=True)
+class ModelLoader:
+    """How models are loaded and unloaded where others say which. The functions may block, and raise SlotwiseError.
+
+    load(record, name, url): it is ready when this returns; NoMemory where it does not fit. unload(record, name).
+    """
+
+    load: Callable[[ServerRecord, str, str], None]
+    unload: Callable[[ServerRecord, str], None]
+
+
 def described(client: ManagementClient) -> list[LiveModel]:
     """Every model that is registered; one that is unregistered meanwhile is left out. Raises SlotwiseError."""
     found = []

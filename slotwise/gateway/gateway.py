@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotwise.errors import SlotwiseError
-from slotwise.gateway.backend import MAX_BODY_BYTES, Backend
+from slotwise.gateway.backend import MAX_BODY_BYTES, Backend, ModelLoader
 from slotwise.gateway.canary import Canary, RolloutRecord
 from slotwise.gateway.catalog import ModelCard, model_card
 from slotwise.gateway.keys import KeyFile
@@ -54,11 +54,15 @@ class GatewayOptions:
 
 @dataclass
 class Gateway:
-    """One gateway. draining: SIGTERM has come; it is not ready any more, but still answers requests."""
+    """One gateway. draining: SIGTERM has come; it is not ready any more, but still answers requests.
+
+    loader: loads models as SageMaker says, which alone knows which of them should be there.
+    """
 
     backend: Backend
     options: GatewayOptions = field(default_factory=GatewayOptions)
     keys: KeyFile | None = None
+    loader: ModelLoader | None = None
     draining: bool = False
     reachable: bool = False
     upstream: Upstream | None = None
@@ -94,7 +98,8 @@ class Gateway:
 
     def ready(self) -> bool:
         """Whether it can serve what it did before: a model that was never ready is not waited for."""
-        return not self.draining and self.reachable and bool(self._served) and all(map(self.model_ready, self._served))
+        served = self.loader is not None or (bool(self._served) and all(map(self.model_ready, self._served)))
+        return not self.draining and self.reachable and served
 
     def model_ready(self, model: str) -> bool:
         """Whether a request to that model would be answered now."""

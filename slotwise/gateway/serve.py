@@ -24,7 +24,7 @@ import uvicorn
 
 from slotwise.errors import SlotwiseError
 from slotwise.gateway.app import build_app
-from slotwise.gateway.backend import server_backend
+from slotwise.gateway.backend import ModelLoader, server_backend
 from slotwise.gateway.gateway import Gateway, GatewayOptions
 from slotwise.gateway.http_protocol import GatewayProtocol
 from slotwise.gateway.keys import KeyFile
@@ -129,8 +129,12 @@ def serve(
     options: GatewayOptions,
     say: Callable[[str], None],
     access: Access = Access(),
+    loader: ModelLoader | None = None,
 ) -> None:
-    """Run until a signal. Raises SlotwiseError where a gateway of that name runs, a port is taken, or a file is no good."""
+    """Run until a signal. Raises SlotwiseError where a gateway of that name runs, a port is taken, or a file is no good.
+
+    loader: as in Gateway.
+    """
     other = running(name)
     if other is not None:
         raise SlotwiseError(
@@ -141,7 +145,7 @@ def serve(
     sockets = [_bind(listen.host, port) for port in (listen.port, listen.translation_port) if port >= 0]
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    gateway = Gateway(server_backend(name), options, keys)
+    gateway = Gateway(server_backend(name), options, keys, loader)
     finish_s = math.ceil(options.timeout_s) + 1  # with the grace that the server's own 504 has
     config = uvicorn.Config(
         build_app(gateway, access.public),

@@ -69,7 +69,7 @@ class Site:
 @pytest.fixture(scope="package")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     home, server = tmp_path_factory.mktemp("home"), StandInThread(models=dict(MODELS), likely=True, batch_size=8)
-    with gateway_before(server, home) as gateway:
+    with gateway_before(server, home, "--default-model", "digits") as gateway:
         yield Site(gateway.url, server, home)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -98,6 +99,23 @@ def test_the_curl_command_is_the_same_request(page: Page, pictures: list[str], s
     assert command == f"curl -T 'it'\\''s two.png' {site.url}/predictions/digits"
     page.locator(".copy button").click()
     page.locator(".copy button", has_text="ed").wait_for()
+
+
+def test_every_protocol_has_its_curl_command_and_they_work(page: Page, pictures: list[str], site: Site) -> None:
+    upload(page, pictures[1:2])
+    page.get_by_text("As a curl command").click()
+    choice = page.get_by_label("Protocol")
+    protocols = choice.locator("option").all_inner_texts()
+    assert protocols == ["predictions", "KServe V1", "Open Inference Protocol V2", "SageMaker"]
+    for protocol in protocols:
+        choice.select_option(protocol)
+        command = ["bash", "-c", page.locator(".copy pre").inner_text()]
+        done = subprocess.run(command, cwd=Path(pictures[1]).parent, capture_output=True, text=True, timeout=30, check=True)
+        assert '"7"' in done.stdout, (protocol, done)
+    upload(page, pictures[:1], "captions")
+    page.locator("#summary", has_text="a red circle").wait_for()
+    page.get_by_text("As a curl command").first.click()
+    assert page.get_by_label("Protocol").first.locator("option").all_inner_texts() == protocols[:3]
 
 
 def test_a_drawing_by_mouse_or_by_keyboard(page: Page) -> None:

@@ -14,7 +14,7 @@ import pytest
 from slotwise.client.management import ManagementClient
 from slotwise.client.tokens import auth_headers
 from slotwise.gateway.app import build_app
-from slotwise.gateway.backend import Backend, described
+from slotwise.gateway.backend import Backend, ModelLoader, described
 from slotwise.gateway.gateway import Gateway, GatewayOptions
 from slotwise.server.lifecycle import ServerRecord
 
@@ -46,7 +46,9 @@ MakeFront = Callable[..., Awaitable[Front]]
 async def make_front(tmp_path: Path, anyio_backend: str) -> AsyncIterator[MakeFront]:
     async with AsyncExitStack() as stack:
 
-        async def make(server: StandIn | None = None, max_body_bytes: int = 2**20, **options: Any) -> Front:
+        async def make(
+            server: StandIn | None = None, max_body_bytes: int = 2**20, loader: ModelLoader | None = None, **options: Any
+        ) -> Front:
             server = await stack.enter_async_context(server or StandIn())
             record = server.record(tmp_path)
 
@@ -55,7 +57,9 @@ async def make_front(tmp_path: Path, anyio_backend: str) -> AsyncIterator[MakeFr
                     return described(client)
 
             gateway = Gateway(
-                Backend(lambda: front.record, models, auth_headers, lambda _: max_body_bytes), GatewayOptions(**options)
+                Backend(lambda: front.record, models, auth_headers, lambda _: max_body_bytes),
+                GatewayOptions(**options),
+                loader=loader,
             )
             stack.push_async_callback(gateway.close)
             transport = httpx.ASGITransport(build_app(gateway), raise_app_exceptions=False)

@@ -22,8 +22,8 @@ async function read(path) {
   return answer.json();
 }
 
-export const models = () => read("/models").then((found) => found.models);
 export const status = () => read("/status");
+export const models = () => status().then((found) => found.models); // GET /models may be SageMaker's own
 export const schema = () => read("/openapi.json");
 export const example = (path) => fetch(path, { headers: withKey({}) }).then((answer) => answer.blob());
 

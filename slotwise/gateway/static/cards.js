@@ -1,23 +1,14 @@
 // One card a request: what was sent, what came back, where the time went, and the same as a curl command.
 
+import { copyAs } from "./curl.js";
 import { byId, make, milliseconds, percent } from "./dom.js";
 
-const quoted = (text) => (/^[\w./:@=-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 const PARTS = ["queue", "decode", "inference"];
 const SENT = {
   hedged: "The answer was late: a copy was sent",
   alone: "Its worker died: tried alone",
   again: "The new archive failed: answered by the old one",
 };
-
-export function curlFile(path, { name, type }) {
-  const plain = !type || type.startsWith("image/") || type === "application/octet-stream";
-  return `curl -T ${quoted(name)} ${plain ? "" : `-H 'Content-Type: ${type}' `}${quoted(location.origin + path)}`;
-}
-
-export function curlJson(path, body) {
-  return `curl -H 'Content-Type: application/json' -d ${quoted(body)} ${quoted(location.origin + path)}`;
-}
 
 // A card that waits, at the top or below `after`; `finish(card, asked, result, again)` fills it.
 export function begin(asked, after) {
@@ -48,7 +39,7 @@ export function finish(card, asked, result, again) {
   else body.append(...failure(result, again));
   if (SENT[result.sent]) body.append(make("p", { className: "sent muted small" }, SENT[result.sent]));
   if (result.note) body.append(make("p", { className: "muted small" }, result.note));
-  card.append(...timing(result), curl(asked.curl));
+  card.append(...timing(result), copyAs(asked.curl));
 }
 
 function failure(result, again) {
@@ -122,20 +113,4 @@ function slots({ size, slot }) {
   const dots = make("span", { className: "slots", ariaHidden: "true" });
   if (size <= 64) for (let i = 0; i < size; i += 1) dots.append(make("i", { className: i === slot ? "mine" : "" }));
   return make("span", { className: "place" }, "slot ", make("b", {}, `${slot}`), " in a batch of ", make("b", {}, `${size}`), dots);
-}
-
-function curl(command) {
-  const copy = make("button", { type: "button" }, "Copy");
-  copy.onclick = async () => {
-    try {
-      await navigator.clipboard.writeText(command);
-      copy.textContent = "Copied";
-    } catch {
-      getSelection().selectAllChildren(copy.previousSibling);
-      copy.textContent = "Selected";
-    }
-    setTimeout(() => { copy.textContent = "Copy"; }, 1500);
-  };
-  const box = make("div", { className: "copy" }, make("pre", { tabIndex: 0 }, command), copy);
-  return make("details", {}, make("summary", {}, "As a curl command"), box);
 }

@@ -1,7 +1,8 @@
 // The page: choose a model, give it something, see the answers.
 
 import * as api from "./api.js";
-import { begin, curlFile, curlJson, finish } from "./cards.js";
+import { begin, finish } from "./cards.js";
+import { curlFile, curlJson } from "./curl.js";
 import { byId, make } from "./dom.js";
 import { paper } from "./draw.js";
 import { follow } from "./strip.js";
@@ -52,7 +53,7 @@ async function sendFiles(files) {
     type: file.type,
     preview: file.type.startsWith("image/") ? URL.createObjectURL(file) : null,
     path: path(model),
-    curl: curlFile(path(model), file),
+    curl: curlFile(model, path(model), file),
   }));
   byId("summary").textContent = `Sending ${waiting.length === 1 ? waiting[0].name : `${waiting.length} files`}`;
   const done = [];
@@ -79,7 +80,7 @@ async function sendDrawing(sheet) {
   if (model.takes === "tensor") {
     const body = new Blob([sheet.tensor(model.side).buffer]);
     const name = `drawing-${drawings}.f32`;
-    tell(await send({ name, body, type: "application/octet-stream", preview: URL.createObjectURL(png), path: path(model), curl: curlFile(path(model), { name }) }));
+    tell(await send({ name, body, type: "application/octet-stream", preview: URL.createObjectURL(png), path: path(model), curl: curlFile(model, path(model), { name }) }));
   } else {
     await sendFiles([new File([png], `drawing-${drawings}.png`, { type: "image/png" })]);
   }

@@ -1,0 +1,62 @@
+"""SageMaker's runtime client and its multi-model contract, through the gateway to a real server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+import pytest
+
+from slotwise.errors import SlotwiseError
+from tests.gateway.test_sagemaker import runtime_client
+from tests.server.conftest import Live, build_handler, gateway_before
+from tests.server.digits_load import digits
+
+pytestmark = [pytest.mark.server, pytest.mark.slow]
+NAME = "0f3c9e"  # as SageMaker names models
+
+
+@pytest.fixture
+def folder(live: Live, tmp_path: Path) -> Iterator[Path]:
+    """Where SageMaker puts models: one under a name of its own, and one that is none."""
+    models = tmp_path / "models"
+    (models / NAME / "model").mkdir(parents=True)
+    build_handler("theirs", models / NAME / "model", tmp_path / "work")
+    (models / "broken" / "model").mkdir(parents=True)
+    (models / "broken" / "model" / "broken.mar").write_bytes(b"no archive")
+    yield models
+    with suppress(SlotwiseError):
+        live.management.unregister(NAME)
+
+
+def test_the_runtimes_client_asks_a_real_model(live: Live, folder: Path) -> None:
+    given = digits()
+    with gateway_before(live, "--multi-model", str(folder), "--default-model", "digits", "--drain-delay-s", "0") as front:
+        client = runtime_client(front.url)
+        for name in ("3", "7"):
+            answer = client.invoke_endpoint(EndpointName="mine", ContentType="image/png", Body=given[name])
+            assert json.loads(answer["Body"].read())["label"] == name
+        answer = client.invoke_endpoint(EndpointName="mine", ContentType="image/png", Accept="text/plain", Body=given["5"])
+        assert answer["Body"].read() == b"5"
+        with pytest.raises(client.exceptions.ClientError, match="400"):
+            client.invoke_endpoint(EndpointName="mine", Body=b"no picture")
+
+        with httpx.Client(base_url=front.url, timeout=120, trust_env=False) as platform:
+
+            def load(name: str) -> int:
+                url = str(folder / name / "model")
+                return platform.post("/models", json={"model_name": name, "url": url}).status_code
+
+            assert [load(NAME), load(NAME), load("broken")] == [200, 409, 400]
+            assert platform.get(f"/models/{NAME}").json() == {"modelName": NAME, "modelUrl": str(folder / NAME / "model")}
+            many = runtime_client(front.url, lambda headers: f"/models/{headers['X-Amzn-SageMaker-Target-Model']}/invoke")
+            answer = many.invoke_endpoint(EndpointName="mine", TargetModel=NAME, ContentType="text/plain", Body=b"20")
+            assert json.loads(answer["Body"].read()) == {"answer": 41.0}
+            assert platform.delete(f"/models/{NAME}").status_code == 200
+            assert platform.post(f"/models/{NAME}/invoke", content=b"1").status_code == 404
+            assert platform.delete(f"/models/{NAME}").status_code == 404
+            assert not list(live.record.model_store.glob("on-demand-*"))
+            assert platform.get("/ping").status_code == 200
