@@ -13,7 +13,7 @@ FILE = "k8s/ray/rayservice.yaml"
 
 TEMPLATE = """\
 # The profile {profile} as a RayService, rendered by `slotwise profile render`: change profiles/{profile}.toml.
-# Needs the KubeRay operator 1.5.1 or newer (authOptions), and an image with the extra ray: docker build --build-arg EXTRAS=onnx,ray
+# Needs the KubeRay operator 1.5.1 or newer (authOptions), and an image with Ray: docker build --build-arg EXTRAS=onnx,ray
 apiVersion: ray.io/v1
 kind: RayService
 metadata:

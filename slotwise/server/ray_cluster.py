@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
+import socket
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,7 @@ TOKEN_FILE = "ray_token"
 ADDRESS_FILE = "ray_address"
 STORE_BYTES = 512 << 20  # bodies over 100 KB pass through it
 PROXY_S = NODE_S = 300.0
+REACH_S = 10.0
 # Ray gives up after these; a busy machine may need longer. Its processes are to be no nicer than others.
 PATIENCE = {
     "RAY_worker_register_timeout_seconds": "300",
@@ -47,6 +50,8 @@ def check_address(address: str) -> None:
             "ray:// is the address of Ray's client, and requests cannot come in through it",
             "run this on a node of the cluster with --ray-address auto, or deploy k8s/ray",
         )
+    if address != "auto" and not re.fullmatch(r"[^/\s]+:\d+", address):
+        raise SlotwiseError(f"{address!r} is no address of a Ray cluster", "auto, or HOST:PORT as `ray start --head` prints it")
     check_token()
 
 
@@ -67,8 +72,8 @@ def start(record: ServerRecord) -> str:
     import ray  # noqa: PLC0415  it reads the environment
 
     options: dict[str, Any] = {"namespace": "slotwise", "log_to_driver": False, "logging_level": "warning"}
-    options |= {"address": record.cluster} if record.cluster else _own(record)
     try:
+        options |= {"address": _reached(record.cluster)} if record.cluster else _own(record)
         context = ray.init(**options)
     except Exception as error:  # Ray raises plain ones, too
         raise _plain(record, error) from error
@@ -76,6 +81,16 @@ def start(record: ServerRecord) -> str:
     (record.state_dir / ADDRESS_FILE).write_text(address, "ascii")
     _link_logs(record, Path(context.address_info["session_dir"]))
     _start_serve(record)
+    return address
+
+
+def _reached(cluster: str) -> str:
+    """HOST:PORT of a cluster that takes connections. Ray itself would try for minutes. Raises OSError where nobody does."""
+    from ray._private import services  # noqa: PLC0415  it reads the environment
+
+    address = str(services.canonicalize_bootstrap_address(cluster))
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S).close()
     return address
 
 

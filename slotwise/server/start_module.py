@@ -74,6 +74,8 @@ def environment(record: ServerRecord, environ: Mapping[str, str]) -> dict[str, s
         "SLOTWISE_STATE": str(record.state_dir),
         MARK: record.run_id,
     }
+    if record.cluster:  # where Ray looks for the cluster that "auto" means: below our TMPDIR there is none
+        own["RAY_TMPDIR"] = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
     return {**inherited, **own, **locale_for_paths(), **environ}
 
 

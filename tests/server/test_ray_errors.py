@@ -32,6 +32,12 @@ def test_a_cluster_without_a_token_is_refused(monkeypatch: pytest.MonkeyPatch) -
     ray_cluster.check_address("auto")
 
 
+@pytest.mark.parametrize("address", ["head", "http://head:6379", "head:port", ""])
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(SlotwiseError, match="is no address of a Ray cluster"):
+        ray_cluster.check_address(address)
+
+
 def test_the_address_of_rays_client_is_refused() -> None:
     with pytest.raises(SlotwiseError, match="ray:// is the address of Ray's client"):
         ray_cluster.check_address("ray://head:10001")
