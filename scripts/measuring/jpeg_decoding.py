@@ -52,7 +52,7 @@ def with_pillow(body: bytes, eighths: int | None = None) -> Any:
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(jpeg, "simplejpeg", None))
         if eighths:
-            stack.enter_context(mock.patch.object(images, "eighths", lambda *_: eighths))
+            stack.enter_context(mock.patch.object(images, "eighths", return_value=eighths))
         return RECIPE(body)
 
 
