@@ -24,7 +24,7 @@ from slotwise.worker.inputs.images import Recipe
 from slotwise.worker.slot_errors import SlotError
 
 RECIPE = Recipe(3, 224, 224, resize=256)
-SIDES = {"2MP": (1600, 1200), "8MP": (3264, 2448)}
+SIDES = {"1MP": (960, 720), "2MP": (1600, 1200), "8MP": (3264, 2448)}
 
 
 def photo(width: int, height: int) -> Image.Image:
@@ -44,7 +44,7 @@ def saved(picture: Image.Image, kind: str, **options: object) -> bytes:
 
 
 def cases(words: list[str]) -> Iterator[tuple[str, bytes]]:
-    """Every case whose name has all the words. 2 MP: the ordinary; 8 MP: a large photo."""
+    """Every case whose name has all the words. 1 MP: decoded at 3/8; 2 MP: the ordinary; 8 MP: a large photo."""
     makers = {
         "JPEG": lambda p: saved(p, "JPEG", quality=85),
         "JPEG 4:4:4": lambda p: saved(p, "JPEG", quality=95, subsampling=0),

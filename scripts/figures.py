@@ -14,7 +14,7 @@ python scripts/figures.py earlier --commit COMMIT    the worker as it is against
 python scripts/figures.py guard     what a guard adds to a batch of 8, around a handler that does nothing
 python scripts/figures.py lean --commit COMMIT    MNIST straight to the server and through the gateway, as it is and was
 python scripts/figures.py scale     1 to 1,000 replicas on Ray, simulated from the measured lines; the figure beside it
-python scripts/figures.py jpeg      one JPEG with pillow and with simplejpeg, in turns; and how far decoding at 3/8 moves labels
+python scripts/figures.py jpeg      one JPEG with pillow and with simplejpeg, in turns; how far a smaller size moves labels
 python scripts/figures.py keep NAME FILE...    what a slotwise command measured here just now, as docs/figures/NAME.json
 python scripts/figures.py render [--check]     the pages, from docs/figures
 """

@@ -1,4 +1,4 @@
-"""What a JPEG takes to become an item: with pillow, with simplejpeg, and with simplejpeg at 3/8, which pillow does not know."""
+"""What a JPEG takes to become an item: with pillow, with simplejpeg, and at 1/2, where both now decode at 3/8."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import statistics
 import time
 from argparse import Namespace
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
+from unittest import mock
 
 import numpy as np
-import simplejpeg
+import torch
 from PIL import Image
 
 from measuring.about import ROOT
 from measuring.accuracy import JUDGED, photo_folder
 from slotwise.model_spec import load_spec
-from slotwise.worker.inputs import jpeg
+from slotwise.worker.inputs import images, jpeg
 from slotwise.worker.inputs.images import Recipe, decode_rgb
 from slotwise.zoo import agreement, pictures
 from slotwise.zoo.start import start_of
@@ -28,35 +30,30 @@ SIDES = (690, 1020)  # of cuts that 3/8 makes smaller than 1/2 does, and not too
 
 
 def measure(options: Namespace) -> dict[str, Any]:
-    """Milliseconds of processor time for one picture, in turns; and how far 3/8 moves labels and pixels."""
+    """Milliseconds of processor time for one picture, in turns; and how far a smaller size moves labels and pixels."""
     rows = []
     for size, (width, height) in SIZES.items():
         body = pictures.sample_jpeg(width, height)
         systems: dict[str, Callable[[bytes], Any]] = {"pillow": with_pillow, "simplejpeg": RECIPE}
         if size == "720x720":
-            systems["simplejpeg at 3/8"] = at_three_eighths
+            systems = {"pillow, at 1/2": lambda body: with_pillow(body, 4), **systems}
         times: dict[str, list[float]] = {name: [] for name in systems}
         for _ in range(options.rounds):
             for name, decode in systems.items():
                 times[name].append(round(timed(decode, body, options.seconds / 2), 3))
         rows += [{"picture": size, "system": name, "ms": statistics.median(t), "rounds": t} for name, t in times.items()]
-    return {"rows": rows, "identical": identical(), "three_eighths": moved(), "cuts": CUTS}
+    bodies = cuts()
+    same = sum(bool((with_pillow(body) == RECIPE(body)).all()) for body in bodies)
+    return {"rows": rows, "cuts": CUTS, "identical": same, "moved": moved(bodies)}
 
 
-def with_pillow(body: bytes) -> Any:
-    """The item on a machine without simplejpeg."""
-    jpeg.simplejpeg, kept = None, jpeg.simplejpeg
-    try:
+def with_pillow(body: bytes, eighths: int | None = None) -> Any:
+    """The item on a machine without simplejpeg, decoded in so many eighths of its size where that is named."""
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(jpeg, "simplejpeg", None))
+        if eighths:
+            stack.enter_context(mock.patch.object(images, "eighths", return_value=eighths))
         return RECIPE(body)
-    finally:
-        jpeg.simplejpeg = kept
-
-
-def at_three_eighths(body: bytes) -> Any:
-    """The item of a picture that is decoded at 3/8 of its size."""
-    height, width, *_ = simplejpeg.decode_jpeg_header(body)
-    least = {"min_width": -(-3 * width // 8), "min_height": -(-3 * height // 8)}
-    return np.asarray(RECIPE.fit(Image.fromarray(simplejpeg.decode_jpeg(body, "RGB", **least))))
 
 
 def timed(decode: Callable[[bytes], Any], body: bytes, seconds: float) -> float:
@@ -85,21 +82,21 @@ def cuts() -> list[bytes]:
     return bodies
 
 
-def identical() -> int:
-    """How many of the cuts give the same item with pillow and with simplejpeg."""
-    return sum(bool((with_pillow(body) == RECIPE(body)).all()) for body in cuts())
-
-
-def moved() -> dict[str, Any]:
-    """EfficientNet-Lite0 on items decoded at 3/8 against the same ones decoded at 1/2."""
+def moved(bodies: list[bytes]) -> dict[str, Any]:
+    """EfficientNet-Lite0 on items decoded at 3/8 and at 1/2, against those of the whole picture."""
     spec = load_spec(ROOT / "models" / "efficientnet")
-    import torch
-
     module = start_of(spec, None).module(len(spec.labels)).eval()
-    half, smaller = (np.stack([decode(body) for body in cuts()]) for decode in (RECIPE, at_three_eighths))
+    items = {eighths: np.stack([with_pillow(body, eighths) for body in bodies]) for eighths in (8, 4, 3)}
     with torch.inference_mode():
-        logits = [
-            np.concatenate([module(part).numpy() for part in torch.from_numpy(rows).split(8)]) for rows in (half, smaller)
-        ]
-    levels = float(np.abs(half.astype(int) - smaller).mean())
-    return {"mean_levels": round(levels, 2), **agreement.compare(*logits, "bf16", trained=True)}
+        logits = {
+            eighths: np.concatenate([module(part).numpy() for part in torch.from_numpy(rows).split(8)])
+            for eighths, rows in items.items()
+        }
+    return {name: differing(items, logits, pair) for name, pair in {"3_of_8": (8, 3), "4_of_8": (8, 4), "both": (4, 3)}.items()}
+
+
+def differing(items: dict[int, Any], logits: dict[int, Any], pair: tuple[int, int]) -> dict[str, Any]:
+    """How far the second of two sizes is from the first."""
+    first, second = pair
+    levels = float(np.abs(items[first].astype(int) - items[second]).mean())
+    return {"mean_levels": round(levels, 2), **agreement.compare(logits[first], logits[second], "bf16", trained=True)}

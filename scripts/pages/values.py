@@ -115,7 +115,14 @@ def rows_ratio(figures: Figures, ours: Cell, other: Cell, system: str = "mnist")
     return ratio(cell(figures, "echo", ours)[system]["rounds"], cell(figures, "echo", other)[system]["rounds"])
 
 
+def kept(scale: str, share: str) -> Callable[[Figures], str]:
+    """The share of cuts that kept their label when they were decoded smaller."""
+    return lambda figures: f"{figures['jpeg']['moved'][scale][share]:.1%}"
+
+
 VALUES: dict[str, Callable[[Figures], str | Ratio | None]] = {
+    **{f"jpeg.moved.{scale}.top1_share": kept(scale, "top1_agreement") for scale in ("3_of_8", "4_of_8")},
+    **{f"jpeg.moved.{scale}.sure_share": kept(scale, "sure_top1_agreement") for scale in ("3_of_8", "4_of_8")},
     "vision.machine": machine,
     "vision.fp32.vs_stock": lambda f: range_720(f, FP32, "vs_stock"),
     "vision.fp32.vs_peer": lambda f: range_720(f, FP32, "vs_best_peer"),

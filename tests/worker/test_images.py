@@ -306,13 +306,17 @@ def test_a_large_jpeg_is_decoded_smaller_but_never_below_the_hint() -> None:
     assert 256 <= h <= 600
     assert w * 3 == h * 4
     assert decode_rgb(encoded(noisy((300, 260)), "JPEG"), size_hint=256).shape == (260, 300, 3)
+    for kind in ("RGB", "L", "CMYK"):
+        assert decode_rgb(encoded(noisy((721, 700)).convert(kind), "JPEG"), size_hint=256).shape == (263, 271, 3)
 
 
-def test_smaller_decoding_hardly_changes_the_item(monkeypatch: pytest.MonkeyPatch) -> None:
-    smooth = noisy((40, 30)).resize((1600, 1200), Image.Resampling.BICUBIC)
+@pytest.mark.parametrize("kind", ["RGB", "CMYK"])
+@pytest.mark.parametrize("size", [(1600, 1200), (960, 720)])
+def test_smaller_decoding_hardly_changes_the_item(size: tuple[int, int], kind: str) -> None:
+    smooth = noisy((40, 30)).resize(size, Image.Resampling.BICUBIC).convert(kind)
     body, recipe = encoded(smooth, "JPEG", quality=92), Recipe(3, 224, 224, resize=256)
     small = recipe(body).astype(int)
-    whole = np.asarray(recipe.fit(Image.open(io.BytesIO(body)))).astype(int)
+    whole = np.asarray(recipe.fit(Image.open(io.BytesIO(body)).convert("RGB"))).astype(int)
     assert np.abs(small - whole).mean() < 1.5
 
 

@@ -18,6 +18,9 @@ from tests.worker.test_images import encoded, exif_turned, noisy
 pytest.importorskip("simplejpeg")
 OF_COLOUR, OF_GREY = Recipe(3, 32, 32, resize=36), Recipe(1, 28, 28)
 INK = Recipe(1, 28, 28, ink=True)
+AT_3_OF_8 = Recipe(3, 64, 64, resize=70)  # of pictures of 301 x 203; the next of those of 90 x 50
+GREY_AT_3_OF_8, SMALL_AT_3_OF_8 = Recipe(1, 60, 60, resize=70), Recipe(3, 16, 16, resize=18)
+ALL = (decode_rgb, OF_COLOUR, OF_GREY, INK, AT_3_OF_8, GREY_AT_3_OF_8, SMALL_AT_3_OF_8)
 
 
 def outcome(decode: Callable[[bytes], Any], body: bytes) -> Any:
@@ -30,7 +33,7 @@ def outcome(decode: Callable[[bytes], Any], body: bytes) -> Any:
 
 def same(body: bytes, monkeypatch: pytest.MonkeyPatch, *decoders: Callable[[bytes], Any]) -> list[Any]:
     """What the decoders give with simplejpeg, which is what they give without it."""
-    decoders = decoders or (decode_rgb, OF_COLOUR, OF_GREY, INK)
+    decoders = decoders or ALL
     quick = [outcome(decode, body) for decode in decoders]
     with monkeypatch.context() as patch:
         patch.setattr(jpeg, "simplejpeg", None)
@@ -96,7 +99,7 @@ def test_damage_has_the_same_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_ordinary_jpeg_never_meets_pillows_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("pillow saw it"))
-    for size, decoded in (((800, 600), (75, 100)), ((300, 200), (50, 75)), ((60, 40), (40, 60))):
+    for size, decoded in (((800, 600), (75, 100)), ((300, 200), (50, 75)), ((130, 101), (38, 49)), ((60, 40), (40, 60))):
         body = encoded(noisy(size), "JPEG")
         assert decode_rgb(body, size_hint=36).shape == (*decoded, 3)
         assert OF_COLOUR(body).shape == (32, 32, 3)

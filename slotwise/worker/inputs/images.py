@@ -1,8 +1,8 @@
 """Decode a picture safely: any body becomes pixels, uint8 [h, w, c], or one clear refusal.
 
 Formats: JPEG, PNG, WebP, GIF, BMP, TIFF. Rotation by EXIF is applied, transparency is laid on white, 16 bits become 8, and of
-an animation the first frame is taken. A large JPEG is decoded at 1/2, 1/4 or 1/8 of its size where that is enough for
-`size_hint`; simplejpeg does that where it is installed (jpeg.py), with the same pixels as pillow.
+an animation the first frame is taken. A large JPEG is decoded at 4, 3, 2 or 1 eighths of its size where that is enough
+for `size_hint` (jpeg.py).
 
     decode_rgb(body)            the whole picture, upright                                   -> [h, w, 3]
     Recipe.of(input)(body)      the picture as [input] of model.toml describes it            -> [h, w, c]
@@ -26,10 +26,10 @@ from PIL import Image, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 
 from slotwise.worker.budget import Cost
-from slotwise.worker.inputs.decode_cost import REFUSED, draft_scale, estimate
+from slotwise.worker.inputs.decode_cost import REFUSED, eighths, estimate
 from slotwise.worker.inputs.flat import turned_as, upright
 from slotwise.worker.inputs.ink import fit_ink
-from slotwise.worker.inputs.jpeg import decode_jpeg
+from slotwise.worker.inputs.jpeg import decode_jpeg, draft
 from slotwise.worker.inputs.no_picture import refusal
 from slotwise.worker.inputs.picture_header import PictureHeader, read_header
 from slotwise.worker.slot_errors import BadRequest, SlotError, TooLarge
@@ -156,7 +156,7 @@ def _open(body: bytes, mode: str, size_hint: int | None, max_pixels: int, max_by
     if header is not None:
         _within_limits(header, max_pixels)
     try:
-        quick = decode_jpeg(body, header, mode, draft_scale(header, size_hint)) if header else None
+        quick = decode_jpeg(body, header, mode, eighths(header, size_hint)) if header else None
         if quick is not None and header is not None and not header.tagged:
             return quick
         picture = Image.open(_LimitedReader(body, header), formats=(header.format,) if header else FORMATS)
@@ -165,7 +165,7 @@ def _open(body: bytes, mode: str, size_hint: int | None, max_pixels: int, max_by
         if quick is not None:
             return turned_as(picture, quick)
         if size_hint and isinstance(picture, JpegImageFile):
-            picture.draft(mode if picture.mode in ("L", "RGB") else picture.mode, (size_hint, size_hint))
+            draft(picture, mode, eighths(header, size_hint))
         return upright(picture, mode)
     except (SlotError, MemoryError):
         raise
