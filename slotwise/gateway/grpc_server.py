@@ -215,7 +215,7 @@ class GrpcServer:
             else:
                 self.port = self._server.add_insecure_port(address)
         except RuntimeError as error:
-            raise SlotwiseError(f"the gateway cannot listen on {address}: {error}", "--grpc-port names another port") from error
+            raise SlotwiseError(f"gRPC cannot listen on {address}: {error}", "--grpc-port names another port") from error
 
     async def start(self) -> None:
         """Answer calls."""
