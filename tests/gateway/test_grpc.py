@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from slotwise.errors import SlotwiseError
 from slotwise.gateway import keys, process, serve
 from slotwise.gateway.gateway import GatewayOptions
-from slotwise.gateway.grpc_server import LONGEST_MESSAGE, GrpcServer
+from slotwise.gateway.grpc_call import LONGEST_MESSAGE
+from slotwise.gateway.grpc_server import GrpcServer
 from slotwise.gateway.keys import KeyFile
 from slotwise.gateway.protocols import open_inference_grpc
 from slotwise.gateway.protocols.open_inference_messages import CLASSES, MOST_FIELDS, SERVICE, parsed_message
