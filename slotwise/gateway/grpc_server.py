@@ -11,17 +11,16 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import grpc
 import grpc.aio
 
 from slotwise.errors import SlotwiseError
 from slotwise.gateway import replies
-from slotwise.gateway.forward import CLIENT_GONE, Forward
+from slotwise.gateway.forward import Forward
 from slotwise.gateway.gateway import Gateway
+from slotwise.gateway.grpc_call import LONGEST_MESSAGE, Call
 from slotwise.gateway.inference_request import InferenceRequest
-from slotwise.gateway.keys import AccessKey
 from slotwise.gateway.protocols import open_inference, open_inference_grpc
 from slotwise.gateway.protocols.each_record import answered
 from slotwise.gateway.protocols.open_inference_messages import SERVICE, parsed_message
@@ -31,48 +30,9 @@ from slotwise.gateway.replies import Refused
 
 log = logging.getLogger("slotwise.gateway")
 
-CODES = {  # by HTTP's status; any other below 500 is INVALID_ARGUMENT: to send the same again is no use
-    401: grpc.StatusCode.UNAUTHENTICATED,
-    403: grpc.StatusCode.PERMISSION_DENIED,
-    404: grpc.StatusCode.NOT_FOUND,
-    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    CLIENT_GONE: grpc.StatusCode.CANCELLED,
-    502: grpc.StatusCode.UNAVAILABLE,
-    503: grpc.StatusCode.UNAVAILABLE,
-    504: grpc.StatusCode.DEADLINE_EXCEEDED,
-    507: grpc.StatusCode.RESOURCE_EXHAUSTED,
-}
 OPEN = {"ServerLive", "ServerReady"}  # need no key
 MOST_CALLS = 1024
 MOST_READ = 16  # messages that are being read at once
-LONGEST_MESSAGE = 1000  # of an error: it travels as a header
-
-
-class Call:
-    """One call. left_s: until its deadline. gone: set when its client waits no more."""
-
-    def __init__(self, context: Any, timeout_s: float) -> None:
-        self.context, self.gone = context, asyncio.Event()
-        self.headers = [
-            (name.encode(), value.encode("latin-1", "replace"))
-            for name, value in context.invocation_metadata() or ()
-            if isinstance(value, str) and not name.startswith(("grpc-", "content-"))
-        ]
-        self.key: AccessKey | None = None
-        self.identity = replies.request_id(_text(dict(self.headers).get(b"x-request-id", b""))) or replies.new_id()
-        remaining = context.time_remaining()
-        self.deadline = time.monotonic() + (timeout_s if remaining is None else min(timeout_s, remaining))
-
-    def scope(self, version: str) -> dict[str, Any]:
-        """The head of the call as that of an HTTP request."""
-        headers = [header for header in self.headers if header[0] != b"x-request-id"]
-        return {
-            "headers": [*headers, (b"x-request-id", self.identity.encode())],
-            "path_params": {"version": version},
-            "query_string": b"",
-            "client": (_address(self.context.peer()),),
-            "slotwise.key": self.key,
-        }
 
 
 class InferenceService:
@@ -113,7 +73,7 @@ class InferenceService:
                 log.exception("%s %s", call.identity, name)
                 status, message, retry_after_s = 500, replies.CRASH, 0
             log.info("%s %s %d %s", call.identity, name, status, message[:LONGEST_MESSAGE])
-            await _abort(call, status, message, retry_after_s)
+            await call.abort(status, message, retry_after_s)
             return b""  # not reached
 
         return method
@@ -215,7 +175,7 @@ class GrpcServer:
             else:
                 self.port = self._server.add_insecure_port(address)
         except RuntimeError as error:
-            raise SlotwiseError(f"the gateway cannot listen on {address}: {error}", "--grpc-port names another port") from error
+            raise SlotwiseError(f"gRPC cannot listen on {address}: {error}", "--grpc-port names another port") from error
 
     async def start(self) -> None:
         """Answer calls."""
@@ -224,21 +184,3 @@ class GrpcServer:
     async def stop(self, grace_s: float | None) -> None:
         """Take no new calls, and give those under way so long to end; None: cut them off."""
         await self._server.stop(grace_s)
-
-
-async def _abort(call: Call, status: int, message: str, retry_after_s: int) -> None:
-    """End the call with the status that stands for HTTP's."""
-    code = CODES.get(status, grpc.StatusCode.INVALID_ARGUMENT if status < 500 else grpc.StatusCode.INTERNAL)
-    trailing = [("x-request-id", call.identity)]
-    if retry_after_s:
-        trailing.append(("retry-after", str(retry_after_s)))
-    await call.context.abort(code, message[:LONGEST_MESSAGE], tuple(trailing))
-
-
-def _text(value: bytes) -> str:
-    return value.decode("latin-1")
-
-
-def _address(peer: str) -> str:
-    """The address in what gRPC calls a peer: ipv4:127.0.0.1:50000, ipv6:%5B::1%5D:50000."""
-    return unquote(peer.partition(":")[2].rpartition(":")[0]).strip("[]")

@@ -143,6 +143,8 @@ def serve(
     keys = KeyFile(access.keys) if access.keys else None
     access.check()
     sockets = [_bind(listen.host, port) for port in (listen.port, listen.translation_port) if port >= 0]
+    if listen.grpc_port > 0:
+        _bind(listen.host, listen.grpc_port).close()  # grpcio binds it itself, and says less where it cannot
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     gateway = Gateway(server_backend(name), options, keys, loader)
@@ -206,7 +208,8 @@ def _bind(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         listening.close()
         raise SlotwiseError(
-            f"the gateway cannot listen on {host}:{port}: {error}", "--port and --translation-port name other ports"
+            f"the gateway cannot listen on {host}:{port}: {error}",
+            "--port, --translation-port, --grpc-port name others",
         ) from error
     listening.set_inheritable(True)
     return listening

@@ -4,28 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import struct
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import grpc
+import grpc.aio
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-grpc = pytest.importorskip("grpc")
-
-from slotwise.gateway import keys
-from slotwise.gateway.grpc_server import LONGEST_MESSAGE, GrpcServer
+from slotwise.errors import SlotwiseError
+from slotwise.gateway import keys, process, serve
+from slotwise.gateway.gateway import GatewayOptions
+from slotwise.gateway.grpc_call import LONGEST_MESSAGE
+from slotwise.gateway.grpc_server import GrpcServer
 from slotwise.gateway.keys import KeyFile
 from slotwise.gateway.protocols import open_inference_grpc
-from slotwise.gateway.protocols.open_inference_messages import CLASSES, LINES, MOST_FIELDS, SERVICE, parsed_message
-from slotwise.gateway.protocols.records import MOST_PIECES, MOST_RECORDS, ModelInput, ProtocolFault, RecordAnswer
+from slotwise.gateway.protocols.open_inference_messages import CLASSES, MOST_FIELDS, SERVICE, parsed_message
+from slotwise.gateway.protocols.records import MOST_PIECES, MOST_RECORDS, ModelInput, ProtocolFault
+from slotwise.gateway.serve import ListenAddress
 
 from .conftest import Front, MakeFront
 from .standin import StandIn
+from .test_keys import certificate
 
 pytestmark = pytest.mark.anyio
 PICTURES, TENSORS = ModelInput("picture", (), True), ModelInput("tensor", (1, 2, 2), True)
@@ -36,7 +43,7 @@ def packed(elements: list[bytes]) -> bytes:
     return b"".join(struct.pack("<I", len(element)) + element for element in elements)
 
 
-def infer(shape: list[int], raw: list[bytes] = [], datatype: str = "BYTES", model: str = "digits", **contents: Any) -> Any:
+def infer(shape: list[int], raw: Sequence[bytes] = (), datatype: str = "BYTES", model: str = "digits", **contents: Any) -> Any:
     """A ModelInferRequest of one input."""
     message = CLASSES["ModelInferRequest"](model_name=model, raw_input_contents=raw)
     tensor = message.inputs.add(name="x", datatype=datatype, shape=shape)
@@ -52,20 +59,13 @@ def bodies(message: Any, model: ModelInput = TENSORS) -> list[bytes]:
 
 def test_the_messages_are_those_of_tritons_client() -> None:
     theirs = pytest.importorskip("tritonclient.grpc").service_pb2
-    for name in LINES:
-        within = next(
-            (
-                kind
-                for kind in ("ModelInferRequest", "ModelInferResponse", "ModelMetadataResponse")
-                if hasattr(getattr(theirs, kind), name)
-            ),
-            None,
-        )
-        holder = getattr(theirs, within) if within else theirs
-        assert layout(CLASSES[name].DESCRIPTOR) == layout(getattr(holder, name).DESCRIPTOR)
+    for name in ("ServerLive", "ServerReady", "ServerMetadata", "ModelReady", "ModelMetadata", "ModelInfer"):
+        for kind in (f"{name}Request", f"{name}Response"):
+            assert layout(CLASSES[kind].DESCRIPTOR) == layout(getattr(theirs, kind).DESCRIPTOR)
 
 
 def layout(message: Any) -> list[Any]:
+    """Number, name, type of each field, and those of the messages within."""
     return [
         (field.number, field.name, field.type, field.is_repeated, field.message_type and layout(field.message_type))
         for field in message.fields
@@ -137,30 +137,36 @@ def test_no_bytes_raise_anything_but_a_refusal(data: bytes) -> None:
             bodies(parsed_message("ModelInferRequest", start + data))
 
 
-Send = Any
+Call = Callable[..., Awaitable[Any]]
 
 
 @asynccontextmanager
-async def port_of(front: Front, **files: Path | None) -> AsyncIterator[Any]:
-    """A client of a gRPC port: call(method, message, response's kind, ...) gives the answer and its trailing metadata."""
-    server = GrpcServer(front.gateway, "127.0.0.1", 0, files.get("cert"), files.get("key"))
-    await server.bind()
-    await server.start()
-    credentials = grpc.ssl_channel_credentials(files["cert"].read_bytes()) if files.get("cert") else None
-    name = f"localhost:{server.port}" if credentials else f"127.0.0.1:{server.port}"
-    channel = grpc.aio.secure_channel(name, credentials) if credentials else grpc.aio.insecure_channel(name)
+async def client_of(address: str, trusted: bytes | None = None) -> AsyncIterator[Call]:
+    """A client; call(method, message, ...) gives the answer."""
+    credentials = grpc.ssl_channel_credentials(trusted) if trusted else None
+    named = [("grpc.ssl_target_name_override", "slotwise.example")]
+    channel = grpc.aio.secure_channel(address, credentials, named) if credentials else grpc.aio.insecure_channel(address)
 
-    async def call(method: str, message: Any = b"", timeout: float = 30, **metadata: str) -> Any:
+    async def call(method: str, message: Any = b"", compression: Any = None, **metadata: str) -> Any:
         data = message if isinstance(message, bytes) else message.SerializeToString()
         given = tuple((name.replace("_", "-"), value) for name, value in metadata.items())
-        answer = await channel.unary_unary(f"/{SERVICE}/{method}")(data, timeout=timeout, metadata=given)
+        asked = channel.unary_unary(f"/{SERVICE}/{method}")
+        answer = await asked(data, timeout=60, metadata=given, compression=compression)
         return CLASSES[f"{method}Response"].FromString(answer)
 
-    try:
+    async with channel:
         yield call
-    finally:
-        await channel.close()
-        await server.stop(None)
+
+
+@asynccontextmanager
+async def port_of(front: Front, cert: Path | None = None, key: Path | None = None) -> AsyncIterator[Call]:
+    """A client of a gRPC port in front of it."""
+    server = GrpcServer(front.gateway, "127.0.0.1", 0, cert, key)
+    await server.bind()
+    await server.start()
+    async with client_of(f"127.0.0.1:{server.port}", cert.read_bytes() if cert else None) as call:
+        yield call
+    await server.stop(None)
 
 
 @asynccontextmanager
@@ -232,9 +238,10 @@ async def test_what_is_refused_has_a_status_that_says_why(make_front: MakeFront)
 
 
 async def test_a_compressed_message_is_limited_by_what_it_becomes(make_front: MakeFront) -> None:
-    front = await make_front(StandIn(likely=True), max_body_bytes=2**16)
-    async with port_of(front) as call:
-        pass
+    async with port_of(await make_front(StandIn(likely=True), max_body_bytes=2**16)) as call:
+        assert (await call("ModelInfer", infer([1], [packed([PNG])]), compression=grpc.Compression.Gzip)).raw_output_contents
+        async with refused("RESOURCE_EXHAUSTED"):
+            await call("ModelInfer", b"\0" * 2**22, compression=grpc.Compression.Gzip)  # 4 KiB on the way
 
 
 async def test_keys_and_tls_are_those_of_the_http_side(make_front: MakeFront, tmp_path: Path) -> None:
@@ -242,7 +249,7 @@ async def test_keys_and_tls_are_those_of_the_http_side(make_front: MakeFront, tm
     key, narrow = keys.add(tmp_path / "keys.json", "mine"), keys.add(tmp_path / "keys.json", "narrow", ("captions",))
     front.gateway.keys = KeyFile(tmp_path / "keys.json")
     good = infer([2], [packed([PNG, PNG])])
-    async with port_of(front) as call:
+    async with port_of(front, *certificate(tmp_path)) as call:
         assert (await call("ServerReady")).ready
         assert (await call("ModelInfer", good, x_api_key=key)).raw_output_contents
         assert (await call("ModelInfer", good, authorization=f"Bearer {key}")).raw_output_contents
@@ -272,3 +279,35 @@ async def test_a_client_that_hangs_up_gives_up_its_place_in_the_queue(make_front
                 await asyncio.sleep(0.01)
     assert len(front.server.seen) == 1
     assert front.gateway.body_memory.now_bytes == 0
+
+
+async def test_a_process_says_where_it_listens_and_ends_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path))
+    options = ["--port", "0", "--translation-port", "-1", "--drain-delay-s", "0"]
+    async with StandIn(gate=asyncio.Event()) as server:
+        (tmp_path / "default").mkdir()
+        server.record(tmp_path / "default").save()
+        with pytest.raises(SlotwiseError, match=f"cannot listen on 127.0.0.1:{server.port}"):
+            serve.serve("default", ListenAddress(port=0, translation_port=-1, grpc_port=server.port), GatewayOptions(), print)
+        record = await asyncio.to_thread(process.start_detached, "default", [*options, "--grpc-port", "0"])
+        try:
+            async with client_of(record.grpc) as call:
+                assert (await call("ServerLive")).live
+                asked = asyncio.ensure_future(call("ModelInfer", infer([1], bytes_contents=[b"a"])))
+                async with asyncio.timeout(60):
+                    while not server.seen:
+                        await asyncio.sleep(0.02)
+                    os.kill(record.pid, signal.SIGTERM)
+                    await refuses(call)
+                assert server.gate
+                server.gate.set()
+                assert (await asked).outputs[0].contents.bytes_contents
+        finally:
+            await asyncio.to_thread(process.stop)
+
+
+async def refuses(call: Call) -> None:
+    """Wait until no new call is taken."""
+    with suppress(grpc.aio.AioRpcError):
+        while (await call("ServerLive")).live:
+            await asyncio.sleep(0.05)

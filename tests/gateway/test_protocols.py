@@ -82,6 +82,7 @@ def test_bytes_and_numbers_of_either_form_are_records() -> None:
         (numbers([1], [10**12]), 413),
         (numbers([1], [1, 10**12]), 400),
         (numbers([1], [1, 2**70]), 400),
+        (numbers([1], [1] * 100_000), 400),
         (numbers([1], [1.0]), 400),
         (numbers([1], [True]), 400),
         (numbers([1] * 4, [MOST_RECORDS + 1, 1, 2, 2]), 413),
@@ -182,6 +183,7 @@ async def test_a_single_record_that_fails_and_what_is_no_request_are_errors_in_t
         (await front.client.post("/v2/models/digits/infer", content=body, headers={open_inference.LENGTH: length}), 400),
         (await front.client.post("/v2/models/digits/infer", content=b"{"), 400),
         (await front.client.post("/v2/models/nobody/infer", content=body, headers={open_inference.LENGTH: length}), 404),
+        (await front.client.post("/v1/models/nobody:predict", json={"instances": [1, 2]}), 404),
         (await front.client.post("/v1/models/digits:predict", content=b"[]"), 400),
         (await front.client.get("/v2/models/nobody"), 404),
         (await front.client.get("/v2/models/digits/versions/77"), 404),
@@ -200,6 +202,9 @@ async def test_the_servers_and_the_models_state(make_front: MakeFront) -> None:
     assert (await front.client.get("/v2/models/digits/ready")).json() == {"name": "digits", "ready": True}
     described = (await front.client.get("/v2/models/digits")).json()
     assert described["inputs"] == [{"name": "input", "datatype": "BYTES", "shape": [-1, 1]}]
+    assert (await front.client.get("/v2/models/digits?version=7")).json() == described
+    paths = (await front.client.get("/openapi.json")).json()["paths"]
+    assert [given["name"] for given in paths["/v2/models/{model}"]["get"]["parameters"]] == ["model"]
     assert "digits" in (await front.client.get("/v1/models")).json()["models"]
     assert (await front.client.get("/v1/models/digits")).json() == {"name": "digits", "ready": True}
 

@@ -12,6 +12,7 @@ from typing import Any
 from slotwise.gateway.protocols import open_inference
 from slotwise.gateway.protocols.open_inference import InferRequest
 from slotwise.gateway.protocols.open_inference_messages import CLASSES
+from slotwise.gateway.protocols.open_inference_tensors import packed, records
 from slotwise.gateway.protocols.records import ModelInput, ProtocolFault, RecordAnswer
 
 CONTENTS = {
@@ -40,7 +41,7 @@ def request(message: Any, model: ModelInput) -> InferRequest:
         given["parameters"] = {"binary_data_size": len(binary)}
     else:
         given["data"] = _contents(tensor)
-    found = open_inference.records(given, binary, model)
+    found = records(given, binary, model)
     outputs = [{"name": output.name} for output in message.outputs]
     return InferRequest(found, message.id, dict.fromkeys(open_inference.wanted({"outputs": outputs}, model), bool(raw)))
 
@@ -62,7 +63,7 @@ def reply(asked: InferRequest, name: str, version: str, model: ModelInput, answe
     for output, datatype, values in open_inference.tensors(asked, model, answers):
         tensor = message.outputs.add(name=output, datatype=datatype, shape=[len(answers)])
         if asked.outputs[output]:
-            message.raw_output_contents.append(open_inference.packed(values, datatype))
+            message.raw_output_contents.append(packed(values, datatype))
         elif datatype == "BYTES":
             tensor.contents.bytes_contents.extend(value.encode("utf-8", "replace") for value in values)
         else:

@@ -128,25 +128,41 @@ def _add_v2(app: FastAPI, gateway: Gateway, forward: Forward) -> None:
         await gateway.refresh(FRESH_S)
         return JSONResponse({"ready": gateway.ready()}, 200 if gateway.ready() else 503)
 
-    for path in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
+    async def described(model: str, version: str) -> JSONResponse:
+        await gateway.refresh(FRESH_S)
+        found = found_model(gateway, model, version)
+        if found is None:
+            return _missing(model, version)
+        return JSONResponse(open_inference.metadata(model, [found.version], model_input(gateway, model)))
 
-        @app.get(path, summary="Open Inference Protocol: a model's inputs and outputs", responses=MISSING)
-        async def model(model: str, version: str = "") -> JSONResponse:
-            await gateway.refresh(FRESH_S)
-            found = found_model(gateway, model, version)
-            if found is None:
-                return _missing(model, version)
-            return JSONResponse(open_inference.metadata(model, [found.version], model_input(gateway, model)))
+    async def state(model: str, version: str) -> JSONResponse:
+        await gateway.refresh(FRESH_S)
+        if found_model(gateway, model, version) is None:
+            return _missing(model, version)
+        is_ready = gateway.model_ready(model)
+        return JSONResponse({"name": model, "ready": is_ready}, 200 if is_ready else 503)
 
-        @app.get(
-            f"{path}/ready", summary="Open Inference Protocol: 200 while this model is ready", responses=MISSING | NOT_READY
-        )
-        async def model_ready(model: str, version: str = "") -> JSONResponse:
-            await gateway.refresh(FRESH_S)
-            if found_model(gateway, model, version) is None:
-                return _missing(model, version)
-            is_ready = gateway.model_ready(model)
-            return JSONResponse({"name": model, "ready": is_ready}, 200 if is_ready else 503)
+    inputs, readiness = "a model's inputs and outputs", "200 while this model is ready"
+
+    @app.get("/v2/models/{model}", summary=f"Open Inference Protocol: {inputs}", responses=MISSING)
+    async def model_inputs(model: str) -> JSONResponse:
+        return await described(model, "")
+
+    @app.get("/v2/models/{model}/versions/{version}", summary=f"Open Inference Protocol: {inputs}", responses=MISSING)
+    async def version_inputs(model: str, version: str) -> JSONResponse:
+        return await described(model, version)
+
+    found_or_not = MISSING | NOT_READY
+
+    @app.get("/v2/models/{model}/ready", summary=f"Open Inference Protocol: {readiness}", responses=found_or_not)
+    async def model_ready(model: str) -> JSONResponse:
+        return await state(model, "")
+
+    @app.get(
+        "/v2/models/{model}/versions/{version}/ready", summary=f"Open Inference Protocol: {readiness}", responses=found_or_not
+    )
+    async def version_ready(model: str, version: str) -> JSONResponse:
+        return await state(model, version)
 
 
 def _add_sagemaker(app: FastAPI, gateway: Gateway) -> None:

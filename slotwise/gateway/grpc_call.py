@@ -1,0 +1,71 @@
+"""One gRPC call: its head as that of an HTTP request, its deadline, and its end where it is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+from urllib.parse import unquote
+
+import grpc
+
+from slotwise.gateway import replies
+from slotwise.gateway.forward import CLIENT_GONE
+from slotwise.gateway.keys import AccessKey
+
+CODES = {  # by HTTP's status; any other below 500 is INVALID_ARGUMENT: to send the same again is no use
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
+    404: grpc.StatusCode.NOT_FOUND,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    CLIENT_GONE: grpc.StatusCode.CANCELLED,
+    502: grpc.StatusCode.UNAVAILABLE,
+    503: grpc.StatusCode.UNAVAILABLE,
+    504: grpc.StatusCode.DEADLINE_EXCEEDED,
+    507: grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
+LONGEST_MESSAGE = 1000  # of an error: it travels as a header
+
+
+class Call:
+    """One call. left_s: until its deadline. gone: set when its client waits no more."""
+
+    def __init__(self, context: Any, timeout_s: float) -> None:
+        self.context, self.gone = context, asyncio.Event()
+        self.headers = [
+            (name.encode(), value.encode("latin-1", "replace"))
+            for name, value in context.invocation_metadata() or ()
+            if isinstance(value, str) and not name.startswith(("grpc-", "content-"))
+        ]
+        self.key: AccessKey | None = None
+        self.identity = replies.request_id(_text(dict(self.headers).get(b"x-request-id", b""))) or replies.new_id()
+        remaining = context.time_remaining()
+        self.deadline = time.monotonic() + (timeout_s if remaining is None else min(timeout_s, remaining))
+
+    def scope(self, version: str) -> dict[str, Any]:
+        """The head of the call as that of an HTTP request."""
+        headers = [header for header in self.headers if header[0] != b"x-request-id"]
+        return {
+            "headers": [*headers, (b"x-request-id", self.identity.encode())],
+            "path_params": {"version": version},
+            "query_string": b"",
+            "client": (_address(self.context.peer()),),
+            "slotwise.key": self.key,
+        }
+
+    async def abort(self, status: int, message: str, retry_after_s: int) -> None:
+        """End the call with the status that stands for HTTP's."""
+        code = CODES.get(status, grpc.StatusCode.INVALID_ARGUMENT if status < 500 else grpc.StatusCode.INTERNAL)
+        trailing = [("x-request-id", self.identity)]
+        if retry_after_s:
+            trailing.append(("retry-after", str(retry_after_s)))
+        await self.context.abort(code, message[:LONGEST_MESSAGE], tuple(trailing))
+
+
+def _text(value: bytes) -> str:
+    return value.decode("latin-1")
+
+
+def _address(peer: str) -> str:
+    """The address in what gRPC calls a peer: ipv4:127.0.0.1:50000, ipv6:%5B::1%5D:50000."""
+    return unquote(peer.partition(":")[2].rpartition(":")[0]).strip("[]")
