@@ -24,6 +24,8 @@ NUMBERS = {
     "BOOL": "?", "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8",
     "INT8": "i1", "INT16": "<i2", "INT32": "<i4", "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
 }  # fmt: skip
+MOST_SIDES = 32
+LARGEST = 3.4e38  # that FP32 can hold
 ANSWERS = {"answer": "BYTES"}
 OF_CLASSES = {"label": "BYTES", "probability": "FP32", "probabilities": "BYTES"}
 
@@ -96,6 +98,8 @@ def _records(tensor: Mapping[str, Any], binary: memoryview, model: ModelInput) -
     datatype, shape = tensor.get("datatype"), tensor.get("shape")
     if not isinstance(shape, list) or not shape or not all(type(side) is int and 0 <= side < 2**40 for side in shape):
         raise ProtocolFault("the input's shape is no list of whole numbers")
+    if len(shape) > MOST_SIDES:  # the product of very many would keep this process busy for minutes
+        raise ProtocolFault(f"the input's shape has more than {MOST_SIDES} numbers")
     limited(shape[0])
     size = _parameters(tensor).get("binary_data_size")
     if size is not None and size != len(binary):
@@ -215,7 +219,12 @@ def _value(output: str, one: RecordAnswer) -> Any:
     if output == "probabilities":
         return json.dumps(probabilities)
     label = str(said.get("label", ""))
-    return label if output == "label" else float((probabilities or {}).get(label, 0.0))
+    return label if output == "label" else _probability((probabilities or {}).get(label))
+
+
+def _probability(value: Any) -> float:
+    """What the model says, where that is a number that JSON and FP32 can hold; else 0."""
+    return float(value) if isinstance(value, int | float) and abs(value) < LARGEST else 0.0
 
 
 def _packed(values: Sequence[Any], datatype: str) -> bytes:
