@@ -56,12 +56,6 @@ class Model:
         return self.alone[k]
 
 
-def archive_of(name: str, work: Path) -> Path:
-    """The model's archive: as it stands in model_store, else built into `work`."""
-    stored = ROOT / "model_store" / f"{name}.mar"
-    return stored if stored.is_file() else build(name, work / "store")
-
-
 def faults_archive(work: Path) -> Path:
     """The archive of a model that breaks on demand, as the tests have it."""
     folder = work / "faults"
