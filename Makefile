@@ -1,6 +1,6 @@
 # make serve   a real photo answered by a real TorchServe, and the page   make test   everything checked
 .DEFAULT_GOAL := help
-.PHONY: help full serve stop demo demo-ants test test-full lint format constraints clean
+.PHONY: help full serve stop demo demo-ants test test-full campaign lint format constraints clean
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist worksteal --durations=20
 
@@ -36,6 +36,9 @@ test: lint ## lint, type-check and run the tests, real servers and a real browse
 test-full: full lint ## the tests that are slow besides, on Ray and Triton, too: run both before a change lands
 	@scripts/test-tools.sh
 	@$(PYTEST) -m slow
+
+campaign: full ## try to break it: a tenth of docs/reliability.md's cases, at most 40 minutes
+	@$(BIN)/python scripts/campaign.py --scale 0.1 --minutes 12
 
 full:
 	@PYTHON="$(or $(PYTHON),python3)" scripts/setup.sh full

@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import os
+import resource
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from slotwise.profiles.profile import load_profile
 
 HANDLER = b"def handle(data, context):\n    return data and [b'1'] * len(data)\n"
 TOML = 'name = "toy"\nversion = "1.0"\nhandler = "handler.py"\nfiles = ["data.txt"]\nexamples = ["one.txt"]\n'
+MOST_MEMORY = 4 << 30
 SELDOM, SELDOM_BUILT = 100, 20  # every 100th case is built, guarded and exported; every 20th is of a whole archive of ours
 
 
@@ -87,10 +89,13 @@ def start(work: Path) -> Iterator[Case]:
     """Give what tries one case."""
     before = os.environ.get("SLOTWISE_HOME")
     os.environ["SLOTWISE_HOME"] = str(work / "home")
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, limits[1]))  # a bomb is then a MemoryError, and no dead machine
     try:
         bases = Bases.made(work)
         yield lambda i, draw, tally: try_case(bases, i, draw, tally)
     finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
         os.environ.pop("SLOTWISE_HOME")
         if before is not None:
             os.environ["SLOTWISE_HOME"] = before
@@ -129,9 +134,13 @@ def _inspected(archive: Path, tally: Tally) -> ArchiveInfo | None:
     except SlotwiseError as error:
         one_line(error)
         return None
-    with contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
         commands.inspect(str(archive), as_json=True)
+    json.loads(shown.getvalue())
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
         commands.inspect(str(archive), as_json=False)
+    strange = [line for line in shown.getvalue().split("\n") if not line.isprintable()]
+    assert not strange, f"a line that no terminal should get: {strange[0]!r}"
     return info
 
 

@@ -12,8 +12,9 @@ from measuring.about import ROOT
 
 from campaign_parts.cases import Case, Part
 from campaign_parts.hostile_values import mutated
-from campaign_parts.served import BATCH, Model, archive_of, check, faults_archive
+from campaign_parts.served import BATCH, Model, check, faults_archive
 from campaign_parts.tally import Tally
+from slotwise.archive.build import build
 from slotwise.archive.local_model import LocalRequest
 from slotwise.bench.bodies import RequestBody, bad_bodies, examples
 
@@ -26,7 +27,7 @@ SHARES = (1.0, 0.95, 0.9, 0.5, 0.1)  # of good ones
 @contextlib.contextmanager
 def start(work: Path) -> Iterator[Case]:
     """Give what tries one batch."""
-    models = {"mnist": tensors(archive_of("mnist", work)), "digits": pictures(archive_of("digits", work))}
+    models = {"mnist": tensors(build("mnist", work / "store")), "digits": pictures(build("digits", work / "store"))}
     models["faults"] = Model("faults", faults_archive(work), [str(number).encode() for number in range(NUMBERS)])
     try:
         yield lambda i, draw, tally: try_batch(models[TURNS[i % len(TURNS)]], i, draw, tally)

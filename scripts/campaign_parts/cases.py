@@ -18,6 +18,7 @@ from campaign_parts.tally import Tally
 
 GRACE_S = 5  # after a case's deadline
 SAVE_S = 10.0
+SAMPLES = 32  # of the memory, over all cases
 Case = Callable[[int, Random, Tally], None]
 
 
@@ -64,10 +65,11 @@ def run_part(part: Part, seed: int, tally: Tally, work: Path, limit_s: float, sa
         while tally.cases < tally.planned and time.monotonic() - began < limit_s:
             run_case(part, case, seed, tally.cases, tally)
             tally.cases += 1
+            if tally.cases * SAMPLES // tally.planned > len(tally.memory_mib):
+                tally.memory_mib.append(round(memory_mib(), 1))
             now = time.monotonic()
             if now - saved > SAVE_S:
                 saved = now
-                tally.memory_mib.append(round(memory_mib(), 1))
                 tally.seconds = round(before + now - began, 1)
                 save()
     tally.seconds = round(before + time.monotonic() - began, 1)

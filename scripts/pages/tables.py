@@ -332,6 +332,14 @@ def sources(figures: Figures) -> str:
     return table(["figures", "commit", "date", "machine", ""], lines)
 
 
+def campaign_rows(figures: Figures) -> str:
+    """What each part of the campaign counted."""
+    keys = ("cases", "planned", "requests", "innocents", "lost", "wrong", "refused", "unplanned", "hangs", "leaks", "restarts")
+    parts = figures["campaign"]["parts"]
+    lines = [[name, *(part[key] for key in keys), f"{part['seconds'] / 60:.0f}"] for name, part in parts.items()]
+    return table(["part", "cases", "of", *keys[2:], "minutes"], lines)
+
+
 TABLES: dict[str, Callable[[Figures], str]] = {
     **{f"{part}.ratios": vision_ratios(part) for part in ("vision", "lite0")},
     **{f"{part}.ratios.fp32": vision_ratios(part, "slotwise-openvino-fp32") for part in ("vision", "lite0")},
@@ -348,6 +356,7 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "repeat.rows": repeat_rows,
     "hostile.rows": hostile_rows,
     "jpeg.rows": jpeg_rows,
+    "campaign.rows": campaign_rows,
     "accuracy.rows": accuracy_rows,
     "accuracy.labels": accuracy_labels,
     "earlier.rows": earlier_rows,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from comparison.results import against, fastest
@@ -29,6 +30,16 @@ def value(name: str, figures: Figures) -> str:
     for key in name.split("."):
         step = step[int(key)] if isinstance(step, list) else step[key]
     return number(step) if isinstance(step, int | float) else str(step)
+
+
+def sum_of(figures: Figures, key: str) -> int:
+    """One of the campaign's counts over all parts."""
+    return sum(part[key] for part in figures["campaign"]["parts"].values())
+
+
+def campaign_total(key: str, figures: Figures) -> str:
+    """The same for people: 1,234,567."""
+    return f"{sum_of(figures, key):,}"
 
 
 def cell(figures: Figures, part: str, key: Cell) -> Mapping[str, Row]:
@@ -143,6 +154,11 @@ VALUES: dict[str, Callable[[Figures], str | Ratio | None]] = {
     "haproxy.vs_direct": lambda f: by_round(f, "gateway", ("720", 8), "haproxy", "direct"),
     "gateway.answered": lambda f: str(f["gateway"]["overload"]["requests"] - f["gateway"]["overload"]["errors"]["429"]),
     **{f"hosts.{model}": lambda f, model=model: on_hosts(f, model) for model in ("mnist", "resnet18")},  # type: ignore[misc]
+    **{
+        f"campaign.{key}": partial(campaign_total, key)
+        for key in ("requests", "innocents", "lost", "wrong", "unplanned", "hangs")
+    },
+    "campaign.share": lambda f: f"{sum_of(f, 'cases') / sum_of(f, 'planned') * f['campaign']['scale']:.0%}",
     "disasters.innocent_lost": lambda f: str(len(f["disasters"]["lost"])),
     "tune-mnist-64.vs_default": lambda f: won_by(f, "tune-mnist-64", "default"),
     "tune-mnist-64.vs_profile": lambda f: won_by(f, "tune-mnist-64", "profile"),

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise import console, project
 from slotwise.archive import onnx_graph
-from slotwise.archive.foreign import GUARD, LEGACY_MANIFEST, config_of, migrated
+from slotwise.archive.foreign import GUARD, LEGACY_MANIFEST, config_of, is_small, migrated
 from slotwise.archive.input_digests import input_digests
 from slotwise.archive.make_script import check_fit, run_make_script, without_missing_int8
 from slotwise.archive.packaging import DIGESTS, MANIFEST, pack
@@ -143,7 +143,7 @@ def inspect(path: Path, *, need_digests: bool = True) -> ArchiveInfo:
         entries = [ArchivedFile(item.filename, item.file_size, _entry_sha256(source, item)) for item in source.infolist()]
         if need_digests or {DIGESTS, "slotwise.json", f"{GUARD}/guard.json"} & set(source.namelist()):
             _compare(path, entries, _digests(path, source))
-        settings = _json(path, source, "slotwise.json") if "slotwise.json" in source.namelist() else {}
+        settings = _settings(path, source) if "slotwise.json" in source.namelist() else {}
         model, profiles = settings.get("model", {}), settings.get("profiles", {})
         size, files = path.stat().st_size, sorted(entries, key=lambda entry: entry.name)
         config = config_of(source, manifest)
@@ -203,7 +203,23 @@ def _json(path: Path, source: zipfile.ZipFile, name: str) -> dict[str, Any]:
         raise SlotwiseError(f"{path.name}: {name} is not JSON", REBUILD) from error
     if not isinstance(data, dict):
         raise SlotwiseError(f"{path.name}: {name} is not a JSON object", REBUILD)
+    if not is_small(data, MANIFEST_BYTES):
+        raise SlotwiseError(f"{path.name}: {name} is nested too deeply", REBUILD)
     return data
+
+
+def _settings(path: Path, source: zipfile.ZipFile) -> dict[str, Any]:
+    """The slotwise.json of an archive. Raises SlotwiseError where a part that is read later is not what it should be."""
+    settings = _json(path, source, "slotwise.json")
+    model, profiles, inputs = (settings.get(key, {}) for key in ("model", "profiles", "inputs"))
+    own, options = (model.get(key, {}) if isinstance(model, dict) else {} for key in ("profiles", "options"))
+    inside = [*(profiles.values() if isinstance(profiles, dict) else []), *(own.values() if isinstance(own, dict) else [])]
+    if isinstance(options, dict):
+        inside.append(options.get("onnx", {}))
+    described = all(isinstance(section, dict) for section in (model, profiles, inputs, own, options, *inside))
+    if not described or not "".join(profiles).isprintable():
+        raise SlotwiseError(f"{path.name}: slotwise.json does not describe a model", REBUILD)
+    return settings
 
 
 def manifest_of(path: Path, source: zipfile.ZipFile) -> dict[str, Any]:
@@ -224,6 +240,8 @@ def manifest_of(path: Path, source: zipfile.ZipFile) -> dict[str, Any]:
     named = [model.get(key) for key in ("modelName", "handler")] if isinstance(model, dict) else [None]
     if not all(isinstance(name, str) and name and name.isprintable() for name in named):
         raise SlotwiseError(f"{path.name}: the manifest names no model and handler", "it is not a model archive")
+    if not f"{manifest['model'].get('modelVersion')}{manifest.get('archiverVersion')}".isprintable():
+        raise SlotwiseError(f"{path.name}: the manifest's versions cannot be printed", "it is not a model archive")
     return manifest
 
 

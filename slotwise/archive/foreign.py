@@ -11,12 +11,15 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from slotwise.archive.packaging import DIGESTS, MANIFEST
+from slotwise.archive.zip_safety import read_small
 
 if TYPE_CHECKING:
     from slotwise.archive.build import ArchiveInfo
 
 LEGACY_MANIFEST = "MANIFEST.json"
 GUARD = "_slotwise_guard"  # the folder that a guard adds to an archive
+SOURCE_BYTES = 16 << 20  # of one Python file
+MOST_VALUES, MOST_DEEP = 10_000, 50  # of a model-config.yaml; the depth of JSON, too
 DEFAULT_HANDLERS = (
     *("image_classifier", "object_detector", "image_segmenter", "text_classifier", "base_handler"),
     *("dali_image_classifier", "vllm_handler", "trt_llm_handler"),
@@ -66,11 +69,34 @@ def config_of(source: zipfile.ZipFile, manifest: dict[str, Any]) -> dict[str, An
         return {}
     import yaml  # noqa: PLC0415  optional: TorchServe brings it
 
+    text = read_small(source, name)
     try:
-        config = yaml.safe_load(source.read(name))
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
+        config = yaml.safe_load(text)
+    except Exception:  # its constructors raise whatever an odd value meets: AttributeError, KeyError, IndexError
         return {}
-    return config if isinstance(config, dict) else {}
+    return config if isinstance(config, dict) and is_small(config) else {}
+
+
+def is_small(data: Any, most: int = MOST_VALUES) -> bool:
+    """Whether this can be written as JSON: at most so many values, nested no deeper than MOST_DEEP.
+
+    The aliases of a YAML file may stand for billions of values, or for themselves.
+    """
+    waiting = [(data, 0)]
+    for _ in range(most):
+        if not waiting:
+            return True
+        value, depth = waiting.pop()
+        if depth > MOST_DEEP:
+            return False
+        if isinstance(value, dict):
+            if not all(isinstance(key, str | int | float) for key in value):
+                return False
+            value = value.values()
+        elif not isinstance(value, list | tuple | set):
+            continue
+        waiting += [(one, depth + 1) for one in value]
+    return False
 
 
 def objection(source: zipfile.ZipFile, manifest: dict[str, Any]) -> str:
@@ -80,7 +106,7 @@ def objection(source: zipfile.ZipFile, manifest: dict[str, Any]) -> str:
         return f"its handler is no Python, but for {manifest['runtime']}"
     config = str(manifest["model"].get("configFile", "")).split("/")[-1]
     if config in source.namelist():
-        text = source.read(config).decode("utf-8", "replace")
+        text = read_small(source, config).decode("utf-8", "replace")
         for key, why in CONFIGURED.items():
             set_to = re.search(rf"^{key}\s*:\s*[\"']?(\w+)", text, re.MULTILINE)
             if set_to and set_to[1].lower() not in ("false", "no", "off"):
@@ -103,8 +129,8 @@ def _modules(source: zipfile.ZipFile, first: str) -> Iterator[tuple[str, ast.Mod
             continue
         seen.add(file)
         try:
-            tree = ast.parse(source.read(file))
-        except (SyntaxError, ValueError, RecursionError):  # for another Python: the server will say what it thinks of it
+            tree = ast.parse(read_small(source, file, SOURCE_BYTES))
+        except (SyntaxError, ValueError, RecursionError, MemoryError):  # the server will say what it thinks of it
             continue
         yield file, tree
         for name in _imported(tree, file):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from slotwise.archive.foreign import GUARD
 from slotwise.archive.packaging import WORKER
 from slotwise.errors import SlotwiseError
+from slotwise.model_spec import NAME
 from slotwise.profiles.triton_config import config_pbtxt
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ def export(
     """
     need_host(info)
     name = name or info.name
+    if not NAME.fullmatch(name):  # it becomes a folder, and one of that name is replaced
+        raise SlotwiseError(f"{name!r:.100} cannot be a model's name", "--name gives it another: letters, digits, - _ and .")
     folder, partial = repository / name, repository / f".{name}.{os.getpid()}.partial"
     shutil.rmtree(partial, ignore_errors=True)
     try:

@@ -19,7 +19,7 @@ BLOCK_BYTES = 1 << 14  # read at once; inflated it has 16 MiB at most
 HEADER = struct.Struct("<6xHH8xLLHH")  # flags, method, sizes packed and unpacked, lengths of name and extra
 ZIP64_TAG = 1
 DESCRIPTOR_BYTES = 24  # at most
-DESCRIPTOR_FLAG, ENCRYPTED_FLAG = 0x08, 0x01
+DESCRIPTOR_FLAG, ENCRYPTED_FLAG, UTF8_FLAG = 0x08, 0x01, 0x800
 ADVICE = "do not serve it; get it again from where it was built"
 
 
@@ -57,6 +57,10 @@ def _fault(entry: zipfile.ZipInfo) -> str:
     parts = PurePosixPath(name).parts
     if not parts or name.startswith("/") or ".." in parts or any(c in name for c in "\\\0:") or "//" in name:
         return "would be unpacked outside its folder"
+    if "." in name.split("/"):
+        return "has a name for which there is a shorter one"
+    if not name.isascii() and not entry.flag_bits & UTF8_FLAG:
+        return "has a name that each tool reads otherwise"
     if not name.isprintable():
         return "has a name that cannot be printed"
     if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):

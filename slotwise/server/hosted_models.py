@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from slotwise.archive.build import ArchiveInfo, inspect
 from slotwise.errors import SlotwiseError
+from slotwise.model_spec import NAME
 
 if TYPE_CHECKING:
     from slotwise.profiles.profile import Profile
@@ -133,6 +134,9 @@ class ModelTable:
             max_workers=int(chosen["initial_workers"]),
             response_timeout_s=int(chosen["response_timeout"]),
         )
+        for called in (model.name, model.version):  # hosts name files and folders by them
+            if not NAME.fullmatch(called):
+                raise ApiError(400, "BadRequestException", f"{called!r:.100} cannot be the name or version of a model")
         with self._change:
             versions = self._models.get(model.name, {})
             if model.version in versions:

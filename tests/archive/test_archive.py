@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import hashlib
 import io
 import json
 import os
@@ -393,3 +394,57 @@ def test_the_script_builds_what_it_is_given_and_says_what_it_could_not(tmp_path:
     assert "toy.mar" in done.stdout
     assert "there is no model 'no_such_model'" in done.stderr
     assert (tmp_path / "store" / "toy.mar").is_file()
+
+
+# What `scripts/campaign.py archives` found --------------------------------------------------------------------------
+
+
+def digested(files: dict[str, bytes]) -> None:
+    """The right digests: as somebody writes them who knows the format."""
+    listed = {name: hashlib.sha256(data).hexdigest() for name, data in files.items() if name != DIGESTS}
+    files[DIGESTS] = json.dumps({"algorithm": "sha256", "files": listed}).encode()
+
+
+def with_json(name: str, change: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, bytes]], None]:
+    """One file's JSON changed, and the right digests."""
+
+    def changed(files: dict[str, bytes]) -> None:
+        content = json.loads(files[name])
+        change(content)
+        files[name] = json.dumps(content).encode()
+        digested(files)
+
+    return changed
+
+
+def nested(depth: int) -> list[Any]:
+    return [] if depth == 0 else [nested(depth - 1)]
+
+
+MANIFEST = "MAR-INF/MANIFEST.json"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (with_json("slotwise.json", lambda all: all.update(model=5)), "does not describe a model"),
+        (with_json("slotwise.json", lambda all: all.update(profiles=[1])), "does not describe a model"),
+        (with_json("slotwise.json", lambda all: all["model"].update(options={"onnx": [1]})), "does not describe a model"),
+        (with_json("slotwise.json", lambda all: all["model"].update(profiles={"cpu": 1})), "does not describe a model"),
+        (with_json("slotwise.json", lambda all: all["profiles"].update({"\x1b[2J": {}})), "does not describe a model"),
+        (with_json("slotwise.json", lambda all: all.update(deep=nested(400))), "nested too deeply"),
+        (with_json(MANIFEST, lambda all: all["model"].update(modelVersion="\x1b[2J")), "versions cannot be printed"),
+        (lambda files: [("./data.txt", b"other")], "a name for which there is a shorter one"),
+        (lambda files: [("words/./list.txt", b"other")], "a name for which there is a shorter one"),
+    ],
+)
+def test_inspect_refuses_nonsense_with_the_right_digests(built: Path, change: Any, message: str) -> None:
+    with pytest.raises(SlotwiseError, match=message):
+        inspect(rewritten(built, change))
+
+
+def test_a_name_that_java_reads_otherwise_is_refused() -> None:
+    entry = zipped(("é.py", b"")).getvalue()
+    with pytest.raises(SlotwiseError, match="a name that each tool reads otherwise"):
+        judged(io.BytesIO(entry.replace(struct.pack("<HH", 20, 0x800), struct.pack("<HH", 20, 0))))
+    judged(io.BytesIO(entry))

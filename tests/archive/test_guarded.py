@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import zipfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,38 @@ def test_what_cannot_be_guarded_is_refused_with_the_reason(
 def test_a_config_that_asks_for_nothing_of_that_kind_is_fine(tmp_path: Path) -> None:
     config = "minWorkers: 1\ncontinuousBatching: false\nhandler:\n  sequenceBatching: true\n"
     guard(torch_archive(tmp_path, FUNCTION, {"model-config.yaml": config}, config_file="model-config.yaml"))
+
+
+ALIASES = "a: &a [x]\n" + "".join(f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join([f'*{chr(97 + i)}'] * 9)}]\n" for i in range(20))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        "a: !!timestamp x",
+        "a: !!bool x",
+        "a: !!int ''",
+        "a: 2001-99-99",
+        "a: &a [*a]",
+        ALIASES,
+        "[" * 5000,
+        "2001-01-01: x",
+        "batchSize: 4",
+    ],
+    ids=range(9),
+)
+def test_a_config_that_nobody_can_read_is_none(tmp_path: Path, config: str) -> None:
+    model = {"modelName": "theirs", "handler": "service.py", "configFile": "model-config.yaml"}
+    files = {MANIFEST: {"model": model}, "service.py": FUNCTION, "model-config.yaml": config}
+    info = inspect(zipped(tmp_path / "theirs.mar", files), need_digests=False)
+    assert info.config == ({"batchSize": 4} if config.startswith("batchSize") else {})
+    assert asdict(info)["config"] == info.config
+
+
+@pytest.mark.parametrize("source", ["-" * 20_000 + "1", "(" * 5000, "a." * 20_000 + "b", "\0"], ids=range(4))
+def test_a_handler_that_python_cannot_parse_is_guarded_as_it_is(tmp_path: Path, source: str) -> None:
+    theirs = zipped(tmp_path / "theirs.mar", {MANIFEST: {"model": {"modelName": "theirs", "handler": "x.py"}}, "x.py": source})
+    assert contents(guard(theirs))["x.py"] == source.encode()
 
 
 def test_a_workflow_a_guarded_archive_and_what_is_none_are_refused(tmp_path: Path) -> None:

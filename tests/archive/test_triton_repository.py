@@ -6,6 +6,7 @@ import importlib.util
 import re
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,19 @@ def test_only_an_archive_that_can_is_exported(tmp_path: Path) -> None:
     assert not (tmp_path / "repository" / "theirs").exists()
     guarded = export(inspect(guard(theirs)), profile(), tmp_path / "repository")
     assert (guarded / "1" / "model.mar").is_file()
+
+
+@pytest.mark.parametrize("name", ["../victim", "/tmp/victim", "..", "a/b", ".hidden", "", "a\nb"])
+def test_a_model_is_never_exported_outside_its_repository(tmp_path: Path, name: str) -> None:
+    """A folder of the model's name is replaced: one named ../victim by its archive's manifest was deleted."""
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim" / "file").write_text("precious")
+    info = inspect(build_handler("faults", tmp_path, tmp_path / "work"))
+    named = replace(info, manifest={**info.manifest, "model": {**info.manifest["model"], "modelName": name}})
+    with pytest.raises(SlotwiseError, match="cannot be a model's name"):
+        export(named, profile(), tmp_path / "repository")
+    assert (tmp_path / "victim" / "file").read_text() == "precious"
+    assert not (tmp_path / "repository").exists()
 
 
 def test_an_example_warms_the_model_up(tmp_path: Path) -> None:

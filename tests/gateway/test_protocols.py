@@ -124,6 +124,23 @@ def test_a_header_that_does_not_fit_the_body_is_refused(length: str) -> None:
         open_inference.request(b"{}", length, PICTURES)
 
 
+def test_a_shape_of_very_many_sides_is_refused_before_anything_is_multiplied() -> None:
+    for model in (ModelInput("tensor"), PICTURES):
+        for datatype in ("FP32", "BYTES"):
+            with pytest.raises(ProtocolFault, match="at most 16 are taken"):
+                read(numbers([1], [1] + [2**39] * 200_000, datatype), model)
+
+
+@pytest.mark.parametrize("said", ["text", None, [1], {}, 10**400, float("nan"), 1e308, True])
+def test_a_probability_that_is_no_number_of_fp32_is_none(said: Any) -> None:
+    body = json.dumps({"label": "7", "probabilities": {"7": said}}).encode()
+    for binary in (False, True):
+        asked = open_inference.InferRequest([RecordBody(b"")], "", {"probability": binary})
+        headers, answer = open_inference.reply(asked, "m", "1", PICTURES, [RecordAnswer(200, body)])
+        assert (headers["content-type"] == "application/json") is not binary
+        assert binary or json.loads(answer)["outputs"][0]["data"] == [1.0 if said is True else 0.0]
+
+
 KEYS = ["inputs", "shape", "data", "datatype", "parameters", "binary_data_size", "outputs", "name", "instances"]
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9)
 JSON = st.recursive(LEAVES, lambda values: st.lists(values) | st.dictionaries(st.sampled_from(KEYS), values))

@@ -42,6 +42,17 @@ def test_no_body_raises_anything_but_a_refusal(body: bytes, boundary: str) -> No
 
 
 @pytest.mark.parametrize(
+    "boundary",
+    ["boundary*" + "9" * 5000 + "=x", "boundary*=utf-8''%ff", "boundary*=none'x'y", "boundary*0*=%"],
+)
+def test_a_boundary_that_cannot_be_read_is_refused(boundary: str) -> None:
+    """What Python's email package raises on some of these cost the whole batch its answers."""
+    error = reading.parsed(received(b"--b--", f"multipart/form-data; {boundary}")).refused
+    assert error is not None
+    assert error.code == 400
+
+
+@pytest.mark.parametrize(
     ("body", "code"),
     [
         (b"", 400),

@@ -18,6 +18,7 @@ from slotwise.gateway.protocols.open_inference_tensors import packed, parameters
 from slotwise.gateway.protocols.records import JSON, ModelInput, ProtocolFault, RecordAnswer, RecordBody, parsed
 
 LENGTH = "inference-header-content-length"
+LARGEST = 3.4e38  # that FP32 can hold
 ANSWERS = {"answer": "BYTES"}
 OF_CLASSES = {"label": "BYTES", "probability": "FP32", "probabilities": "BYTES"}
 
@@ -134,4 +135,9 @@ def _value(output: str, one: RecordAnswer) -> Any:
     if output == "probabilities":
         return json.dumps(probabilities)
     label = str(said.get("label", ""))
-    return label if output == "label" else float((probabilities or {}).get(label, 0.0))
+    return label if output == "label" else _probability((probabilities or {}).get(label))
+
+
+def _probability(value: Any) -> float:
+    """What the model says, where that is a number that JSON and FP32 can hold; else 0."""
+    return float(value) if isinstance(value, int | float) and abs(value) < LARGEST else 0.0

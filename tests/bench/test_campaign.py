@@ -1,0 +1,101 @@
+"""`scripts/campaign.py`: what it counts, that it goes on where it was, and a hundredth of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+from campaign_parts import front_to_back
+from campaign_parts.archive_faults import zipped
+from campaign_parts.cases import GRACE_S, Case, Part, run_part
+from campaign_parts.served import same
+from campaign_parts.tally import BROKEN, Tally
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def part(*, deadline_s: float = 60.0) -> tuple[Part, dict[int, float]]:
+    """A part whose case 2 raises and whose case 3 never ends; and what each case drew."""
+    drawn: dict[int, float] = {}
+
+    def case(i: int, draw: Random, tally: Tally) -> None:
+        drawn[i] = draw.random()
+        tally.requests += 1
+        if i == 2:
+            raise KeyError("a bug")
+        while i == 3:
+            try:
+                time.sleep(60)
+            except Exception:
+                continue
+
+    @contextmanager
+    def start(work: Path) -> Iterator[Case]:
+        yield case
+
+    return Part("toy", "", 6, start, deadline_s), drawn
+
+
+def test_a_failure_is_counted_and_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    toy, drawn = part(deadline_s=0.2 - GRACE_S)
+    saved: list[int] = []
+    tally = Tally(planned=4)
+    run_part(toy, 7, tally, tmp_path, 60.0, lambda: saved.append(tally.cases))
+    assert (tally.cases, tally.requests, tally.unplanned, tally.hangs, saved) == (4, 4, 1, 1, [4])
+    assert [(failure["case"], failure["kind"]) for failure in tally.failures] == [(2, "unplanned"), (3, "hangs")]
+    assert tally.broken
+    further = Tally(**json.loads(json.dumps(tally.as_dict()))) if tally.cases else tally
+    further.planned = 6
+    run_part(toy, 7, further, tmp_path, 60.0, lambda: None)
+    assert (further.cases, further.requests) == (6, 6)
+    again, other = part()
+    run_part(again, 7, Tally(planned=1), tmp_path, 60.0, lambda: None)
+    assert other[0] == drawn[0], "a case follows from the seed, the part and its number"
+    run_part(again, 8, Tally(planned=1), tmp_path, 60.0, lambda: None)
+    assert other[0] != drawn[0]
+
+
+def test_memory_that_only_grows_is_a_leak() -> None:
+    steady, growing = Tally(planned=1), Tally(planned=1)
+    steady.memory_mib, growing.memory_mib = [50, 300, *[400] * 14], [400.0 + 20 * i for i in range(16)]
+    for tally in (steady, growing):
+        tally.check_memory()
+    assert (steady.leaks, growing.leaks) == (0, 1)
+
+
+def test_a_reader_from_front_to_back_sees_what_no_directory_lists() -> None:
+    whole = zipped([("a.py", b"1"), ("b/", b""), ("é", b"2")], 8)
+    assert front_to_back.read(whole) == [("a.py", b"1"), ("b/", b""), ("é", b"2")]
+    evil = zipped([("evil", b"3")], 8)
+    assert front_to_back.read(evil[: evil.find(b"PK\x01\x02")] + whole)[0] == ("evil", b"3")
+    with pytest.raises(ValueError):
+        front_to_back.read(b"MZ" + whole)
+
+
+def test_answers_are_the_same_but_for_the_last_digits() -> None:
+    sure = {"label": "7", "probabilities": {"7": 0.9, "1": 0.1}}
+    close = {"label": "7", "probabilities": {"7": 0.5, "1": 0.4999}}
+    assert same(sure, {"label": "7", "probabilities": {"7": 0.90001, "1": 0.09999}})
+    assert same(close, {"label": "1", "probabilities": {"7": 0.4999, "1": 0.5}})
+    assert not same(sure, {"label": "1", "probabilities": {"7": 0.1, "1": 0.9}})
+    assert not same({"answer": 3.0}, {"answer": 5.0})
+
+
+@pytest.mark.slow
+def test_a_hundredth_of_the_campaign_breaks_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "scripts/campaign.py", "--scale", "0.01", "--json", str(tmp_path / "counts.json")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    parts = json.loads((tmp_path / "counts.json").read_text())["parts"]
+    for counts in parts.values():
+        assert counts["cases"] == counts["planned"]
+        assert counts["innocents"]
+        assert counts["refused"]
+        assert not any(counts[kind] for kind in BROKEN)
