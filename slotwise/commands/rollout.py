@@ -34,7 +34,7 @@ def rollout(
     plan.check()
     server.need_model_api(f"rolling out {archive}, which is registered beside {model},")
     info = obtain(archive, server.model_store, say=say)
-    settings = registration(info, server.effective_profile(), server.overrides)
+    settings = registration(info, server.effective_profile(), server.overrides, server.kind)
     found = carry_out(server, model, info, settings, plan, say)
     emit({"model": model, "archive": info.path.name, "outcome": found}, as_json, lambda: found)
 

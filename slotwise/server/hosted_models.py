@@ -111,8 +111,11 @@ class ModelHost(Protocol):
 class ModelTable:
     """Every registered model by name and version; the first of a name's versions is the default one."""
 
-    def __init__(self, host: ModelHost, model_store: Path, profile: Profile, overrides: Mapping[str, str]) -> None:
-        self.host, self.model_store, self.profile, self.overrides = host, model_store, profile, overrides
+    def __init__(
+        self, host: ModelHost, model_store: Path, profile: Profile, overrides: Mapping[str, str], kind: str = "triton"
+    ) -> None:
+        """overrides: the keys that `--set` and the environment set. kind: of the host; on Ray replicas are the workers."""
+        self.host, self.model_store, self.profile, self.overrides, self.kind = host, model_store, profile, overrides, kind
         self._models: dict[str, dict[str, HostedModel]] = {}
         self._change = threading.Lock()
 
@@ -121,7 +124,7 @@ class ModelTable:
         info = inspect(self._path(archive), need_digests=False)
         wishes = {} if info.foreign else info.model.get("profiles", {}).get(self.profile.name, {})
         profile = self.profile.for_model({key: value for key, value in wishes.items() if key not in self.overrides})
-        usual = profile.registration() | ({"batch_size": 1} if info.foreign else {})
+        usual = profile.on(self.kind).registration() | ({"batch_size": 1} if info.foreign else {})
         chosen = usual | {key: value for key, value in settings.items() if value is not None}
         model = HostedModel(
             name=name or info.name,

@@ -31,6 +31,8 @@ PATIENCE = {
     "RAY_worker_niceness": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
+# Where these are on, Serve listens on every address of the machine.
+ELSEWHERE_OFF = {"RAY_SERVE_ENABLE_HA_PROXY": "0", "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0"}
 
 
 def check_token() -> None:
@@ -63,6 +65,7 @@ def start(record: ServerRecord) -> str:
     os.environ.update({key: value for key, value in PATIENCE.items() if key not in os.environ})
     os.environ["RAY_AUTH_MODE"] = "token"
     if not record.cluster:
+        os.environ.update(ELSEWHERE_OFF)
         token = record.state_dir / TOKEN_FILE
         token.unlink(missing_ok=True)
         token.touch(mode=0o600)

@@ -90,7 +90,7 @@ async def _serve(record: ServerRecord, make_host: MakeHost) -> None:
     host = await asyncio.to_thread(make_host, record, profile, tokens)
     _end_at_signals(ended)  # Ray has put its own handlers there
     try:
-        models = ModelTable(host, record.model_store, profile, record.overrides)
+        models = ModelTable(host, record.model_store, profile, record.overrides, record.kind)
         runner = web.AppRunner(application(models, tokens["management"]), access_log=None)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", record.ports.management).start()

@@ -18,12 +18,14 @@ from slotwise.bench.offline import BatchTiming
 from slotwise.deploy.deploy import registration, wishes
 from slotwise.errors import SlotwiseError
 from slotwise.interrupts import held, let_through
+from slotwise.profiles.profile import WHOLE_MS
+from slotwise.server.supervisor import HOSTS
 from slotwise.tune.finals import ROUNDS, Decision, figure, play
 from slotwise.tune.goal import Goal
 from slotwise.tune.live_bench import LiveBench
 from slotwise.tune.search import Search, Trial
 from slotwise.tune.simulate import ServiceTimes
-from slotwise.tune.space import SearchSpace, TrialSetting
+from slotwise.tune.space import SHORT_DELAYS, SearchSpace, TrialSetting
 from slotwise.worker.cores import available_cores
 
 if TYPE_CHECKING:
@@ -197,7 +199,8 @@ def sweep(bench: LiveBench, outcome: TuneResult, winner: TrialSetting, say: Call
         for clients in [n for n in SWEEP_CLIENTS if n <= 4 * goal_clients]:
             outcome.by_clients.append((size, bench.measure(replace(winner, batch_size=size), clients, seconds)))
     batched = winner if winner.batch_size > 1 else replace(winner, batch_size=8)
-    for delay in SWEEP_DELAYS:
+    short = () if outcome.machine["server"] in WHOLE_MS else SHORT_DELAYS
+    for delay in sorted((*short, *SWEEP_DELAYS)):
         setting = replace(batched, max_batch_delay=delay)
         outcome.by_delay.append((delay, bench.measure(setting, goal_clients, seconds)))
 
@@ -205,7 +208,7 @@ def sweep(bench: LiveBench, outcome: TuneResult, winner: TrialSetting, say: Call
 def baselines(record: ServerRecord, info: ArchiveInfo, cores: int) -> tuple[TrialSetting, TrialSetting]:
     """The setting that the server registers without parameters, and the profile's setting for this model."""
     profile = record.effective_profile()
-    registered = registration(info, profile, record.overrides)
+    registered = registration(info, profile, record.overrides, record.kind)
     asked = wishes(info, profile.name)
     threads = int(record.overrides.get("threads") or asked.get("threads") or profile.threads or 0)
 
@@ -215,6 +218,8 @@ def baselines(record: ServerRecord, info: ArchiveInfo, cores: int) -> tuple[Tria
 
     workers = registered["initial_workers"]
     of_profile = TrialSetting(registered["batch_size"], registered["max_batch_delay"], workers, threads_of(workers))
+    if record.kind in HOSTS:  # there a registration without parameters is the profile's
+        return of_profile, of_profile
     of_server = TrialSetting(1, 100, 1, threads_of(1))
     return of_server, of_profile
 

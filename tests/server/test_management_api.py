@@ -114,6 +114,12 @@ def client(server: ServerRecord) -> Iterator[ManagementClient]:
         yield client
 
 
+def test_on_ray_replicas_are_the_workers_of_a_plain_registration(host: RecordingHost, store: Path) -> None:
+    profile = load_profile("cpu", {"num_replicas": "3"}, {}, cores=0)
+    workers = [ModelTable(host, store, profile, {}, kind).register("echo.mar").min_workers for kind in ("ray", "triton")]
+    assert workers == [3, 1]
+
+
 def test_a_model_is_registered_described_scaled_and_unregistered(client: ManagementClient, host: RecordingHost) -> None:
     client.register("echo.mar", batch_size=4, max_batch_delay=0.15, initial_workers=2, response_timeout=9)
     live = client.wait_ready("echo", workers=2)

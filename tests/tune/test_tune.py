@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from slotwise.archive.build import ArchiveInfo
 from slotwise.bench.load import LoadPlan, LoadResult
 from slotwise.bench.offline import LinearTime, environment, fit
 from slotwise.cli import build_app
@@ -34,7 +35,7 @@ from slotwise.tune.live_bench import LiveBench
 from slotwise.tune.search import Search, hopeless
 from slotwise.tune.simulate import ServiceTimes, simulate
 from slotwise.tune.space import SearchSpace, TrialSetting
-from slotwise.tune.tuning import FINALISTS
+from slotwise.tune.tuning import FINALISTS, baselines
 
 SPACE = SearchSpace((1, 2, 4, 8, 16, 32), (0, 1, 2, 5, 10, 20, 50), ((1, 1), (1, 2), (2, 1), (4, 1)))
 DEFAULT, PROFILE = TrialSetting(1, 100, 1, 1), TrialSetting(8, 5, 1, 2)
@@ -231,6 +232,16 @@ def test_the_fitted_line_is_not_bent_by_one_disturbed_point(a: float, b: float, 
     points[disturbed] = (points[disturbed][0], points[disturbed][1] * 1.5)
     line = fit(points)
     assert line.at(40) == pytest.approx(a * 40 + b, rel=0.3)
+
+
+@pytest.mark.parametrize("kind", ["torchserve", "mms", "ray", "triton"])
+def test_a_plain_registration_is_what_its_server_makes_of_it(kind: str) -> None:
+    profile = load_profile("cpu", {"num_replicas": "2"}, {}, cores=0)
+    record = SimpleNamespace(kind=kind, overrides={}, effective_profile=lambda: profile)
+    info = ArchiveInfo(Path("m.mar"), 1, "", {"model": {"modelName": "m"}}, {"name": "m"})
+    plain, of_profile = baselines(record, info, cores=4)  # type: ignore[arg-type]
+    assert plain == (of_profile if kind in ("ray", "triton") else TrialSetting(1, 100, 1, 4))
+    assert of_profile.workers == (2 if kind == "ray" else 1)
 
 
 @given(st.integers(1, 64), st.integers(1, 200))
