@@ -22,6 +22,7 @@ from slotwise import console, project
 from slotwise.archive import onnx_graph
 from slotwise.archive.foreign import GUARD, LEGACY_MANIFEST, config_of, is_small, migrated
 from slotwise.archive.input_digests import input_digests
+from slotwise.archive.int8 import agreement_of, need_int8, served_in_int8
 from slotwise.archive.make_script import check_fit, run_make_script, without_missing_int8
 from slotwise.archive.packaging import DIGESTS, MANIFEST, pack
 from slotwise.archive.store import archive_file
@@ -92,17 +93,27 @@ class ArchiveInfo:
 
 
 def build(
-    folder_or_name: str | Path, out_dir: Path | None = None, weights: str | None = None, progress: Progress | None = None
+    folder_or_name: str | Path,
+    out_dir: Path | None = None,
+    weights: str | None = None,
+    progress: Progress | None = None,
+    *,
+    int8: bool = False,
 ) -> Path:
     """Build OUT_DIR/NAME.mar (model_store/ by default) and NAME.report.json beside it. Returns the archive's path.
 
     Where NAME.mar holds another version, it stays, and this one becomes NAME-VERSION.mar beside it.
 
-    weights: passed to the model's make.py. A second build of the same inputs trains nothing and gives the same bytes.
+    weights: passed to the model's make.py. int8: the archive serves in int8; the report's `int8` says how far that agrees with
+    fp32. A second build of the same inputs trains nothing and gives the same bytes.
+
+    Raises SlotwiseError for what cannot be built, and for int8 that does not answer as fp32 does.
     """
     folder = project.model_folder(str(folder_or_name))
     spec = load_spec(folder)
     inputs = input_digests(folder, spec)
+    if int8:
+        need_int8(spec)
     out_dir = out_dir or project.model_store()
     check_writable(out_dir, LEAST_MIB)
     check_writable(project.state_root())
@@ -121,6 +132,8 @@ def build(
         check_fit(folder, spec)
     spec, sources, graph = onnx_graph.fit(spec, sources)
     forms = run_every_form(spec, sources, out)
+    agreement = agreement_of(spec, measured).data() if int8 else None
+    spec = served_in_int8(spec) if int8 else spec
     measured = {**measured, **graph, **({"forms": forms} if forms else {})}
     out_dir.mkdir(parents=True, exist_ok=True)
     archive = archive_file(out_dir, spec.name, spec.version)
@@ -129,6 +142,7 @@ def build(
         about = {"model": spec.name, "version": spec.version, "archive": archive.name, "weights": weights}
         size = {"size_bytes": archive.stat().st_size, "sha256": file_sha256(archive)}
         report = {**about, **size, "build_s": round(time.monotonic() - started, 1), "measured": measured}
+        report |= {"int8": agreement} if agreement else {}
         (out_dir / f"{archive.stem}.report.json").write_text(json.dumps(report, indent=2) + "\n", "utf-8")
     return archive
 

@@ -28,16 +28,23 @@ def build(
         str | None, typer.Option(help="Given to the model's make.py: a path, an id, or none for made-up small ones.")
     ] = None,
     out_dir: Annotated[Path | None, typer.Option("--out", help="Folder for the archive (default: model_store).")] = None,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="Serve it in int8 on the CPU; fails where int8 does not answer as fp32 does.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Build a model's archive, MODEL.mar, and beside it what was measured, MODEL.report.json."""
     from slotwise import project
     from slotwise.archive import build as building
+    from slotwise.archive.int8 import agreement_in
 
     if out_dir is None:
         project.enter()
-    path = building.build(model, out_dir, weights)
-    emit({"archive": str(path), "sha256": building.file_sha256(path)}, as_json, lambda: typer.echo(f"built {path}"))
+    path = building.build(model, out_dir, weights, int8=int8)
+    agreement = agreement_in(path) if int8 else None
+    data = {"archive": str(path), "sha256": building.file_sha256(path)} | ({"int8": agreement.data()} if agreement else {})
+    lines = [*([agreement.sentence()] if agreement else []), f"built {path}"]
+    emit(data, as_json, lambda: typer.echo("\n".join(lines)))
 
 
 def inspect(path: Archive, as_json: Json = False) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -83,3 +86,21 @@ def test_int8_is_left_out_only_where_nothing_could_write_it(tmp_path: Path, monk
     assert without_missing_int8(spec, [tmp_path]) == without_int8(spec)
     (tmp_path / "int8.xml").touch()
     assert without_missing_int8(spec, [tmp_path]) == spec
+
+
+def test_int8_is_one_word(tmp_path: Path) -> None:
+    """It prints how far int8 agrees with fp32, and the archive serves in int8 with no setting."""
+    command = [sys.executable, "-m", "slotwise.cli", "build", "efficientnet", "--int8", "--json", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    built = json.loads(done.stdout)
+    assert built["int8"]["pictures"] >= 64
+    assert built["int8"]["sure_same_label"] >= 0.97
+    info = inspect(Path(built["archive"]))
+    assert {(each["engine"], each["precision"]) for each in info.profiles.values() if each["device"] == "cpu"} == {
+        ("openvino", "int8")
+    }
+    assert changed_input(info.inputs, FOLDER, load_spec(FOLDER)) == ""
+    served = Served.of(info.path, {}, batch_size=2)
+    assert served.handler.engine.precision == "int8"
+    assert served.ask([(FOLDER / "examples" / "chelsea.png").read_bytes()])[0].value["label"] in CATS
