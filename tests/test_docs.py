@@ -71,13 +71,10 @@ def base_port() -> int:
 
 def with_ports(text: str, ports: Ports) -> str:
     """The same text with these ports instead of the usual ones; the gateway's are the next three."""
+    text = text.replace("8001", str(ports.inference + 5))  # before another port that may hold these digits
     for name, usual in vars(USUAL).items():
         text = text.replace(str(usual), str(getattr(ports, name)))
-    return (
-        text.replace(":8000", f":{ports.inference + 3}")
-        .replace(":9527", f":{ports.inference + 4}")
-        .replace("8001", f"{ports.inference + 5}")
-    )
+    return text.replace(":8000", f":{ports.inference + 3}").replace(":9527", f":{ports.inference + 4}")
 
 
 @pytest.fixture
