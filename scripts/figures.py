@@ -13,6 +13,7 @@ python scripts/figures.py hostile   pictures that are dear to decode beside each
 python scripts/figures.py earlier --commit COMMIT    the worker as it is against the worker of an earlier commit
 python scripts/figures.py guard     what a guard adds to a batch of 8, around a handler that does nothing
 python scripts/figures.py lean --commit COMMIT    MNIST straight to the server and through the gateway, as it is and was
+python scripts/figures.py records   64 records in one V2 request, over REST and gRPC, against 64 requests of one
 python scripts/figures.py scale     1 to 1,000 replicas on Ray, simulated from the measured lines; the figure beside it
 python scripts/figures.py jpeg      one JPEG with pillow and with simplejpeg, in turns; how far a smaller size moves labels
 python scripts/figures.py keep NAME FILE...    what a slotwise command measured here just now, as docs/figures/NAME.json
@@ -42,6 +43,7 @@ PARTS = (
     "guard",
     "disasters",
     "lean",
+    "records",
     "scale",
     "jpeg",
 )

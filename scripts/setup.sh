@@ -79,6 +79,14 @@ if [ "$set_name" = full ] || [ "$set_name" = constraints ]; then
     step "Triton's own client" $pip --no-deps tritonclient==2.73.0 grpcio python-rapidjson geventhttpclient gevent brotli \
         zope.event zope.interface
 fi
+if [ "$set_name" = full ]; then
+    # it wants older versions of what others here need: psutil, protobuf, grpcio
+    kserve_environment() {
+        [ -x .slotwise/kserve/bin/python ] || "$python" -m venv .slotwise/kserve
+        .slotwise/kserve/bin/python -m pip install --disable-pip-version-check --quiet kserve==0.21.0
+    }
+    (step "KServe's own client, in .slotwise/kserve" kserve_environment) || echo "  (its test is skipped: all else goes on)"
+fi
 if [ "$set_name" = constraints ]; then
     # without the build's own suffix (+cpu): which build of torch it is, whoever installs decides
     "$venv/bin/python" -m pip list --disable-pip-version-check --format=freeze --exclude slotwise --exclude pip |

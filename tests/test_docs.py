@@ -61,16 +61,17 @@ def missing(expected: list[str], printed: str) -> list[str]:
 
 
 def base_port() -> int:
-    """A port whose neighbours are free as well: inference, management, metrics, the two of gRPC and of the gateway."""
+    """A port whose neighbours are free as well: inference, management, metrics, the two of gRPC and the gateway's three."""
     return next(
         base
         for base in random.sample(range(22_000, 31_000, 20), 400)
-        if not any(problem(port) for port in [*vars(Ports.at(base)).values(), base + 3, base + 4])
+        if not any(problem(port) for port in [*vars(Ports.at(base)).values(), base + 3, base + 4, base + 5])
     )
 
 
 def with_ports(text: str, ports: Ports) -> str:
-    """The same text with these ports instead of the usual ones; the gateway's are the next two."""
+    """The same text with these ports instead of the usual ones; the gateway's are the next three."""
+    text = text.replace("8001", str(ports.inference + 5))  # before another port that may hold these digits
     for name, usual in vars(USUAL).items():
         text = text.replace(str(usual), str(getattr(ports, name)))
     return text.replace(":8000", f":{ports.inference + 3}").replace(":9527", f":{ports.inference + 4}")

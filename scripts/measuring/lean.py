@@ -56,7 +56,7 @@ def lean(options: Namespace, work: Path, record: ServerRecord, info: Any) -> dic
     """All fronts before one server, rounds in turn; what a request costs in the front, the server and the client."""
     load = psutil.getloadavg()[0]  # what others do, before this begins
     for clients, setting in SETTINGS.items():
-        _register(record, info, f"mnist-{clients}", setting)
+        register(record, info, f"mnist-{clients}", setting)
     bodies = [body for body in examples(str(info.path)) if body.name.endswith(".f32")]
     spent: dict[tuple[Cell, str], list[dict[str, float]]] = {}
     with ExitStack() as stack:
@@ -74,9 +74,9 @@ def lean(options: Namespace, work: Path, record: ServerRecord, info: Any) -> dic
             url, front = fronts[system]
             target = Target(f"{url}/predictions/mnist-{cell[1]}", {} if front else auth_headers(record))
             load_tools.measure("wrk", target, bodies, LoadPlan(cell[1], 1, warm_up_s=0))
-            before = _cpu_s(front, record)
+            before = cpu_s(front, record)
             measured = load_tools.measure("wrk", target, bodies, LoadPlan(cell[1], options.seconds, warm_up_s=0))
-            after = _cpu_s(front, record)
+            after = cpu_s(front, record)
             each = {name: 1e6 * (after[name] - before[name]) / max(measured.requests, 1) for name in after}
             spent.setdefault((cell, system), []).append(each)
             return Reading.of(measured)
@@ -101,7 +101,8 @@ def lean(options: Namespace, work: Path, record: ServerRecord, info: Any) -> dic
     }
 
 
-def _register(record: ServerRecord, info: Any, name: str, setting: TrialSetting) -> None:
+def register(record: ServerRecord, info: Any, name: str, setting: TrialSetting) -> None:
+    """Serve the model under that name, with that setting."""
     archive = record.model_store / f"{name}.mar"
     wishes: dict[str, int | str] = {"initial_workers": setting.workers, "threads": setting.threads}
     write_variant(info.path, archive, record.profile, wishes)
@@ -177,7 +178,7 @@ def _waited_for(read: Callable[[], str], process: subprocess.Popen[Any]) -> str:
     raise SlotwiseError("a front did not start")
 
 
-def _cpu_s(front: psutil.Process | None, record: ServerRecord) -> dict[str, float]:
+def cpu_s(front: psutil.Process | None, record: ServerRecord) -> dict[str, float]:
     """The processor seconds that were spent so far: in the front, in the server with its workers, in the client."""
     server = psutil.Process(record.pid)
     finished = resource.getrusage(resource.RUSAGE_CHILDREN)  # wrk

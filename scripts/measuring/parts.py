@@ -259,6 +259,15 @@ def lean(options: Namespace, work: Path) -> dict[str, Any]:
         return fronts(options, work, record, info)
 
 
+def records(options: Namespace, work: Path) -> dict[str, Any]:
+    """64 records in one request against 64 requests of one."""
+    from measuring.records import compare
+
+    infos = [built(model, work) for model in ("mnist", "digits")]
+    with server(work) as record:
+        return compare(options, record, infos)
+
+
 def scale(options: Namespace, work: Path) -> dict[str, Any]:
     """1 to 1,000 replicas by the measured lines, simulated; the figure stands beside the JSON."""
     figures = Path(__file__).resolve().parents[2] / "docs" / "figures"

@@ -124,6 +124,18 @@ def lean_profile(figures: Figures) -> str:
     return table(["", *profile], [["of its time", *(f"{share:.0%}" for share in profile.values())]])
 
 
+def records_rows(figures: Figures) -> str:
+    """64 records in one request, and as 64 requests."""
+    lines = []
+    for row in figures["records"]["rows"]:
+        compared = None if row["system"] == "64 requests" else with_spread(Ratio(**row["to_singles"]))
+        spent = [number(row["cpu_ms"][name]) for name in ("front", "server")]
+        same = f"{row['same']['labels']}, {row['same']['probability']:g}"
+        lines.append([row["workload"], row["system"], number(row["p50_ms"]), compared, *spent, same, row["lost"]])
+    columns = ["model", "as", "ms until all are answered", "to 64 requests", "processor ms: gateway", "server"]
+    return table([*columns, "same labels, probabilities differ at most by", "lost"], lines)
+
+
 def hedging_rows(figures: Figures) -> str:
     """A stand-in that answers everything, and one that never answers one request in 50."""
     copies = figures["hedging"]["copies_per_request"]
@@ -350,6 +362,7 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "gateway.rows": gateway_rows,
     "lean.rows": lean_rows,
     "lean.profile": lean_profile,
+    "records.rows": records_rows,
     "hedging.rows": hedging_rows,
     "disasters.rounds": disasters_rounds,
     "hosts.rows": hosts_rows,

@@ -160,10 +160,14 @@ def _add_pages(app: FastAPI, gateway: Gateway) -> None:
     async def docs() -> FileResponse:
         return FileResponse(STATIC / "docs.html")
 
-    @app.get("/", include_in_schema=False)
     @app.get("/index.html", include_in_schema=False)
     async def page() -> FileResponse:
         return FileResponse(STATIC / "index.html")
+
+    @app.get("/", include_in_schema=False)
+    async def root(request: Request) -> Response:
+        """The page for a browser; KServe's client asks here whether a V1 server is alive."""
+        return await page() if "text/html" in request.headers.get("accept", "") else JSONResponse({"status": "alive"})
 
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
 

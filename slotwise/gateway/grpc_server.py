@@ -1,6 +1,7 @@
 """The gateway's gRPC port: the Open Inference Protocol's service, on the gateway's own event loop.
 
-A call's message is read only when its key is known and few others are being read: gRPC holds a whole one in memory.
+A call's message is read only when its key is known and few others are being read: gRPC holds a whole one in memory. What is
+being read takes no more than bodies may take in all, and what has been read is counted among them.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ from slotwise.gateway.replies import Refused
 
 log = logging.getLogger("slotwise.gateway")
 
+Messages = AsyncIterator[bytes]  # of one call: one
 OPEN = {"ServerLive", "ServerReady"}  # need no key
 MOST_CALLS = 1024
-MOST_READ = 16  # messages that are being read at once
+FEWEST_READ = 4  # messages that may be read at once, however large they may be
 
 
 class InferenceService:
@@ -40,7 +42,7 @@ class InferenceService:
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway, self.forward = gateway, Forward(gateway)
-        self._reading = asyncio.Semaphore(MOST_READ)
+        self._reading = asyncio.Semaphore(max(FEWEST_READ, gateway.body_memory.max_bytes // gateway.max_body_bytes))
         self._under_way: set[asyncio.Task[bytes]] = set()
 
     def handlers(self) -> Any:
@@ -56,15 +58,14 @@ class InferenceService:
         methods = {name: grpc.stream_unary_rpc_method_handler(self._method(name, answer)) for name, answer in answers.items()}
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
-    def _method(self, name: str, answer: Callable[[Call, bytes], Awaitable[bytes]]) -> Callable[..., Awaitable[bytes]]:
-        async def method(messages: AsyncIterator[bytes], context: Any) -> bytes:
+    def _method(self, name: str, answer: Callable[[Call, Messages], Awaitable[bytes]]) -> Callable[..., Awaitable[bytes]]:
+        async def method(messages: Messages, context: Any) -> bytes:
             call = Call(context, self.gateway.options.timeout_s)
             try:
                 if self.gateway.keys and name not in OPEN:
                     call.key = self.gateway.keys.find(dict(call.headers))
-                data = await self._read(messages, call)
                 context.set_trailing_metadata((("x-request-id", call.identity),))
-                return await answer(call, data)
+                return await answer(call, messages)
             except ProtocolFault as fault:
                 status, message, retry_after_s = fault.status, fault.message, 0
             except Refused as refused:
@@ -78,7 +79,7 @@ class InferenceService:
 
         return method
 
-    async def _read(self, messages: AsyncIterator[bytes], call: Call) -> bytes:
+    async def _read(self, messages: Messages, call: Call) -> bytes:
         """The call's message. Raises Refused (504), or ProtocolFault where there is none."""
         try:
             async with asyncio.timeout(max(call.deadline - time.monotonic(), 0)), self._reading:
@@ -88,24 +89,24 @@ class InferenceService:
             raise Refused(504, "the deadline passed before the message had arrived") from None
         raise ProtocolFault("the call has no message")
 
-    async def _server_live(self, call: Call, data: bytes) -> bytes:
+    async def _server_live(self, call: Call, messages: Messages) -> bytes:
         return open_inference_grpc.plain("ServerLiveResponse", {"live": True})
 
-    async def _server_ready(self, call: Call, data: bytes) -> bytes:
+    async def _server_ready(self, call: Call, messages: Messages) -> bytes:
         await self.gateway.refresh(FRESH_S)
         return open_inference_grpc.plain("ServerReadyResponse", {"ready": self.gateway.ready()})
 
-    async def _server_metadata(self, call: Call, data: bytes) -> bytes:
+    async def _server_metadata(self, call: Call, messages: Messages) -> bytes:
         return open_inference_grpc.plain("ServerMetadataResponse", open_inference.server())
 
-    async def _model_ready(self, call: Call, data: bytes) -> bytes:
-        asked = parsed_message("ModelReadyRequest", data)
+    async def _model_ready(self, call: Call, messages: Messages) -> bytes:
+        asked = parsed_message("ModelReadyRequest", await self._read(messages, call))
         await self.gateway.refresh(FRESH_S)
         there = found_model(self.gateway, asked.name, asked.version) is not None
         return open_inference_grpc.plain("ModelReadyResponse", {"ready": there and self.gateway.model_ready(asked.name)})
 
-    async def _model_metadata(self, call: Call, data: bytes) -> bytes:
-        asked = parsed_message("ModelMetadataRequest", data)
+    async def _model_metadata(self, call: Call, messages: Messages) -> bytes:
+        asked = parsed_message("ModelMetadataRequest", await self._read(messages, call))
         await self.gateway.refresh(FRESH_S)
         found = found_model(self.gateway, asked.name, asked.version)
         if found is None:
@@ -113,9 +114,9 @@ class InferenceService:
         content = open_inference.metadata(asked.name, [found.version], model_input(self.gateway, asked.name))
         return open_inference_grpc.plain("ModelMetadataResponse", content)
 
-    async def _model_infer(self, call: Call, data: bytes) -> bytes:
+    async def _model_infer(self, call: Call, messages: Messages) -> bytes:
         """Where the client hangs up, what is at the server keeps its place there until it is answered, as over HTTP."""
-        task = asyncio.create_task(self._infer(call, data))
+        task = asyncio.create_task(self._infer(call, await self._read(messages, call)))
         self._under_way.add(task)
         task.add_done_callback(self._ended)
         try:
@@ -159,8 +160,10 @@ class GrpcServer:
             self.credentials = grpc.ssl_server_credentials([(tls_key.read_bytes(), tls_cert.read_bytes())])
 
     async def bind(self) -> None:
-        """Take the port. Raises SlotwiseError. A message may be as long as the body of the server that is there now."""
-        await self.gateway.refresh(0)
+        """Take the port. Raises SlotwiseError. A message may be as long as a body for the server that is there now."""
+        record = await asyncio.to_thread(self.gateway.backend.find)
+        if record is not None:
+            self.gateway.max_body_bytes = await asyncio.to_thread(self.gateway.backend.max_body_bytes, record)
         options = [
             ("grpc.so_reuseport", 0),
             ("grpc.max_receive_message_length", self.gateway.max_body_bytes),

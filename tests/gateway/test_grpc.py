@@ -226,7 +226,7 @@ async def test_what_is_refused_has_a_status_that_says_why(make_front: MakeFront)
             ("INVALID_ARGUMENT", "ModelInfer", good, {"x_deadline_ms": "soon"}),
             ("DEADLINE_EXCEEDED", "ModelInfer", good, {"x_deadline_ms": "1"}),
             ("RESOURCE_EXHAUSTED", "ModelInfer", b"\0" * (2**16 + 1), {}),
-            ("RESOURCE_EXHAUSTED", "ModelInfer", good, {"x_huge": "y" * 2**20}),
+            ("RESOURCE_EXHAUSTED", "ModelInfer", good, {"x_huge": "y" * 2**16}),
             ("UNIMPLEMENTED", "ModelStreamInfer", b"", {}),
         ):
             async with refused(status) as error:
@@ -262,7 +262,7 @@ async def test_keys_and_tls_are_those_of_the_http_side(make_front: MakeFront, tm
 
 async def test_a_client_that_hangs_up_gives_up_its_place_in_the_queue(make_front: MakeFront) -> None:
     gate = asyncio.Event()
-    front = await make_front(StandIn(gate=gate), in_flight=1, queued=8)
+    front = await make_front(StandIn(gate=gate), in_flight=1, queued=8, hedge=False)
     limit = front.gateway.traffic("digits").limit
     async with port_of(front) as call:
         asked = [asyncio.ensure_future(call("ModelInfer", infer([3], bytes_contents=[b"a", b"b", b"c"]))) for _ in range(2)]

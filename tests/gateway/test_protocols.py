@@ -222,6 +222,8 @@ async def test_the_servers_and_the_models_state(make_front: MakeFront) -> None:
     assert (await front.client.get("/v2/models/digits?version=7")).json() == described
     paths = (await front.client.get("/openapi.json")).json()["paths"]
     assert [given["name"] for given in paths["/v2/models/{model}"]["get"]["parameters"]] == ["model"]
+    assert (await front.client.get("/")).json() == {"status": "alive"}
+    assert (await front.client.get("/", headers={"accept": "text/html,*/*;q=0.8"})).text.startswith("<!doctype html>")
     assert "digits" in (await front.client.get("/v1/models")).json()["models"]
     assert (await front.client.get("/v1/models/digits")).json() == {"name": "digits", "ready": True}
 

@@ -129,6 +129,6 @@ def gateway_before(live: Live, *options: str) -> Iterator[GatewayRecord]:
 
 @pytest.fixture(scope="session")
 def front(live: Live) -> Iterator[GatewayRecord]:
-    """A gateway in front of the session's server, with room for 64 who wait."""
-    with gateway_before(live, "--drain-delay-s", "0", "--max-queued", "64") as record:
+    """A gateway in front of the session's server, with room for 64 who wait, and with gRPC."""
+    with gateway_before(live, "--drain-delay-s", "0", "--max-queued", "64", "--grpc-port", "0") as record:
         yield record
