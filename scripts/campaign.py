@@ -4,6 +4,7 @@
 archives   mutated, truncated and hostile archives through inspect, extract, guard, build and export
 fuzz       bodies that nobody should send, for every given handler, form and protocol
 batches    mixes of good and bad requests in batches of 1 to 64; each good answer is compared with its answer alone
+management TorchServe's management API, call by call, as installed and as `slotwise serve` starts it
 
 Each case follows from the seed, the part and its number alone. So a failure prints the command that repeats just it. A run
 that was interrupted goes on where it was, when it is started again with the same seed, scale and FILE at the same commit.
@@ -29,7 +30,7 @@ from measuring.run import exit_with, write
 
 from slotwise.console import say
 
-PARTS = ("archives", "fuzz", "batches")
+PARTS = ("archives", "fuzz", "batches", "management")
 STATE = ROOT / ".slotwise" / "campaign.json"
 SAME = ("seed", "scale", "commit")  # with which a run goes on
 
@@ -97,7 +98,7 @@ def main() -> int:
         broken = False
         for name in names:
             part = load_part(name)
-            tally = Tally(**result["parts"].get(name, {"planned": max(1, round(part.full * options.scale))}))
+            tally = Tally(**result["parts"].get(name, {"planned": part.planned(options.scale)}))
             tally.commit = str(result["commit"])
 
             def save(name: str = name, tally: Tally = tally) -> None:

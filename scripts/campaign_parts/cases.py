@@ -24,13 +24,21 @@ Case = Callable[[int, Random, Tally], None]
 
 @dataclass(frozen=True)
 class Part:
-    """One part. full: its cases at scale 1. start(folder): gives what tries one case. deadline_s: of one case."""
+    """One part. full: its cases at scale 1. start(folder): gives what tries one case. deadline_s: of one case.
+
+    scaled: whether a smaller scale means fewer cases.
+    """
 
     name: str
     what: str
     full: int
     start: Callable[[Path], AbstractContextManager[Case]]
     deadline_s: float = 60.0
+    scaled: bool = True
+
+    def planned(self, scale: float) -> int:
+        """How many cases a run of this scale has."""
+        return max(1, round(self.full * scale)) if self.scaled else self.full
 
 
 class HungError(BaseException):
