@@ -85,7 +85,7 @@ def model_folder(folder: Path, **texts: str | bytes) -> Path:
 
 
 @contextlib.contextmanager
-def start(work: Path) -> Iterator[Case]:
+def start(work: Path, scale: float) -> Iterator[Case]:
     """Give what tries one case."""
     before = os.environ.get("SLOTWISE_HOME")
     os.environ["SLOTWISE_HOME"] = str(work / "home")

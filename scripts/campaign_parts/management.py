@@ -75,7 +75,7 @@ def shape(value: Any) -> Any:
 
 
 @contextlib.contextmanager
-def start(work: Path) -> Iterator[Case]:
+def start(work: Path, scale: float) -> Iterator[Case]:
     """Give what tries one call on both servers."""
     store = work / "store"
     for name, version in (("faults", "1.0"), ("faults", "2.0"), ("spare", "1.0")):
