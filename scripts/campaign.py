@@ -6,6 +6,7 @@ fuzz       bodies that nobody should send, for every given handler, form and pro
 batches    mixes of good and bad requests in batches of 1 to 64; each good answer is compared with its answer alone
 management TorchServe's management API, call by call, as installed and as `slotwise serve` starts it
 overload   half to ten times what a server can do, idle and slow connections, at the gateway
+chaos      workers, server and gateway killed or stopped, files gone and torn, while clients ask
 
 Each case follows from the seed, the part and its number alone. So a failure prints the command that repeats just it. A run
 that was interrupted goes on where it was, when it is started again with the same seed, scale and FILE at the same commit.
@@ -31,7 +32,7 @@ from measuring.run import exit_with, write
 
 from slotwise.console import say
 
-PARTS = ("archives", "fuzz", "batches", "management", "overload")
+PARTS = ("archives", "fuzz", "batches", "management", "overload", "chaos")
 STATE = ROOT / ".slotwise" / "campaign.json"
 SAME = ("seed", "scale", "commit")  # with which a run goes on
 
