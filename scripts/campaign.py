@@ -4,6 +4,9 @@
 archives   mutated, truncated and hostile archives through inspect, extract, guard, build and export
 fuzz       bodies that nobody should send, for every given handler, form and protocol
 batches    mixes of good and bad requests in batches of 1 to 64; each good answer is compared with its answer alone
+management TorchServe's management API, call by call, as installed and as `slotwise serve` starts it
+overload   half to ten times what a server can do, idle and slow connections, at the gateway
+chaos      workers, server and gateway killed or stopped, files gone and torn, while clients ask
 
 Each case follows from the seed, the part and its number alone. So a failure prints the command that repeats just it. A run
 that was interrupted goes on where it was, when it is started again with the same seed, scale and FILE at the same commit.
@@ -29,7 +32,7 @@ from measuring.run import exit_with, write
 
 from slotwise.console import say
 
-PARTS = ("archives", "fuzz", "batches")
+PARTS = ("archives", "fuzz", "batches", "management", "overload", "chaos")
 STATE = ROOT / ".slotwise" / "campaign.json"
 SAME = ("seed", "scale", "commit")  # with which a run goes on
 
@@ -77,7 +80,7 @@ def repeat(part: str, seed: int, case: int) -> str:
 def one_case(part: Part, options: argparse.Namespace, work: Path) -> int:
     """Try one case again, and say what it counts."""
     tally = Tally(planned=1)
-    with part.start(work) as case:
+    with part.start(work, options.scale) as case:
         run_case(part, case, options.seed, options.case, tally)
     print(json.dumps(tally.as_dict(), indent=2))
     return 1 if tally.broken else 0
@@ -97,7 +100,7 @@ def main() -> int:
         broken = False
         for name in names:
             part = load_part(name)
-            tally = Tally(**result["parts"].get(name, {"planned": max(1, round(part.full * options.scale))}))
+            tally = Tally(**result["parts"].get(name, {"planned": part.planned(options.scale)}))
             tally.commit = str(result["commit"])
 
             def save(name: str = name, tally: Tally = tally) -> None:
@@ -108,7 +111,7 @@ def main() -> int:
 
             say(f"{name}: {part.what}; {tally.planned - tally.cases} of {tally.planned} cases are left")
             (work := Path(folder) / name).mkdir()
-            run_part(part, options.seed, tally, work, options.minutes * 60, save)
+            run_part(part, options.seed, options.scale, tally, work, options.minutes * 60, save)
             _report(name, tally, options.seed)
             broken |= tally.broken
     return 1 if broken else 0

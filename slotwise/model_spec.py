@@ -31,7 +31,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from slotwise.errors import SlotwiseError
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]*")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}")  # the gateway finds no longer one
 
 
 def _inside(path: str) -> str:

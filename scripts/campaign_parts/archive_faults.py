@@ -150,7 +150,7 @@ def special(draw: Random, name: str, data: bytes) -> tuple[zipfile.ZipInfo, byte
 
 def names(draw: Random, files: Files) -> bytes:
     """Names that escape, repeat, hide or cannot be written, with digests or without."""
-    name = draw.choice((*NAMES, *files))
+    name = draw.choice((*NAMES, *files)) or "."  # Python can write no empty name
     data = draw.choice((b"", b"evil", b"/etc/passwd"))
     files = digested({**files, name: data}) if draw.random() < 0.5 and DIGESTS in files else files
     return zipped([*plain(draw, files), special(draw, name, data)])

@@ -85,7 +85,7 @@ def model_folder(folder: Path, **texts: str | bytes) -> Path:
 
 
 @contextlib.contextmanager
-def start(work: Path) -> Iterator[Case]:
+def start(work: Path, scale: float) -> Iterator[Case]:
     """Give what tries one case."""
     before = os.environ.get("SLOTWISE_HOME")
     os.environ["SLOTWISE_HOME"] = str(work / "home")
@@ -148,7 +148,7 @@ def one_line(error: SlotwiseError) -> None:
     """Raise AssertionError where an error is not one printable line and a hint."""
     assert error.hint, f"no hint: {error.message!r}"
     assert error.message.isprintable(), f"not one line: {error.message!r}"
-    assert len(error.message) < 1000, f"{len(error.message)} characters"
+    assert len(error.message) < 1000, f"{len(error.message)} characters: {error.message[:200]}"
 
 
 def _check_same(archive: Path, info: ArchiveInfo, box: Path, i: int, tally: Tally) -> None:

@@ -25,7 +25,7 @@ SHARES = (1.0, 0.95, 0.9, 0.5, 0.1)  # of good ones
 
 
 @contextlib.contextmanager
-def start(work: Path) -> Iterator[Case]:
+def start(work: Path, scale: float) -> Iterator[Case]:
     """Give what tries one batch."""
     models = {"mnist": tensors(build("mnist", work / "store")), "digits": pictures(build("digits", work / "store"))}
     models["faults"] = Model("faults", faults_archive(work), [str(number).encode() for number in range(NUMBERS)])

@@ -24,13 +24,21 @@ Case = Callable[[int, Random, Tally], None]
 
 @dataclass(frozen=True)
 class Part:
-    """One part. full: its cases at scale 1. start(folder): gives what tries one case. deadline_s: of one case."""
+    """One part. full: its cases at scale 1. start(folder, scale): gives what tries one case. deadline_s: of one case.
+
+    scaled: whether a smaller scale means fewer cases.
+    """
 
     name: str
     what: str
     full: int
-    start: Callable[[Path], AbstractContextManager[Case]]
+    start: Callable[[Path, float], AbstractContextManager[Case]]
     deadline_s: float = 60.0
+    scaled: bool = True
+
+    def planned(self, scale: float) -> int:
+        """How many cases a run of this scale has."""
+        return max(1, round(self.full * scale)) if self.scaled else self.full
 
 
 class HungError(BaseException):
@@ -57,11 +65,11 @@ def run_case(part: Part, case: Case, seed: int, i: int, tally: Tally) -> None:
         tally.fail(i, "unplanned", f"{type(error).__name__}: {error} ({Path(at.filename).name}:{at.lineno})")
 
 
-def run_part(part: Part, seed: int, tally: Tally, work: Path, limit_s: float, save: Callable[[], None]) -> None:
+def run_part(part: Part, seed: int, scale: float, tally: Tally, work: Path, limit_s: float, save: Callable[[], None]) -> None:
     """Try the cases that are left, at most for so many seconds. save(): called every SAVE_S seconds and at the end."""
     began, before = time.monotonic(), tally.seconds
     saved = began
-    with part.start(work) as case:
+    with part.start(work, scale) as case:
         while tally.cases < tally.planned and time.monotonic() - began < limit_s:
             run_case(part, case, seed, tally.cases, tally)
             tally.cases += 1

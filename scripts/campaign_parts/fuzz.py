@@ -27,7 +27,7 @@ PLANNED = {501, 504}  # "explain" is not offered; a deadline that has passed
 
 
 @contextlib.contextmanager
-def start(work: Path) -> Iterator[Case]:
+def start(work: Path, scale: float) -> Iterator[Case]:
     """Give what tries one batch."""
     models: dict[str, Model] = {}
 

@@ -13,6 +13,7 @@ from pages.tables import number
 
 Figures = Mapping[str, Any]
 FP32, INT8 = "slotwise-openvino-fp32", "slotwise-openvino-int8"
+CAMPAIGN_BROKEN = ("lost", "wrong", "unplanned", "hangs")
 NONE = "no"  # a ratio to a system that answered nothing
 LARGE = ("batch 16, 1 ms delay, 2 workers of 1 thread", 64)  # what measuring.parts.TUNED has
 SMALL = ("batch 4, 1 ms delay, 1 worker of 2 threads", 8)
@@ -154,10 +155,7 @@ VALUES: dict[str, Callable[[Figures], str | Ratio | None]] = {
     "haproxy.vs_direct": lambda f: by_round(f, "gateway", ("720", 8), "haproxy", "direct"),
     "gateway.answered": lambda f: str(f["gateway"]["overload"]["requests"] - f["gateway"]["overload"]["errors"]["429"]),
     **{f"hosts.{model}": lambda f, model=model: on_hosts(f, model) for model in ("mnist", "resnet18")},  # type: ignore[misc]
-    **{
-        f"campaign.{key}": partial(campaign_total, key)
-        for key in ("requests", "innocents", "lost", "wrong", "unplanned", "hangs")
-    },
+    **{f"campaign.{key}": partial(campaign_total, key) for key in ("cases", "requests", "innocents", *CAMPAIGN_BROKEN)},
     "campaign.share": lambda f: f"{sum_of(f, 'cases') / sum_of(f, 'planned') * f['campaign']['scale']:.0%}",
     "disasters.innocent_lost": lambda f: str(len(f["disasters"]["lost"])),
     "tune-mnist-64.vs_default": lambda f: won_by(f, "tune-mnist-64", "default"),

@@ -183,7 +183,7 @@ def extract(path: Path, out_dir: Path, *, trusted: bool = False, names: Collecti
             source.extractall(out_dir, names)
         except OSError as error:
             hint = "name a new folder where there is room"
-            raise SlotwiseError(f"{path.name} cannot be unpacked to {out_dir}: {error}", hint) from error
+            raise SlotwiseError(f"{path.name} cannot be unpacked to {out_dir}: {error.strerror or error}", hint) from error
     return out_dir
 
 
@@ -207,7 +207,9 @@ def opened(path: Path) -> Iterator[zipfile.ZipFile]:
             check_entries(path, source)
             yield source
     except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, OSError, ValueError) as error:
-        raise SlotwiseError(f"{path.name} is truncated or damaged: {error}", "get a fresh copy or build it again") from error
+        raise SlotwiseError(
+            f"{path.name} is truncated or damaged: {shown(str(error))}", "get a fresh copy or build it again"
+        ) from error
 
 
 def _json(path: Path, source: zipfile.ZipFile, name: str) -> dict[str, Any]:
@@ -269,16 +271,21 @@ def _digests(path: Path, source: zipfile.ZipFile) -> dict[str, str]:
     return files
 
 
+def shown(text: str) -> str:
+    """Text of an archive as it may stand in a line of ours: printable, and not too long."""
+    return text if text.isprintable() and len(text) <= 200 else f"{text[:200]!a}..."
+
+
 def _compare(path: Path, entries: list[ArchivedFile], digests: dict[str, str]) -> None:
     for entry in entries:
         listed = entry.sha256 if entry.name == DIGESTS else digests.get(entry.name)
         if listed is None:
-            raise SlotwiseError(f"{path.name} carries {entry.name}, which its digests do not list", REBUILD)
+            raise SlotwiseError(f"{path.name} carries {shown(entry.name)}, which its digests do not list", REBUILD)
         if listed != entry.sha256:
-            raise SlotwiseError(f"{path.name}: {entry.name} is not the file that was built", REBUILD)
+            raise SlotwiseError(f"{path.name}: {shown(entry.name)} is not the file that was built", REBUILD)
     missing = sorted(set(digests) - {entry.name for entry in entries})
     if missing:
-        raise SlotwiseError(f"{path.name} lacks {missing[0]}, which its digests list", REBUILD)
+        raise SlotwiseError(f"{path.name} lacks {shown(missing[0])}, which its digests list", REBUILD)
 
 
 def _entry_sha256(source: zipfile.ZipFile, item: zipfile.ZipInfo) -> str:

@@ -47,7 +47,7 @@ def read_small(source: zipfile.ZipFile, name: str, most: int = SMALL_BYTES) -> b
     with source.open(name) as file:
         data = file.read(most + 1)
     if len(data) > most:
-        raise zipfile.BadZipFile(f"{name} is over {most} bytes")
+        raise zipfile.BadZipFile(f"{name[:100]!r} is over {most} bytes")
     return data
 
 

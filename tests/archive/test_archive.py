@@ -443,6 +443,19 @@ def test_inspect_refuses_nonsense_with_the_right_digests(built: Path, change: An
         inspect(rewritten(built, change))
 
 
+@pytest.mark.parametrize("name", ["x" * 60_000, "a\x1b[2Jb", "a\nb"], ids=range(3))
+def test_a_name_in_the_digests_is_shown_in_one_line(built: Path, name: str) -> None:
+    def change(files: dict[str, bytes]) -> None:
+        files[DIGESTS] = json.dumps(
+            {"algorithm": "sha256", "files": {**json.loads(files[DIGESTS])["files"], name: ""}}
+        ).encode()
+
+    with pytest.raises(SlotwiseError, match="which its digests list") as raised:
+        inspect(rewritten(built, change))
+    assert raised.value.message.isprintable()
+    assert len(raised.value.message) < 400
+
+
 def test_a_name_that_java_reads_otherwise_is_refused() -> None:
     entry = zipped(("é.py", b"")).getvalue()
     with pytest.raises(SlotwiseError, match="a name that each tool reads otherwise"):

@@ -100,7 +100,7 @@ def test_only_an_archive_that_can_is_exported(tmp_path: Path) -> None:
     assert (guarded / "1" / "model.mar").is_file()
 
 
-@pytest.mark.parametrize("name", ["../victim", "/tmp/victim", "..", "a/b", ".hidden", "", "a\nb"])
+@pytest.mark.parametrize("name", ["../victim", "/tmp/victim", "..", "a/b", ".hidden", "", "a\nb", "x" * 300], ids=range(8))
 def test_a_model_is_never_exported_outside_its_repository(tmp_path: Path, name: str) -> None:
     """A folder of the model's name is replaced: one named ../victim by its archive's manifest was deleted."""
     (tmp_path / "victim").mkdir()

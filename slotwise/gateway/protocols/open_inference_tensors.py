@@ -98,7 +98,8 @@ def _rows(
         if not all(type(number) in (int, float) or (datatype == "BOOL" and type(number) is bool) for number in numbers):
             raise ProtocolFault(f"the data are no {datatype}")
         try:
-            values = np.asarray(numbers).astype(kind, casting="unsafe") if datatype[:2] == "FP" else np.asarray(numbers, kind)
+            with np.errstate(all="ignore"):  # 1e300 becomes infinity, which the model refuses
+                values = np.asarray(numbers).astype(kind) if datatype[:2] == "FP" else np.asarray(numbers, kind)
         except (ValueError, OverflowError, TypeError):
             raise ProtocolFault(f"the data are no {datatype}") from None
     with np.errstate(over="ignore"):
