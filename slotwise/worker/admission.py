@@ -37,10 +37,14 @@ def quickest_first(batch: Batch, slots: Sequence[int], costs: Costs, budget: Bud
     A quick request waits for no slow one: both lists are sorted by the estimated time, then by the size of the body.
     """
 
+    sizes = [len(request.body) for request in batch.requests]
+    if not costs:
+        return sorted(slots, key=sizes.__getitem__), []
+
     def effort(i: int) -> tuple[float, int]:
-        cost = costs.get(i)
-        return (cost.decode_ms if cost else 0.0, len(batch.requests[i].body))
+        cost = costs[i]
+        return (cost.decode_ms if cost else 0.0, sizes[i])
 
     ordered = sorted(slots, key=effort)
-    heavy = [i for i in ordered if budget.heavy(costs[i])] if costs else []
+    heavy = [i for i in ordered if budget.heavy(costs[i])]
     return [i for i in ordered if i not in heavy] if heavy else ordered, heavy

@@ -72,7 +72,7 @@ class Decoders:
         The first requests are started first. `call` raises nothing.
         """
         most_s = QUICK_S * len(requests)
-        largest = max((len(request.body) for request in requests), default=0)
+        largest = max([len(request.body) for request in requests], default=0)
         trusted = self.quick >= TRUSTED_AFTER and largest <= self.largest
         # A thread's own time is a system call: of a trusted handler it is asked for only after a batch that took long.
         clock = time.monotonic if trusted and not self.took_long else time.thread_time

@@ -64,6 +64,8 @@ class Hooks:
                 return DeadlineExceeded("the deadline had passed when the request was read")
             items = self.handler.read(request)
             if isinstance(items, list):
+                if len(items) == 1 and not isinstance(items[0], SlotError):  # nearly every request
+                    return items
                 return [sound(item) if isinstance(item, SlotError) else item for item in items]
             logger.error("request %s: decode gave %s, not a list", request.id, type(items).__name__)
             return ModelFault("the handler's decode did not return a list")

@@ -158,7 +158,8 @@ class Pipeline:
         headers_error = headers if isinstance(headers, SlotError) else None  # for every slot without an error of its own
         shared = CheckedHeaders(of_batch if isinstance(headers, SlotError) else headers | of_batch)
         answers: dict[int, Answer] = {}
-        for i in sorted(range(batch.n), key=lambda i: len(batch.results[i])):  # a short one waits for no long one
+        lengths = [len(results) for results in batch.results]
+        for i in sorted(range(batch.n), key=lengths.__getitem__):  # a short one waits for no long one
             request = batch.requests[i]
             slot_headers = shared.with_slot(i)
             error = batch.errors[i] or headers_error
