@@ -27,7 +27,9 @@ from campaign_parts.tally import Tally
 from slotwise.archive.build import ArchiveInfo, build, extract, inspect
 from slotwise.archive.guarded import guard
 from slotwise.archive.packaging import MANIFEST
+from slotwise.archive.store import archive_file
 from slotwise.archive.triton_repository import export
+from slotwise.bench.bodies import examples
 from slotwise.commands import archive as commands
 from slotwise.deploy.deploy import of_model
 from slotwise.errors import SlotwiseError
@@ -129,6 +131,9 @@ def try_case(bases: Bases, i: int, draw: Random, tally: Tally) -> None:
 def _inspected(archive: Path, tally: Tally) -> ArchiveInfo | None:
     """What `slotwise inspect` says of it, as text and as JSON; None where it is refused as it should be."""
     tally.requests += 1
+    archive_file(archive.parent, archive.stem, "1.0")  # what a build asks of an archive that is there
+    with contextlib.suppress(SlotwiseError):
+        examples(str(archive))
     try:
         info = inspect(archive, need_digests=False)
     except SlotwiseError as error:

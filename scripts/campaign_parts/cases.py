@@ -17,6 +17,7 @@ import psutil
 from campaign_parts.tally import Tally
 
 GRACE_S = 5  # after a case's deadline
+TICKS = 20
 SAVE_S = 10.0
 SAMPLES = 32  # of the memory, over all cases
 Case = Callable[[int, Random, Tally], None]
@@ -45,19 +46,30 @@ class HungError(BaseException):
     """A case took longer than its deadline. No Exception: nothing that is tried here may swallow it."""
 
 
-def _hung(number: int, frame: FrameType | None) -> None:
-    raise HungError
+class Watchdog:
+    """Raises HungError in the main thread after so many seconds in which this process ran: one that was stopped is not late."""
+
+    def __init__(self, seconds: float) -> None:
+        self.left, self.tick_s = TICKS, seconds / TICKS
+
+    def __enter__(self) -> None:
+        signal.signal(signal.SIGALRM, self._tick)
+        signal.setitimer(signal.ITIMER_REAL, self.tick_s, self.tick_s)
+
+    def __exit__(self, *of_error: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _tick(self, number: int, frame: FrameType | None) -> None:
+        self.left -= 1
+        if self.left <= 0:
+            raise HungError
 
 
 def run_case(part: Part, case: Case, seed: int, i: int, tally: Tally) -> None:
     """Try case i. Whatever it raises is counted, and nothing is raised."""
-    signal.signal(signal.SIGALRM, _hung)
     try:
-        signal.setitimer(signal.ITIMER_REAL, part.deadline_s + GRACE_S)
-        try:
+        with Watchdog(part.deadline_s + GRACE_S):
             case(i, Random(f"{seed}:{part.name}:{i}"), tally)
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
     except HungError:
         tally.fail(i, "hangs", f"no end after {part.deadline_s + GRACE_S:.0f} s")
     except Exception as error:

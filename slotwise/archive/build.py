@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import struct
 import time
 import zipfile
-import zlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -27,7 +25,7 @@ from slotwise.archive.make_script import check_fit, run_make_script, without_mis
 from slotwise.archive.packaging import DIGESTS, MANIFEST, pack
 from slotwise.archive.store import archive_file
 from slotwise.archive.trial import run_every_form
-from slotwise.archive.zip_safety import check_entries, read_small
+from slotwise.archive.zip_safety import DAMAGE, check_entries, read_small
 from slotwise.disk import check_writable
 from slotwise.errors import SlotwiseError
 from slotwise.interrupts import held
@@ -206,7 +204,7 @@ def opened(path: Path) -> Iterator[zipfile.ZipFile]:
         with zipfile.ZipFile(path) as source:
             check_entries(path, source)
             yield source
-    except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, OSError, ValueError) as error:
+    except DAMAGE as error:
         raise SlotwiseError(
             f"{path.name} is truncated or damaged: {shown(str(error))}", "get a fresh copy or build it again"
         ) from error

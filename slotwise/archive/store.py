@@ -8,6 +8,7 @@ from pathlib import Path
 
 from slotwise import project
 from slotwise.archive.packaging import MANIFEST
+from slotwise.archive.zip_safety import DAMAGE, read_small
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import load_spec
 
@@ -42,6 +43,6 @@ def _version(archive: Path) -> str | None:
     """The version in an archive's manifest; None where there is no archive, or one that nobody can use."""
     try:
         with zipfile.ZipFile(archive) as source:
-            return str(json.loads(source.read(MANIFEST))["model"]["modelVersion"])
-    except (OSError, zipfile.BadZipFile, KeyError, TypeError, ValueError, NotImplementedError):
+            return str(json.loads(read_small(source, MANIFEST))["model"]["modelVersion"])
+    except (*DAMAGE, KeyError, TypeError, RuntimeError):  # RuntimeError: encrypted, or nested too deeply
         return None

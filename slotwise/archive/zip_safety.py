@@ -20,6 +20,8 @@ HEADER = struct.Struct("<6xHH8xLLHH")  # flags, method, sizes packed and unpacke
 ZIP64_TAG = 1
 DESCRIPTOR_BYTES = 24  # at most
 DESCRIPTOR_FLAG, ENCRYPTED_FLAG, UTF8_FLAG = 0x08, 0x01, 0x800
+# What Python's zipfile raises on a damaged file
+DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, NotImplementedError, OSError, ValueError)
 ADVICE = "do not serve it; get it again from where it was built"
 
 

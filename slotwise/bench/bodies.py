@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from slotwise.archive.store import archive_file
-from slotwise.archive.zip_safety import read_small
+from slotwise.archive.zip_safety import DAMAGE, read_small
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import load_spec, read_toml
 from slotwise.project import model_folder, models
@@ -117,7 +117,7 @@ def _from_archive(archive: Path) -> list[RequestBody]:
                 RequestBody(read_small(mar, name, MAX_EXAMPLE_BYTES), content_type(name), name=Path(name).name)
                 for name in names
             ]
-    except (OSError, zipfile.BadZipFile) as error:
+    except (*DAMAGE, RuntimeError) as error:  # RuntimeError: it is encrypted
         raise SlotwiseError(f"{archive} cannot be read: {error}", "`slotwise build MODEL` makes an archive") from error
 
 

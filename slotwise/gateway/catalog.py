@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from slotwise import project
-from slotwise.archive.zip_safety import read_small
+from slotwise.archive.zip_safety import DAMAGE, read_small
 from slotwise.bench import bodies
 from slotwise.bench.bodies import RequestBody
 from slotwise.errors import SlotwiseError
@@ -81,7 +81,7 @@ def _carried(archive: Path) -> tuple[Mapping[str, Any], list[str]]:
             spec = json.loads(read_small(mar, "slotwise.json"))["model"]
             found = json.loads(read_small(mar, WEIGHTS)) if WEIGHTS in mar.namelist() else {}
             return spec, list(found.get("languages", LANGUAGES))
-    except (OSError, zipfile.BadZipFile, LookupError, ValueError):
+    except (*DAMAGE, LookupError, RuntimeError):
         return {}, []
 
 

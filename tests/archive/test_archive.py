@@ -27,8 +27,9 @@ from hypothesis import strategies as st
 
 from slotwise import project
 from slotwise.archive.build import build, extract, file_sha256, inspect
+from slotwise.archive.store import archive_file
 from slotwise.archive.zip_safety import check_entries
-from slotwise.bench.bodies import RequestBody
+from slotwise.bench.bodies import RequestBody, examples
 from slotwise.check.real_worker import RealWorker
 from slotwise.errors import SlotwiseError
 
@@ -454,6 +455,25 @@ def test_a_name_in_the_digests_is_shown_in_one_line(built: Path, name: str) -> N
         inspect(rewritten(built, change))
     assert raised.value.message.isprintable()
     assert len(raised.value.message) < 400
+
+
+@pytest.mark.parametrize("fault", ["deflated", "encrypted", "nested"])
+def test_a_damaged_archive_of_that_name_has_no_version_and_no_examples(tmp_path: Path, fault: str) -> None:
+    path = tmp_path / "toy.mar"
+    manifest = b"[" * 100_000 if fault == "nested" else b'{"model": {"modelVersion": "1.0"}}' * 9
+    whole = bytearray(zipped((MANIFEST, manifest), ("examples/x", b"x" * 99), method=zipfile.ZIP_DEFLATED).getvalue())
+    for at in (0, whole.find(b"PK\x03\x04", 4)):
+        whole[at + 30 + len(MANIFEST if at == 0 else "examples/x")] ^= 0xFF if fault == "deflated" else 0
+    at = 0
+    while fault == "encrypted" and (at := whole.find(b"PK\x01\x02", at + 1)) > 0:
+        whole[at + 8] |= 1
+    path.write_bytes(whole)
+    assert archive_file(tmp_path, "toy", "2.0") == path
+    if fault == "nested":
+        assert examples(str(path))[0].data == b"x" * 99
+    else:
+        with pytest.raises(SlotwiseError, match="cannot be read"):
+            examples(str(path))
 
 
 def test_a_name_that_java_reads_otherwise_is_refused() -> None:

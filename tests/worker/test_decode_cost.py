@@ -81,8 +81,9 @@ OVER: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", OVER)
-def test_what_is_over_a_limit_costs_nothing_and_pillow_never_sees_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_over_a_limit_costs_nothing_and_no_decoder_sees_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("pillow saw it"))
+    monkeypatch.setattr(images, "decode_jpeg", lambda *_, **__: pytest.fail("simplejpeg saw it"))
     assert cost(OVER[name]) == REFUSED
     with pytest.raises(TooLarge):
         decode_rgb(OVER[name])
