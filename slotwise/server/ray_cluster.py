@@ -62,9 +62,9 @@ def start(record: ServerRecord) -> str:
 
     Raises SlotwiseError where that cannot be done.
     """
-    os.environ.update({key: value for key, value in PATIENCE.items() if key not in os.environ})
     os.environ["RAY_AUTH_MODE"] = "token"
-    if not record.cluster:
+    if not record.cluster:  # with this patience Ray would try a wrong token for minutes on somebody else's
+        os.environ.update({key: value for key, value in PATIENCE.items() if key not in os.environ})
         os.environ.update(ELSEWHERE_OFF)
         token = record.state_dir / TOKEN_FILE
         token.unlink(missing_ok=True)
@@ -88,12 +88,17 @@ def start(record: ServerRecord) -> str:
 
 
 def _reached(cluster: str) -> str:
-    """HOST:PORT of a cluster that takes connections. Ray itself would try for minutes. Raises OSError where nobody does."""
+    """HOST:PORT of a cluster that takes connections and our token: with ray.init either would take long to fail.
+
+    Raises OSError where nobody listens there, Ray's AuthenticationError for a wrong token.
+    """
     from ray._private import services  # noqa: PLC0415  it reads the environment
+    from ray._raylet import GcsClient  # noqa: PLC0415
 
     address = str(services.canonicalize_bootstrap_address(cluster))
     host, _, port = address.rpartition(":")
     socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S).close()
+    GcsClient(address=address).internal_kv_get(b"session_name", namespace=b"session", timeout=REACH_S)
     return address
 
 
