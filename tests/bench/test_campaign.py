@@ -90,6 +90,7 @@ def test_answers_are_the_same_but_for_the_last_digits() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)  # a minute or so on a machine that does nothing else
 def test_a_hundredth_of_the_campaign_breaks_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "scripts/campaign.py", *OFFLINE, "--scale", "0.01", "--json", str(tmp_path / "counts.json")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
