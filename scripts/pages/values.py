@@ -152,7 +152,7 @@ VALUES: dict[str, Callable[[Figures], str | Ratio | None]] = {
     "text.translation": lambda f: batched(f, "translation"),
     "text.captions": lambda f: batched(f, "captions"),
     "gateway.vs_direct": lambda f: by_round(f, "gateway", ("720", 8), "gateway", "direct"),
-    "haproxy.vs_direct": lambda f: by_round(f, "gateway", ("720", 8), "haproxy", "direct"),
+    "gateway.haproxy_vs_direct": lambda f: by_round(f, "gateway", ("720", 8), "haproxy", "direct"),
     "gateway.answered": lambda f: str(f["gateway"]["overload"]["requests"] - f["gateway"]["overload"]["errors"]["429"]),
     **{f"hosts.{model}": lambda f, model=model: on_hosts(f, model) for model in ("mnist", "resnet18")},  # type: ignore[misc]
     **{f"campaign.{key}": partial(campaign_total, key) for key in ("cases", "requests", "innocents", *CAMPAIGN_BROKEN)},
