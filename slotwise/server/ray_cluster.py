@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import secrets
@@ -93,12 +94,12 @@ def _reached(cluster: str) -> str:
     Raises OSError where nobody listens there, Ray's AuthenticationError for a wrong token.
     """
     from ray._private import services  # noqa: PLC0415  it reads the environment
-    from ray._raylet import GcsClient  # noqa: PLC0415
 
     address = str(services.canonicalize_bootstrap_address(cluster))
     host, _, port = address.rpartition(":")
     socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S).close()
-    GcsClient(address=address).internal_kv_get(b"session_name", namespace=b"session", timeout=REACH_S)
+    raylet: Any = importlib.import_module("ray._raylet")  # mypy sees no client in it
+    raylet.GcsClient(address=address).internal_kv_get(b"session_name", namespace=b"session", timeout=REACH_S)
     return address
 
 
