@@ -16,6 +16,7 @@ batches, of one worker, where `gathers` says how large they are at most.
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 import json
 import os
@@ -219,6 +220,8 @@ def _likely(model: str, body: bytes) -> tuple[int, Any, dict[str, str]]:
         records = json.loads(body)["payload"]["records"]
         refused = {"code": 413, "message": "the text is longer than 20 characters"}
         return 200, {"result": [_translated(record, refused) for record in records]}, SLOT
+    if body.startswith(b'{"b64"'):
+        body = base64.b64decode(json.loads(body)["b64"])
     if len(body) < 100 or not body.startswith((b"\x89PNG", b"\xff\xd8")):
         return 400, {"error": {"code": 400, "message": "the body is not a picture"}}, SLOT
     if model == "captions":
