@@ -15,10 +15,16 @@ import pytest
 
 from slotwise.profiles.ports import Ports, problem
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "scripts"))
+from comparison.stock import SITECUSTOMIZE
+
 ROOT = Path(__file__).resolve().parents[1]
 MARK = "every command here is run by tests/test_docs.py"
 PAGES = sorted(page.stem for page in (ROOT / "docs").glob("*.md") if MARK in page.read_text("utf-8"))
-NEEDED = {"triton": ["pytriton"]}  # a page: the packages that only `make full` installs
+NEEDED = {
+    "triton": ["pytriton"],
+    "leaving-torchserve": ["pytriton", "ray"],
+}  # a page: the packages that only `make full` installs
 USUAL = Ports()
 
 
@@ -90,9 +96,23 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def tools(tmp_path: Path) -> Path:
+    """A folder before PATH: where torchvision cannot be imported, an archiver that gives an archive what mends that."""
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    if subprocess.run([sys.executable, "-c", "import torchvision"], capture_output=True).returncode:
+        (folder / "sitecustomize.py").write_text(SITECUSTOMIZE, "utf-8")
+        archiver = folder / "torch-model-archiver"
+        mended = f'"${{@/#index_to_name.json/index_to_name.json,{folder}/sitecustomize.py}}"'
+        archiver.write_text(f'#!/bin/bash\nexec "{sys.executable}" -m model_archiver.model_packaging {mended}\n', "utf-8")
+        archiver.chmod(0o755)
+    return folder
+
+
 @pytest.mark.server
 @pytest.mark.parametrize("page", [pytest.param(page, marks=_marks(page)) for page in PAGES])
-def test_the_commands_of_the_page_print_what_it_says(page: str, project: Path) -> None:
+def test_the_commands_of_the_page_print_what_it_says(page: str, project: Path, tools: Path) -> None:
     ports = Ports.at(base := base_port())
     for file in (project / "profiles").glob("*.properties"):
         file.write_text(with_ports(file.read_text("utf-8"), ports), "utf-8")
@@ -102,7 +122,8 @@ def test_the_commands_of_the_page_print_what_it_says(page: str, project: Path) -
     script = script.replace("slotwise gateway", f"slotwise gateway --port {base + 3} --translation-port {base + 4}")
     not_the_pages = ("SLOTWISE_", "COLUMNS", "FORCE_COLOR", "TTY_")  # a page shows what a pipe gets, wherever the test runs
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(not_the_pages)}
-    path, tmp = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", str(project / "tmp")
+    path = os.pathsep.join([str(tools), str(Path(sys.executable).parent), os.environ["PATH"]])
+    tmp = str(project / "tmp")
     environ = {**inherited, "PATH": path, "TMPDIR": tmp, "TEMP": tmp}
     output = project / "output.txt"
     try:
