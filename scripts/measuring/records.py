@@ -1,4 +1,4 @@
-"""64 records in one request of the Open Inference Protocol against 64 requests of one, through the gateway."""
+"""Time 64 records in one request of the Open Inference Protocol against 64 requests of one, through the gateway."""
 
 from __future__ import annotations
 
@@ -40,9 +40,10 @@ def compare(options: Namespace, record: ServerRecord, infos: Sequence[ArchiveInf
     """Waves of 64 records, the next when all are answered; how long one takes, and what it costs."""
     sent: dict[str, list[RequestBody]] = {}
     for info in infos:
-        register(record, info, info.name, SETTING)
+        name = f"{info.name}-{RECORDS}"  # an archive beside the model's own
+        register(record, info, name, SETTING)
         usual = [body for body in examples(str(info.path)) if body.name.endswith((".f32", ".png"))]
-        sent[info.name] = [usual[i % len(usual)] for i in range(RECORDS)]
+        sent[name] = [usual[i % len(usual)] for i in range(RECORDS)]
     front = process.start_detached("default", ENOUGH_QUEUE)
     while not front.status()["ready"]:
         time.sleep(0.2)
