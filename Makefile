@@ -38,7 +38,7 @@ test-full: full lint ## the tests that are slow besides, on Ray and Triton, too:
 	@$(PYTEST) -m slow
 
 campaign: full ## try to break it: a tenth of docs/reliability.md's cases, at most 40 minutes
-	@$(BIN)/python scripts/campaign.py --scale 0.1 --minutes 8
+	@$(BIN)/python scripts/campaign.py --scale 0.1 --minutes 6
 
 full:
 	@PYTHON="$(or $(PYTHON),python3)" scripts/setup.sh full

@@ -64,7 +64,7 @@ def arrivals(share: float) -> Callable[[Front, int, Tally], None]:
         plan = LoadPlan(4000, front.seconds, warm_up_s=1, rate=share * CAPACITY, timeout_s=30)
         result = load.measure(front.target, [BODY], plan)
         tally.requests += result.requests
-        tally.innocents += result.requests
+        tally.innocents += result.requests - result.errors.get("429", 0)
         tally.refused += result.errors.get("429", 0)
         for status, count in result.errors.items():
             kind = {"timeout": "hangs", "connection": "lost", "429": ""}.get(status, "unplanned")
@@ -87,7 +87,7 @@ def held(count: int, first: bytes, drip: bytes) -> Callable[[Front, int, Tally],
                 plan = LoadPlan(64, 1.0, warm_up_s=0, rate=0.5 * CAPACITY, timeout_s=30)
                 result = load.measure(front.target, [BODY], plan)
                 tally.requests += result.requests
-                tally.innocents += result.requests
+                tally.innocents += result.requests - result.errors.get("429", 0)
                 tally.refused += result.errors.pop("429", 0)
                 for status in result.errors:
                     tally.fail(i, "lost", f"{count} connections that hold on: {status}")
