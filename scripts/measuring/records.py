@@ -53,9 +53,9 @@ def compare(options: Namespace, record: ServerRecord, infos: Sequence[ArchiveInf
     def measure(cell: Cell, system: str) -> Reading:
         model, gateway = cell[0], psutil.Process(front.pid)
         waiting = _Waves(front, model, sent[model])
-        before = cpu_s((front.url, gateway), record)
+        before = cpu_s(gateway, record)
         seconds, answers[model, system], lost = run(waiting.sent_for(system, options.seconds))
-        after = cpu_s((front.url, gateway), record)
+        after = cpu_s(gateway, record)
         each = {name: 1000 * (after[name] - before[name]) / len(seconds) for name in ("front", "server")}
         spent.setdefault((cell, system), []).append(each)
         slowest = sorted(seconds)[math.ceil(0.99 * len(seconds)) - 1]
