@@ -62,6 +62,8 @@ class Watchdog:
     def _tick(self, number: int, frame: FrameType | None) -> None:
         self.left -= 1
         if self.left <= 0:
+            # Again after a while, where what is tried catches everything; not at once, while this one is being raised.
+            signal.setitimer(signal.ITIMER_REAL, GRACE_S, GRACE_S)
             raise HungError
 
 
