@@ -38,7 +38,7 @@ def checked(raw: Any) -> CheckedHeaders:
     """
     if raw is None:
         return CheckedHeaders()
-    if not isinstance(raw, Mapping):
+    if type(raw) is not dict and not isinstance(raw, Mapping):
         raise ModelFault("the handler's response headers are not a mapping")
     headers = CheckedHeaders()
     for name, value in raw.items():

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 60.0  # without an out-of-memory; then a size above the ceiling is tried
 LONGEST_RETRY_S = 3600.0  # each trial that fails doubles the wait, up to this
-NO_TIME = "there was no time left to run this row"
+NOT_RUN = Unavailable("there was no time left to run this row")
 
 Attempt = Callable[[list[Any], int], list[Any]]
 
@@ -90,7 +90,7 @@ class Isolation:
         Raises EngineDead where the warm-up input fails as well.
         """
         tally = tally if tally is not None else Tally()
-        outputs: list[Any] = [Unavailable(NO_TIME)] * len(items)
+        outputs: list[Any] = [NOT_RUN] * len(items)
         largest_run = 0  # rows of the largest call that succeeded
         too_many: int | None = None  # rows of the smallest call of several rows that ran out of memory
         row_too_large = False  # whether a row ran out of memory although it was alone

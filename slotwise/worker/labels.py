@@ -18,9 +18,9 @@ def probabilities(logits: Any) -> Any:
     """The softmax of every row: logits [b, classes, ...] to probabilities [b, classes]. A row that is not finite gives NaN."""
     values = np.array(logits, np.float64).reshape(len(logits), -1)
     with np.errstate(invalid="ignore"):
-        values -= values.max(axis=1, keepdims=True)
+        values -= np.maximum.reduce(values, axis=1, keepdims=True)
         np.exp(values, out=values)
-        values /= values.sum(axis=1, keepdims=True)
+        values /= np.add.reduce(values, axis=1, keepdims=True)
     return values
 
 

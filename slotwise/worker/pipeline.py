@@ -24,7 +24,7 @@ from slotwise.worker.batch import Batch
 from slotwise.worker.budget import Budget
 from slotwise.worker.decoders import MAX_STUCK, Decoders
 from slotwise.worker.hooks import Hooks
-from slotwise.worker.isolation import NO_TIME, EngineDead, Isolation
+from slotwise.worker.isolation import NOT_RUN, EngineDead, Isolation
 from slotwise.worker.padding import Padding
 from slotwise.worker.request import Request
 from slotwise.worker.settings import Settings
@@ -119,7 +119,7 @@ class Pipeline:
         if self.dead:
             batch.outputs = [Unavailable("this worker is being restarted")] * batch.m
             return
-        batch.outputs = [Unavailable(NO_TIME)] * batch.m
+        batch.outputs = [NOT_RUN] * batch.m
         try:
             for rows in helpings(batch.owners, self.padding.max_rows):
                 if budget.over(budget.predict_until):
