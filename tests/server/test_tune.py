@@ -35,7 +35,7 @@ def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @contextmanager
 def with_standin(kind: str, folder: Path) -> Iterator[Live]:
     """A server with one model: the study's stand-in, which only sleeps."""
-    (store := folder / "store").mkdir()
+    (store := folder / "store").mkdir(parents=True)
     study.standin(store)
     with started(kind, folder, store) as server:
         server.management.register("standin.mar", batch_size=4, max_batch_delay=7, initial_workers=1)
