@@ -12,11 +12,20 @@ import pytest
 
 from slotwise.errors import SlotwiseError
 from tests.gateway.test_sagemaker import runtime_client
-from tests.server.conftest import Live, build_handler, gateway_before
+from tests.server.conftest import BATCHES, Live, build_handler, gateway_before, started
 from tests.server.digits_load import digits
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 NAME = "0f3c9e"  # as SageMaker names models
+
+
+@pytest.fixture(scope="module", params=["torchserve", "mms"])
+def live(request: pytest.FixtureRequest, store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """A server of its own, because before the session's there may be a gateway, and a server has one."""
+    with started(request.param, tmp_path_factory.mktemp("sagemaker"), store) as server:
+        server.management.register("digits.mar", **BATCHES)
+        server.management.wait_ready("digits")
+        yield server
 
 
 @pytest.fixture
