@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -19,9 +20,11 @@ from slotwise.errors import SlotwiseError
 from slotwise.gateway.process import GatewayRecord
 from slotwise.server.lifecycle import ServerRecord
 from slotwise.server.processes import processes_of
+from tests.gateway.test_sagemaker import runtime_client
 
 from .bursts import burst, counting
 from .conftest import BATCH_SIZE, BATCHES, Live, build_handler, gateway_before, started
+from .digits_load import digits
 from .storm import Storm
 from .test_conformance import (
     numbers,
@@ -29,11 +32,29 @@ from .test_conformance import (
     test_answers_of_any_length_arrive_whole,
     test_any_number_of_bad_requests_costs_only_themselves,
 )
+from .test_protocols import (
+    client,
+    grpc_client,
+    test_kserves_form_and_sagemakers,
+    test_kserves_own_client,
+    test_tritons_client_asks_for_health_metadata_and_many_at_once,
+    test_tritons_client_gets_every_record_in_its_place,
+    test_tritons_grpc_client_asks_for_health_metadata_and_many_at_once,
+    test_tritons_grpc_client_gets_every_record_in_its_place,
+)
 
 __all__ = [
+    "client",
+    "grpc_client",
     "test_a_bad_request_at_every_position_costs_only_itself",
     "test_answers_of_any_length_arrive_whole",
     "test_any_number_of_bad_requests_costs_only_themselves",
+    "test_kserves_form_and_sagemakers",
+    "test_kserves_own_client",
+    "test_tritons_client_asks_for_health_metadata_and_many_at_once",
+    "test_tritons_client_gets_every_record_in_its_place",
+    "test_tritons_grpc_client_asks_for_health_metadata_and_many_at_once",
+    "test_tritons_grpc_client_gets_every_record_in_its_place",
 ]
 
 pytest.importorskip("ray", reason="Ray is not installed: scripts/setup.sh full")
@@ -71,8 +92,9 @@ def live(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live
 
 @pytest.fixture(scope="module")
 def front(live: Live) -> Iterator[GatewayRecord]:
-    """A gateway in front of it."""
-    with gateway_before(live, "--drain-delay-s", "0") as record:
+    """A gateway in front of it, with gRPC."""
+    options = ["--max-queued", "64", "--grpc-port", "0", "--default-model", "digits"]
+    with gateway_before(live, "--drain-delay-s", "0", *options) as record:
         yield record
 
 
@@ -90,6 +112,13 @@ def killers_under_load(live: Live, front: GatewayRecord, workers: int) -> Iterat
             yield storm
     finally:
         live.management.unregister("killers")
+
+
+def test_sagemakers_runtime_client(front: GatewayRecord) -> None:
+    given = digits()
+    for name in ("3", "7"):
+        answer = runtime_client(front.url).invoke_endpoint(EndpointName="mine", ContentType="image/png", Body=given[name])
+        assert json.loads(answer["Body"].read())["label"] == name
 
 
 def test_models_are_described_as_everywhere(live: Live) -> None:
