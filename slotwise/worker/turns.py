@@ -62,12 +62,10 @@ def divide(groups: Groups, items: Sequence[Any], rows: list[int], owners: Sequen
 def _grouped(groups: Groups, items: Sequence[Any], rows: list[int]) -> list[list[int]] | None:
     """The hook's groups, as rows of the batch; None where the hook fails or does not name every index once."""
     try:
-        given = groups([items[row] for row in rows])
-        together = list(range(len(rows)))
-        if type(given) is list and len(given) == 1 and type(given[0]) is list and given[0] == together:  # nearly always
+        indices = [[index(i) for i in group] for group in groups([items[row] for row in rows])]
+        if indices == [list(range(len(rows)))]:  # nearly always
             return [rows]
-        indices = [[index(i) for i in group] for group in given]
-        if sorted(i for group in indices for i in group) != together:
+        if sorted(i for group in indices for i in group) != list(range(len(rows))):
             raise ValueError("groups() must name every index exactly once")
     except KeyboardInterrupt:
         raise
