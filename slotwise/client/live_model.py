@@ -97,7 +97,6 @@ def _worker(entry: Mapping[str, Any], record: ServerRecord, loaded: Mapping[str,
         status=str(entry.get("status", "")) if pid else "STARTING",
         memory_bytes=int(entry["memoryUsage"]) if "got" in entry else memory_bytes(pid) if pid else 0,
         gpu=str(entry.get("gpu", "")).lower() == "true",
-        got=entry["got"]
-        if "got" in entry
-        else worker_report(record.state_dir, pid),  # Ray and Triton: it may be of another machine
+        # Ray and Triton say it themselves: it may be of another machine.
+        got=entry["got"] if "got" in entry else worker_report(record.state_dir, pid),
     )
