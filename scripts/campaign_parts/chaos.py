@@ -19,15 +19,13 @@ import psutil
 from measuring.about import ROOT
 
 from campaign_parts.cases import Case, Part
+from campaign_parts.own_server import torchserve
 from campaign_parts.tally import Tally
 from slotwise.archive.build import build
 from slotwise.client.management import ManagementClient
 from slotwise.errors import SlotwiseError
 from slotwise.gateway import process as gateway_process
-from slotwise.profiles.ports import Ports
-from slotwise.profiles.profile import load_profile
-from slotwise.server.lifecycle import ServerRecord, stop
-from slotwise.server.lifecycle import start as start_server
+from slotwise.server.lifecycle import ServerRecord
 
 CLIENTS, WORKERS = 16, 2
 BETWEEN = 100  # right answers after a round
@@ -132,30 +130,18 @@ def start(work: Path, scale: float) -> Iterator[Case]:
     shutil.copy(ROOT / "tests" / "server" / "handlers" / "killers.py", folder)
     (folder / "model.toml").write_text('name = "killers"\nhandler = "killers.py"\n', "utf-8")
     archive = build(folder, work / "store")
-    before = os.environ.get("SLOTWISE_HOME")
-    os.environ["SLOTWISE_HOME"] = str(work / "home")
-    try:
-        profile = load_profile("cpu", environ={})
-        record = start_server("default", "torchserve", profile, model_store=archive.parent, ports=Ports.free(), models={})
+    with torchserve(work / "home", archive.parent) as record, ManagementClient(record) as management:
+        management.register(archive.name, **SETTINGS)
+        management.wait_ready("killers", WORKERS)
+        options = ["--port", "0", "--translation-port", "-1", "--drain-delay-s", "0", "--max-queued", "64"]
+        front = gateway_process.start_detached("default", options)
+        place, storm = Place(record, front, management), Storm(front.url, [], clients=CLIENTS)
         try:
-            with ManagementClient(record) as management:
-                management.register(archive.name, **SETTINGS)
-                management.wait_ready("killers", WORKERS)
-                options = ["--port", "0", "--translation-port", "-1", "--drain-delay-s", "0", "--max-queued", "64"]
-                front = gateway_process.start_detached("default", options)
-                place, storm = Place(record, front, management), Storm(front.url, [], clients=CLIENTS)
-                try:
-                    with storm.in_background():
-                        storm.wait_for(BETWEEN, PATIENCE_S)
-                        yield lambda i, draw, tally: try_round(place, storm, i, draw, tally)
-                finally:
-                    gateway_process.stop()
+            with storm.in_background():
+                storm.wait_for(BETWEEN, PATIENCE_S)
+                yield lambda i, draw, tally: try_round(place, storm, i, draw, tally)
         finally:
-            stop(record)
-    finally:
-        os.environ.pop("SLOTWISE_HOME")
-        if before is not None:
-            os.environ["SLOTWISE_HOME"] = before
+            gateway_process.stop()
 
 
 def try_round(place: Place, storm: object, i: int, draw: Random, tally: Tally) -> None:

@@ -21,14 +21,12 @@ from measuring.about import ROOT
 
 from campaign_parts.cases import Case, Part
 from campaign_parts.management_calls import CALLS, NO_WORKERS, STORE, Call
+from campaign_parts.own_server import torchserve
 from campaign_parts.tally import Tally
 from slotwise.archive.build import build
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.ports import Ports
-from slotwise.profiles.profile import load_profile
 from slotwise.server.java import java_home
-from slotwise.server.lifecycle import start as start_server
-from slotwise.server.lifecycle import stop
 
 TIMEOUT_S = 120.0
 
@@ -109,20 +107,8 @@ def try_call(call: Call, theirs: Api, ours: Api, i: int, tally: Tally) -> None:
 @contextlib.contextmanager
 def served(home: Path, store: Path) -> Iterator[Api]:
     """TorchServe as `slotwise serve` starts it."""
-    before = os.environ.get("SLOTWISE_HOME")
-    os.environ["SLOTWISE_HOME"] = str(home)
-    try:
-        record = start_server(
-            "default", "torchserve", load_profile("cpu", environ={}), model_store=store, ports=Ports.free(), models={}
-        )
-        try:
-            yield Api(record.management_url, record.state_dir, store)
-        finally:
-            stop(record)
-    finally:
-        os.environ.pop("SLOTWISE_HOME")
-        if before is not None:
-            os.environ["SLOTWISE_HOME"] = before
+    with torchserve(home, store) as record:
+        yield Api(record.management_url, record.state_dir, store)
 
 
 @contextlib.contextmanager

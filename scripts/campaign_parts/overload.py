@@ -6,7 +6,6 @@ Planned answers are 200 and 429. Everything else is counted against it, and so i
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from campaign_parts.cases import Case, Part
+from campaign_parts.own_server import torchserve
 from campaign_parts.served import faults_archive
 from campaign_parts.tally import Tally
 from slotwise.bench import load
@@ -24,10 +24,6 @@ from slotwise.bench.http_connection import Target
 from slotwise.bench.load import LoadPlan
 from slotwise.client.management import ManagementClient
 from slotwise.gateway import process as gateway_process
-from slotwise.profiles.ports import Ports
-from slotwise.profiles.profile import load_profile
-from slotwise.server.lifecycle import start as start_server
-from slotwise.server.lifecycle import stop
 
 SECONDS, LEAST_S = 60.0, 5.0  # of one step
 BATCH, SLEEP_S = 8, 0.05
@@ -105,30 +101,18 @@ STEPS = (*map(arrivals, SHARES), held(IDLE, b"", b""), held(SLOW, HEAD, b"x"), h
 def start(work: Path, scale: float) -> Iterator[Case]:
     """Give what tries one step."""
     archive = faults_archive(work)
-    before = os.environ.get("SLOTWISE_HOME")
-    os.environ["SLOTWISE_HOME"] = str(work / "home")
     settings = {"batch_size": BATCH, "max_batch_delay": 20, "initial_workers": 1, "response_timeout": 60}
-    try:
-        record = start_server(
-            "default", "torchserve", load_profile("cpu", environ={}), model_store=archive.parent, ports=Ports.free(), models={}
-        )
+    with torchserve(work / "home", archive.parent) as record:
+        with ManagementClient(record) as client:
+            client.register(archive.name, **settings)
+            client.wait_ready("faults", 1)
+        front = gateway_process.start_detached("default", ["--port", "0", "--translation-port", "-1"])
         try:
-            with ManagementClient(record) as client:
-                client.register(archive.name, **settings)
-                client.wait_ready("faults", 1)
-            front = gateway_process.start_detached("default", ["--port", "0", "--translation-port", "-1"])
-            try:
-                gateway = Front(front, max(LEAST_S, SECONDS * scale), scale)
-                first: list[float] = []
-                yield lambda i, draw, tally: try_step(gateway, i, tally, first)
-            finally:
-                gateway_process.stop()
+            gateway = Front(front, max(LEAST_S, SECONDS * scale), scale)
+            first: list[float] = []
+            yield lambda i, draw, tally: try_step(gateway, i, tally, first)
         finally:
-            stop(record)
-    finally:
-        os.environ.pop("SLOTWISE_HOME")
-        if before is not None:
-            os.environ["SLOTWISE_HOME"] = before
+            gateway_process.stop()
 
 
 def try_step(front: Front, i: int, tally: Tally, memory: list[float]) -> None:
