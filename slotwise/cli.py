@@ -43,7 +43,7 @@ def build_app() -> typer.Typer:
             None, "--home", help="Work in this project folder: its models, its model_store, its .slotwise.", metavar="FOLDER"
         ),
     ) -> None:
-        """Batch-safe handlers, archives and tooling for TorchServe and Multi Model Server."""
+        """Batch-safe handlers, archives and tooling for TorchServe, Multi Model Server, Ray Serve and Triton."""
         if home is not None:
             os.chdir(home)
 
