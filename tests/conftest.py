@@ -11,6 +11,8 @@ settings.register_profile("here", deadline=None, suppress_health_check=[HealthCh
 settings.register_profile("ci", parent=settings.get_profile("here"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
 
+os.environ["SLOTWISE_JAVA_CACHE"] = "0"  # made and used where a test says so
+
 LONGEST = ("tests/server/test_replicas.py", "tests/server/test_tune.py", "tests/server/test_gateway.py", "tests/test_docs.py")
 
 

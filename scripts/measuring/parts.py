@@ -284,3 +284,10 @@ def jpeg(options: Namespace, work: Path) -> dict[str, Any]:
     from measuring.jpeg_decoding import measure
 
     return measure(options)
+
+
+def start(options: Namespace, work: Path) -> dict[str, Any]:
+    """From `slotwise serve digits` to the first answer."""
+    from measuring.starting import start as measure
+
+    return measure(options, work)

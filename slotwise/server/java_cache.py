@@ -1,7 +1,8 @@
 """The cache of what Java has loaded and learned (its AOT cache): with it a server's Java starts in a fraction of the time.
 
 There is one file for each server and Java, in a folder below the user's ~/.cache that nobody else can read or write. Java
-runs what is in it, so a folder or file that somebody else could have written is not used. `slotwise.deploy.java_training` makes it.
+runs what is in it, so a folder or file that somebody else could have written is not used. It is made by
+`slotwise.deploy.java_training`.
 """
 
 from __future__ import annotations

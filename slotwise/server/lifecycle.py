@@ -30,10 +30,10 @@ from slotwise.profiles.ports import Ports, check_free
 from slotwise.profiles.render import registrable
 from slotwise.server import java_cache, supervisor, triton_process
 from slotwise.server.java import check_paths, java_home
+from slotwise.server.java_start import MODULES
 from slotwise.server.processes import end
 from slotwise.server.record import Kind, ServerRecord, all_running, need, running
 from slotwise.server.start_module import (
-    MODULES,
     environment,
     launch,
     own_tmp_dir,
