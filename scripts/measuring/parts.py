@@ -286,8 +286,8 @@ def jpeg(options: Namespace, work: Path) -> dict[str, Any]:
     return measure(options)
 
 
-def start(options: Namespace, work: Path) -> dict[str, Any]:
+def starting(options: Namespace, work: Path) -> dict[str, Any]:
     """From `slotwise serve digits` to the first answer."""
-    from measuring.starting import start as measure
+    from measuring.starting import measure
 
     return measure(options, work)

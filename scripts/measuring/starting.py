@@ -56,7 +56,7 @@ class JavaWatch(threading.Thread):
             time.sleep(0.01)
 
 
-def start(options: Namespace, work: Path) -> dict[str, Any]:
+def measure(options: Namespace, work: Path) -> dict[str, Any]:
     """Rounds without and with the cache, in turn, after a start of each that does not count."""
     load = psutil.getloadavg()[0]
     os.environ |= {"XDG_CACHE_HOME": str(work / "cache"), "SLOTWISE_HOME": str(work / "home")}
