@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from slotwise.profiles.profile import Profile
 
 STACK = re.compile(r"\s+(at |\.\.\. \d+ more)")
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 180.0  # seconds where nothing else runs; one that died is noticed at once
 HOST_TIMEOUT_S = 600.0  # of Ray and Triton, which start many processes: minutes on a busy machine
-MODULE_TIMEOUT_S = 30.0
+MODULE_TIMEOUT_S = 90.0
 # Variables of our own environment that the server must not get, because they change where it reads or writes.
 # PYTHONPATH: TorchServe puts it before the archive, whose own copy of the worker code would lose.
 FOREIGN = {"TS_CONFIG_FILE", "LOG_LOCATION", "METRICS_LOCATION", "PYTHONPATH"} | {
