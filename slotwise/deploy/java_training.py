@@ -63,7 +63,7 @@ def train_in_background(kind: str) -> bool:
 
 
 def train(kind: Kind) -> Path | None:
-    """Make the cache, and delete those for other versions; returns its file, None where it is there or somebody makes it."""
+    """Make the cache, and delete those that nobody uses; returns its file, None where it is there or somebody makes it."""
     home = java_home()
     file = java_cache.wanted(kind, home)
     if file is None:
@@ -81,9 +81,7 @@ def train(kind: Kind) -> Path | None:
         except BaseException:
             java_cache.remember_failure(file)
             raise
-    for other in file.parent.glob(f"{kind}-*"):
-        if other.stem != file.stem:
-            other.unlink(missing_ok=True)
+    java_cache.delete_unused()
     return file
 
 

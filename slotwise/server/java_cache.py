@@ -7,6 +7,7 @@ runs what is in it, so a folder or file that somebody else could have written is
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
 import json
@@ -22,6 +23,7 @@ from slotwise.server.java_start import MODULES
 SWITCH = "SLOTWISE_JAVA_CACHE"  # "0": neither made nor used
 JAVA_SINCE = 25  # earlier ones cannot make it while a server runs, or do not know the option
 KNOWN = {"torchserve": ("torchserve", "0.12.0"), "mms": ("multi-model-server", "1.1.11")}  # java_start was written for these
+UNUSED_S = 30 * 24 * 3600.0
 RETRY_S = 3600.0  # after a failure, as on a machine too busy to start a server in time
 
 
@@ -56,7 +58,19 @@ def cache_file(kind: str, home: Path) -> Path | None:
 def options(kind: str, home: Path) -> list[str]:
     """Java's options that use the cache; none where there is no cache that fits."""
     file = cache_file(kind, home)
-    return [f"-XX:AOTCache={file}", "-Xlog:aot=off", "-Xlog:cds=off"] if file and _own(file) else []
+    if file is None or not _own(file):
+        return []
+    with contextlib.suppress(OSError):
+        os.utime(file)  # see delete_unused
+    return [f"-XX:AOTCache={file}", "-Xlog:aot=off", "-Xlog:cds=off"]
+
+
+def delete_unused() -> None:
+    """Delete the caches of servers and Javas that no server was started with for a month: of earlier versions, mostly."""
+    for file in private_folder().glob("*.*"):
+        with contextlib.suppress(OSError):
+            if time.time() - file.stat().st_mtime > UNUSED_S:
+                file.unlink()
 
 
 def forget_after_crash(kind: str, home: Path, state: Path) -> None:

@@ -67,6 +67,16 @@ def test_another_java_or_server_has_another_cache(home: Path) -> None:
     assert java_cache.cache_file("torchserve", home) not in (None, before)
 
 
+def test_what_nobody_used_for_a_month_is_deleted(home: Path) -> None:
+    used, unused = made(home), java_cache.private_folder() / "torchserve-0.aot"
+    unused.touch()
+    for file in (used, unused):
+        os.utime(file, (0, 0))
+    assert java_cache.options("torchserve", home)
+    java_cache.delete_unused()
+    assert list(used.parent.iterdir()) == [used]
+
+
 def test_there_is_none_for_what_is_not_known(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert java_cache.cache_file("ray", home) is None
     with monkeypatch.context() as patch:
