@@ -87,8 +87,9 @@ def test_figures_that_are_not_there_yet_say_so_and_then_stand_there(copy: Path) 
     figures = copy / "docs" / "figures" / "hosts.json"
     figures.unlink(missing_ok=True)
     page = copy / "docs" / "performance.md"
+    others = page.read_text("utf-8").count("not measured yet")
     assert render(copy, check=False) == 0
-    assert page.read_text("utf-8").count("not measured yet") == 3
+    assert page.read_text("utf-8").count("not measured yet") == others + 3
     row = {"workload": "mnist, batch 16", "concurrency": 8, "rps": 1234.5, "p99_ms": 9.87, "lost": 0}
     rows = [{**row, "system": "torchserve"}, {**row, "system": "ray", "rps": 99.5, "lost": 2, "p99_ms": None}]
     rows += [{**one, "workload": "resnet18, batch 8"} for one in rows]
@@ -98,7 +99,7 @@ def test_figures_that_are_not_there_yet_say_so_and_then_stand_there(copy: Path) 
     written = page.read_text("utf-8")
     assert "| mnist | 8 | 1234 | 99.5, 2 lost | 9.87 |  |" in written
     assert "<!-- figure: hosts.resnet18 -->batch 8<!-- end -->" in written
-    assert "not measured yet" not in written
+    assert written.count("not measured yet") == others
 
 
 def test_figures_older_than_their_code_are_marked(tmp_path: Path) -> None:
