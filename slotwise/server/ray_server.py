@@ -29,6 +29,8 @@ STATES = {"RUNNING": "READY", "STOPPING": "UNLOADING"}
 FRESH_S = 0.2
 FAILURES = 2  # of starting a replica; Ray tries a third time
 FRONT = "slotwise-front"
+# How long a proxy waits before it asks full replicas again. With Ray's half a second a replica of a quick model had long been idle.
+BACKOFF = {"initial_backoff_s": 0.01, "max_backoff_s": 0.05}
 
 
 class RayHost:
@@ -162,6 +164,7 @@ def deployment_options(profile: Profile, batch_size: int, replicas: int) -> dict
         "max_ongoing_requests": profile.max_ongoing_requests or 2 * batch_size,
         "max_queued_requests": profile.job_queue_size,
         "ray_actor_options": actor,
+        "request_router_config": BACKOFF,
         "graceful_shutdown_timeout_s": profile.graceful_shutdown_timeout_s,
         "graceful_shutdown_wait_loop_s": 0.5,
         "health_check_period_s": profile.health_check_period_s,
