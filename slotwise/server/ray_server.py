@@ -29,7 +29,7 @@ STATES = {"RUNNING": "READY", "STOPPING": "UNLOADING"}
 FRESH_S = 0.2
 FAILURES = 2  # of starting a replica; Ray tries a third time
 FRONT = "slotwise-front"
-# How long a proxy waits before it asks full replicas again. With Ray's half a second a replica of a quick model had long been idle.
+# How long a proxy waits before it asks full replicas again. After Ray's own half a second a quick model has long been idle.
 BACKOFF = {"initial_backoff_s": 0.01, "max_backoff_s": 0.05}
 
 

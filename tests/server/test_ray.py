@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,11 +13,12 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from measuring.ray_nodes import on_second_node, second_node
 
 from slotwise.errors import SlotwiseError
 from slotwise.gateway.process import GatewayRecord
-from slotwise.server.lifecycle import ServerRecord
 from slotwise.server.processes import processes_of
+from slotwise.tune import study
 from tests.gateway.test_sagemaker import runtime_client
 
 from .bursts import burst, counting
@@ -42,6 +41,7 @@ from .test_protocols import (
     test_tritons_grpc_client_asks_for_health_metadata_and_many_at_once,
     test_tritons_grpc_client_gets_every_record_in_its_place,
 )
+from .test_tune import state, tuner
 
 __all__ = [
     "client",
@@ -62,12 +62,6 @@ pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 PATIENCE_S = 300.0  # for what takes Ray seconds on a quiet machine
 CLIENTS = 8
-RAY_ON_LOOPBACK = """
-from ray.scripts.scripts import main
-from slotwise.server.ray_cluster import stay_on_loopback
-stay_on_loopback()
-main()
-"""
 
 
 def until(true: Callable[[], object], what: str) -> None:
@@ -191,6 +185,20 @@ def test_replicas_come_under_load_and_go_again(live: Live, store: Path, tmp_path
     live.management.unregister("elastic")
 
 
+def test_tune_finds_a_setting_and_the_server_keeps_what_it_had(live: Live, tmp_path: Path) -> None:
+    study.standin(live.record.model_store)
+    live.management.register("standin.mar", batch_size=4, max_batch_delay=7, initial_workers=1)
+    live.management.wait_ready("standin", timeout_s=PATIENCE_S)
+    before = state(live)
+    process = tuner(live, tmp_path, "--slo-p99-ms", "60000", "--max-trials", "2", "--json")
+    output, errors = process.communicate(timeout=2 * PATIENCE_S)
+    assert process.returncode == 0, errors
+    result = json.loads(output)
+    assert (result["winner"]["workers"] >= 1, len(result["trials"])) == (True, 2)
+    assert state(live) == before
+    live.management.unregister("standin")
+
+
 def test_a_model_is_updated_under_load(live: Live, front: GatewayRecord) -> None:
     with killers_under_load(live, front, workers=1) as storm:
         live.management.register("killers-2.0.mar", batch_size=4, max_batch_delay=0.5, initial_workers=1)
@@ -215,33 +223,6 @@ def test_a_node_that_dies_under_load_loses_nothing(live: Live, front: GatewayRec
         live.management.wait_ready("killers", 2, timeout_s=PATIENCE_S)
     assert storm.lost == []
     assert storm.right > 250
-
-
-@contextmanager
-def second_node(record: ServerRecord) -> Iterator[None]:
-    """A second raylet on this machine, at another loopback address; `stop` of the server finds it by its environment."""
-    address = (record.state_dir / "ray_address").read_text()
-    command = [sys.executable, "-c", RAY_ON_LOOPBACK, "start", f"--address={address}", "--node-ip-address=127.0.0.2"]
-    command += ["--num-cpus=2", "--disable-usage-stats", "--dashboard-agent-listen-port=0", "--object-store-memory=200000000"]
-    supervisor = psutil.Process(record.pid).environ()
-    own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(record.state_dir / "ray_token")}
-    environ = {**supervisor, **own, "RAY_worker_register_timeout_seconds": "300"}
-    subprocess.run(command, env=environ, check=True, capture_output=True, timeout=PATIENCE_S, stdin=subprocess.DEVNULL)
-    try:
-        yield
-    finally:
-        for process in processes_of(record.run_id):
-            if on_second_node(process):
-                process.kill()
-
-
-def on_second_node(process: psutil.Process) -> bool:
-    """Whether it is the second node's raylet."""
-    try:
-        command = process.cmdline()
-    except psutil.Error:
-        return False
-    return bool(command) and command[0].endswith("raylet") and "--node_ip_address=127.0.0.2" in command
 
 
 def test_stop_leaves_nothing(live: Live) -> None:
