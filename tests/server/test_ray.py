@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -62,6 +63,7 @@ pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 PATIENCE_S = 300.0  # for what takes Ray seconds on a quiet machine
 CLIENTS = 8
+WAITING = 32  # requests of a model that may wait in the proxy
 
 
 def until(true: Callable[[], object], what: str) -> None:
@@ -76,7 +78,7 @@ def until(true: Callable[[], object], what: str) -> None:
 def live(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """A Ray of our own; two replicas of a model at most on one node."""
     build_handler("killers", store, tmp_path_factory.mktemp("second"), handler="killers", version="2.0")
-    changes = {"max_replicas_per_node": "2", "graceful_shutdown_timeout_s": "60"}
+    changes = {"max_replicas_per_node": "2", "graceful_shutdown_timeout_s": "60", "job_queue_size": str(WAITING)}
     with started("ray", tmp_path_factory.mktemp("ray"), store, **changes) as server:
         for model in ("faults", "digits"):
             server.management.register(f"{model}.mar", **BATCHES)
@@ -197,6 +199,32 @@ def test_tune_finds_a_setting_and_the_server_keeps_what_it_had(live: Live, tmp_p
     assert (result["winner"]["workers"] >= 1, len(result["trials"])) == (True, 2)
     assert state(live) == before
     live.management.unregister("standin")
+
+
+def test_more_than_may_wait_are_shed(live: Live, store: Path, tmp_path: Path) -> None:
+    build_handler("gate", store, tmp_path, handler="gate")
+    live.management.register("gate.mar", batch_size=1, max_batch_delay=0, initial_workers=1, response_timeout=600)
+    live.management.wait_ready("gate", timeout_s=PATIENCE_S)
+    gate, url = tmp_path / "open", f"{live.record.inference_url}/predictions/gate"
+    in_hand = 2  # two batches of one
+
+    def ask() -> int:
+        return httpx.post(url, content=str(gate), headers=live.inference_headers(), timeout=2 * PATIENCE_S).status_code
+
+    most = in_hand + WAITING + 8
+    with ThreadPoolExecutor(most) as pool:
+        sent: list[Future[int]] = []
+        try:
+            while len(sent) < most and not any(one.done() for one in sent):
+                sent.append(pool.submit(ask))
+                wait(sent, 0.1, FIRST_COMPLETED)
+            wait(sent, PATIENCE_S, FIRST_COMPLETED)
+        finally:
+            gate.touch()
+    statuses = [one.result() for one in sent]
+    assert set(statuses) == {200, 503}
+    assert WAITING <= statuses.count(200) <= in_hand + WAITING
+    live.management.unregister("gate")
 
 
 def test_a_model_is_updated_under_load(live: Live, front: GatewayRecord) -> None:
