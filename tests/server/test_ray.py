@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -16,6 +17,10 @@ import psutil
 import pytest
 from measuring.ray_nodes import on_second_node, second_node
 
+from slotwise.bench import demo, load
+from slotwise.bench.bodies import examples
+from slotwise.bench.http_connection import Target
+from slotwise.bench.load import LoadPlan
 from slotwise.errors import SlotwiseError
 from slotwise.gateway.process import GatewayRecord
 from slotwise.server.processes import processes_of
@@ -123,6 +128,27 @@ def test_models_are_described_as_everywhere(live: Live) -> None:
     assert model.engine in ("onnxruntime", "openvino", "torch")
     assert model.workers[0].memory_bytes > 1 << 20
     assert model.workers[0].got["archive"]
+    assert {listed.name for listed in live.management.list()} == {"faults", "digits"}
+
+
+def test_the_demo_and_the_bench_know_ray(live: Live) -> None:
+    assert demo.play(live.record).kept
+    plan = LoadPlan(clients=BATCH_SIZE, seconds=None, requests=100, warm_up_s=0.2, poison=0.1, timeout_s=PATIENCE_S)
+    result = load.measure(Target.of(live.record, "digits"), examples("digits")[:3], plan)
+    assert (result.lost, result.requests, set(result.refused)) == (0, 100, {"400"})
+
+
+def test_an_archive_of_an_earlier_release_or_that_was_changed_is_refused_in_one_line(live: Live, store: Path) -> None:
+    earlier = "digits-0.1.0.mar"
+    (store / earlier).write_bytes((Path(__file__).parents[1] / "fixtures" / earlier).read_bytes())
+    with pytest.raises(SlotwiseError, match=r"digits-0\.1\.0\.mar carries no worker that runs on Ray"):
+        live.management.register(earlier, name="earlier", initial_workers=1)
+    with zipfile.ZipFile(store / "quick.mar") as source, zipfile.ZipFile(store / "changed.mar", "w") as target:
+        for name in source.namelist():
+            more = b"\n# one line more\n" if name == "slotwise/worker/batch.py" else b""
+            target.writestr(name, source.read(name) + more)
+    with pytest.raises(SlotwiseError, match=r"batch\.py is not the file that was built"):
+        live.management.register("changed.mar", name="changed", initial_workers=1)
     assert {listed.name for listed in live.management.list()} == {"faults", "digits"}
 
 
