@@ -162,6 +162,7 @@ VALUES: dict[str, Callable[[Figures], str | Ratio | None]] = {
     "gateway.answered": lambda f: str(f["gateway"]["overload"]["requests"] - f["gateway"]["overload"]["errors"]["429"]),
     **{f"hosts.{model}": lambda f, model=model: on_hosts(f, model) for model in ("mnist", "resnet18")},  # type: ignore[misc]
     **{f"campaign.{key}": partial(campaign_total, key) for key in ("cases", "requests", "innocents", *CAMPAIGN_BROKEN)},
+    "nodes.line": lambda f: "{a_ms:g}·n + {b_ms:g}".format(**f["nodes"]["line"]),
     "scale.resnet18_replicas": replicas_of_a_proxy,
     "campaign.share": lambda f: f"{sum_of(f, 'cases') / sum_of(f, 'planned') * f['campaign']['scale']:.0%}",
     "disasters.innocent_lost": lambda f: str(len(f["disasters"]["lost"])),
