@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.render import render_properties
 from slotwise.profiles.server_logs import log4j2
-from slotwise.server.java import locale_for_paths
+from slotwise.server.java import locale_for_paths, path_with_kill
 from slotwise.server.processes import MARK, start_time
 from slotwise.server.record import Kind, ServerRecord
 
@@ -76,6 +76,8 @@ def environment(record: ServerRecord, environ: Mapping[str, str]) -> dict[str, s
     }
     if record.cluster:  # where Ray looks for the cluster that "auto" means: below our TMPDIR there is none
         own["RAY_TMPDIR"] = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+    if record.kind in MODULES:
+        own |= path_with_kill(record.state_dir / "bin")
     return {**inherited, **own, **locale_for_paths(), **environ}
 
 
