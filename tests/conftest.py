@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 
 import pytest
+from httpx import _config
 from hypothesis import HealthCheck, settings
+
+for part in ("connect", "read", "write", "pool"):  # of requests without a timeout: a busy machine may stand still for 5 s
+    setattr(_config.DEFAULT_TIMEOUT_CONFIG, part, 60.0)
 
 settings.register_profile("here", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", parent=settings.get_profile("here"), derandomize=True)
