@@ -17,7 +17,7 @@ import pytest
 
 from slotwise.client.inference import InferenceClient
 from slotwise.errors import SlotwiseError
-from tests.server.bursts import Answer, ask, burst, counting
+from tests.server.bursts import Answer, ask, burst, counting, together
 from tests.server.conftest import BATCHES, Live, build_handler
 
 pytestmark = pytest.mark.server
@@ -28,11 +28,11 @@ def right(number: int, got: Answer) -> bool:
 
 
 def single(live: Live, model: str, number: int) -> Answer:
-    return ask(live.hasty, model, str(number).encode())
+    return ask(live.inference, model, str(number).encode())
 
 
 def test_a_partial_batch_is_answered_once_its_delay_is_over(live: Live) -> None:
-    answers = burst(live.inference, "faults", [b"1", b"text", b"3"])
+    answers = together(live.inference, "faults", [b"1", b"text", b"3"])
     assert [(got.status, got.batch_size) for got in answers] == [(200, 3), (400, 3), (200, 3)]
     assert {got.slot for got in answers} == {0, 1, 2}
     assert answers[1].body == {"error": {"code": 400, "message": "'text' is not a number"}}
