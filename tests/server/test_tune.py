@@ -65,7 +65,7 @@ def state(live: Live) -> tuple[Any, ...]:
     return kept, sorted(file.name for file in live.record.model_store.glob("*.mar"))
 
 
-def until(true: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+def until(true: Callable[[], bool], what: str, timeout_s: float = 120.0) -> None:
     """Wait for it."""
     stop_at = time.monotonic() + timeout_s
     while not true():
@@ -77,7 +77,7 @@ def until(true: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
 def test_a_setting_is_found_and_the_server_keeps_what_it_had(live: Live, tmp_path: Path) -> None:
     before = state(live)
     process = tuner(live, tmp_path, "--slo-p99-ms", "5000", "--max-trials", "3", "--json")
-    said, told = process.communicate(timeout=240)
+    said, told = process.communicate(timeout=270)
     assert process.returncode == 0, told
     result = json.loads(said)
     assert result["winner"]["workers"] >= 1
@@ -99,7 +99,7 @@ def test_a_setting_is_found_and_the_server_keeps_what_it_had(live: Live, tmp_pat
 def test_a_target_out_of_reach_exits_with_2_and_names_the_closest(live: Live, tmp_path: Path) -> None:
     before = state(live)
     process = tuner(live, tmp_path, "--slo-p99-ms", "1", "--max-trials", "2")
-    said, told = process.communicate(timeout=120)
+    said, told = process.communicate(timeout=240)
     assert process.returncode == 2, told
     assert "the closest is" in " ".join(said.split())
     assert state(live) == before
@@ -113,7 +113,7 @@ def test_an_interrupted_tuner_leaves_the_server_as_it_was(live: Live, tmp_path: 
     process = tuner(live, tmp_path)
     until(lambda: len(live.management.list()) > 1, "no trial was registered")
     os.killpg(process.pid, end)
-    said = process.communicate(timeout=60)
+    said = process.communicate(timeout=150)
     assert process.returncode == (130 if end == signal.SIGINT else -end), said
     until(lambda: state(live) == before, f"{state(live)} is not {before}")
 
@@ -138,7 +138,7 @@ def test_a_server_that_dies_ends_the_tuner_in_one_line(tmp_path: Path) -> None:
         process = tuner(live, tmp_path)
         until(lambda: len(live.management.list()) > 1, "no trial was registered")
         os.kill(live.record.pid, signal.SIGKILL)
-        told = process.communicate(timeout=120)[1]
+        told = process.communicate(timeout=240)[1]
         assert process.returncode == 1, told
         assert len([line for line in told.splitlines() if line.startswith("error: ")]) == 1
         assert "Traceback" not in told
@@ -157,7 +157,7 @@ def test_a_disk_that_fills_up_ends_the_tuner_in_one_line(small_disk: Path, tmp_p
         process = tuner(live, tmp_path)
         until(lambda: len(live.management.list()) > 1, "no trial was registered")
         (filler := small_disk / "filler").write_bytes(bytes(shutil.disk_usage(small_disk).free))
-        told = process.communicate(timeout=120)[1]
+        told = process.communicate(timeout=240)[1]
         filler.unlink()
         assert process.returncode == 1, told
         assert "no space left on" in told
