@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from slotwise.bench.offline import LinearTime
 from slotwise.tune import study
 from tests.server.conftest import Live, started
 from tests.test_disk import mount
@@ -76,7 +77,7 @@ def until(true: Callable[[], bool], what: str, timeout_s: float = 120.0) -> None
 @pytest.mark.parametrize("live", ["torchserve"], indirect=True)
 def test_a_setting_is_found_and_the_server_keeps_what_it_had(live: Live, tmp_path: Path) -> None:
     before = state(live)
-    process = tuner(live, tmp_path, "--slo-p99-ms", "5000", "--max-trials", "3", "--json")
+    process = tuner(live, tmp_path, "--slo-p99-ms", "60000", "--max-trials", "3", "--json")
     said, told = process.communicate(timeout=270)
     assert process.returncode == 0, told
     result = json.loads(said)
@@ -121,7 +122,10 @@ def test_an_interrupted_tuner_leaves_the_server_as_it_was(live: Live, tmp_path: 
 def test_the_study_on_a_stand_in_has_the_published_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    found = study.run(None, None, 1.0, lambda text: None, clients=(10, 100), delays=(0, 100))
+    slower = LinearTime(40.0, 40.0)  # so that a busy machine sends and answers as many as it sleeps through
+    standin = study.standin
+    monkeypatch.setattr(study, "standin", lambda folder: standin(folder, slower))
+    found = study.run(None, None, 2.0, lambda text: None, clients=(10, 100), delays=(0, 100))
     (curves,) = found.curves.values()
     few, many = ({size: row[i] for size, row in curves.by_clients.items()} for i in (0, 1))
     assert few[1] > few[8] > few[16]
