@@ -59,7 +59,7 @@ def real(tmp_path_factory: pytest.TempPathFactory, store: Path, second_port: int
 @pytest.fixture
 def page(browser: Browser, real: GatewayRecord) -> Iterator[Page]:
     with browser.new_context() as context:
-        context.set_default_timeout(60_000)
+        context.set_default_timeout(120_000)
         page = context.new_page()
         faults: list[str] = []
         page.on("pageerror", lambda error: faults.append(str(error)))

@@ -26,7 +26,7 @@ from slotwise.server.lifecycle import Kind, ServerRecord, running, start, stop
 
 from .digits_load import Steady, digits
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(2400)]
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def apply(profile: str, kind: Kind) -> ServerRecord:
     old = running()
     assert old is not None
     command = [sys.executable, "-m", "slotwise.cli", "apply", profile, "--server", kind, "--yes"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     new = running()
     assert new is not None

@@ -53,7 +53,7 @@ def processes(folder: Path) -> list[psutil.Process]:
 def slotwise(folder: Path, *args: str, **environ: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "slotwise.cli", *args]
     return subprocess.run(
-        command, cwd=folder, env={**ENVIRON, **environ}, capture_output=True, text=True, timeout=180, check=False
+        command, cwd=folder, env={**ENVIRON, **environ}, capture_output=True, text=True, timeout=600, check=False
     )
 
 
