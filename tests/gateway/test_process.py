@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -22,17 +21,12 @@ from slotwise.errors import SlotwiseError
 from slotwise.gateway import process, serve
 from slotwise.gateway.gateway import GatewayOptions
 from slotwise.gateway.process import GatewayRecord
+from slotwise.profiles.ports import Ports
 
 from .standin import StandIn
 
 pytestmark = pytest.mark.anyio
 OPTIONS = ("--port", "0", "--translation-port", "-1", "--drain-delay-s", "0.3")
-
-
-def free_port() -> int:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return int(held.getsockname()[1])
 
 
 @pytest.fixture
@@ -57,7 +51,7 @@ async def predict(record: GatewayRecord, **given: Any) -> httpx.Response:
 
 
 async def test_both_ports_answer_and_stop_ends_it(server: StandIn, tmp_path: Path) -> None:
-    second = free_port()
+    second = Ports.free().inference
     record = await start("--port", "0", "--translation-port", str(second), "--drain-delay-s", "0")
     assert (await predict(record)).status_code == 200
     async with httpx.AsyncClient() as client:
