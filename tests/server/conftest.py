@@ -119,7 +119,8 @@ def gateway_before(live: Live, *options: str) -> Iterator[GatewayRecord]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLOTWISE_HOME", str(live.record.state_dir.parent))
         name = live.record.name
-        given = ["--name", name, "--port", "0", "--translation-port", "-1", *options]  # the last of a kind counts
+        # The last of a kind counts. A request may wait for a worker that a busy machine takes minutes to start again.
+        given = ["--name", name, "--port", "0", "--translation-port", "-1", "--timeout-s", "240", *options]
         record = process.start_detached(name, given)
         try:
             yield record

@@ -54,7 +54,8 @@ def gateway(home: Path) -> Iterator[GatewayRecord]:
     """A server and a gateway before it; what a test swaps in, it swaps out."""
     start_ready(home, "torchserve", "cpu")
     try:
-        record = process.start_detached("default", ["--port", "0", "--translation-port", "-1", "--drain-delay-s", "0"])
+        options = ["--port", "0", "--translation-port", "-1", "--drain-delay-s", "0", "--timeout-s", "240"]
+        record = process.start_detached("default", options)
         while not record.status()["ready"]:
             time.sleep(0.1)
         yield record
