@@ -34,6 +34,8 @@ def folder(live: Live, tmp_path: Path) -> Iterator[Path]:
     models = tmp_path / "models"
     (models / NAME / "model").mkdir(parents=True)
     build_handler("theirs", models / NAME / "model", tmp_path / "work")
+    (models / "greedy" / "model").mkdir(parents=True)
+    build_handler("greedy", models / "greedy" / "model", tmp_path / "work", handler="greedy")
     (models / "broken" / "model").mkdir(parents=True)
     (models / "broken" / "model" / "broken.mar").write_bytes(b"no archive")
     yield models
@@ -53,13 +55,13 @@ def test_the_runtimes_client_asks_a_real_model(live: Live, folder: Path) -> None
         with pytest.raises(client.exceptions.ClientError, match="400"):
             client.invoke_endpoint(EndpointName="mine", Body=b"no picture")
 
-        with httpx.Client(base_url=front.url, timeout=120, trust_env=False) as platform:
+        with httpx.Client(base_url=front.url, timeout=300, trust_env=False) as platform:
 
             def load(name: str) -> int:
                 url = str(folder / name / "model")
                 return platform.post("/models", json={"model_name": name, "url": url}).status_code
 
-            assert [load(NAME), load(NAME), load("broken")] == [200, 409, 400]
+            assert [load(NAME), load(NAME), load("broken"), load("greedy")] == [200, 409, 400, 507]
             assert platform.get(f"/models/{NAME}").json() == {"modelName": NAME, "modelUrl": str(folder / NAME / "model")}
             many = runtime_client(front.url, lambda headers: f"/models/{headers['X-Amzn-SageMaker-Target-Model']}/invoke")
             answer = many.invoke_endpoint(EndpointName="mine", TargetModel=NAME, ContentType="text/plain", Body=b"20")
