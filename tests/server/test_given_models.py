@@ -121,7 +121,7 @@ def test_pictures_that_are_dear_to_decode_cost_their_neighbour_nothing(
     info = inspect(store / f"{model}.mar")
     settings = registration(info, load_profile(profile, environ={}), {})
     (example, *_) = bodies_of(str(info.path))
-    settings |= {"response_timeout": 40, "initial_workers": 1, "max_batch_delay": max(500, settings["max_batch_delay"])}
+    settings |= {"response_timeout": 10, "initial_workers": 1, "max_batch_delay": max(500, settings["max_batch_delay"])}
     with live.registered(model, **settings) as registered, InferenceClient(live.record, timeout_s=120) as client:
         for dear in ([tiny_webp()] * 16, [deep_png()] * 7):
             answers = burst(client, model, [*dear, example], gap_s=0)
