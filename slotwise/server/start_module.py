@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from slotwise.profiles.profile import Profile
 
 STACK = re.compile(r"\s+(at |\.\.\. \d+ more)")
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 180.0  # seconds on a quiet machine; a server that dies is noticed at once
 HOST_TIMEOUT_S = 600.0  # of Ray and Triton, which start many processes: minutes on a busy machine
-MODULE_TIMEOUT_S = 30.0
+MODULE_TIMEOUT_S = 120.0
 MODULES = {"torchserve": "ts.model_server", "mms": "mms.model_server"}
 # Variables of our own environment that the server must not get, because they change where it reads or writes.
 # PYTHONPATH: TorchServe puts it before the archive, whose own copy of the worker code would lose.
