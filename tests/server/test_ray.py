@@ -219,7 +219,7 @@ def test_tune_finds_a_setting_and_the_server_keeps_what_it_had(live: Live, tmp_p
     live.management.wait_ready("standin", timeout_s=PATIENCE_S)
     before = state(live)
     process = tuner(live, tmp_path, "--slo-p99-ms", "60000", "--max-trials", "2", "--json")
-    output, errors = process.communicate(timeout=2 * PATIENCE_S)
+    output, errors = process.communicate(timeout=4 * PATIENCE_S)
     assert process.returncode == 0, errors
     result = json.loads(output)
     assert (result["winner"]["workers"] >= 1, len(result["trials"])) == (True, 2)
