@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
@@ -21,8 +21,14 @@ NAME = "0f3c9e"  # as SageMaker names models
 
 @pytest.fixture(scope="module", params=["torchserve", "mms"])
 def live(request: pytest.FixtureRequest, store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """A server of its own, because before the session's there may be a gateway, and a server has one."""
-    with started(request.param, tmp_path_factory.mktemp("sagemaker"), store) as server:
+    """A server of its own, because before the session's there may be a gateway, and a server has one.
+
+    It finds no program on its PATH, as in a slim image: not even `kill`.
+    """
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
+        patch.setenv("PATH", str(tmp_path_factory.mktemp("no-programs")))
+        server = stack.enter_context(started(request.param, tmp_path_factory.mktemp("sagemaker"), store))
+        patch.undo()
         server.management.register("digits.mar", **BATCHES)
         server.management.wait_ready("digits")
         yield server
