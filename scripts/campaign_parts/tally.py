@@ -19,6 +19,7 @@ class Tally:
     which `lost` got no good answer. wrong: answers that are not what the request gets alone, or archives taken for what they
     are not. refused: bad requests that were refused as they should be. unplanned: a 5xx that nobody planned, or a traceback.
     hangs: nothing after the deadline and 5 s. leaks: memory that only grows. restarts: of what was tried.
+    measured: what a part says besides, by name.
     """
 
     planned: int
@@ -35,6 +36,7 @@ class Tally:
     seconds: float = 0.0
     memory_mib: list[float] = field(default_factory=list)
     failures: list[dict[str, Any]] = field(default_factory=list)
+    measured: dict[str, Any] = field(default_factory=dict)
     commit: str = ""
 
     def fail(self, case: int, kind: str, what: str) -> None:
