@@ -66,7 +66,9 @@ def slope(what: str, samples: list[Sample]) -> Slope:
     spread = statistics.pvariance(times) * len(times)
     error = (sum(rest * rest for rest in rests) / max(1, len(warm) - 2) / spread) ** 0.5
     seconds = times[-1] - times[0]
-    return Slope(what, seconds, statistics.median(values[: max(1, len(values) // 4)]), line.slope * seconds, SIGMAS * error * seconds)
+    return Slope(
+        what, seconds, statistics.median(values[: max(1, len(values) // 4)]), line.slope * seconds, SIGMAS * error * seconds
+    )
 
 
 @dataclass

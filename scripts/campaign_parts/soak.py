@@ -146,8 +146,7 @@ def _capacity(place: Place, seconds: float, draw: Random) -> float:
             time.sleep(0.1)
             if time.monotonic() - began > READY_S:
                 raise AssertionError(f"{place.kind} answered {load.answered} requests in {READY_S:.0f} s")
-        rate = load.answered / (time.monotonic() - began)
-    return rate
+        return load.answered / (time.monotonic() - began)
 
 
 def _events(place: Place, load: SoakLoad, began: float, seconds: float) -> None:

@@ -12,7 +12,6 @@ import os
 import shutil
 import struct
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -98,6 +97,9 @@ def jump(file: Path, seconds: int) -> None:
 @contextlib.contextmanager
 def own_network() -> Iterator[None]:
     """This thread, and the threads and processes that it starts, have a network of their own with nothing but `lo` in it."""
+    missing = [tool for tool in ("ip", "nft", "tc") if shutil.which(tool) is None]
+    if missing:
+        raise NotHere(f"{' and '.join(missing)} is not installed (iproute2, nftables)")
     libc = ctypes.CDLL(None, use_errno=True)
     before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     if libc.unshare(CLONE_NEWNET):
@@ -135,12 +137,3 @@ def narrow(kbit: int) -> Iterator[None]:
     finally:
         subprocess.run(["tc", "qdisc", "del", "dev", "lo", "root"], check=False, capture_output=True, timeout=20)
         run("ip", "link", "set", "lo", "mtu", "65536")
-
-
-def network_tools() -> None:
-    """Raise NotHere where `dropping` or `narrow` would."""
-    for tool in ("nft", "tc", "ip"):
-        if shutil.which(tool) is None:
-            raise NotHere(f"{tool} is not installed")
-
-

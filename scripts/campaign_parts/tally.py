@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 
 MOST_LISTED = 20  # failures with their text; the others are only counted
+MOST_OF_A_CASE = 3
 NOISE_MIB, NOISE_SHARE = 48, 0.2  # by how much the memory of a process may differ without a leak
 BROKEN = ("lost", "wrong", "unplanned", "hangs", "leaks")  # what breaks an invariant
 
@@ -42,7 +43,8 @@ class Tally:
     def fail(self, case: int, kind: str, what: str) -> None:
         """Count a broken invariant. kind: one of BROKEN."""
         setattr(self, kind, getattr(self, kind) + 1)
-        if len(self.failures) < MOST_LISTED:
+        of_this_case = sum(failure["case"] == case for failure in self.failures)
+        if len(self.failures) < MOST_LISTED and of_this_case < MOST_OF_A_CASE:
             self.failures.append({"case": case, "kind": kind, "what": what[:400]})
 
     def check_memory(self) -> None:

@@ -110,7 +110,7 @@ class Forward:
             raise Refused(502, "no model server is running")
         try:
             with upstream.busy():  # a swap waits for it, also while its token is renewed
-                return await self._send_with_token(upstream, request, fresh)
+                answer = await self._send_with_token(upstream, request, fresh)
         except TimeoutError:
             raise Refused(504, "the model server did not answer before the deadline") from None
         except OSError as error:
@@ -121,6 +121,9 @@ class Forward:
             log.warning("%s %s", request.identity, error)
             # An answer, not Refused: the race tries once more after a pause.
             return ServerAnswer(503, [], b"the model server's token could not be renewed")
+        if answer.status == 404 and not answer.from_slot and self.gateway.still_loading(request.model):
+            return ServerAnswer(503, [], b"the model server has just been started: the model is not loaded yet")
+        return answer
 
     async def _send_with_token(self, upstream: Upstream, request: InferenceRequest, fresh: bool) -> ServerAnswer:
         if request.left_s <= 0:
