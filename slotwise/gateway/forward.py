@@ -1,7 +1,8 @@
 """Forward a request to the model server, and its answer back: the hot path.
 
 A request may be sent again, because its body stays in memory until it is answered: once more when a copy fails, and up to three
-times beside a late one, all within the deadline (race.py). What a handler itself answers, even an error, is never sent again.
+times beside a late one, all within the deadline (race.py). What a handler itself answers, even an error, is never sent again; only
+where a worker takes its deadline for passed, because a clock was set meanwhile, it goes once more.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 UNREADABLE = b"java.lang.IllegalArgumentException"  # the front end of a server could not take a form apart
 _MODEL_PATH = re.compile(r"/predictions/([^/]+)(?:/([^/]+))?|/classify/([^/]+)").fullmatch
+
+DEADLINE = b"the deadline "  # a worker's words, of what it has not computed
+CLOCK_S = 1.0  # by how much a worker's clock may differ
 
 CLIENT_GONE = 499  # for the log and the metrics; nobody is there to get it
 
@@ -136,6 +140,9 @@ class Forward:
             async with asyncio.timeout(request.left_s):
                 await upstream.renew_token(token)
         if token_refused and upstream.token != token:  # perhaps by another request that was refused beside this one
+            return await upstream.send(request.target, request.headers, request.body, request.left_s, fresh)
+        if answer.status == 504 and answer.from_slot and DEADLINE in answer.body and request.left_s > CLOCK_S:
+            request.write_deadline()  # a clock was set meanwhile: its deadline has not passed, and the model did not run
             return await upstream.send(request.target, request.headers, request.body, request.left_s, fresh)
         if answer.status == 500 and not answer.from_slot and UNREADABLE in answer.body:
             return ServerAnswer(400, [], b"the form cannot be read: a field has no name, or it is cut off")

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("slotwise.gateway")
 
 OTHER = "other"  # the limit and the metrics' label of a model that the server's list does not (yet) hold
-WATCH_S = 0.5
+WATCH_S, FIRST_LOOK_S = 0.5, 5.0
 MODELS_AGE_S = 5.0
 RATE_OVER_S = 10.0
 LOADING_S = 120.0  # what the server before it had is taken for being loaded so long after a switch, not for unknown
@@ -154,15 +155,24 @@ class Gateway:
     async def watch(self) -> None:
         """Follow the server's record and its models for ever."""
         while True:
-            try:
-                await self.refresh(MODELS_AGE_S)
-            except Exception:
-                log.exception("the server's state cannot be read")
+            await self._refreshed()
             now = time.monotonic()
             self._samples.append((now, self.metrics.answered))
             while now - self._samples[0][0] > RATE_OVER_S:
                 self._samples.popleft()
             await asyncio.sleep(WATCH_S)
+
+    async def first_look(self) -> None:
+        """Find the server before the first request comes; one that answers slowly is not waited for."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_LOOK_S):
+                await self._refreshed()
+
+    async def _refreshed(self) -> None:
+        try:
+            await self.refresh(MODELS_AGE_S)
+        except Exception:
+            log.exception("the server's state cannot be read")
 
     async def refresh(self, max_age_s: float) -> None:
         """Look at the server's record; ask the server for its models where the list is older than `max_age_s`."""

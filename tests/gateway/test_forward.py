@@ -237,6 +237,16 @@ async def test_the_deadline_is_passed_on_and_kept(make_front: MakeFront) -> None
         assert error(await front.predict(headers={"x-deadline-ms": nonsense}))["code"] == 400
 
 
+async def test_a_deadline_that_a_clock_took_for_passed_is_tried_once_more(make_front: MakeFront) -> None:
+    front = await make_front(StandIn(script=deque(["late"])), timeout_s=60)
+    assert (await front.predict()).status_code == 200
+    first, second = (int(seen.headers["x-deadline-ms"]) for seen in front.server.seen)
+    assert abs(first - second) < 50_000
+    front.server.script.extend(["late", "late"])
+    assert error(await front.predict())["code"] == 504
+    assert len(front.server.seen) == 4
+
+
 async def test_a_body_over_the_limit_is_refused_with_and_without_a_length(make_front: MakeFront) -> None:
     front = await make_front(max_body_bytes=1000)
 

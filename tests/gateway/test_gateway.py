@@ -5,9 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import MutableMapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
+
+from slotwise.gateway.app import build_app
+from slotwise.gateway.gateway import Gateway
 
 from .conftest import Front, MakeFront
 from .standin import StandIn
@@ -164,6 +169,22 @@ async def test_a_model_that_a_new_server_has_not_loaded_yet_is_not_unknown(make_
         assert (await front.predict()).json()["server"] == "again"
         del second.models["digits"]  # unregistered: that was somebody's will
         assert (await front.predict()).status_code == 404
+
+
+async def test_the_first_request_finds_a_server(make_front: MakeFront) -> None:
+    front = await make_front()
+    gateway = Gateway(front.gateway.backend)
+    received, sent = iter(["lifespan.startup", "lifespan.shutdown"]), list[str]()
+
+    async def receive() -> MutableMapping[str, Any]:
+        return {"type": next(received)}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message["type"])
+        assert gateway.reachable
+
+    await build_app(gateway)({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, receive, send)
+    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
 
 
 async def test_every_answer_is_guarded_and_the_page_asks_nobody_else(make_front: MakeFront) -> None:
