@@ -52,10 +52,6 @@ class Slope:
         floor = max(FLOORS[self.what], NOISE_SHARE * self.first)
         return self.seconds >= JUDGED_S and self.growth - self.noise > floor
 
-    def a_minute(self) -> tuple[float, float]:
-        """The growth a minute, and its noise."""
-        return 60 * self.growth / self.seconds, 60 * self.noise / self.seconds
-
 
 def slope(what: str, samples: list[Sample]) -> Slope:
     """The slope of a process's samples after their first third."""
@@ -108,11 +104,11 @@ class Watch:
         return {pid: [slope(what, samples) for what in WHAT] for pid, samples in seen.items()}
 
     def table(self) -> dict[str, Any]:
-        """Of each role the process that was seen the longest: how long, what it held, and how that changed a minute."""
+        """Of each role the process that was seen the longest: how long, what it held at first, and by how much that grew."""
         found: dict[str, Any] = {}
         for pid, slopes in sorted(self.slopes().items(), key=lambda item: -item[1][0].seconds):
             if self.roles[pid] not in found:
-                rates = {one.what: [round(rate, 3) for rate in one.a_minute()] for one in slopes}
+                growth = {one.what: [round(one.growth, 1), round(one.noise, 1)] for one in slopes}
                 first = {one.what: round(one.first, 1) for one in slopes}
-                found[self.roles[pid]] = {"seconds": round(slopes[0].seconds), "held": first, "a_minute": rates}
+                found[self.roles[pid]] = {"seconds": round(slopes[0].seconds), "held": first, "growth": growth}
         return found

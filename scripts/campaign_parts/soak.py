@@ -43,7 +43,7 @@ SAMPLES = 240
 WORKERS = 2
 QUEUED = 1024  # what comes while both workers are dead waits
 SETTINGS = {"batch_size": 8, "max_batch_delay": 10, "initial_workers": WORKERS, "response_timeout": 60}
-READY_S = 180.0
+READY_S = 600.0  # a worker that starts on a busy machine, while others are killed
 
 
 @dataclass

@@ -354,15 +354,15 @@ def campaign_rows(figures: Figures) -> str:
 
 
 def campaign_soak(figures: Figures) -> str:
-    """Each server's longest-lived processes while it was soaked: what they held, and how that changed a minute."""
+    """Each server's longest-lived processes while it was soaked: what they held, and by how much that grew."""
     lines: list[list[Any]] = []
     for kind, soaked in figures["campaign"]["parts"].get("soak", {}).get("measured", {}).items():
         processes = soaked.get("processes", {})
         largest = sorted(processes, key=lambda role: -processes[role]["held"]["memory_mib"])[:SOAKED]
         load = [kind, soaked["seconds"], number(soaked["capacity"]), number(soaked["rate"])] if processes else []
         for role in sorted(largest, key=list(processes).index):
-            held, rates = processes[role]["held"], processes[role]["a_minute"]
-            cells = [f"{number(held[what])} ({rates[what][0]:+.2g} ± {rates[what][1]:.2g})" for what in held]
+            held, growth = processes[role]["held"], processes[role]["growth"]
+            cells = [f"{number(held[what])} ({growth[what][0]:+.0f} ± {growth[what][1]:.0f})" for what in held]
             lines.append([*load, role, processes[role]["seconds"], *cells])
             load = [None] * 4
     columns = ["server", "seconds", "does a second", "gets a second", "process", "seen after its warm-up, s"]

@@ -1,8 +1,8 @@
 """Forward a request to the model server, and its answer back: the hot path.
 
 A request may be sent again, because its body stays in memory until it is answered: once more when a copy fails, and up to three
-times beside a late one, all within the deadline (race.py). What a handler itself answers, even an error, is never sent again; only
-where a worker takes its deadline for passed, because a clock was set meanwhile, it goes once more.
+times beside a late one, all within the deadline (race.py). What a handler itself answers, even an error, is never sent again.
+Only where a worker takes its deadline for passed, because a clock was set meanwhile, it goes once more.
 """
 
 from __future__ import annotations

@@ -123,9 +123,7 @@ def test_a_case_lists_only_some_of_its_failures() -> None:
 @pytest.mark.slow
 @pytest.mark.server
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    ("part", "case"), [("soak", 0), ("chaos", 3)], ids=["TorchServe", "a killed gateway"]
-)
+@pytest.mark.parametrize(("part", "case"), [("soak", 0), ("chaos", 3)], ids=["TorchServe", "a killed gateway"])
 def test_a_short_soak_and_one_round_of_chaos_break_nothing(part: str, case: int) -> None:
     command = [sys.executable, "scripts/campaign.py", part, "--case", str(case), "--scale", "0.001"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
