@@ -366,7 +366,7 @@ def campaign_soak(figures: Figures) -> str:
             lines.append([*load, role, processes[role]["seconds"], *cells])
             load = [None] * 4
     columns = ["server", "seconds", "does a second", "gets a second", "process", "seen after its warm-up, s"]
-    return table([*columns, "memory, MiB", "threads", "files", "sockets"], lines)
+    return table([*columns, "memory, MiB", "threads", "files", "sockets"], lines) if lines else "Not in this run."
 
 
 TABLES: dict[str, Callable[[Figures], str]] = {
