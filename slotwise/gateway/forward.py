@@ -32,6 +32,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 UNREADABLE = b"java.lang.IllegalArgumentException"  # the front end of a server could not take a form apart
 _MODEL_PATH = re.compile(r"/predictions/([^/]+)(?:/([^/]+))?|/classify/([^/]+)").fullmatch
 
+TOKENS = 3  # a renewed one may be worthless by then, because somebody else has renewed it, or a clock was set
 DEADLINE = b"the deadline "  # a worker's words, of what it has not computed
 CLOCK_S = 1.0  # by how much a worker's clock may differ
 
@@ -132,15 +133,15 @@ class Forward:
     async def _send_with_token(self, upstream: Upstream, request: InferenceRequest, fresh: bool) -> ServerAnswer:
         if request.left_s <= 0:
             raise Refused(504, "the deadline has passed")
-        token = upstream.token
-        answer = await upstream.send(request.target, request.headers, request.body, request.left_s, fresh)
-        # TorchServe refuses a token with 400 "Token Authorization failed."; "oken" is in Token and in token.
-        token_refused = answer.status in (400, 401, 403) and not answer.from_slot and b"oken" in answer.body
-        if token_refused:
+        for _ in range(TOKENS):
+            token = upstream.token
+            answer = await upstream.send(request.target, request.headers, request.body, request.left_s, fresh)
+            if not _token_refused(answer):
+                break
             async with asyncio.timeout(request.left_s):
                 await upstream.renew_token(token)
-        if token_refused and upstream.token != token:  # perhaps by another request that was refused beside this one
-            return await upstream.send(request.target, request.headers, request.body, request.left_s, fresh)
+            if upstream.token == token:  # else it is tried with the new one, which another request may have got
+                break
         if answer.status == 504 and answer.from_slot and DEADLINE in answer.body and request.left_s > CLOCK_S:
             request.write_deadline()  # a clock was set meanwhile: its deadline has not passed, and the model did not run
             return await upstream.send(request.target, request.headers, request.body, request.left_s, fresh)
@@ -180,6 +181,11 @@ class ModelPaths:
         else:
             scope["path_params"] = {"model": path[1] or path[3], "version": path[2] or ""}
             await self.forward(scope, receive, send)
+
+
+def _token_refused(answer: ServerAnswer) -> bool:
+    """TorchServe refuses a token with 400 "Token Authorization failed."; "oken" is in Token and in token."""
+    return answer.status in (400, 401, 403) and not answer.from_slot and b"oken" in answer.body
 
 
 def _reply(answer: ServerAnswer, request: InferenceRequest) -> tuple[int, RawHeaders, bytes]:

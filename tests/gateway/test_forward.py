@@ -173,6 +173,14 @@ async def test_an_expired_token_is_renewed_once_for_all_that_were_refused(make_f
     assert front.server.renewals == 1
 
 
+async def test_a_token_that_is_worthless_again_before_it_is_used_is_renewed_again(make_front: MakeFront) -> None:
+    front = await make_front(StandIn(token="first"))
+    front.server.token, tokens = "third", iter(["second", "third"])
+    assert front.gateway.upstream is not None
+    front.gateway.upstream._auth = lambda record: {"Authorization": f"Bearer {next(tokens)}"}
+    assert (await front.predict()).status_code == 200
+
+
 async def test_a_token_that_cannot_be_renewed_is_a_503(make_front: MakeFront) -> None:
     front = await make_front()
     front.server.token = "nobody has it"
