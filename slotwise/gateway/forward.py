@@ -2,7 +2,7 @@
 
 A request may be sent again, because its body stays in memory until it is answered: once more when a copy fails, and up to three
 times beside a late one, all within the deadline (race.py). What a handler itself answers, even an error, is never sent again.
-Only where a worker takes its deadline for passed, because a clock was set meanwhile, it goes once more.
+Only where a worker takes its deadline for passed, because a clock was set meanwhile, it goes again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 UNREADABLE = b"java.lang.IllegalArgumentException"  # the front end of a server could not take a form apart
 _MODEL_PATH = re.compile(r"/predictions/([^/]+)(?:/([^/]+))?|/classify/([^/]+)").fullmatch
 
-TOKENS = 3  # a renewed one may be worthless by then, because somebody else has renewed it, or a clock was set
+SENDS = 3  # a renewed token may be worthless by then, because somebody else has renewed it, or a clock was set
+WRONG_TOKEN = b"InvalidKeyException"
 DEADLINE = b"the deadline "  # a worker's words, of what it has not computed
 CLOCK_S = 1.0  # by how much a worker's clock may differ
 
@@ -133,18 +134,20 @@ class Forward:
     async def _send_with_token(self, upstream: Upstream, request: InferenceRequest, fresh: bool) -> ServerAnswer:
         if request.left_s <= 0:
             raise Refused(504, "the deadline has passed")
-        for _ in range(TOKENS):
+        for _ in range(SENDS):
             token = upstream.token
             answer = await upstream.send(request.target, request.headers, request.body, request.left_s, fresh)
-            if not _token_refused(answer):
+            if _token_refused(answer):
+                async with asyncio.timeout(request.left_s):
+                    await upstream.renew_token(token)
+                if upstream.token == token:  # else it is tried with the new one, which another request may have got
+                    break
+            elif answer.status == 504 and answer.from_slot and DEADLINE in answer.body and request.left_s > CLOCK_S:
+                request.write_deadline()  # a clock was set meanwhile: its deadline has not passed, and the model did not run
+            else:
                 break
-            async with asyncio.timeout(request.left_s):
-                await upstream.renew_token(token)
-            if upstream.token == token:  # else it is tried with the new one, which another request may have got
-                break
-        if answer.status == 504 and answer.from_slot and DEADLINE in answer.body and request.left_s > CLOCK_S:
-            request.write_deadline()  # a clock was set meanwhile: its deadline has not passed, and the model did not run
-            return await upstream.send(request.target, request.headers, request.body, request.left_s, fresh)
+        if answer.status == 400 and not answer.from_slot and WRONG_TOKEN in answer.body:
+            return ServerAnswer(503, [], b"the model server refuses its own token")  # the race tries again after a pause
         if answer.status == 500 and not answer.from_slot and UNREADABLE in answer.body:
             return ServerAnswer(400, [], b"the form cannot be read: a field has no name, or it is cut off")
         return answer
