@@ -110,7 +110,7 @@ def test_a_dead_engine_ends_its_worker_and_a_new_one_takes_over(live: Live) -> N
         answers = burst(live.inference, "quick", [b"1", b"die", b"3", b"4"])
         assert answers[1].status == 503
         for n, got in enumerate(answers, start=1):  # a slow machine may send a batch-mate too late for the batch
-            assert got.status == 503 and got.is_clean_error or right(n, got)
+            assert (got.status == 503 and got.is_clean_error) or right(n, got)
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and live.pids("quick") in ([model.workers[0].pid], [0]):
             time.sleep(0.1)
