@@ -38,7 +38,8 @@ test-full: full lint ## the tests that are slow besides, on Ray and Triton, too:
 	@$(PYTEST) -m slow
 
 campaign: full ## try to break it: a tenth of docs/reliability.md's cases, at most 40 minutes
-	@$(BIN)/python scripts/campaign.py --scale 0.1 --minutes 6
+	@$(BIN)/python scripts/campaign.py archives fuzz batches --scale 0.1 --minutes 5
+	@$(BIN)/python scripts/campaign.py management overload register chaos soak --scale 0.1 --minutes 9
 
 full:
 	@PYTHON="$(or $(PYTHON),python3)" scripts/setup.sh full

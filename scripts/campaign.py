@@ -5,8 +5,10 @@ archives   mutated, truncated and hostile archives through inspect, extract, gua
 fuzz       bodies that nobody should send, for every given handler, form and protocol
 batches    mixes of good and bad requests in batches of 1 to 64; each good answer is compared with its answer alone
 management TorchServe's management API, call by call, as installed and as `slotwise serve` starts it
+register   hostile archives on a real TorchServe, by `slotwise register` and past it
 overload   half to ten times what a server can do, idle and slow connections, at the gateway
-chaos      workers, server and gateway killed or stopped, files gone and torn, while clients ask
+chaos      workers, server and gateway killed or stopped, files gone and torn, disk, clock and network broken, while clients ask
+soak       TorchServe, MMS and Ray behind the gateway at 80% of what they can do; workers die, change and are swapped
 
 Each case follows from the seed, the part and its number alone. So a failure prints the command that repeats just it. A run
 that was interrupted goes on where it was, when it is started again with the same seed, scale and FILE at the same commit.
@@ -32,7 +34,7 @@ from measuring.run import exit_with, write
 
 from slotwise.console import say
 
-PARTS = ("archives", "fuzz", "batches", "management", "overload", "chaos")
+PARTS = ("archives", "fuzz", "batches", "management", "overload", "register", "chaos", "soak")
 STATE = ROOT / ".slotwise" / "campaign.json"
 SAME = ("seed", "scale", "commit")  # with which a run goes on
 

@@ -27,7 +27,7 @@ Case = Callable[[int, Random, Tally], None]
 class Part:
     """One part. full: its cases at scale 1. start(folder, scale): gives what tries one case. deadline_s: of one case.
 
-    scaled: whether a smaller scale means fewer cases.
+    scaled: whether a smaller scale means fewer cases; least: but so many at least.
     """
 
     name: str
@@ -36,10 +36,11 @@ class Part:
     start: Callable[[Path, float], AbstractContextManager[Case]]
     deadline_s: float = 60.0
     scaled: bool = True
+    least: int = 1
 
     def planned(self, scale: float) -> int:
         """How many cases a run of this scale has."""
-        return max(1, round(self.full * scale)) if self.scaled else self.full
+        return max(self.least, round(self.full * scale)) if self.scaled else self.full
 
 
 class HungError(BaseException):

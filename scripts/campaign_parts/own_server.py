@@ -1,4 +1,4 @@
-"""A TorchServe of a part's own, as `slotwise serve` starts it."""
+"""A server of a part's own, as `slotwise serve` starts it, and a gateway before it."""
 
 from __future__ import annotations
 
@@ -7,25 +7,55 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from slotwise.console import say
+from slotwise.errors import SlotwiseError
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import load_profile
-from slotwise.server.lifecycle import ServerRecord, stop
+from slotwise.server.lifecycle import Kind, ServerRecord, running, stop
 from slotwise.server.lifecycle import start as start_server
+from slotwise.server.processes import processes_of
+
+ATTEMPTS = 3
+NAMES = ("default", "default-b", "default-c", "default-old")  # a server's own, and what a swap calls them meanwhile
+
+
+@contextlib.contextmanager
+def own_home(home: Path) -> Iterator[None]:
+    """$SLOTWISE_HOME is `home`; every server that is started within is stopped."""
+    before = os.environ.get("SLOTWISE_HOME")
+    os.environ["SLOTWISE_HOME"] = str(home)
+    try:
+        yield
+    finally:
+        for name in NAMES:
+            left = running(name)
+            if left is not None:
+                stop(left)
+        os.environ.pop("SLOTWISE_HOME")
+        if before is not None:
+            os.environ["SLOTWISE_HOME"] = before
+
+
+def started(kind: Kind, store: Path, name: str = "default", ports: Ports | None = None) -> ServerRecord:
+    """A server with nothing registered. On a machine that is too busy to start one in time it is tried again."""
+    profile = load_profile("cpu", environ={})
+    for attempt in range(ATTEMPTS):
+        try:
+            return start_server(name, kind, profile, model_store=store, ports=ports or Ports.free(), models={})
+        except SlotwiseError as error:
+            if attempt == ATTEMPTS - 1:
+                raise
+            say(f"{error}; once more")
+    raise AssertionError("unreachable")
 
 
 @contextlib.contextmanager
 def torchserve(home: Path, store: Path) -> Iterator[ServerRecord]:
-    """With nothing registered; `home` is $SLOTWISE_HOME for as long as it runs."""
-    before = os.environ.get("SLOTWISE_HOME")
-    os.environ["SLOTWISE_HOME"] = str(home)
-    try:
-        profile = load_profile("cpu", environ={})
-        record = start_server("default", "torchserve", profile, model_store=store, ports=Ports.free(), models={})
-        try:
-            yield record
-        finally:
-            stop(record)
-    finally:
-        os.environ.pop("SLOTWISE_HOME")
-        if before is not None:
-            os.environ["SLOTWISE_HOME"] = before
+    """TorchServe with nothing registered; `home` is $SLOTWISE_HOME for as long as it runs."""
+    with own_home(home):
+        yield started("torchserve", store)
+
+
+def left_running(run_ids: set[str]) -> list[str]:
+    """The processes of these runs that still live: there must be none."""
+    return [f"{process.pid} {process.name()}" for run_id in run_ids for process in processes_of(run_id)]

@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 
 MOST_LISTED = 20  # failures with their text; the others are only counted
+MOST_OF_A_CASE = 3
 NOISE_MIB, NOISE_SHARE = 48, 0.2  # by how much the memory of a process may differ without a leak
 BROKEN = ("lost", "wrong", "unplanned", "hangs", "leaks")  # what breaks an invariant
 
@@ -19,6 +20,7 @@ class Tally:
     which `lost` got no good answer. wrong: answers that are not what the request gets alone, or archives taken for what they
     are not. refused: bad requests that were refused as they should be. unplanned: a 5xx that nobody planned, or a traceback.
     hangs: nothing after the deadline and 5 s. leaks: memory that only grows. restarts: of what was tried.
+    measured: what a part says besides, by name.
     """
 
     planned: int
@@ -35,12 +37,14 @@ class Tally:
     seconds: float = 0.0
     memory_mib: list[float] = field(default_factory=list)
     failures: list[dict[str, Any]] = field(default_factory=list)
+    measured: dict[str, Any] = field(default_factory=dict)
     commit: str = ""
 
     def fail(self, case: int, kind: str, what: str) -> None:
         """Count a broken invariant. kind: one of BROKEN."""
         setattr(self, kind, getattr(self, kind) + 1)
-        if len(self.failures) < MOST_LISTED:
+        of_this_case = sum(failure["case"] == case for failure in self.failures)
+        if len(self.failures) < MOST_LISTED and of_this_case < MOST_OF_A_CASE:
             self.failures.append({"case": case, "kind": kind, "what": what[:400]})
 
     def check_memory(self) -> None:

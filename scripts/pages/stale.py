@@ -35,7 +35,7 @@ CODE = {  # what each of docs/figures measures; what measures it counts as well
     ),
     "hostile": (WORKER, "handlers/image_classifier.py", "handlers/captioner.py"),
     "lean": ("slotwise/gateway", "slotwise/client/http_exchange.py"),
-    "campaign": (WORKER, "handlers", "slotwise/archive", "slotwise/gateway/protocols", "scripts/campaign_parts"),
+    "campaign": (WORKER, "handlers", "slotwise/archive", "slotwise/gateway", "slotwise/server", "scripts/campaign_parts"),
     "records": ("slotwise/gateway",),
     "disasters": ("slotwise/gateway",),
     "hosts": (WORKER, "slotwise/server"),

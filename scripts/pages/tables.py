@@ -17,6 +17,7 @@ from slotwise.tune.space import TrialSetting
 Figures = Mapping[str, Any]
 
 TUNED = ("tune-mnist-64", "tune-mnist-8", "tune-resnet18", "tune-efficientnet", "tune-standin")
+SOAKED = 4  # processes of a server that are shown
 SHARE = 0.7  # how busy a pod shall be, docs/kubernetes.md
 
 
@@ -382,6 +383,22 @@ def campaign_rows(figures: Figures) -> str:
     return table(["part", "cases", "of", *keys[2:], "minutes"], lines)
 
 
+def campaign_soak(figures: Figures) -> str:
+    """Each server's longest-lived processes while it was soaked: what they held, and by how much that grew."""
+    lines: list[list[Any]] = []
+    for kind, soaked in figures["campaign"]["parts"].get("soak", {}).get("measured", {}).items():
+        processes = soaked.get("processes", {})
+        largest = sorted(processes, key=lambda role: -processes[role]["held"]["memory_mib"])[:SOAKED]
+        load = [kind, soaked["seconds"], number(soaked["capacity"]), number(soaked["rate"])] if processes else []
+        for role in sorted(largest, key=list(processes).index):
+            held, growth = processes[role]["held"], processes[role]["growth"]
+            cells = [f"{number(held[what])} ({growth[what][0]:+.0f} ± {growth[what][1]:.0f})" for what in held]
+            lines.append([*load, role, processes[role]["seconds"], *cells])
+            load = [None] * 4
+    columns = ["server", "seconds", "does a second", "gets a second", "process", "seen after its warm-up, s"]
+    return table([*columns, "memory, MiB", "threads", "files", "sockets"], lines) if lines else "Not in this run."
+
+
 TABLES: dict[str, Callable[[Figures], str]] = {
     **{f"{part}.ratios": vision_ratios(part) for part in ("vision", "lite0")},
     **{f"{part}.ratios.fp32": vision_ratios(part, "slotwise-openvino-fp32") for part in ("vision", "lite0")},
@@ -401,6 +418,7 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "jpeg.rows": jpeg_rows,
     "start.rows": start_rows,
     "campaign.rows": campaign_rows,
+    "campaign.soak": campaign_soak,
     "accuracy.rows": accuracy_rows,
     "accuracy.labels": accuracy_labels,
     "earlier.rows": earlier_rows,

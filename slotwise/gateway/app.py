@@ -40,6 +40,7 @@ def build_app(gateway: Gateway, public: Collection[str] = ()) -> SecurityHeaders
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await gateway.first_look()
         watching = asyncio.create_task(gateway.watch())
         yield
         watching.cancel()

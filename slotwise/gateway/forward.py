@@ -2,6 +2,7 @@
 
 A request may be sent again, because its body stays in memory until it is answered: once more when a copy fails, and up to three
 times beside a late one, all within the deadline (race.py). What a handler itself answers, even an error, is never sent again.
+Only where a worker takes its deadline for passed, because a clock was set meanwhile, it goes again.
 """
 
 from __future__ import annotations
@@ -30,6 +31,11 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 UNREADABLE = b"java.lang.IllegalArgumentException"  # the front end of a server could not take a form apart
 _MODEL_PATH = re.compile(r"/predictions/([^/]+)(?:/([^/]+))?|/classify/([^/]+)").fullmatch
+
+SENDS = 3  # a renewed token may be worthless by then, because somebody else has renewed it, or a clock was set
+WRONG_TOKEN = b"InvalidKeyException"
+DEADLINE = b"the deadline "  # a worker's words, of what it has not computed
+CLOCK_S = 1.0  # by how much a worker's clock may differ
 
 CLIENT_GONE = 499  # for the log and the metrics; nobody is there to get it
 
@@ -110,7 +116,7 @@ class Forward:
             raise Refused(502, "no model server is running")
         try:
             with upstream.busy():  # a swap waits for it, also while its token is renewed
-                return await self._send_with_token(upstream, request, fresh)
+                answer = await self._send_with_token(upstream, request, fresh)
         except TimeoutError:
             raise Refused(504, "the model server did not answer before the deadline") from None
         except OSError as error:
@@ -121,19 +127,27 @@ class Forward:
             log.warning("%s %s", request.identity, error)
             # An answer, not Refused: the race tries once more after a pause.
             return ServerAnswer(503, [], b"the model server's token could not be renewed")
+        if answer.status == 404 and not answer.from_slot and self.gateway.still_loading(request.model):
+            return ServerAnswer(503, [], b"the model server has just been started: the model is not loaded yet")
+        return answer
 
     async def _send_with_token(self, upstream: Upstream, request: InferenceRequest, fresh: bool) -> ServerAnswer:
         if request.left_s <= 0:
             raise Refused(504, "the deadline has passed")
-        token = upstream.token
-        answer = await upstream.send(request.target, request.headers, request.body, request.left_s, fresh)
-        # TorchServe refuses a token with 400 "Token Authorization failed."; "oken" is in Token and in token.
-        token_refused = answer.status in (400, 401, 403) and not answer.from_slot and b"oken" in answer.body
-        if token_refused:
-            async with asyncio.timeout(request.left_s):
-                await upstream.renew_token(token)
-        if token_refused and upstream.token != token:  # perhaps by another request that was refused beside this one
-            return await upstream.send(request.target, request.headers, request.body, request.left_s, fresh)
+        for _ in range(SENDS):
+            token = upstream.token
+            answer = await upstream.send(request.target, request.headers, request.body, request.left_s, fresh)
+            if _token_refused(answer):
+                async with asyncio.timeout(request.left_s):
+                    await upstream.renew_token(token)
+                if upstream.token == token:  # else it is tried with the new one, which another request may have got
+                    break
+            elif answer.status == 504 and answer.from_slot and DEADLINE in answer.body and request.left_s > CLOCK_S:
+                request.write_deadline()  # a clock was set meanwhile: its deadline has not passed, and the model did not run
+            else:
+                break
+        if answer.status == 400 and not answer.from_slot and WRONG_TOKEN in answer.body:
+            return ServerAnswer(503, [], b"the model server refuses its own token")  # the race tries again after a pause
         if answer.status == 500 and not answer.from_slot and UNREADABLE in answer.body:
             return ServerAnswer(400, [], b"the form cannot be read: a field has no name, or it is cut off")
         return answer
@@ -170,6 +184,11 @@ class ModelPaths:
         else:
             scope["path_params"] = {"model": path[1] or path[3], "version": path[2] or ""}
             await self.forward(scope, receive, send)
+
+
+def _token_refused(answer: ServerAnswer) -> bool:
+    """TorchServe refuses a token with 400 "Token Authorization failed."; "oken" is in Token and in token."""
+    return answer.status in (400, 401, 403) and not answer.from_slot and b"oken" in answer.body
 
 
 def _reply(answer: ServerAnswer, request: InferenceRequest) -> tuple[int, RawHeaders, bytes]:

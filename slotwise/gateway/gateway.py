@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,9 +33,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("slotwise.gateway")
 
 OTHER = "other"  # the limit and the metrics' label of a model that the server's list does not (yet) hold
-WATCH_S = 0.5
+WATCH_S, FIRST_LOOK_S = 0.5, 5.0
 MODELS_AGE_S = 5.0
 RATE_OVER_S = 10.0
+LOADING_S = 120.0  # what the server before it had is taken for being loaded so long after a switch, not for unknown
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ class Gateway:
         self.killers = Killers()
         self._traffic: dict[str, ModelTraffic] = {}
         self._served: set[str] = set()  # the models that were ready at some time, and are registered
+        self._former: set[str] = set()  # those that the server before this one had, and this one has not had yet
+        self._switched_at = float("-inf")
         self._cards: dict[str, ModelCard] = {}
         self._retired: set[Upstream] = set()
         self._closing: set[asyncio.Task[None]] = set()
@@ -93,6 +97,10 @@ class Gateway:
     def traffic(self, model: str) -> ModelTraffic:
         """The traffic that a request to `model` is part of."""
         return self._traffic[self.label(model)]
+
+    def still_loading(self, model: str) -> bool:
+        """Whether the server has only just taken the place of one that had this model, and has not got it yet."""
+        return model in self._former and time.monotonic() - self._switched_at < LOADING_S
 
     # For the page, the API and the metrics.
 
@@ -147,15 +155,24 @@ class Gateway:
     async def watch(self) -> None:
         """Follow the server's record and its models for ever."""
         while True:
-            try:
-                await self.refresh(MODELS_AGE_S)
-            except Exception:
-                log.exception("the server's state cannot be read")
+            await self._refreshed()
             now = time.monotonic()
             self._samples.append((now, self.metrics.answered))
             while now - self._samples[0][0] > RATE_OVER_S:
                 self._samples.popleft()
             await asyncio.sleep(WATCH_S)
+
+    async def first_look(self) -> None:
+        """Find the server before the first request comes; one that answers slowly is not waited for."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_LOOK_S):
+                await self._refreshed()
+
+    async def _refreshed(self) -> None:
+        try:
+            await self.refresh(MODELS_AGE_S)
+        except Exception:
+            log.exception("the server's state cannot be read")
 
     async def refresh(self, max_age_s: float) -> None:
         """Look at the server's record; ask the server for its models where the list is older than `max_age_s`."""
@@ -187,6 +204,8 @@ class Gateway:
             await new.renew_token(new.token)
         except SlotwiseError as error:
             log.warning("no token for the server: %s", error)
+        if old is not None:
+            self._former, self._switched_at = self._former | self._served, time.monotonic()
         await self._read_models(record)
         self.max_body_bytes = await asyncio.to_thread(self.backend.max_body_bytes, record)
         self.upstream = new
@@ -228,6 +247,7 @@ class Gateway:
     def _follow(self, models: dict[str, LiveModel], cards: dict[str, ModelCard]) -> None:
         """Have the traffic of these models, and nothing of those that are gone."""
         self.models, self._cards = models, cards
+        self._former -= models.keys()
         self._served = {name for name, model in models.items() if model.ready_workers or name in self._served}
         for name, model in models.items():
             if name not in self._traffic:

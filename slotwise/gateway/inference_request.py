@@ -73,7 +73,7 @@ class InferenceRequest:
             self.deadline = min(self.deadline, _deadline(headers[b"x-deadline-ms"]))
         self.headers = {n.decode(): v for n, v in headers.items() if _passed_on(n)}
         self.headers["x-request-id"] = self.identity
-        self.headers["x-deadline-ms"] = str(int((time.time() + self.left_s) * 1000))
+        self.write_deadline()
         if b"content-length" in headers:
             self.length = int(headers[b"content-length"])
             self._refuse_if_large(self.length)
@@ -81,6 +81,10 @@ class InferenceRequest:
             self.gateway.keys.allow(key, self.model)
         self.gateway.killers.refuse_sender(self.sender)
         self.traffic.limit.refuse_if_full()
+
+    def write_deadline(self) -> None:
+        """Tell the worker the deadline, as the clock is now."""
+        self.headers["x-deadline-ms"] = str(int((time.time() + self.left_s) * 1000))
 
     async def read_body(self, receive: Receive) -> None:
         """Read the whole body, before the deadline and within the limits. Raises Refused (413, 429, 504) or ClientGone."""

@@ -16,6 +16,7 @@ import pytest
 from campaign_parts import front_to_back
 from campaign_parts.archive_faults import zipped
 from campaign_parts.cases import GRACE_S, Case, Part, run_part
+from campaign_parts.resources import WHAT, slope
 from campaign_parts.served import same
 from campaign_parts.tally import BROKEN, Tally
 
@@ -96,6 +97,40 @@ def test_answers_are_the_same_but_for_the_last_digits() -> None:
     assert same(close, {"label": "1", "probabilities": {"7": 0.4999, "1": 0.5}})
     assert not same(sure, {"label": "1", "probabilities": {"7": 0.1, "1": 0.9}})
     assert not same({"answer": 3.0}, {"answer": 5.0})
+
+
+def test_only_what_grows_by_more_than_its_noise_for_long_enough_leaks() -> None:
+    draw = Random(1)
+
+    def leaks(seconds: int, growth_mib: float) -> list[str]:
+        samples = [(float(t), 300 + growth_mib * t / seconds + draw.uniform(-20, 20), 30.0, 40.0, 20.0) for t in range(seconds)]
+        return [what for what in WHAT if slope(what, samples).leaks]
+
+    assert leaks(900, 0.0) == []
+    assert leaks(900, 300.0) == ["memory_mib"]
+    assert leaks(200, 300.0) == []  # it may still be warming up
+
+
+def test_a_case_lists_only_some_of_its_failures() -> None:
+    tally = Tally(planned=2)
+    for _ in range(100):
+        tally.fail(0, "lost", "the same")
+    tally.fail(1, "wrong", "another")
+    assert (tally.lost, tally.wrong) == (100, 1)
+    assert [failure["case"] for failure in tally.failures] == [0, 0, 0, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.server
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("part", "case"), [("soak", 0), ("chaos", 3)], ids=["TorchServe", "a killed gateway"])
+def test_a_short_soak_and_one_round_of_chaos_break_nothing(part: str, case: int) -> None:
+    command = [sys.executable, "scripts/campaign.py", part, "--case", str(case), "--scale", "0.001"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    counts = json.loads(done.stdout)
+    assert counts["innocents"] > 50
+    assert not any(counts[kind] for kind in BROKEN)
 
 
 @pytest.mark.slow

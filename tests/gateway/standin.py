@@ -3,6 +3,7 @@
 `script` holds what to do with the next requests, one word each, used up from the left; then every request is answered.
     answer     200 with a slot's headers; the body is {"sha256": of the request's body, ...}
     bad        a slot's own 400          fault    a slot's own 500
+    late       a slot's own 504: the deadline has passed
     died       500 without a slot: its worker died; dead is 507, where SIGKILL ended it
     full       503 without a slot
     drop       close the connection without an answer
@@ -159,6 +160,7 @@ class StandIn:
             "full": (503, FULL, {}),
             "bad": (400, _error(400), SLOT),
             "fault": (500, _error(500), SLOT),
+            "late": (504, {"error": {"code": 504, "message": "the deadline had passed when the request was read"}}, SLOT),
             "form": (500, NO_NAME, {}),
         }
         if action in failing:

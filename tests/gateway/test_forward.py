@@ -151,8 +151,8 @@ async def test_the_token_is_the_gateways_own_and_is_read_again_when_refused(make
     front.server.token = "second"
     front.server.record(front.record.state_dir)  # somebody renewed it: the file holds the new one
     assert (await front.predict()).status_code == 200
-    front.server.token = "third"  # and now nobody knows it
-    assert error(await front.predict())["code"] == 400
+    front.server.token = "third"  # and now nobody knows it: that is no fault of the client
+    assert error(await front.predict())["code"] == 503
 
 
 async def test_a_new_token_is_read_for_every_request_that_was_refused(make_front: MakeFront) -> None:
@@ -171,6 +171,14 @@ async def test_an_expired_token_is_renewed_once_for_all_that_were_refused(make_f
     answers = await asyncio.gather(*(front.predict() for _ in range(32)))
     assert [answer.status_code for answer in answers] == [200] * 32
     assert front.server.renewals == 1
+
+
+async def test_a_token_that_is_worthless_again_before_it_is_used_is_renewed_again(make_front: MakeFront) -> None:
+    front = await make_front(StandIn(token="first"))
+    front.server.token, tokens = "third", iter(["second", "third"])
+    assert front.gateway.upstream is not None
+    front.gateway.upstream._auth = lambda record: {"Authorization": f"Bearer {next(tokens)}"}
+    assert (await front.predict()).status_code == 200
 
 
 async def test_a_token_that_cannot_be_renewed_is_a_503(make_front: MakeFront) -> None:
@@ -236,6 +244,16 @@ async def test_the_deadline_is_passed_on_and_kept(make_front: MakeFront) -> None
     assert len(front.server.seen) == seen
     for nonsense in ("soon", "nan", "9" * 5000):
         assert error(await front.predict(headers={"x-deadline-ms": nonsense}))["code"] == 400
+
+
+async def test_a_deadline_that_a_clock_took_for_passed_is_tried_again(make_front: MakeFront) -> None:
+    front = await make_front(StandIn(script=deque(["late"])), timeout_s=60)
+    assert (await front.predict()).status_code == 200
+    first, second = (int(seen.headers["x-deadline-ms"]) for seen in front.server.seen)
+    assert abs(first - second) < 50_000
+    front.server.script.extend(["late", "late", "late"])
+    assert error(await front.predict())["code"] == 504
+    assert len(front.server.seen) == 5
 
 
 async def test_a_body_over_the_limit_is_refused_with_and_without_a_length(make_front: MakeFront) -> None:

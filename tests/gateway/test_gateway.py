@@ -5,9 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import MutableMapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
+
+from slotwise.gateway.app import build_app
+from slotwise.gateway.gateway import Gateway
 
 from .conftest import Front, MakeFront
 from .standin import StandIn
@@ -145,6 +150,42 @@ async def test_what_the_old_server_drops_is_asked_of_the_new_one(make_front: Mak
         await front.gateway.refresh(60)
         await front.server.stop()  # too early: its connections are cut
         assert (await early).json()["server"] == "new"
+
+
+async def test_a_model_that_a_new_server_has_not_loaded_yet_is_not_unknown(make_front: MakeFront) -> None:
+    front = await make_front(StandIn("crashed"))
+    assert (await front.predict()).status_code == 200
+    assert (await front.predict(model="nosuch")).status_code == 404
+    await front.server.stop()
+    async with StandIn("again", models={}) as second:
+        assert front.record is not None
+        front.record = second.record(front.record.state_dir)
+        await front.gateway.refresh(60)
+        early = await front.predict()
+        assert (early.status_code, early.headers["retry-after"]) == (503, "1"), early.text
+        assert "not loaded yet" in early.json()["error"]["message"]
+        assert (await front.predict(model="nosuch")).status_code == 404
+        second.models["digits"] = 1
+        await front.gateway.refresh(0)
+        assert (await front.predict()).json()["server"] == "again"
+        del second.models["digits"]  # unregistered: that was somebody's will
+        assert (await front.predict()).status_code == 404
+
+
+async def test_the_first_request_finds_a_server(make_front: MakeFront) -> None:
+    front = await make_front()
+    gateway = Gateway(front.gateway.backend)
+    received, sent = iter(["lifespan.startup", "lifespan.shutdown"]), list[str]()
+
+    async def receive() -> MutableMapping[str, Any]:
+        return {"type": next(received)}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message["type"])
+        assert gateway.reachable
+
+    await build_app(gateway)({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, receive, send)
+    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
 
 
 async def test_every_answer_is_guarded_and_the_page_asks_nobody_else(make_front: MakeFront) -> None:

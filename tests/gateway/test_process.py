@@ -107,6 +107,7 @@ async def test_in_the_foreground_it_prints_the_page_and_exits_with_0(server: Sta
     command = [sys.executable, "-m", "slotwise.cli", "gateway", *OPTIONS]
     running = await asyncio.create_subprocess_exec(*command, stderr=subprocess.PIPE)
     assert running.stderr is not None
+    assert b"now in front of torchserve" in await running.stderr.readline()  # before anybody can ask
     assert b"/index.html" in await running.stderr.readline()
     running.send_signal(signal.SIGINT)
     assert await asyncio.wait_for(running.wait(), 90) == 0

@@ -1,0 +1,151 @@
+"""Where chaos happens: a server with two workers, the gateway before it, 16 clients, and surroundings that can be broken."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from urllib.parse import urlsplit
+
+from measuring.about import ROOT
+
+from campaign_parts import surroundings
+from campaign_parts.own_server import own_home, started
+from campaign_parts.surroundings import NotHere
+from slotwise.archive.build import build
+from slotwise.client.live_model import LiveModel
+from slotwise.client.management import ManagementClient
+from slotwise.console import say
+from slotwise.errors import SlotwiseError
+from slotwise.gateway import process as gateway_process
+from slotwise.server.lifecycle import Kind, ServerRecord
+
+WORKERS = 2
+PATIENCE_S = 240.0
+SETTINGS = {"batch_size": 8, "max_batch_delay": 10, "initial_workers": WORKERS, "response_timeout": 60}
+OPTIONS = ["--translation-port", "-1", "--drain-delay-s", "0", "--max-queued", "64"]
+
+
+@dataclass
+class Place:
+    """What is tried. clock: what sets its clock wrong; lacks: surroundings that cannot be made here, each with its reason."""
+
+    kind: Kind
+    store: Path
+    home: Path
+    record: ServerRecord
+    front: gateway_process.GatewayRecord
+    clock: Path
+    lacks: dict[str, str]
+
+    def describe(self) -> LiveModel:
+        """The model, as its server says."""
+        with ManagementClient(self.record) as client:
+            return client.describe("killers")
+
+    def workers(self, only_ready: bool = False) -> list[int]:
+        """The pids of the workers."""
+        return [worker.pid for worker in self.describe().workers if worker.ready or not only_ready]
+
+    def worker(self, draw: Random) -> int:
+        """The pid of one ready worker."""
+        return draw.choice(self.workers(only_ready=True))
+
+    def scale(self, workers: int) -> None:
+        """So many workers, READY when this returns."""
+        with ManagementClient(self.record) as client:
+            client.scale("killers", workers)
+            client.wait_ready("killers", workers, timeout_s=PATIENCE_S)
+
+    def serve(self) -> None:
+        """Start the server; where one of its name has crashed, in its place, as its operator would."""
+        self.record = serving(self.kind, self.store)
+
+    def open_gateway(self) -> None:
+        """Start the gateway again where it was."""
+        port = str(urlsplit(self.front.url).port)
+        self.front = gateway_process.start_detached("default", ["--port", port, *OPTIONS])
+
+    def whole_again(self) -> None:
+        """Wait until both workers are ready; what a round broke must not be seen in the next."""
+        until = time.monotonic() + PATIENCE_S
+        while time.monotonic() < until:
+            with contextlib.suppress(SlotwiseError), ManagementClient(self.record) as client:
+                client.wait_ready("killers", WORKERS)
+                return
+        raise AssertionError("the workers did not come back")
+
+
+def serving(kind: Kind, store: Path) -> ServerRecord:
+    """A server with the model."""
+    record = started(kind, store)
+    with ManagementClient(record) as client:
+        client.register("killers.mar", **SETTINGS)
+        client.wait_ready("killers", WORKERS, timeout_s=PATIENCE_S)
+    return record
+
+
+def archive_in(work: Path) -> Path:
+    """The folder with the model's archive."""
+    folder = work / "killers"
+    folder.mkdir()
+    (folder / "killers.py").write_bytes((ROOT / "tests" / "server" / "handlers" / "killers.py").read_bytes())
+    (folder / "model.toml").write_text('name = "killers"\nhandler = "killers.py"\n', "utf-8")
+    return build(folder, work / "store").parent
+
+
+@dataclass
+class Stage:
+    """One place at a time: a server of another kind takes the former one's place."""
+
+    work: Path
+    store: Path
+    lacks: dict[str, str] = field(default_factory=dict)
+    kind: Kind | None = None
+    place: Place | None = None
+    storm: object = None
+    _open: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+    def at(self, kind: Kind) -> Place:
+        """The place with a server of that kind, its clients at work."""
+        if self.place is None or self.kind != kind:
+            self.close()
+            self.kind, self.place = kind, self._open.enter_context(self._opened(kind))
+        return self.place
+
+    def close(self) -> None:
+        """Everything ends; what broke stays broken for nobody."""
+        self.place = None
+        self._open.close()
+
+    def _surround(self, what: str, stack: contextlib.ExitStack, make: Callable[[], AbstractContextManager[object]]) -> None:
+        """Make a surrounding; where this is not possible, say so, and remember why."""
+        try:
+            stack.enter_context(make())
+        except NotHere as error:
+            say(f"chaos: no {what} that can be broken: {error}")
+            self.lacks[what] = str(error)
+
+    @contextlib.contextmanager
+    def _opened(self, kind: Kind) -> Iterator[Place]:
+        from tests.server.storm import Storm
+
+        with contextlib.ExitStack() as stack:
+            folder = self.work / kind
+            folder.mkdir(exist_ok=True)
+            clock = folder / "clock"
+            home = folder / "home"
+            self._surround("network", stack, surroundings.own_network)
+            self._surround("clock", stack, lambda: surroundings.own_clock(clock))
+            self._surround("disk", stack, lambda: surroundings.small_disk(home))
+            stack.enter_context(own_home(home))
+            record = serving(kind, self.store)
+            stack.callback(gateway_process.stop)
+            front = gateway_process.start_detached("default", ["--port", "0", *OPTIONS])
+            self.storm = storm = Storm(front.url, [], clients=16)
+            stack.enter_context(storm.in_background())
+            yield Place(kind, self.store, home, record, front, clock / "clock", self.lacks)
