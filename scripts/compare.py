@@ -30,9 +30,10 @@ from comparison.parts import PARTS, Part
 from comparison.results import draw, ratios
 from comparison.systems import Http
 from comparison.workshop import Workshop
-from measuring.about import about, machine
+from measuring.about import about, git, machine
 from measuring.rounds import Cell, Reading, rows
 from measuring.run import exit_with, measured, write
+from pages.stale import CODE
 
 from slotwise.console import out, say
 from slotwise.console import table as shown_table
@@ -87,12 +88,13 @@ def started(names: list[str], workshop: Workshop, loads: Loads, stack: ExitStack
 
 def compare(options: argparse.Namespace, work: Path) -> dict[str, Any]:
     """Start every system, send bad requests among good ones, and measure in rounds."""
-    part = PARTS[options.part]
+    part, clock = PARTS[options.part], Clock(options.minutes)
     seconds = options.seconds or (3 if options.quick else part.seconds)
     cells = chosen(part, options)
     names = list(dict.fromkeys(name for by in cells.values() for name in by))
     plan = {"part": options.part, "seconds": seconds, "requests": part.requests, "tool": options.tool}
-    plan |= {"processes": options.processes, "cpu": machine()["cpu"], "systems": names}
+    code = git("log", "-1", "--format=%h", "--", *CODE[options.part])  # readings of other code are none of this plan
+    plan |= {"processes": options.processes, "cpu": machine()["cpu"], "systems": names, "code": code}
     kept, workshop = earlier(options.json, plan), Workshop(part, options.processes, work)
     loads = Loads(part, workshop.bodies(), seconds, options.tool)
     with ExitStack() as stack:
@@ -101,18 +103,20 @@ def compare(options: argparse.Namespace, work: Path) -> dict[str, Any]:
         known["settings"] = {name: system.described() for name, system in running.items()}
         known["poison"] = loads.poisoned(running, kept.get("poison", {}))
         cells = {cell: [name for name in by if name in running] for cell, by in cells.items()}
-        return in_rounds(options, known, kept.get("readings", []), cells, lambda cell, name: loads.measure(running[name], cell))
+        rounds = kept.get("readings", [])
+        return in_rounds(options, clock, known, rounds, cells, lambda cell, name: loads.measure(running[name], cell))
 
 
 def in_rounds(
     options: argparse.Namespace,
+    clock: Clock,
     known: dict[str, Any],
     rounds: list[Round],
     cells: dict[Cell, list[str]],
     measure: Callable[[Cell, str], Reading],
 ) -> dict[str, Any]:
     """Measure rounds until there are enough or the time is over. RuntimeError where there is none."""
-    clock, count = Clock(options.minutes), options.rounds or (2 if options.quick else 3)
+    count = options.rounds or (2 if options.quick else 3)
     cells = {cell: by for cell, by in cells.items() if by}
     while cells and len(rounds) < count and clock.time_left():
         turn = len(rounds)

@@ -19,14 +19,17 @@ async def lifespan(app):
 app = FastAPI(lifespan=lifespan)
 
 
-@app.post("/predict")
-def predict(request: UploadFile):
-    return loaded["classify"]([loaded["decode"](request.file.read())])[0]
+if SETTINGS["kind"] == "picture":
 
+    @app.post("/predict")
+    def predict(request: UploadFile):
+        return loaded["classify"]([loaded["decode"](request.file.read())])[0]
 
-@app.post("/tensor")
-async def tensor(request: Request):
-    return loaded["classify"]([loaded["decode"](await request.body())])[0]
+else:
+
+    @app.post("/tensor")
+    async def tensor(request: Request):
+        return loaded["classify"]([loaded["decode"](await request.body())])[0]
 
 
 if __name__ == "__main__":

@@ -67,7 +67,12 @@ class Peer(Http):
         (self.work / "settings.json").write_text(json.dumps(self.settings), "utf-8")
         threads = str(self.settings["threads"])
         environ = {**os.environ, "COMPARED": str(self.work / "settings.json"), "PYTHONPATH": str(HERE)}
-        environ |= {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "RAY_USAGE_STATS_ENABLED": "0"}
+        environ |= {
+            "OMP_NUM_THREADS": threads,
+            "MKL_NUM_THREADS": threads,
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_raylet_start_wait_time_s": "300",
+        }
         environ |= {"BENTOML_DO_NOT_TRACK": "True", "BENTOML_HOME": str(self.work / "bentoml")}
         environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
         with self.log.open("wb") as log:
@@ -102,6 +107,7 @@ class Peer(Http):
             command = [str(self.place / "bin" / "mlserver"), "start", str(self.mlserver())]
         if self.program == "mosec":
             command += ["--address", "127.0.0.1", "--port", str(self.settings["port"]), "--log-level", "error"]
+            command += ["--timeout", str(60_000)]  # as long as every client waits; 3 s by default
         return command
 
     def mlserver(self) -> Path:
@@ -121,6 +127,7 @@ class Peer(Http):
         files, model = triton_process.find(), self.work / "repository" / "classifier"
         (model / "1").mkdir(parents=True)
         shutil.copyfile(HERE / "triton_app.py", model / "1" / "model.py")
+        shutil.copyfile(HERE / "classifier.py", model / "1" / "classifier.py")  # its stub reads no PYTHONPATH
         delay_us = round(self.settings["delay_ms"] * 1000)
         config = CONFIG.format(**{**self.settings, "delay_us": delay_us})
         (model / "config.pbtxt").write_text(config, "utf-8")

@@ -60,16 +60,37 @@ def build(store: Path, model: str, labels: list[str], weights: str, needs: Path)
     """
     import torch
 
-    from slotwise.zoo.networks import network
-
     work = store / "stock-parts"
     work.mkdir(parents=True, exist_ok=True)
     (work / "model.py").write_text(MODEL_PY[model], "utf-8")
     (work / "index_to_name.json").write_text(json.dumps({str(i): label for i, label in enumerate(labels)}), "utf-8")
-    torch.save(network(NETWORKS[model], len(labels), weights).state_dict(), work / "weights.pth")
+    torch.save(weights_of(model, len(labels), weights), work / "weights.pth")
     command = ["--model-file", "model.py", "--serialized-file", "weights.pth", "--handler", "image_classifier"]
     archive("stock", store, work, [*command, "--extra-files", f"index_to_name.json,{needs.resolve()}"])
     return work / "weights.pth"
+
+
+def weights_of(model: str, labels: int, weights: str) -> dict[str, Any]:
+    """The very weights that the model's own archive has: untrained ones are settled as its make.py does it."""
+    import torch
+
+    from slotwise.model_spec import load_spec
+    from slotwise.project import model_folder
+    from slotwise.worker.inputs.images import Recipe
+    from slotwise.zoo import pictures
+    from slotwise.zoo.imagenet import COMPARED
+    from slotwise.zoo.networks import network, settle
+    from slotwise.zoo.vision import PixelNetwork
+
+    module = network(NETWORKS[model], labels, weights)
+    if weights == "none":
+        folder = model_folder(model)
+        spec = load_spec(folder)
+        recipe = Recipe.of(spec.input.model_dump())
+        pixels = pictures.cuts_of([folder / name for name in spec.examples], recipe, COMPARED)
+        settle(PixelNetwork(module, spec.input.mean, spec.input.std), torch.from_numpy(pixels[:16]))
+    state: dict[str, Any] = module.state_dict()
+    return state
 
 
 def pack_handler(store: Path, name: str, settings: Mapping[str, Any]) -> None:

@@ -55,7 +55,7 @@ class Workshop:
     def settings(self, form: str, batch_size: int) -> dict[str, Any]:
         """What a peer's program reads."""
         settings = {"form": form, "kind": self.part.kind, "model_dir": str(self.model_dir.resolve()), "engine": "openvino"}
-        if self.part.kind == "picture":
+        if self.part.kind == "picture" and form != "engine":
             settings |= {"network": stock.NETWORKS[self.part.model], "weights": str(self.weights.resolve())}
         numbers = {"processes": self.processes, "threads": self.threads, "batch_size": batch_size}
         return {**settings, **numbers, "precision": "fp32", "delay_ms": self.part.delay_ms}
@@ -79,7 +79,7 @@ class Workshop:
         if base == "stock-defaults":  # registered without parameters: one request a batch, a worker a core
             keys = {**AS_INSTALLED, "batch_size": "1", "max_batch_delay_ms": "100", "initial_workers": str(available_cores())}
         if base.startswith("stock"):
-            assert self.weights
+            _ = self.weights  # packs stock.mar, too
             return ModelServer(name, "stock", self.store, keys)
         settings = self.settings(base.partition("-")[2], batch_size)
         stock.pack_handler(self.store, base, settings)

@@ -244,10 +244,10 @@ def echo_rows(figures: Figures) -> str:
     lines = []
     for (load, clients), cell in by_cell(figures["echo"]["rows"]).items():
         answers = [number(cell[name]["rps"]) for name in ("mnist", "bare_mnist", "echo", "slotwise_echo")]
-        ratios = [ratio(cell["mnist"]["rounds"], cell[name]["rounds"]) for name in ("echo", "bare_mnist")]
+        ratios = [ratio(cell["mnist"]["rounds"], cell[name]["rounds"]) for name in ("echo", "slotwise_echo", "bare_mnist")]
         lines.append([clients, load, *answers, *map(with_spread, ratios)])
     columns = ["clients", "setting", "MNIST", "the shortest handler", "bare echo", "echo with our slots"]
-    return table([*columns, "MNIST to echo", "to the shortest"], lines)
+    return table([*columns, "MNIST to bare echo", "to ours", "to the shortest"], lines)
 
 
 def study_by_clients(figures: Figures) -> str:
