@@ -112,12 +112,14 @@ class Peer(Http):
 
     def mlserver(self) -> Path:
         """The folder of a model with its settings, and the server's."""
-        folder = self.work / "model"
+        folder = self.work / "classifier"
         folder.mkdir()
         model = {"name": "classifier", "implementation": "mlserver_app.Classifier"}
         model |= {"max_batch_size": self.settings["batch_size"], "max_batch_time": self.settings["delay_ms"] / 1000}
         (folder / "model-settings.json").write_text(json.dumps(model), "utf-8")
-        ports = {"http_port": self.settings["port"], "grpc_port": free_port(), "metrics_port": free_port()}
+        ports: dict[str, Any] = {"http_port": self.settings["port"], "grpc_port": free_port(), "metrics_port": free_port()}
+        levels = {name: {"level": "ERROR"} for name in ("mlserver", "uvicorn")}
+        ports["logging_settings"] = {"version": 1, "disable_existing_loggers": False, "loggers": levels}
         server = {**ports, "host": "127.0.0.1", "parallel_workers": self.settings["processes"], "debug": False}
         (folder / "settings.json").write_text(json.dumps(server), "utf-8")
         return folder

@@ -62,7 +62,10 @@ PROGRAMS = {
     "ray": Program((), "/", plain, "a proxy process, and those of the cluster"),
     "triton": Program((), "/v2/models/classifier/infer", plain, "HTTP in C++"),
     "bentoml": Program(("bentoml==1.4.39",), front="HTTP in the same processes; it chooses size and delay of a batch itself"),
-    "mlserver": Program(("mlserver==1.7.1",), "/v2/models/classifier/infer", v2_json, "one more process for HTTP and batches"),
+    # a newer uvloop makes no event loop by itself, and its workers die
+    "mlserver": Program(
+        ("mlserver==1.7.1", "uvloop==0.21.0"), "/v2/models/classifier/infer", v2_json, "one more process for HTTP and batches"
+    ),
 }
 CONFIG = """\
 name: "classifier"
