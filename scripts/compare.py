@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import subprocess
+import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -27,7 +29,9 @@ import httpx
 from comparison.kept import Clock, Round, earlier, one_round, readings
 from comparison.loads import Loads
 from comparison.parts import PARTS, Part
+from comparison.programs import PROGRAMS, environment
 from comparison.results import draw, ratios
+from comparison.stock import requirements
 from comparison.systems import Http
 from comparison.workshop import Workshop
 from measuring.about import about, git, machine
@@ -47,6 +51,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=tuple(PARTS))
     parser.add_argument("--quick", action="store_true", help="two rounds of 3 s a measurement, unless said otherwise")
+    parser.add_argument("--prepare", action="store_true", help="install the peers, build the model, and measure nothing")
     parser.add_argument("--systems", help="these only, separated by semicolons (default: all of the part)")
     parser.add_argument("--rounds", type=int, help="default: 3, with --quick 2")
     parser.add_argument("--seconds", type=int, help="of one measurement (default: as the part says, with --quick 3)")
@@ -78,7 +83,7 @@ def started(names: list[str], workshop: Workshop, loads: Loads, stack: ExitStack
             system.start()
             if isinstance(system, Http):
                 system.wait(loads.first, loads.content_type)
-        except (SlotwiseError, RuntimeError, OSError, httpx.HTTPError) as error:
+        except (SlotwiseError, RuntimeError, OSError, httpx.HTTPError, subprocess.SubprocessError) as error:
             left_out[name] = str(error).partition(": see ")[0]
             say(f"LEFT OUT: {name}: {error}")
         else:
@@ -105,6 +110,16 @@ def compare(options: argparse.Namespace, work: Path) -> dict[str, Any]:
         cells = {cell: [name for name in by if name in running] for cell, by in cells.items()}
         rounds = kept.get("readings", [])
         return in_rounds(options, clock, known, rounds, cells, lambda cell, name: loads.measure(running[name], cell))
+
+
+def prepare(options: argparse.Namespace, work: Path) -> None:
+    """Do what takes a network or minutes and is kept: the part's model, and the environments of its peers."""
+    workshop = Workshop(PARTS[options.part], options.processes, work)
+    requirements(workshop.places / "stock")
+    for name in dict.fromkeys(system.partition("-")[0] for system in PARTS[options.part].systems):
+        if name in PROGRAMS and PROGRAMS[name].packages:
+            say(f"installing {name}")
+            environment(workshop.places / f"venv-{name}", PROGRAMS[name].packages)
 
 
 def in_rounds(
@@ -156,6 +171,10 @@ def main() -> int:
     options = arguments()
     for target in (options.json, options.figure):
         check_target(target)
+    if options.prepare:
+        with tempfile.TemporaryDirectory(prefix="slotwise-compare-") as folder:
+            prepare(options, Path(folder))
+        return 0
     result = measured(lambda work: compare(options, work), options.json)
     if result is None:
         return 1
