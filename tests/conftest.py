@@ -5,11 +5,19 @@ from __future__ import annotations
 import os
 
 import pytest
+from httpx import _config
 from hypothesis import HealthCheck, settings
 
+from slotwise.profiles import ports
+
+for part in ("connect", "read", "write", "pool"):  # of requests without a timeout: a busy machine may stand still for 5 s
+    setattr(_config.DEFAULT_TIMEOUT_CONFIG, part, 60.0)
+
+ports.FREE = ports.FREE[int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 2 :: 2]  # each of two processes has its own
+
 settings.register_profile("here", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("ci", parent=settings.get_profile("here"), derandomize=True)
-settings.load_profile("ci" if os.environ.get("CI") else "here")
+settings.register_profile("same", parent=settings.get_profile("here"), derandomize=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))  # HYPOTHESIS_PROFILE=here draws anew in every run
 
 LONGEST = ("tests/server/test_replicas.py", "tests/server/test_tune.py", "tests/server/test_gateway.py", "tests/test_docs.py")
 

@@ -22,7 +22,7 @@ from slotwise.check.worker_protocol import SlotAnswer, load_message, predict_mes
 from slotwise.errors import SlotwiseError
 
 SERVERS = {"torchserve": ("ts", "torchserve"), "mms": ("mms", "multi-model-server")}  # kind: its package, its distribution
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 180.0
 EXCEPTION = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt)\b.*", re.MULTILINE)
 
 

@@ -21,7 +21,7 @@ from slotwise.interrupts import held, let_through, settle
 from slotwise.server.processes import start_time
 from slotwise.server.record import ProcessRecord
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 180.0
 STOP_GRACE_S = 5.0
 
 
@@ -60,7 +60,7 @@ class GatewayRecord(ProcessRecord):
 
         try:
             headers = {"authorization": f"Bearer {self.key}"} if self.key else {}
-            answer = httpx.get(f"{self.url}/status", headers=headers, timeout=10, trust_env=False, verify=self._trusted())
+            answer = httpx.get(f"{self.url}/status", headers=headers, timeout=30, trust_env=False, verify=self._trusted())
             answer.raise_for_status()
             status: dict[str, Any] = answer.json()
         except (httpx.HTTPError, OSError, ValueError) as error:
@@ -118,7 +118,7 @@ def stop(name: str = "default") -> bool:
             process.wait(record.drain_s + STOP_GRACE_S)
         except psutil.TimeoutExpired:
             process.kill()
-            process.wait(5)
+            process.wait(30)
     record.forget()
     return True
 

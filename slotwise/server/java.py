@@ -62,3 +62,18 @@ def _has_utf8() -> bool:
         return False
     locale.setlocale(locale.LC_CTYPE, before)
     return True
+
+
+def path_with_kill(folder: Path) -> dict[str, str]:
+    """What the environment of a Java must say where no program `kill` is installed, as in slim images: a PATH with ours.
+
+    Both servers run it to end a worker; without it they answer 500 to whoever scales or unregisters a model.
+    folder: where ours is put.
+    """
+    if shutil.which("kill"):
+        return {}
+    folder.mkdir(exist_ok=True)
+    program = folder / "kill"
+    program.write_text('#!/bin/sh\nkill "$@"\n')  # the shell has its own
+    program.chmod(0o755)
+    return {"PATH": os.pathsep.join((str(folder), os.environ.get("PATH", os.defpath)))}

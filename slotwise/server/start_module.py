@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.render import render_properties
 from slotwise.profiles.server_logs import log4j2
-from slotwise.server.java import locale_for_paths
+from slotwise.server.java import locale_for_paths, path_with_kill
 from slotwise.server.processes import MARK, start_time
 from slotwise.server.record import Kind, ServerRecord
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from slotwise.profiles.profile import Profile
 
 STACK = re.compile(r"\s+(at |\.\.\. \d+ more)")
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 180.0  # seconds on a quiet machine; a server that dies is noticed at once
 HOST_TIMEOUT_S = 600.0  # of Ray and Triton, which start many processes: minutes on a busy machine
-MODULE_TIMEOUT_S = 30.0
+MODULE_TIMEOUT_S = 120.0
 MODULES = {"torchserve": "ts.model_server", "mms": "mms.model_server"}
 # Variables of our own environment that the server must not get, because they change where it reads or writes.
 # PYTHONPATH: TorchServe puts it before the archive, whose own copy of the worker code would lose.
@@ -76,6 +76,8 @@ def environment(record: ServerRecord, environ: Mapping[str, str]) -> dict[str, s
     }
     if record.cluster:  # where Ray looks for the cluster that "auto" means: below our TMPDIR there is none
         own["RAY_TMPDIR"] = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+    if record.kind in MODULES:
+        own |= path_with_kill(record.state_dir / "bin")
     return {**inherited, **own, **locale_for_paths(), **environ}
 
 

@@ -54,7 +54,7 @@ def test_a_failure_is_counted_and_a_run_goes_on_where_it_was(tmp_path: Path) -> 
 
 
 def count_a_failure_and_go_on(tmp_path: Path) -> None:
-    toy, drawn = part(deadline_s=0.2 - GRACE_S)
+    toy, drawn = part(deadline_s=1.0 - GRACE_S)
     saved: list[int] = []
     tally = Tally(planned=4)
     run_part(toy, 7, 1.0, tally, tmp_path, 60.0, lambda: saved.append(tally.cases))

@@ -43,7 +43,7 @@ def browser() -> Iterator[Browser]:
 
     path = executable()
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS, timeout=180_000)
         yield browser
         browser.close()
 
@@ -78,7 +78,7 @@ def page(browser: Browser, site: Site, request: pytest.FixtureRequest) -> Iterat
     """The page, loaded; afterwards a screenshot is kept and nobody else may have been asked for anything."""
     options = getattr(request, "param", {})
     context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **options})
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(90_000)
     page = context.new_page()
     site.outside.clear()
     site.faults.clear()

@@ -24,7 +24,7 @@ from .conftest import ARTIFACTS
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-pytestmark = [pytest.mark.browser, pytest.mark.server, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.browser, pytest.mark.server, pytest.mark.timeout(900)]
 
 CHELSEA = Path(__file__).parents[2] / "models" / "efficientnet" / "examples" / "chelsea.png"
 CATS = {"tabby", "tiger cat", "Egyptian cat"}
@@ -50,7 +50,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                 for info in infos:
                     deploy(client, info, registration(info, profile, {}))
             gateway = process.start_detached("default", ["--port", "0", "--translation-port", "-1"])
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 240
             while not gateway.status()["ready"]:
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
@@ -64,7 +64,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def page(browser: Browser, url: str) -> Iterator[Page]:
     """The page, as it opens."""
     context = browser.new_context(viewport={"width": 1200, "height": 900})
-    context.set_default_timeout(30_000)
+    context.set_default_timeout(120_000)
     page = context.new_page()
     page.goto(f"{url}/index.html")
     page.locator("#model:not([disabled])").wait_for()

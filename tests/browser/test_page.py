@@ -65,6 +65,7 @@ def test_a_key_unlocks_the_page(browser: Browser, pictures: list[str], tmp_path:
     key = keys.add(file, "person")
     server = StandInThread(models={"digits": 1}, likely=True)
     with gateway_before(server, home, "--keys", str(file)) as gateway, browser.new_context() as context:
+        context.set_default_timeout(90_000)
         page = context.new_page()
         page.goto(f"{gateway.url}/index.html")
         page.get_by_role("button", name="Locked").wait_for()
@@ -110,7 +111,7 @@ def test_every_protocol_has_its_curl_command_and_they_work(page: Page, pictures:
     for protocol in protocols:
         choice.select_option(protocol)
         command = ["bash", "-c", page.locator(".copy pre").inner_text()]
-        done = subprocess.run(command, cwd=Path(pictures[1]).parent, capture_output=True, text=True, timeout=30, check=True)
+        done = subprocess.run(command, cwd=Path(pictures[1]).parent, capture_output=True, text=True, timeout=120, check=True)
         assert '"7"' in done.stdout, (protocol, done)
     upload(page, pictures[:1], "captions")
     page.locator("#summary", has_text="a red circle").wait_for()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ import pytest
 from slotwise.archive.build import build
 from slotwise.bench.bodies import RequestBody, examples
 from slotwise.gateway.process import GatewayRecord
+from slotwise.profiles.ports import Ports
 from tests.gateway.test_schema import try_out
 from tests.server.conftest import gateway_before, started
 
@@ -23,12 +23,6 @@ if TYPE_CHECKING:
 schemathesis = pytest.importorskip("schemathesis")
 pytestmark = [pytest.mark.browser, pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(900)]
 MODELS = ("digits", "captions", "translation")
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +35,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def second_port() -> int:
-    return free_port()
+    return Ports.free().inference
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +53,7 @@ def real(tmp_path_factory: pytest.TempPathFactory, store: Path, second_port: int
 @pytest.fixture
 def page(browser: Browser, real: GatewayRecord) -> Iterator[Page]:
     with browser.new_context() as context:
-        context.set_default_timeout(60_000)
+        context.set_default_timeout(120_000)
         page = context.new_page()
         faults: list[str] = []
         page.on("pageerror", lambda error: faults.append(str(error)))

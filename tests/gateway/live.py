@@ -27,7 +27,7 @@ class StandInThread:
         self.up()
 
     def _run(self, work: Any) -> None:
-        asyncio.run_coroutine_threadsafe(work, self.loop).result(10)
+        asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
 
     def up(self) -> None:
         """Listen."""

@@ -43,6 +43,7 @@ class Seen:
     target: str
     headers: dict[str, str]
     body: bytes
+    after: int = 0  # so many predictions were answered before it came
 
 
 @dataclass
@@ -58,6 +59,7 @@ class StandIn:
     hang_every: int = 0
     token: str = "token"
     seen: list[Seen] = field(default_factory=list)
+    answered: int = 0
     gate: asyncio.Event | None = None  # while set and not open, every prediction waits
     likely: bool = False  # answer as the models would: labels, captions, translations, a 400 for what is no picture
     port: int = 0
@@ -117,7 +119,8 @@ class StandIn:
                 method, target, _ = head[0].split(" ", 2)
                 headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:-2])}
                 body = await reader.readexactly(int(headers.get("content-length", 0)))
-                answer = await self._answer(Seen(method, target, headers, body))
+                answer = await self._answer(Seen(method, target, headers, body, self.answered))
+                self.answered += method != "GET"
                 if answer is None:
                     break
                 writer.write(answer)

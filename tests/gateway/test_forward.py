@@ -222,17 +222,18 @@ async def test_the_clients_request_id_is_kept_where_it_is_harmless(make_front: M
 
 
 async def test_the_deadline_is_passed_on_and_kept(make_front: MakeFront) -> None:
-    front = await make_front(StandIn(slow_s=30), timeout_s=9)
-    wanted = int((time.time() + 5) * 1000)
+    front = await make_front(StandIn(slow_s=300), timeout_s=90)
+    wanted = int((time.time() + 60) * 1000)
     await front.predict(headers={"x-deadline-ms": str(wanted)})
-    assert abs(int(front.server.seen[0].headers["x-deadline-ms"]) - wanted) <= 50
+    assert abs(int(front.server.seen[0].headers["x-deadline-ms"]) - wanted) <= 500
     await front.predict(headers={"x-deadline-ms": str(wanted + 3_600_000)})
-    assert int(front.server.seen[1].headers["x-deadline-ms"]) <= (time.time() + 9) * 1000
+    assert int(front.server.seen[1].headers["x-deadline-ms"]) <= (time.time() + 90) * 1000
     front.server.script.append("slow")
     answer = await front.predict(headers={"x-deadline-ms": str(int(time.time() * 1000) + 100)})
     assert error(answer)["code"] == 504
+    seen = len(front.server.seen)  # 2 where those 100 ms were over before it was sent
     assert error(await front.predict(headers={"x-deadline-ms": "1"}))["code"] == 504
-    assert len(front.server.seen) == 3
+    assert len(front.server.seen) == seen
     for nonsense in ("soon", "nan", "9" * 5000):
         assert error(await front.predict(headers={"x-deadline-ms": nonsense}))["code"] == 400
 

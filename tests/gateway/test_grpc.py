@@ -266,7 +266,7 @@ async def test_a_client_that_hangs_up_gives_up_its_place_in_the_queue(make_front
     limit = front.gateway.traffic("digits").limit
     async with port_of(front) as call:
         asked = [asyncio.ensure_future(call("ModelInfer", infer([3], bytes_contents=[b"a", b"b", b"c"]))) for _ in range(2)]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while (limit.running, limit.queued) != (1, 1):
                 await asyncio.sleep(0.01)
             for one in asked:

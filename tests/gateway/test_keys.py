@@ -93,7 +93,7 @@ async def test_a_key_opens_its_models_only_and_only_so_often(make_front: MakeFro
     assert error(await front.predict(headers=bearer(narrow)))["code"] == 403
     assert (await front.predict(headers=bearer(slow))).status_code == 200
     refused = await front.predict(headers=bearer(slow))
-    assert (error(refused)["code"], int(refused.headers["retry-after"])) == (429, 100)
+    assert (error(refused)["code"], int(refused.headers["retry-after"]) in range(60, 101)) == (429, True)
 
 
 @pytest.mark.anyio
@@ -176,7 +176,7 @@ def test_what_cannot_be_used_is_said_at_the_start(tmp_path: Path, monkeypatch: p
 def test_an_open_gateway_says_what_is_open(tmp_path: Path) -> None:
     with gateway_before(StandInThread(), tmp_path, "--host", "0.0.0.0"):
         log = tmp_path / "default" / "gateway.log"
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 90
         while "--keys FILE asks for a key" not in log.read_text() and time.monotonic() < deadline:
             time.sleep(0.05)
         assert "can ask every model" in log.read_text()

@@ -69,7 +69,7 @@ class Loading:
         self.gate.set()
 
     def load(self, record: Any, name: str, url: str) -> None:
-        self.gate.wait(10)
+        self.gate.wait(60)
         if "large" in url:
             raise NoMemory("it wants 9000 MiB of 100 MiB that are free", "unload another model")
         if "broken" in url:

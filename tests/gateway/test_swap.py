@@ -45,7 +45,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 
     def start(name: str, ports: Ports) -> ServerRecord:
         run_id, folder = f"run-{len(started)}", project.state_dir(name)
-        started.append(subprocess.Popen(["sleep", "60"], env={**os.environ, "SLOTWISE_RUN": run_id}))
+        started.append(subprocess.Popen(["sleep", "600"], env={**os.environ, "SLOTWISE_RUN": run_id}))
         record = ServerRecord(
             name=name,
             kind="torchserve",

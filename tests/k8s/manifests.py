@@ -22,7 +22,7 @@ Document = dict[str, Any]
 @cache
 def _resolved(overlay: str) -> str:
     command = ["kubectl", "kustomize", str(K8S / "overlays" / overlay)]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=180).stdout
 
 
 def resolved(overlay: str) -> list[Document]:

@@ -36,7 +36,7 @@ def test_a_command_of_the_page_runs(number: int, environ: dict[str, str]) -> Non
     if shutil.which(tool, path=environ["PATH"]) is None:
         pytest.skip(f"{tool} is not here: the page's command is NOT run")
     done = subprocess.run(
-        ["bash", "-c", command], cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60, check=False
+        ["bash", "-c", command], cwd=ROOT, env=environ, capture_output=True, text=True, timeout=180, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -26,7 +26,7 @@ needs_promtool = pytest.mark.skipif(
 
 
 def promtool(*arguments: str) -> None:
-    found = subprocess.run(["promtool", *arguments], capture_output=True, text=True, timeout=60)
+    found = subprocess.run(["promtool", *arguments], capture_output=True, text=True, timeout=180)
     assert found.returncode == 0, found.stdout + found.stderr
 
 

@@ -67,6 +67,18 @@ def burst(client: InferenceClient, model: str, bodies: Sequence[bytes], gap_s: f
         return list(pool.map(send, range(len(bodies))))
 
 
+def together(
+    client: InferenceClient, model: str, bodies: Sequence[bytes], gap_s: float = GAP_S, patience_s: float = 120
+) -> list[Answer]:
+    """The answers of a burst that was one batch: where a busy machine has split it into several, it is sent again."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        answers = burst(client, model, bodies, gap_s)
+        sizes = {answer.batch_size for answer in answers}
+        if sizes == {len(bodies)} or None in sizes or time.monotonic() > deadline:
+            return answers
+
+
 @contextmanager
 def counting(client: InferenceClient, model: str, clients: int) -> Iterator[list[tuple[int, Answer]]]:
     """Within, every client sends one number after the other; the list gets each number and its answer."""

@@ -22,7 +22,7 @@ from slotwise.server.lifecycle import Kind, ServerRecord, start, stop
 
 HERE = Path(__file__).parent
 BATCH_SIZE = 8
-PATIENCE_MS = 3000  # a batch of 8 has this long to fill: nothing here depends on how fast the machine is
+PATIENCE_MS = 3000  # a batch of 8 has this long to fill; bursts.together sends one again that a busy machine has split
 BATCHES = {"batch_size": BATCH_SIZE, "max_batch_delay": PATIENCE_MS, "initial_workers": 1, "response_timeout": 60}
 
 
@@ -96,7 +96,7 @@ def started(kind: Kind, home: Path, store: Path, **changes: str) -> Iterator[Liv
         with (
             ManagementClient(record) as management,
             InferenceClient(record) as inference,
-            InferenceClient(record, timeout_s=5) as hasty,
+            InferenceClient(record, timeout_s=20) as hasty,
         ):
             yield Live(record, management, inference, hasty)
     finally:
@@ -119,7 +119,8 @@ def gateway_before(live: Live, *options: str) -> Iterator[GatewayRecord]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLOTWISE_HOME", str(live.record.state_dir.parent))
         name = live.record.name
-        given = ["--name", name, "--port", "0", "--translation-port", "-1", *options]  # the last of a kind counts
+        # The last of a kind counts. A request may wait for a worker that a busy machine takes minutes to start again.
+        given = ["--name", name, "--port", "0", "--translation-port", "-1", "--timeout-s", "240", *options]
         record = process.start_detached(name, given)
         try:
             yield record

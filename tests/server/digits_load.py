@@ -39,10 +39,10 @@ class Steady:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stop.set()
-        self._thread.join(90)
+        self._thread.join(320)
         assert not self._thread.is_alive(), "a request hangs"
 
-    def wait_for(self, more: int, patience_s: float = 60) -> None:
+    def wait_for(self, more: int, patience_s: float = 150) -> None:
         """Return after `more` further right answers."""
         wanted = self.right + more
         for _ in range(int(patience_s / 0.02)):
@@ -53,7 +53,7 @@ class Steady:
 
     async def _run(self) -> None:
         bodies = digits()
-        timeout = aiohttp.ClientTimeout(total=80)
+        timeout = aiohttp.ClientTimeout(total=300)
         async with aiohttp.ClientSession(timeout=timeout) as http:
             await asyncio.gather(*[self._client(http, bodies, i) for i in range(self.clients)])
 

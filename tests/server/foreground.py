@@ -19,7 +19,7 @@ import psutil
 ENVIRON = {key: value for key, value in os.environ.items() if key not in ("SLOTWISE_HOME", "JAVA_HOME")}
 ROUND = "SIGNAL_TEST_ROUND"  # every process of a round carries it
 SIGNALS = (signal.SIGINT, signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-PATIENCE_S = 120
+PATIENCE_S = 300
 START = ""  # in a list of lines: the moment when the command has taken the signals over
 
 

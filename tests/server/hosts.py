@@ -21,12 +21,12 @@ from pathlib import Path
 import psutil
 
 FRONT = f"slotwise-{os.getpid()}-front"
-SERVER_END_S, GATEWAY_END_S = 40.0, 40.0
+SERVER_END_S, GATEWAY_END_S = 90.0, 90.0
 
 
 def ip(*arguments: str) -> None:
     """Run `ip`; CalledProcessError where it fails."""
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True, timeout=10)
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True, timeout=60)
 
 
 def why_not() -> str | None:
@@ -103,12 +103,12 @@ class Host:
 
     def kill(self) -> None:
         """kill -9 for every process of the host, at once."""
-        found = subprocess.run(["ip", "netns", "pids", self.namespace], capture_output=True, text=True, check=True, timeout=10)
+        found = subprocess.run(["ip", "netns", "pids", self.namespace], capture_output=True, text=True, check=True, timeout=60)
         for pid in map(int, found.stdout.split()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for process in self.processes.values():
-            process.wait(10)
+            process.wait(60)
         self.processes.clear()
 
     def black_hole(self) -> None:
@@ -123,4 +123,4 @@ class Host:
         """End what still runs and remove the namespace."""
         with contextlib.suppress(subprocess.CalledProcessError, psutil.Error):
             self.kill()
-        subprocess.run(["ip", "netns", "del", self.namespace], check=False, capture_output=True, timeout=10)
+        subprocess.run(["ip", "netns", "del", self.namespace], check=False, capture_output=True, timeout=60)

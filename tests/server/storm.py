@@ -37,10 +37,10 @@ class Storm:
             yield
         finally:
             self.over = True
-            thread.join(120)
+            thread.join(320)
             assert not thread.is_alive(), "a request hangs"
 
-    def wait_for(self, more: int, patience_s: float = 120) -> None:
+    def wait_for(self, more: int, patience_s: float = 300) -> None:
         """Return after `more` further right answers."""
         wanted, deadline = self.right + more, time.monotonic() + patience_s
         while self.right < wanted:
@@ -50,12 +50,12 @@ class Storm:
     def try_killer(self, body: bytes, times: int) -> list[int]:
         """The statuses of a body that ends workers, sent one time after the other; from another thread."""
         transport = httpx.HTTPTransport(local_address="127.0.0.2")  # its own, for senders of such bodies are refused
-        with httpx.Client(timeout=90, trust_env=False, transport=transport) as http:
+        with httpx.Client(timeout=300, trust_env=False, transport=transport) as http:
             return [http.post(f"{self.url}/predictions/killers", content=body).status_code for _ in range(times)]
 
     async def _load(self) -> None:
         numbers = itertools.count()
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=90)) as http:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=300)) as http:
             innocents = [asyncio.create_task(self._innocent(http, numbers)) for _ in range(self.clients)]
             for body in self.killers:
                 await self._more(100)

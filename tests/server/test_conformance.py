@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.server.bursts import Answer, burst
+from tests.server.bursts import Answer, burst, together
 from tests.server.conftest import BATCH_SIZE, Live
 
 pytestmark = pytest.mark.server
@@ -46,7 +46,7 @@ def test_a_bad_request_at_every_position_costs_only_itself(live: Live, what: byt
             if position not in hit:
                 bad = {position: what}
                 bodies = with_bad(bad)
-                answers = burst(live.inference, "faults", bodies)
+                answers = together(live.inference, "faults", bodies)
                 check(bodies, answers, bad)
                 hit.add(answers[position].slot)
         if len(hit) == BATCH_SIZE:
@@ -62,7 +62,7 @@ def test_any_number_of_bad_requests_costs_only_themselves(live: Live, count: int
         positions = random.sample(range(BATCH_SIZE), count)
         bad = {position: random.choice(list(BAD)) for position in positions}
         bodies = with_bad(bad)
-        check(bodies, burst(live.inference, "faults", bodies), bad)
+        check(bodies, together(live.inference, "faults", bodies), bad)
     assert live.pids("faults") == before
 
 

@@ -26,7 +26,7 @@ from slotwise.server.lifecycle import Kind, ServerRecord, running, start, stop
 
 from .digits_load import Steady, digits
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(2400)]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,8 @@ def gateway(home: Path) -> Iterator[GatewayRecord]:
     """A server and a gateway before it; what a test swaps in, it swaps out."""
     start_ready(home, "torchserve", "cpu")
     try:
-        record = process.start_detached("default", ["--port", "0", "--translation-port", "-1", "--drain-delay-s", "0"])
+        options = ["--port", "0", "--translation-port", "-1", "--drain-delay-s", "0", "--timeout-s", "240"]
+        record = process.start_detached("default", options)
         while not record.status()["ready"]:
             time.sleep(0.1)
         yield record
@@ -71,7 +72,7 @@ def apply(profile: str, kind: Kind) -> ServerRecord:
     old = running()
     assert old is not None
     command = [sys.executable, "-m", "slotwise.cli", "apply", profile, "--server", kind, "--yes"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     new = running()
     assert new is not None
@@ -135,10 +136,14 @@ def test_what_is_too_much_is_refused_and_what_is_accepted_is_answered(gateway: G
 def test_a_worker_killed_under_load_loses_nothing(gateway: GatewayRecord) -> None:
     with Steady(gateway.url, pause_s=0) as load:  # a worker always has something in hand
         load.wait_for(50)
-        kill_workers(load)
-        metrics = httpx.get(f"{gateway.url}/metrics").text
+        again: list[bool] = []
+        for _ in range(5):  # it has nothing in hand at the moments when all clients are still reading their answers
+            kill_workers(load)
+            metrics = httpx.get(f"{gateway.url}/metrics").text
+            again = [f'slotwise_{kind}_total{{model="digits"}}' in metrics for kind in ("retries", "hedges", "alone")]
+            if any(again):
+                break
     assert (load.lost, load.wrong) == ([], [])
-    again = [f'slotwise_{kind}_total{{model="digits"}}' in metrics for kind in ("retries", "hedges", "alone")]
     assert any(again), "what the worker had in hand was answered with its death, or not at all"
 
 

@@ -21,7 +21,7 @@ from slotwise.bench.bodies import examples
 from slotwise.client.inference import InferenceClient
 from slotwise.deploy.deploy import registration
 from slotwise.profiles.profile import load_profile
-from tests.server.bursts import Answer, burst
+from tests.server.bursts import Answer, burst, together
 from tests.server.conftest import BATCHES, Live
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
@@ -83,7 +83,7 @@ def test_a_bad_request_at_every_place_costs_only_itself(live: Live, store: Path,
         for bad in places:
             which = [i % len(alone) for i in range(BATCH_SIZE)]
             sent = [random.choice(list(BAD.values())) if i in bad else good[which[i]] for i in range(BATCH_SIZE)]
-            answers = burst(client, model, sent)
+            answers = together(client, model, sent)
             assert {answer.batch_size for answer in answers} == {BATCH_SIZE}
             for i, answer in enumerate(answers):
                 if i in bad:

@@ -13,7 +13,7 @@ from slotwise.gateway.process import GatewayRecord
 from .conftest import Live
 from .storm import Storm
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
 
 WORKERS = 2
 

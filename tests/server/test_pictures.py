@@ -9,7 +9,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from slotwise import project
-from tests.server.bursts import burst
+from tests.server.bursts import together
 from tests.server.conftest import Live
 from tests.worker.test_images import png_header
 
@@ -48,7 +48,7 @@ def test_odd_pictures_are_read_and_bad_ones_refused_in_one_batch(live: Live) -> 
         (body(ImageOps.invert(example("8")).resize((1200, 1200)), "WEBP"), 200, "8"),
     ]
     before = live.pids("digits")
-    answers = burst(live.inference, "digits", [sent for sent, _, _ in cases])
+    answers = together(live.inference, "digits", [sent for sent, _, _ in cases])
     assert {answer.batch_size for answer in answers} == {len(cases)}
     for (_, status, label), answer in zip(cases, answers, strict=True):
         assert answer.status == status, answer

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.server, pytest.mark.skipif(shutil.which("curl") is Non
 
 def curl(live: Live, kind: Any, *arguments: str) -> Any:
     header = [part for name, value in auth_headers(live.record, kind).items() for part in ("-H", f"{name}: {value}")]
-    done = subprocess.run(["curl", "-sS", *header, *arguments], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(["curl", "-sS", *header, *arguments], capture_output=True, text=True, timeout=300, check=True)
     return json.loads(done.stdout)
 
 
@@ -56,7 +56,7 @@ def test_a_call_without_a_token_and_an_archive_from_elsewhere_are_refused(live: 
     if live.record.kind == "mms":
         pytest.skip("MMS has neither tokens nor an allow-list")
     url = f"{live.record.management_url}/models"
-    naked = subprocess.run(["curl", "-sS", url], capture_output=True, text=True, timeout=60, check=True)
+    naked = subprocess.run(["curl", "-sS", url], capture_output=True, text=True, timeout=300, check=True)
     assert json.loads(naked.stdout)["type"] == "InvalidKeyException"
     for elsewhere in ("https://example.org/other.mar", "file:///tmp/other.mar"):
         said = curl(live, "management", "-X", "POST", f"{url}?url={elsewhere}")

@@ -27,7 +27,7 @@ ROUNDS, LINES = 20, 10
 LOCALES = ("C", "POSIX", "C.UTF-8", "nowhere.UTF-8")
 CODES = (0, 1, 2, 130)
 STEP_S = 12  # what still runs then is interrupted
-PATIENCE_S = 120
+PATIENCE_S = 300
 KNOWN = commands()
 
 

@@ -19,10 +19,10 @@ from tests.server import hosts
 from tests.server.hosts import FRONT, Host
 
 ROOT = Path(__file__).parents[2]
-START_S, SOON_S = 90.0, 20.0
+START_S, SOON_S = 240.0, 120.0  # far more than a quiet machine needs
 CLIENTS = 6
 
-pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 class Balancer:
@@ -57,7 +57,7 @@ class Balancer:
 
     def close(self) -> None:
         self.process.terminate()
-        self.process.wait(10)
+        self.process.wait(60)
 
 
 def until(holds: Callable[[], bool], patience_s: float, what: str) -> None:
@@ -125,7 +125,7 @@ def test_no_request_is_lost(balancer: Balancer, three: list[Host]) -> None:
             host.up()
             until(lambda: balancer.up() == {1, 2, 3}, START_S, f"host {host.number} is rolled")
     finally:
-        printed, _ = load.communicate(timeout=70)
+        printed, _ = load.communicate(timeout=150)
     found = json.loads(printed)
     print(found)
     assert found["failed"] == []

@@ -56,15 +56,19 @@ def test_an_interrupted_scale_puts_back_what_was(live: Live) -> None:
     environ = {**os.environ, "SLOTWISE_HOME": str(live.record.state_dir.parent)}
     command = [sys.executable, "-m", "slotwise.cli", "scale", "quick", "--workers", "4", "--name", live.record.name]
     with live.registered("quick"):
-        scaling = subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True)
-        try:
-            deadline = time.monotonic() + 60
-            while live.management.describe("quick").max_workers < 4 and time.monotonic() < deadline:
-                time.sleep(0.02)
-            scaling.send_signal(signal.SIGINT)
-            _, printed = scaling.communicate(timeout=120)
-        finally:
-            scaling.kill()
+        for _ in range(5):
+            scaling = subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True)
+            try:
+                while live.management.describe("quick").max_workers < 4 and scaling.poll() is None:
+                    time.sleep(0.02)
+                scaling.send_signal(signal.SIGINT)
+                _, printed = scaling.communicate(timeout=120)
+            finally:
+                scaling.kill()
+            if scaling.returncode != 0:  # else a busy machine has sent the signal too late: all four were READY
+                break
+            live.management.scale("quick", 1)
+            live.management.wait_ready("quick", 1)
         assert (scaling.returncode, printed.splitlines()[-1:]) == (130, ["stopped"])
         after = live.management.wait_ready("quick", 1)
         assert (after.min_workers, len(after.workers)) == (1, 1)

@@ -53,7 +53,7 @@ def processes(folder: Path) -> list[psutil.Process]:
 def slotwise(folder: Path, *args: str, **environ: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "slotwise.cli", *args]
     return subprocess.run(
-        command, cwd=folder, env={**ENVIRON, **environ}, capture_output=True, text=True, timeout=180, check=False
+        command, cwd=folder, env={**ENVIRON, **environ}, capture_output=True, text=True, timeout=600, check=False
     )
 
 
@@ -132,7 +132,7 @@ def test_a_signal_in_the_foreground_ends_everything(folder: Path, kind: str, num
     assert any(line.startswith("try: curl") for line in shown), shown
     assert processes(folder) != []
     serving.send_signal(number)
-    rest, _ = serving.communicate(timeout=60)
+    rest, _ = serving.communicate(timeout=150)
     assert (serving.returncode, rest) == (0, "stopped\n")
     assert processes(folder) == []
 
@@ -153,7 +153,7 @@ def test_a_pid_that_now_belongs_to_someone_else_is_left_alone(folder: Path) -> N
     assert slotwise(folder, "serve", "--port", "0", "--detach", "--server", "mms").returncode == 0
     record = state(folder)
     assert slotwise(folder, "stop").returncode == 0
-    with subprocess.Popen(["sleep", "60"]) as innocent:
+    with subprocess.Popen(["sleep", "600"]) as innocent:
         (folder / ".slotwise/default/server.json").write_text(json.dumps({**record, "pid": innocent.pid}))
         assert said(slotwise(folder, "list"))[:2] == (1, "no server named 'default' is running")
         assert slotwise(folder, "stop").stdout == "no server named 'default' is running\n"

@@ -135,7 +135,16 @@ def test_tune(n: int, tmp_path: Path, tunable: Live) -> None:
     (tmp_path / "body").write_bytes(b"x")
     record = tunable.record
     arguments = [str(record.model_store / "standin.mar"), "--name", record.name, "--body", str(tmp_path / "body")]
-    arguments += ["--out", str(tmp_path / "report"), "--seconds", "0.3", "--clients", "4", "--max-trials", "4"]
+    arguments += [
+        "--out",
+        str(tmp_path / "report"),
+        "--seconds",
+        "0.3",
+        "--clients",
+        "4",
+        "--max-trials",
+        "40",
+    ]  # never done before the signal
     lines = ("timing the handler itself", "1 ", START, "2 ", "timing the handler itself", "1 ")
     ended = struck("tune", arguments, lines, n, tmp_path, SLOTWISE_HOME=os.fspath(record.state_dir.parent))
     assert ended.stopped() == STOPPED, (ended.when, ended.lines)

@@ -79,7 +79,7 @@ def typed(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=280,
+        timeout=600,
         check=False,
     )
 
@@ -100,7 +100,7 @@ def test_a_slip_without_a_server(command: str, lines: list[str], folder: Path) -
     assert not (folder / ".slotwise" / "default" / "server.json").exists()
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2400)
 def test_the_evening_on_a_server(folder: Path) -> None:
     """The slips that need a server, one after the other, on the same one."""
     for command, lines in SLIPS[len(OFFLINE) :]:

@@ -56,10 +56,10 @@ def test_ports_keep_torchserves_distances_and_free_ones_are_free() -> None:
 
 def test_only_processes_that_carry_the_mark_are_of_a_server_and_all_of_them_end() -> None:
     one, other = (f"run-{uuid.uuid4().hex}" for _ in range(2))  # of this test alone: others may run beside it
-    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
     with (
         subprocess.Popen([sys.executable, "-c", stubborn], env={MARK: one}, stdout=subprocess.PIPE) as first,
-        subprocess.Popen(["sleep", "60"], env={MARK: other}) as second,
+        subprocess.Popen(["sleep", "600"], env={MARK: other}) as second,
     ):
         assert first.stdout is not None
         first.stdout.readline()
@@ -67,14 +67,14 @@ def test_only_processes_that_carry_the_mark_are_of_a_server_and_all_of_them_end(
         assert carries(first.pid, one)
         assert not carries(second.pid, one)
         end(one, 0, grace_s=0.2)
-        first.wait(10)
+        first.wait(60)
         assert second.poll() is None
         second.kill()
     assert not carries(first.pid, one)
 
 
 def test_a_process_is_alive_while_it_runs_and_no_other_has_its_pid() -> None:
-    with subprocess.Popen(["sleep", "60"]) as process:
+    with subprocess.Popen(["sleep", "600"]) as process:
         record = ProcessRecord(name="one", pid=process.pid, started=start_time(process.pid))
         assert record.alive()
         assert not replace(record, started=None).alive()

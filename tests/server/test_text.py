@@ -12,7 +12,7 @@ import pytest
 
 from slotwise import project
 from slotwise.archive.build import build, extract
-from tests.server.bursts import Answer, answer, burst
+from tests.server.bursts import Answer, answer, burst, together
 from tests.server.conftest import Live, started
 from tests.worker.drawings import caption, everything, picture
 from tests.worker.texts import LANGUAGES, SENTENCES, odd_texts, payload
@@ -20,7 +20,7 @@ from tests.worker.texts import LANGUAGES, SENTENCES, odd_texts, payload
 pytestmark = pytest.mark.server
 
 BATCH_SIZE = 8
-DELAY_MS = 150  # a batch of 8 forms when its requests come within this time; every test says what to do when it did not
+DELAY_MS = 400  # a batch of 8 forms when its requests come within this time; those that go alone wait so long
 MODELS = ("translation", "translation-beams", "captions")
 TOGETHER_S = 0.002
 
@@ -56,11 +56,9 @@ def live_texts(request: pytest.FixtureRequest, texts: Path, tmp_path_factory: py
 
 def full_batch(live: Live, model: str, bodies: list[bytes]) -> list[Answer]:
     """The answers of bodies that really shared a batch."""
-    for _ in range(10):
-        answers = burst(live.inference, model, bodies, TOGETHER_S)
-        if {found.batch_size for found in answers} == {len(bodies)}:
-            return answers
-    pytest.fail("no batch of 8 formed in ten attempts")
+    answers = together(live.inference, model, bodies, TOGETHER_S)
+    assert {found.batch_size for found in answers} == {len(bodies)}
+    return answers
 
 
 def alone(live: Live, model: str, bodies: list[bytes]) -> list[Answer]:

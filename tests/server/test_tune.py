@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from slotwise.bench.offline import LinearTime
 from slotwise.tune import study
 from tests.server.conftest import Live, started
 from tests.test_disk import mount
@@ -65,7 +66,7 @@ def state(live: Live) -> tuple[Any, ...]:
     return kept, sorted(file.name for file in live.record.model_store.glob("*.mar"))
 
 
-def until(true: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
+def until(true: Callable[[], bool], what: str, timeout_s: float = 120.0) -> None:
     """Wait for it."""
     stop_at = time.monotonic() + timeout_s
     while not true():
@@ -76,8 +77,8 @@ def until(true: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
 @pytest.mark.parametrize("live", ["torchserve"], indirect=True)
 def test_a_setting_is_found_and_the_server_keeps_what_it_had(live: Live, tmp_path: Path) -> None:
     before = state(live)
-    process = tuner(live, tmp_path, "--slo-p99-ms", "5000", "--max-trials", "3", "--json")
-    said, told = process.communicate(timeout=240)
+    process = tuner(live, tmp_path, "--slo-p99-ms", "60000", "--max-trials", "3", "--json")
+    said, told = process.communicate(timeout=270)
     assert process.returncode == 0, told
     result = json.loads(said)
     assert result["winner"]["workers"] >= 1
@@ -99,7 +100,7 @@ def test_a_setting_is_found_and_the_server_keeps_what_it_had(live: Live, tmp_pat
 def test_a_target_out_of_reach_exits_with_2_and_names_the_closest(live: Live, tmp_path: Path) -> None:
     before = state(live)
     process = tuner(live, tmp_path, "--slo-p99-ms", "1", "--max-trials", "2")
-    said, told = process.communicate(timeout=120)
+    said, told = process.communicate(timeout=240)
     assert process.returncode == 2, told
     assert "the closest is" in " ".join(said.split())
     assert state(live) == before
@@ -113,7 +114,7 @@ def test_an_interrupted_tuner_leaves_the_server_as_it_was(live: Live, tmp_path: 
     process = tuner(live, tmp_path)
     until(lambda: len(live.management.list()) > 1, "no trial was registered")
     os.killpg(process.pid, end)
-    said = process.communicate(timeout=60)
+    said = process.communicate(timeout=150)
     assert process.returncode == (130 if end == signal.SIGINT else -end), said
     until(lambda: state(live) == before, f"{state(live)} is not {before}")
 
@@ -121,7 +122,10 @@ def test_an_interrupted_tuner_leaves_the_server_as_it_was(live: Live, tmp_path: 
 def test_the_study_on_a_stand_in_has_the_published_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    found = study.run(None, None, 1.0, lambda text: None, clients=(10, 100), delays=(0, 100))
+    slower = LinearTime(40.0, 40.0)  # so that a busy machine sends and answers as many as it sleeps through
+    standin = study.standin
+    monkeypatch.setattr(study, "standin", lambda folder: standin(folder, slower))
+    found = study.run(None, None, 2.0, lambda text: None, clients=(10, 100), delays=(0, 100))
     (curves,) = found.curves.values()
     few, many = ({size: row[i] for size, row in curves.by_clients.items()} for i in (0, 1))
     assert few[1] > few[8] > few[16]
@@ -138,7 +142,7 @@ def test_a_server_that_dies_ends_the_tuner_in_one_line(tmp_path: Path) -> None:
         process = tuner(live, tmp_path)
         until(lambda: len(live.management.list()) > 1, "no trial was registered")
         os.kill(live.record.pid, signal.SIGKILL)
-        told = process.communicate(timeout=120)[1]
+        told = process.communicate(timeout=240)[1]
         assert process.returncode == 1, told
         assert len([line for line in told.splitlines() if line.startswith("error: ")]) == 1
         assert "Traceback" not in told
@@ -157,7 +161,7 @@ def test_a_disk_that_fills_up_ends_the_tuner_in_one_line(small_disk: Path, tmp_p
         process = tuner(live, tmp_path)
         until(lambda: len(live.management.list()) > 1, "no trial was registered")
         (filler := small_disk / "filler").write_bytes(bytes(shutil.disk_usage(small_disk).free))
-        told = process.communicate(timeout=120)[1]
+        told = process.communicate(timeout=240)[1]
         filler.unlink()
         assert process.returncode == 1, told
         assert "no space left on" in told

@@ -27,6 +27,18 @@ def serving_entry(handler: Any = None, **settings: Any) -> EntryPoint:
     return entry
 
 
+@pytest.mark.parametrize(
+    ("error", "line"), [(RuntimeError("no kernel"), "no kernel"), (MemoryError("1 EiB"), "out of memory: 1 EiB")]
+)
+def test_what_both_servers_hide_of_a_failed_start_becomes_a_valueerror(error: Exception, line: str) -> None:
+    class Failing(Toy):
+        def load(self, *_: Any) -> Any:
+            raise error
+
+    with pytest.raises(ValueError, match=line):
+        serving_entry(Failing())
+
+
 def test_the_ten_line_handler_of_the_docs_works_with_the_defaults(tmp_path: Any) -> None:
     handle = Doubler.entry_point()
     handle(None, RawContext(model_dir=tmp_path))

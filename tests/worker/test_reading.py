@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 
 from slotwise.worker import BadRequest, Headers, NotOffered, Request, Settings, SlotError, UnsupportedMedia
 from slotwise.worker import slot_errors as worker_errors
+from slotwise.worker.cores import available_cores
 from slotwise.worker.hosts import reading
 from slotwise.worker.hosts.context import ServerContext
 from slotwise.worker.hosts.reading import RepeatedParts, bodies, deadline_s
@@ -136,7 +136,7 @@ def test_overrides_win_and_threads_stay_within_the_cores(tmp_path: Path) -> None
     model_dir = carried(tmp_path, cpu={"threads": 4096, "engine": "torch", "unknown": 1})
     settings = Settings.load(model_dir, {"SLOTWISE_OVERRIDES": '{"engine": "onnxruntime"}'}, batch_size=32)
     assert settings.engine == "onnxruntime"
-    assert settings.threads == len(os.sched_getaffinity(0))
+    assert settings.threads == available_cores()
     assert settings.batch_size == 32
     assert settings.model == {"name": "m"}
     assert Settings.load(tmp_path / "nowhere", {}).engine == "auto"

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
-from slotwise.worker import BadRequest, BatchHandler, Headers, Pipeline, Request, Settings, SlotError
+from slotwise.worker import BadRequest, BatchHandler, Headers, Pipeline, Request, Settings, SlotError, pipeline
+from slotwise.worker.budget import Budget
 from slotwise.worker.isolation import Isolation
 
 POISON = -1.0  # the model raises on it
@@ -113,6 +117,18 @@ def begin(handler: Any, settings: Settings, model_dir: Path = Path(".")) -> Any:
     """The handler with its pipeline, ready to be asked."""
     handler.pipeline = Pipeline.start(handler, model_dir, settings)
     return handler
+
+
+class Clock:
+    """The clock of the budgets, which stands still unless a test moves it: so slow is the model, whatever the machine does."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.now = time.monotonic()
+        patch.setattr(pipeline, "Budget", partial(Budget, clock=self))
+        patch.setattr(pipeline, "Isolation", partial(Isolation, clock=self))
+
+    def __call__(self) -> float:
+        return self.now
 
 
 def started(handler: Toy | None = None, **settings: Any) -> Toy:

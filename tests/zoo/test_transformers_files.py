@@ -151,6 +151,7 @@ def test_weights_by_id(model: str, folder: Path, tmp_path: Path) -> None:
     out.mkdir()
     with hub(folder) as (endpoint, fetched):
         environ = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "cache"), "HF_HUB_DISABLE_XET": "1"}
+        environ |= {"HF_HUB_ETAG_TIMEOUT": "120", "HF_HUB_DOWNLOAD_TIMEOUT": "120"}
         command = [sys.executable, "-c", TAKE, ID, str(out), *CLASSES[model]]
         done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr

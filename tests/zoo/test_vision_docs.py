@@ -27,7 +27,7 @@ def run(command: str, cwd: Path, more: str = "") -> subprocess.CompletedProcess[
     environ = {**os.environ, "SLOTWISE_HOME": str(ROOT / ".slotwise")}  # digits trained once for all tests
     arguments = [*shlex.split(command)[1:], *shlex.split(more)]
     return subprocess.run(
-        [sys.executable, "-m", "slotwise.cli", *arguments], cwd=cwd, env=environ, capture_output=True, text=True, timeout=240
+        [sys.executable, "-m", "slotwise.cli", *arguments], cwd=cwd, env=environ, capture_output=True, text=True, timeout=600
     )
 
 

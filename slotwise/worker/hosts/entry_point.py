@@ -39,6 +39,8 @@ class EntryPoint:
                 self.load(context)
             except RuntimeError as error:  # TorchServe would log it as "Unknown exception" and nothing else
                 raise ValueError(str(error)) from error
+            except MemoryError as error:  # MMS would never say that the model failed, and try it again and again
+                raise ValueError(f"out of memory: {error}") from error
             return []
         requests = []
         for i, row in enumerate(data):
