@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from measuring.about import version
 
 from comparison.programs import CONFIG, HERE, PROGRAMS, environment, free_port, plain, v2_head
 from comparison.systems import Http
@@ -59,7 +60,8 @@ class Peer(Http):
             used["delay_ms"] = None
         if self.settings["form"] == "engine":
             used["engine"] = f"{self.settings['engine']}-{self.settings['precision']}"
-        return {**used, "log_level": "ERROR", "front": self.about.front, "packages": list(self.about.packages)}
+        packages = self.about.packages or [f"{self.about.ours}=={version(self.about.ours)}"]
+        return {**used, "log_level": "ERROR", "front": self.about.front, "packages": packages}
 
     def start(self) -> None:
         """Make the environment where there is none, start the program, and wait for its first good answer."""

@@ -46,12 +46,13 @@ def v2_head(size: int) -> bytes:
 
 @dataclass(frozen=True)
 class Program:
-    """One peer. packages: in an environment of its own; none: those of ours. path: where it answers. front: what else runs."""
+    """One peer. packages: in an environment of its own; ours: the package of ours that it is. front: what else runs."""
 
     packages: tuple[str, ...] = ()
     path: str = "/predict"
     wrap: Callable[[bytes, str], RequestBody] = form
     front: str = ""
+    ours: str = ""
     batches: bool = True
 
 
@@ -59,8 +60,8 @@ PROGRAMS = {
     "litserve": Program(("litserve==0.2.19", "python-multipart==0.0.34"), front="one more process a worker for HTTP"),
     "fastapi": Program(("fastapi==0.165.0", "uvicorn==0.54.0", "python-multipart==0.0.34"), batches=False),
     "mosec": Program(("mosec==0.9.8",), "/inference", plain, "as many more that decode; HTTP in Rust"),
-    "ray": Program((), "/", plain, "a proxy process, and those of the cluster"),
-    "triton": Program((), "/v2/models/classifier/infer", plain, "HTTP in C++"),
+    "ray": Program((), "/", plain, "a proxy process, and those of the cluster", "ray"),
+    "triton": Program((), "/v2/models/classifier/infer", plain, "HTTP in C++", "nvidia-pytriton"),
     "bentoml": Program(("bentoml==1.4.39",), front="HTTP in the same processes; it chooses size and delay of a batch itself"),
     # a newer uvloop makes no event loop by itself, and its workers die
     "mlserver": Program(

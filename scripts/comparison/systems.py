@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from measuring.about import version
 from measuring.rounds import Reading
 
 from slotwise.bench import load, load_tools
@@ -122,9 +123,12 @@ class ModelServer(Http):
         used = {"processes": profile.initial_workers, "threads": profile.threads or None, "batch_size": profile.batch_size}
         used |= {"delay_ms": profile.max_batch_delay_ms, "log_level": profile.log_level}
         front = "HTTP in C++" if self.kind == "triton" else "HTTP in Java"
-        engine = f"{profile.engine}-{profile.precision}"
-        by_form = {"form": "engine", "engine": engine} if self.name.startswith("slotwise") else {"form": "natural"}
-        return {**used, **by_form, "front": front, "packages": []}
+        package = "nvidia-pytriton" if self.kind == "triton" else "torchserve"
+        form = next((form for form in ("decoder", "engine") if self.name.endswith(form)), "natural")
+        code = {"form": form, "engine": "openvino-fp32"} if form == "engine" else {"form": form}
+        if self.name.startswith("slotwise"):
+            code = {"form": "engine", "engine": f"{profile.engine}-{profile.precision}"}
+        return {**used, **code, "front": front, "packages": [f"{package}=={version(package)}"]}
 
     def stop(self) -> None:
         """End it."""

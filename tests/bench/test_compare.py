@@ -73,7 +73,7 @@ def test_the_raw_loop_counts_pictures(tmp_path: Path) -> None:
 
 def test_a_peer_answers_and_is_poisoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """FastAPI's program with MNIST, which our own environment can run."""
-    monkeypatch.setitem(PROGRAMS, "fastapi", Program(wrap=plain, batches=False))
+    monkeypatch.setitem(PROGRAMS, "fastapi", Program(wrap=plain, batches=False, ours="fastapi"))
     archive = build("mnist", tmp_path)
     settings = {"form": "natural", "kind": "tensor", "model_dir": str(extract(archive, tmp_path / "model", trusted=True))}
     settings |= {"processes": 1, "threads": 1, "batch_size": 4, "delay_ms": 10}
