@@ -15,6 +15,7 @@ python scripts/figures.py guard     what a guard adds to a batch of 8, around a 
 python scripts/figures.py lean --commit COMMIT    MNIST straight to the server and through the gateway, as it is and was
 python scripts/figures.py records   64 records in one V2 request, over REST and gRPC, against 64 requests of one
 python scripts/figures.py scale     1 to 1,000 replicas on Ray, simulated from the measured lines; the figure beside it
+python scripts/figures.py nodes     a stand-in that only sleeps on one and two nodes of Ray, beside the same simulation
 python scripts/figures.py jpeg      one JPEG with pillow and with simplejpeg, in turns; how far a smaller size moves labels
 python scripts/figures.py keep NAME FILE...    what a slotwise command measured here just now, as docs/figures/NAME.json
 python scripts/figures.py render [--check]     the pages, from docs/figures
@@ -45,6 +46,7 @@ PARTS = (
     "lean",
     "records",
     "scale",
+    "nodes",
     "jpeg",
 )
 

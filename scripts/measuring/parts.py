@@ -10,12 +10,12 @@ import zipfile
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from measuring import earlier as earlier_worker
-from measuring import guarding, on_hosts, scaling
+from measuring import guarding, on_hosts, ray_nodes, scaling
 from measuring import hostile as hostile_pictures
 from measuring.hanging import MODEL, standin
 from measuring.overload import overload
@@ -34,6 +34,7 @@ from slotwise.gateway import process as gateway_process
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import load_profile
 from slotwise.server.lifecycle import Kind, ServerRecord, start, stop
+from slotwise.tune import study
 from slotwise.tune.live_bench import LiveBench
 from slotwise.tune.space import TrialSetting
 from slotwise.tune.tuning import baselines
@@ -48,10 +49,10 @@ TUNED = {
 
 
 @contextmanager
-def server(work: Path, kind: Kind = "torchserve", name: str = "default") -> Iterator[ServerRecord]:
-    """A server of its own, with the settings of the profile `cpu`; its state is below `work`."""
+def server(work: Path, kind: Kind = "torchserve", name: str = "default", **changes: str) -> Iterator[ServerRecord]:
+    """A server of its own, with the settings of the profile `cpu` and these changes; its state is below `work`."""
     os.environ["SLOTWISE_HOME"] = str(work)
-    profile = load_profile("cpu", environ={})
+    profile = load_profile("cpu", changes, environ={})
     record = start(name, kind, profile, model_store=work / "store", ports=Ports.free(), models={})
     try:
         yield record
@@ -272,11 +273,22 @@ def scale(options: Namespace, work: Path) -> dict[str, Any]:
     """1 to 1,000 replicas by the measured lines, simulated; the figure stands beside the JSON."""
     figures = Path(__file__).resolve().parents[2] / "docs" / "figures"
     sources = {model: json.loads((figures / f"offline-{model}.json").read_text("utf-8")) for model in scaling.MODELS}
-    found = scaling.rows({model: LinearTime(**source["line"]) for model, source in sources.items()})
+    proxy = scaling.Proxy.of(json.loads((figures / "hosts.json").read_text("utf-8"))["rows"])
+    found = scaling.rows({model: LinearTime(**source["line"]) for model, source in sources.items()}, proxy)
     if options.json:
         scaling.draw(found, options.json.with_suffix(".svg"))
-    assumed = {"proxy_rps": scaling.PROXY_RPS, "node_replicas": scaling.NODE_REPLICAS, "request_ms": scaling.REQUEST_MS}
-    return {"rows": found, "assumed": assumed}
+    return {"rows": found, "proxy": asdict(proxy)}
+
+
+def nodes(options: Namespace, work: Path) -> dict[str, Any]:
+    """A stand-in that only sleeps, on one and on two nodes of Ray, beside what the simulation says of it."""
+    figures = Path(__file__).resolve().parents[2] / "docs" / "figures"
+    proxy = scaling.Proxy.of(json.loads((figures / "hosts.json").read_text("utf-8"))["rows"])
+    (work / "store").mkdir()
+    info = inspect(study.standin(work / "store", ray_nodes.LINE))
+    with server(work, "ray", max_replicas_per_node=str(ray_nodes.EACH)) as record, ray_nodes.second_node(record):
+        found = ray_nodes.measure(record, info, proxy, options.rounds, options.seconds)
+    return {"rows": found, "line": asdict(ray_nodes.LINE), "proxy": asdict(proxy)}
 
 
 def jpeg(options: Namespace, work: Path) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +15,35 @@ from slotwise.tune.space import TrialSetting
 REPLICAS = (1, 3, 10, 30, 100, 300, 1000)
 MODELS = {"digits": 16, "resnet18": 8}  # its batch size
 BATCHES_EACH = 40  # that a replica answers in a simulation; with few, its beginning and end count too much
-PROXY_RPS = 400  # small requests a second through one of Ray's proxies on two cores
 NODE_REPLICAS = 4  # on one node, which has one proxy
-REQUEST_MS = 5.0  # what proxy and network add to a request
 
 
-def rows(lines: dict[str, LinearTime]) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class Proxy:
+    """What one of Ray's proxies lets through. proxy_rps: small requests a second; request_ms: what it adds to a request."""
+
+    proxy_rps: float
+    request_ms: float
+    node_replicas: int = NODE_REPLICAS
+
+    @classmethod
+    def of(cls, hosts: Iterable[Mapping[str, Any]]) -> Proxy:
+        """As measured with MNIST on Ray (`figures.py hosts`): its engine takes less than a millisecond."""
+        own = [row for row in hosts if row["system"] == "ray" and row["workload"].startswith("mnist")]
+        alone = next(row for row in own if row["concurrency"] == 1)
+        return cls(round(max(row["rps"] for row in own)), alone["p50_ms"])
+
+
+def rows(lines: dict[str, LinearTime], proxy: Proxy) -> list[dict[str, Any]]:
     """A row for each model and number of replicas: every replica has a batch in work and one that waits."""
     found = []
     for model, batch_size in MODELS.items():
         for replicas in REPLICAS:
             setting = TrialSetting(batch_size=batch_size, max_batch_delay=0, workers=replicas, threads=1)
-            service = ServiceTimes(lines[model], cores=replicas, request_ms=REQUEST_MS, noise=0.05)
+            service = ServiceTimes(lines[model], cores=replicas, request_ms=proxy.request_ms, noise=0.05)
             clients = 2 * batch_size * replicas
             result = simulate(service, setting, clients, requests=BATCHES_EACH * batch_size * replicas)
-            nodes = -(-replicas // NODE_REPLICAS)
+            nodes = -(-replicas // proxy.node_replicas)
             found.append(
                 {
                     "model": model,
@@ -35,8 +51,8 @@ def rows(lines: dict[str, LinearTime]) -> list[dict[str, Any]]:
                     "clients": clients,
                     "rps": round(result.req_s, 1),
                     "p99_ms": round(result.p99_ms, 1),
-                    "one_proxy_rps": round(min(result.req_s, PROXY_RPS), 1),
-                    "every_node_rps": round(min(result.req_s, PROXY_RPS * nodes), 1),
+                    "one_proxy_rps": round(min(result.req_s, proxy.proxy_rps), 1),
+                    "every_node_rps": round(min(result.req_s, proxy.proxy_rps * nodes), 1),
                 }
             )
     return found

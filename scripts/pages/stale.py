@@ -50,6 +50,7 @@ CODE = {  # what each of docs/figures measures; what measures it counts as well
     "tune-standin": (WORKER, "slotwise/tune"),
     "study": (*VISION, "slotwise/tune"),
     "scale": ("slotwise/tune/simulate.py",),
+    "nodes": ("slotwise/tune/simulate.py", "slotwise/server"),
     "echo": (*TENSORS, "scripts/measuring/handlers"),
     "offline-digits": (WORKER, "handlers/image_classifier.py", "models/digits", "slotwise/bench"),
     "offline-resnet18": (*VISION, "slotwise/bench"),

@@ -295,6 +295,17 @@ def scale_rows(figures: Figures) -> str:
     return table(["model", "replicas", "clients", "replicas alone", "a proxy a node", "one proxy", "p99 ms"], lines)
 
 
+def nodes_rows(figures: Figures) -> str:
+    """Two nodes as measured, beside the simulation."""
+    keys = ("replicas", "nodes", "clients", "rps", "simulated_rps", "p99_ms", "simulated_p99_ms", "mean_batch")
+    lines = [
+        [number(value) if isinstance(value, float) else value for value in (row[key] for key in keys)]
+        for row in figures["nodes"]["rows"]
+    ]
+    names = ["replicas", "nodes", "clients", "answers/s", "simulated", "p99 ms", "simulated", "mean batch of 8"]
+    return table(names, lines)
+
+
 def sources(figures: Figures) -> str:
     """The commit, date and machine of every figure."""
     lines = []
@@ -335,6 +346,7 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "guard.rows": guard_rows,
     "echo.rows": echo_rows,
     "scale.rows": scale_rows,
+    "nodes.rows": nodes_rows,
     "study.by_clients": study_by_clients,
     "study.by_delay": study_by_delay,
     "offline-digits.batches": offline,

@@ -147,6 +147,12 @@ def rows_ratio(figures: Figures, ours: Cell, other: Cell, system: str = "mnist")
     return ratio(cell(figures, "echo", ours)[system]["rounds"], cell(figures, "echo", other)[system]["rounds"])
 
 
+def replicas_of_a_proxy(figures: Figures) -> str:
+    """How many replicas of ResNet-18 one proxy is enough for."""
+    each = next(row["rps"] for row in figures["scale"]["rows"] if (row["model"], row["replicas"]) == ("resnet18", 1))
+    return str(int(figures["scale"]["proxy"]["proxy_rps"] // each))
+
+
 def kept(scale: str, share: str) -> Callable[[Figures], str]:
     """The share of cuts that kept their label when they were decoded smaller."""
     return lambda figures: f"{figures['jpeg']['moved'][scale][share]:.1%}"
@@ -178,6 +184,8 @@ VALUES: dict[str, Callable[[Figures], str | Ratio | None]] = {
     "gateway.answered": lambda f: str(f["gateway"]["overload"]["requests"] - f["gateway"]["overload"]["errors"]["429"]),
     **{f"hosts.{model}": lambda f, model=model: on_hosts(f, model) for model in ("mnist", "resnet18")},  # type: ignore[misc]
     **{f"campaign.{key}": partial(campaign_total, key) for key in ("cases", "requests", "innocents", *CAMPAIGN_BROKEN)},
+    "nodes.line": lambda f: "{a_ms:g}·n + {b_ms:g}".format(**f["nodes"]["line"]),
+    "scale.resnet18_replicas": replicas_of_a_proxy,
     "campaign.share": lambda f: f"{sum_of(f, 'cases') / sum_of(f, 'planned') * f['campaign']['scale']:.0%}",
     "disasters.innocent_lost": lambda f: str(len(f["disasters"]["lost"])),
     "tune-mnist-64.vs_default": lambda f: won_by(f, "tune-mnist-64", "default"),

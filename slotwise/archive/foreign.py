@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import re
 import zipfile
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from slotwise.archive.packaging import DIGESTS, MANIFEST
+from slotwise.archive.packaging import DIGESTS, MANIFEST, WORKER
 from slotwise.archive.zip_safety import read_small
+from slotwise.errors import SlotwiseError
 
 if TYPE_CHECKING:
     from slotwise.archive.build import ArchiveInfo
@@ -177,3 +179,17 @@ def _words(tree: ast.Module) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 40:
             yield node.value
+
+
+def need_worker(info: ArchiveInfo, server: str, host: str) -> None:
+    """Raise SlotwiseError where the archive carries no worker that runs on the server. host: its module in the worker."""
+    with zipfile.ZipFile(info.path) as source:
+        names = set(source.namelist())
+        carried = json.loads(source.read("slotwise.json")) if "slotwise.json" in names else {}
+    if f"{GUARD}/{host}" in names or (carried.get("worker", 1) >= WORKER and f"slotwise/worker/{host}" in names):
+        return
+    if info.foreign:
+        hint = f"`slotwise guard` makes one of it that runs on {server}"
+        raise SlotwiseError(f"{info.path.name} is another tool's archive", hint)
+    hint = f"build it again: `slotwise build {info.name}`"
+    raise SlotwiseError(f"{info.path.name} carries no worker that runs on {server}", hint)

@@ -8,7 +8,6 @@ REPO/NAME/warmup/example     a body that Triton sends through the model when it 
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import zipfile
@@ -16,8 +15,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slotwise.archive.foreign import GUARD
-from slotwise.archive.packaging import WORKER
+from slotwise.archive.foreign import need_worker
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import NAME
 from slotwise.profiles.triton_config import config_pbtxt
@@ -44,7 +42,7 @@ def export(
     profile: as the model wants it. gpu: whether its instances are for GPUs; None: as the profile says.
     overrides: the keys that `--set` and the environment set. Raises SlotwiseError where the archive cannot run there.
     """
-    need_host(info)
+    need_worker(info, "Triton", HOST)
     name = name or info.name
     if not NAME.fullmatch(name):  # it becomes a folder, and one of that name is replaced
         raise SlotwiseError(f"{name!r:.100} cannot be a model's name", "--name gives it another: letters, digits, - _ and .")
@@ -81,22 +79,6 @@ def write_config(
     on_gpu = profile.device == "cuda" if gpu is None else gpu
     config = config_pbtxt(name, profile, info.sha256, gpu=on_gpu, overrides=overrides, warm_up_bytes=size)
     (folder / "config.pbtxt").write_text(config, "utf-8")
-
-
-def need_host(info: ArchiveInfo) -> None:
-    """Raise SlotwiseError where the archive carries no worker that runs in Triton."""
-    with zipfile.ZipFile(info.path) as source:
-        names = set(source.namelist())
-        carried = json.loads(source.read("slotwise.json")) if "slotwise.json" in names else {}
-    if f"{GUARD}/{HOST}" in names or (carried.get("worker", 1) >= WORKER and f"slotwise/worker/{HOST}" in names):
-        return
-    if info.foreign:
-        raise SlotwiseError(
-            f"{info.path.name} is another tool's archive", "`slotwise guard` makes one of it that runs on Triton"
-        )
-    raise SlotwiseError(
-        f"{info.path.name} carries no worker that runs on Triton", f"build it again: `slotwise build {info.name}`"
-    )
 
 
 def example(info: ArchiveInfo) -> bytes:

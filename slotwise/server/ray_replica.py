@@ -1,4 +1,4 @@
-"""What runs in Ray's replicas: one archive's own worker in a child process, behind `@serve.batch`.
+"""What runs in Ray's replicas: one archive's own worker in a child process, behind a queue that gathers batches.
 
 A slot's status, headers and body go out as its own response. Where the child has died, its batch is answered "Worker died.", as
 TorchServe says it, and the replica ends: Ray starts another one.
@@ -27,6 +27,7 @@ from slotwise.errors import SlotwiseError
 from slotwise.server import bearer
 from slotwise.server.processes import worker_report
 from slotwise.server.ray_archives import NAMESPACE, fetch
+from slotwise.server.ray_batches import BatchQueue
 from slotwise.server.ray_http import PREFIX, died, refusal, response
 
 HIDDEN = ("authorization",)  # the server's token is no business of a handler
@@ -82,9 +83,7 @@ class Replica:
         except SlotwiseError as error:
             self._tell("fail", self.settings.id, f"{error.message} ({error.hint})" if error.hint else error.message)
             raise
-        batch: Any = self._batch
-        batch.set_max_batch_size(self.settings.batch_size)
-        batch.set_batch_wait_timeout_s(self.settings.max_batch_delay_ms / 1000)
+        self.batches = BatchQueue(self._batch, self.settings.batch_size, self.settings.max_batch_delay_ms / 1000)
         self._tell("report", serve.get_replica_context().replica_id.unique_id, self._facts())
 
     def check_health(self) -> None:
@@ -114,11 +113,8 @@ class Replica:
 
     async def answer(self, body: bytes, headers: Mapping[str, str], query: Mapping[str, str]) -> LocalAnswer:
         """One request's answer, from a batch with others."""
-        batch: Any = self._batch
-        answer: LocalAnswer = await batch((body, headers, query))
-        return answer
+        return await self.batches.answer((body, headers, query))
 
-    @serve.batch(max_batch_size=1, batch_wait_timeout_s=0.0)  # type: ignore[untyped-decorator]
     async def _batch(self, requests: list[LocalRequest]) -> list[LocalAnswer]:
         """Exactly one answer a request, in order; the event loop goes on meanwhile."""
         if self.ending:  # these were not in its hands when it died: Ray's error has the gateway send them again

@@ -17,6 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slotwise.archive.foreign import need_worker
 from slotwise.server import bearer, ray_cluster, supervisor
 from slotwise.server.hosted_models import ApiError, HostedModel, HostedWorker, Observation
 from slotwise.server.processes import memory_bytes
@@ -29,6 +30,9 @@ STATES = {"RUNNING": "READY", "STOPPING": "UNLOADING"}
 FRESH_S = 0.2
 FAILURES = 2  # of starting a replica; Ray tries a third time
 FRONT = "slotwise-front"
+HOST = "hosts/local.py"  # an archive whose worker has it runs in a replica
+# How long a proxy waits before it asks full replicas again. After Ray's own half a second a quick model has long been idle.
+BACKOFF = {"initial_backoff_s": 0.01, "max_backoff_s": 0.05}
 
 
 class RayHost:
@@ -55,6 +59,7 @@ class RayHost:
 
     def register(self, model: HostedModel, *, default: bool) -> None:
         """Give the archive to the head node and deploy."""
+        need_worker(model.info, "Ray", HOST)
         self.ray.get(self.keeper.forget.remote(model.id))
         self.archives.upload(self.keeper, model.info.path, model.info.sha256)
         versions = self.versions.get(model.name, [])
@@ -162,6 +167,7 @@ def deployment_options(profile: Profile, batch_size: int, replicas: int) -> dict
         "max_ongoing_requests": profile.max_ongoing_requests or 2 * batch_size,
         "max_queued_requests": profile.job_queue_size,
         "ray_actor_options": actor,
+        "request_router_config": BACKOFF,
         "graceful_shutdown_timeout_s": profile.graceful_shutdown_timeout_s,
         "graceful_shutdown_wait_loop_s": 0.5,
         "health_check_period_s": profile.health_check_period_s,

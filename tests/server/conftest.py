@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from slotwise.profiles.profile import load_profile
 from slotwise.server.lifecycle import Kind, ServerRecord, start, stop
 
 HERE = Path(__file__).parent
+sys.path.append(str(HERE.parents[1] / "scripts"))  # as its commands have it
 BATCH_SIZE = 8
 PATIENCE_MS = 3000  # a batch of 8 has this long to fill; bursts.together sends one again that a busy machine has split
 BATCHES = {"batch_size": BATCH_SIZE, "max_batch_delay": PATIENCE_MS, "initial_workers": 1, "response_timeout": 60}

@@ -5,21 +5,26 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
+import zipfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import psutil
 import pytest
+from measuring.ray_nodes import on_second_node, second_node
 
+from slotwise.bench import demo, load
+from slotwise.bench.bodies import examples
+from slotwise.bench.http_connection import Target
+from slotwise.bench.load import LoadPlan
 from slotwise.errors import SlotwiseError
 from slotwise.gateway.process import GatewayRecord
-from slotwise.server.lifecycle import ServerRecord
 from slotwise.server.processes import processes_of
+from slotwise.tune import study
 from tests.gateway.test_sagemaker import runtime_client
 
 from .bursts import burst, counting
@@ -42,6 +47,7 @@ from .test_protocols import (
     test_tritons_grpc_client_asks_for_health_metadata_and_many_at_once,
     test_tritons_grpc_client_gets_every_record_in_its_place,
 )
+from .test_tune import state, tuner
 
 __all__ = [
     "client",
@@ -62,12 +68,7 @@ pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 PATIENCE_S = 300.0  # for what takes Ray seconds on a quiet machine
 CLIENTS = 8
-RAY_ON_LOOPBACK = """
-from ray.scripts.scripts import main
-from slotwise.server.ray_cluster import stay_on_loopback
-stay_on_loopback()
-main()
-"""
+WAITING = 32  # requests of a model that may wait in the proxy
 
 
 def until(true: Callable[[], object], what: str) -> None:
@@ -82,7 +83,7 @@ def until(true: Callable[[], object], what: str) -> None:
 def live(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """A Ray of our own; two replicas of a model at most on one node."""
     build_handler("killers", store, tmp_path_factory.mktemp("second"), handler="killers", version="2.0")
-    changes = {"max_replicas_per_node": "2", "graceful_shutdown_timeout_s": "60"}
+    changes = {"max_replicas_per_node": "2", "graceful_shutdown_timeout_s": "60", "job_queue_size": str(WAITING)}
     with started("ray", tmp_path_factory.mktemp("ray"), store, **changes) as server:
         for model in ("faults", "digits"):
             server.management.register(f"{model}.mar", **BATCHES)
@@ -127,6 +128,27 @@ def test_models_are_described_as_everywhere(live: Live) -> None:
     assert model.engine in ("onnxruntime", "openvino", "torch")
     assert model.workers[0].memory_bytes > 1 << 20
     assert model.workers[0].got["archive"]
+    assert {listed.name for listed in live.management.list()} == {"faults", "digits"}
+
+
+def test_the_demo_and_the_bench_know_ray(live: Live) -> None:
+    assert demo.play(live.record).kept
+    plan = LoadPlan(clients=BATCH_SIZE, seconds=None, requests=100, warm_up_s=0.2, poison=0.1, timeout_s=PATIENCE_S)
+    result = load.measure(Target.of(live.record, "digits"), examples("digits")[:3], plan)
+    assert (result.lost, result.requests, set(result.refused)) == (0, 100, {"400"})
+
+
+def test_an_archive_of_an_earlier_release_or_that_was_changed_is_refused_in_one_line(live: Live, store: Path) -> None:
+    earlier = "digits-0.1.0.mar"
+    (store / earlier).write_bytes((Path(__file__).parents[1] / "fixtures" / earlier).read_bytes())
+    with pytest.raises(SlotwiseError, match=r"digits-0\.1\.0\.mar carries no worker that runs on Ray"):
+        live.management.register(earlier, name="earlier", initial_workers=1)
+    with zipfile.ZipFile(store / "quick.mar") as source, zipfile.ZipFile(store / "changed.mar", "w") as target:
+        for name in source.namelist():
+            more = b"\n# one line more\n" if name == "slotwise/worker/batch.py" else b""
+            target.writestr(name, source.read(name) + more)
+    with pytest.raises(SlotwiseError, match=r"batch\.py is not the file that was built"):
+        live.management.register("changed.mar", name="changed", initial_workers=1)
     assert {listed.name for listed in live.management.list()} == {"faults", "digits"}
 
 
@@ -191,6 +213,46 @@ def test_replicas_come_under_load_and_go_again(live: Live, store: Path, tmp_path
     live.management.unregister("elastic")
 
 
+def test_tune_finds_a_setting_and_the_server_keeps_what_it_had(live: Live, tmp_path: Path) -> None:
+    study.standin(live.record.model_store)
+    live.management.register("standin.mar", batch_size=4, max_batch_delay=7, initial_workers=1)
+    live.management.wait_ready("standin", timeout_s=PATIENCE_S)
+    before = state(live)
+    process = tuner(live, tmp_path, "--slo-p99-ms", "60000", "--max-trials", "2", "--json")
+    output, errors = process.communicate(timeout=4 * PATIENCE_S)
+    assert process.returncode == 0, errors
+    result = json.loads(output)
+    assert (result["winner"]["workers"] >= 1, len(result["trials"])) == (True, 2)
+    assert state(live) == before
+    live.management.unregister("standin")
+
+
+def test_more_than_may_wait_are_shed(live: Live, store: Path, tmp_path: Path) -> None:
+    build_handler("gate", store, tmp_path, handler="gate")
+    live.management.register("gate.mar", batch_size=1, max_batch_delay=0, initial_workers=1, response_timeout=600)
+    live.management.wait_ready("gate", timeout_s=PATIENCE_S)
+    gate, url = tmp_path / "open", f"{live.record.inference_url}/predictions/gate"
+    in_hand = 2  # two batches of one
+
+    def ask() -> int:
+        return httpx.post(url, content=str(gate), headers=live.inference_headers(), timeout=2 * PATIENCE_S).status_code
+
+    most = in_hand + WAITING + 8
+    with ThreadPoolExecutor(most) as pool:
+        sent: list[Future[int]] = []
+        try:
+            while len(sent) < most and not any(one.done() for one in sent):
+                sent.append(pool.submit(ask))
+                wait(sent, 0.1, FIRST_COMPLETED)
+            wait(sent, PATIENCE_S, FIRST_COMPLETED)
+        finally:
+            gate.touch()
+    statuses = [one.result() for one in sent]
+    assert set(statuses) == {200, 503}
+    assert WAITING <= statuses.count(200) <= in_hand + WAITING
+    live.management.unregister("gate")
+
+
 def test_a_model_is_updated_under_load(live: Live, front: GatewayRecord) -> None:
     with killers_under_load(live, front, workers=1) as storm:
         live.management.register("killers-2.0.mar", batch_size=4, max_batch_delay=0.5, initial_workers=1)
@@ -215,33 +277,6 @@ def test_a_node_that_dies_under_load_loses_nothing(live: Live, front: GatewayRec
         live.management.wait_ready("killers", 2, timeout_s=PATIENCE_S)
     assert storm.lost == []
     assert storm.right > 250
-
-
-@contextmanager
-def second_node(record: ServerRecord) -> Iterator[None]:
-    """A second raylet on this machine, at another loopback address; `stop` of the server finds it by its environment."""
-    address = (record.state_dir / "ray_address").read_text()
-    command = [sys.executable, "-c", RAY_ON_LOOPBACK, "start", f"--address={address}", "--node-ip-address=127.0.0.2"]
-    command += ["--num-cpus=2", "--disable-usage-stats", "--dashboard-agent-listen-port=0", "--object-store-memory=200000000"]
-    supervisor = psutil.Process(record.pid).environ()
-    own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(record.state_dir / "ray_token")}
-    environ = {**supervisor, **own, "RAY_worker_register_timeout_seconds": "300"}
-    subprocess.run(command, env=environ, check=True, capture_output=True, timeout=PATIENCE_S, stdin=subprocess.DEVNULL)
-    try:
-        yield
-    finally:
-        for process in processes_of(record.run_id):
-            if on_second_node(process):
-                process.kill()
-
-
-def on_second_node(process: psutil.Process) -> bool:
-    """Whether it is the second node's raylet."""
-    try:
-        command = process.cmdline()
-    except psutil.Error:
-        return False
-    return bool(command) and command[0].endswith("raylet") and "--node_ip_address=127.0.0.2" in command
 
 
 def test_stop_leaves_nothing(live: Live) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from measuring.ray_nodes import RAY_ON_LOOPBACK
 
 from slotwise.client.inference import InferenceClient
 from slotwise.client.management import ManagementClient
@@ -23,7 +24,7 @@ from slotwise.server.lifecycle import start, stop
 from slotwise.server.processes import MARK, end, processes_of
 from slotwise.server.record import ServerRecord
 from tests.server.conftest import build_handler
-from tests.server.test_ray import PATIENCE_S, RAY_ON_LOOPBACK
+from tests.server.test_ray import PATIENCE_S
 
 pytest.importorskip("ray", reason="Ray is not installed: scripts/setup.sh full")
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(900)]
