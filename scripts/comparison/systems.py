@@ -45,7 +45,10 @@ class Http:
         return {}
 
     def wait(self, body: bytes, content_type: str) -> None:
-        """Wait for the first good answer."""
+        """Wait for the first good answer. Raises RuntimeError where it is none."""
+        status = self.status(body, content_type)
+        if status != 200:
+            raise RuntimeError(f"{self.name} is ready and answers {status}")
 
     def ask(self, body: bytes, content_type: str) -> httpx.Response:
         """One request."""
