@@ -36,7 +36,7 @@ COPY --from=environment /opt/venv /opt/venv
 COPY --from=archives /models /models
 COPY scripts/container-entry.sh /usr/local/bin/container-entry
 ENV PATH=/opt/venv/bin:$PATH HOME=/state SLOTWISE_HOME=/state PROFILE=${PROFILE} SERVER=torchserve \
-    PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+    PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 SLOTWISE_JAVA_CACHE=0
 WORKDIR /app
 USER 10001:10001
 VOLUME ["/state", "/tmp"]

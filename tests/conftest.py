@@ -19,6 +19,8 @@ settings.register_profile("here", deadline=None, suppress_health_check=[HealthCh
 settings.register_profile("same", parent=settings.get_profile("here"), derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))  # HYPOTHESIS_PROFILE=here draws anew in every run
 
+os.environ["SLOTWISE_JAVA_CACHE"] = "0"  # made and used where a test says so
+
 LONGEST = ("tests/server/test_replicas.py", "tests/server/test_tune.py", "tests/server/test_gateway.py", "tests/test_docs.py")
 
 

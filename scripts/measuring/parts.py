@@ -296,3 +296,10 @@ def jpeg(options: Namespace, work: Path) -> dict[str, Any]:
     from measuring.jpeg_decoding import measure
 
     return measure(options)
+
+
+def starting(options: Namespace, work: Path) -> dict[str, Any]:
+    """From `slotwise serve digits` to the first answer."""
+    from measuring.starting import measure
+
+    return measure(options, work)

@@ -159,6 +159,25 @@ def jpeg_rows(figures: Figures) -> str:
     )
 
 
+def start_rows(figures: Figures) -> str:
+    """Seconds from `slotwise serve` to the first answer, without and with Java's cache."""
+    rows = {row["system"]: row for row in figures["start"]["rows"]}
+    parts = {
+        "java": "Java, until the APIs listen",
+        "java_cpu": "CPU seconds of Java until then",
+        "worker": "worker: Python and the server's own code",
+        "model": "worker: handler, engine, warm-up",
+        "rest": "all else",
+        "all": "until the first answer",
+    }
+
+    def line(key: str, what: str) -> list[Any]:
+        found = figures["start"]["ratios"][key]
+        return [what, *(f"{rows[system][key]:.2f}" for system in ("without", "with")), found and with_spread(Ratio(**found))]
+
+    return table(["seconds", "without", "with", "ratio"], [line(key, what) for key, what in parts.items()])
+
+
 def accuracy_rows(figures: Figures) -> str:
     """EfficientNet-Lite0 by engine and precision: agreement with eager fp32, speed."""
     lines = []
@@ -339,6 +358,7 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "repeat.rows": repeat_rows,
     "hostile.rows": hostile_rows,
     "jpeg.rows": jpeg_rows,
+    "start.rows": start_rows,
     "campaign.rows": campaign_rows,
     "accuracy.rows": accuracy_rows,
     "accuracy.labels": accuracy_labels,

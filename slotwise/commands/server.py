@@ -55,6 +55,7 @@ def serve(
 
     from slotwise import interrupts, project
     from slotwise.deploy.deploy import foreign_note, obtain, preloaded, registration
+    from slotwise.deploy.java_training import train_in_background
     from slotwise.deploy.scaling import check_registrations
     from slotwise.deploy.serving import complaint, deploy_each, gather
     from slotwise.deploy.shares import parse_parts, share_cores
@@ -98,6 +99,8 @@ def serve(
             with interrupts.let_through():
                 live = deploy_each(archives, lambda info: _deploy(record, info, loaded_profile), unserved, strict)
                 emit(_as_json(record, live, unserved), as_json, lambda: _show(record, live))
+                if train_in_background(server):
+                    say("making the next start quicker, in the background (SLOTWISE_JAVA_CACHE=0: never)")
             if detach:
                 interrupts.settle()
             else:

@@ -19,7 +19,7 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,12 +28,12 @@ from slotwise.errors import MMS, SlotwiseError, pip_install
 from slotwise.interrupts import held, let_through
 from slotwise.profiles.ports import Ports, check_free
 from slotwise.profiles.render import registrable
-from slotwise.server import supervisor, triton_process
+from slotwise.server import java_cache, supervisor, triton_process
 from slotwise.server.java import check_paths, java_home
+from slotwise.server.java_start import MODULES
 from slotwise.server.processes import end
 from slotwise.server.record import Kind, ServerRecord, all_running, need, running
 from slotwise.server.start_module import (
-    MODULES,
     environment,
     launch,
     own_tmp_dir,
@@ -94,6 +94,7 @@ def start(
     models: Mapping[str, Any] | None = None,
     shares: Mapping[str, int] | None = None,
     cluster: str = "",
+    java_options: Sequence[str] | None = None,
     say: Callable[[str], None] = lambda message: None,
 ) -> ServerRecord:
     """Start a server and wait until its APIs answer; no model is registered.
@@ -103,6 +104,7 @@ def start(
     render_properties takes; None: of every known model. With model_api = false the server loads just these at its start.
     shares: the cores that a model's workers have; all of them for a model that is not named.
     cluster: the address of a Ray that it joins; "": it starts its own.
+    java_options: of TorchServe's and MMS's Java, beside the profile's; None: those that use its cache (java_cache).
     Raises SlotwiseError, with nothing left running, where the server does not start. A caller that must not lose the record
     to a signal holds signals meanwhile (slotwise.interrupts).
     """
@@ -134,13 +136,15 @@ def start(
             if hosted:
                 record = supervisor.launch(record, environment(record, workers_environment(record, profile)))
             else:
-                record = launch(record, profile, java_home(), models)
+                record = launch(record, profile, java_home(), models, java_options)
             record.save()
             with let_through():
                 say(f"waiting for {kind} (pid {record.pid}) to answer")
                 wait_until_up(record)
-        except BaseException:
+        except BaseException as error:
             stop(record)
+            if isinstance(error, SlotwiseError) and not hosted:
+                java_cache.forget_after_crash(kind, java_home(), state)
             raise
     return record
 

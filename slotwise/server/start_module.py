@@ -11,14 +11,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.render import render_properties
 from slotwise.profiles.server_logs import log4j2
+from slotwise.server import java_cache
 from slotwise.server.java import locale_for_paths, path_with_kill
+from slotwise.server.java_start import MODULES
 from slotwise.server.processes import MARK, start_time
 from slotwise.server.record import Kind, ServerRecord
 
@@ -29,7 +31,6 @@ STACK = re.compile(r"\s+(at |\.\.\. \d+ more)")
 START_TIMEOUT_S = 180.0  # seconds on a quiet machine; a server that dies is noticed at once
 HOST_TIMEOUT_S = 600.0  # of Ray and Triton, which start many processes: minutes on a busy machine
 MODULE_TIMEOUT_S = 120.0
-MODULES = {"torchserve": "ts.model_server", "mms": "mms.model_server"}
 # Variables of our own environment that the server must not get, because they change where it reads or writes.
 # PYTHONPATH: TorchServe puts it before the archive, whose own copy of the worker code would lose.
 FOREIGN = {"TS_CONFIG_FILE", "LOG_LOCATION", "METRICS_LOCATION", "PYTHONPATH"} | {
@@ -86,14 +87,17 @@ def workers_environment(record: ServerRecord, profile: Profile) -> dict[str, str
     return {"SLOTWISE_SHARES": json.dumps(record.shares), **profile.environment(record.overrides)}
 
 
-def run_start_module(record: ServerRecord, arguments: list[str], environ: Mapping[str, str] | None = None) -> None:
+def run_start_module(
+    record: ServerRecord, arguments: list[str], environ: Mapping[str, str] | None = None, java_options: Sequence[str] = ()
+) -> None:
     """Run the server's own start module in its folder; it returns at once and leaves Java's pid in TMPDIR.
 
-    environ: added to the environment of the server and so of its workers.
+    environ: added to the environment of the server and so of its workers. java_options: what Java gets more (java_start).
     """
+    module = ["slotwise.server.java_start", record.kind, *java_options, "--"] if java_options else [MODULES[record.kind]]
     with (record.state_dir / "server.log").open("ab") as log:
         subprocess.run(
-            [sys.executable, "-m", MODULES[record.kind], *arguments],
+            [sys.executable, "-m", *module, *arguments],
             cwd=record.state_dir,
             env=environment(record, environ or {}),
             stdin=subprocess.DEVNULL,
@@ -105,8 +109,12 @@ def run_start_module(record: ServerRecord, arguments: list[str], environ: Mappin
         )
 
 
-def launch(record: ServerRecord, profile: Profile, home: Path, models: Mapping[str, Any]) -> ServerRecord:
-    """Run the start module; returns the record with Java's pid and start time."""
+def launch(
+    record: ServerRecord, profile: Profile, home: Path, models: Mapping[str, Any], java_options: Sequence[str] | None = None
+) -> ServerRecord:
+    """Run the start module; returns the record with Java's pid and start time. java_options: None: those of Java's cache."""
+    if java_options is None:
+        java_options = java_cache.options(record.kind, home)
     config = "--ts-config" if record.kind == "torchserve" else "--mms-config"
     arguments = ["--start", config, "config.properties", "--log-config", "log4j2.xml"]
     arguments += ["--model-store", str(record.model_store)]
@@ -115,7 +123,7 @@ def launch(record: ServerRecord, profile: Profile, home: Path, models: Mapping[s
         arguments += ["--models", *(version["marName"] for model in models.values() for version in model.values())]
     environ = {"JAVA_HOME": str(home), **workers_environment(record, profile)}
     try:
-        run_start_module(record, arguments, environ)
+        run_start_module(record, arguments, environ, java_options)
         pid = int((record.tmp_dir / ".model_server.pid").read_text())
     except (OSError, ValueError, subprocess.TimeoutExpired):
         raise SlotwiseError(f"{record.kind} did not start: {last_line(record)}", _log_hint(record)) from None
