@@ -1,115 +1,157 @@
 #!/usr/bin/env python
-"""How fast is a picture classified: stock TorchServe, Slotwise by engine, the raw loop without a server, and other servers.
+"""Slotwise beside other servers: the same number of processes, batch settings and log level for all of them.
 
-python scripts/compare.py --quick                       stock, Slotwise and the raw loop, under four minutes
-python scripts/compare.py --peers --json FILE --figure FILE.svg
+python scripts/compare.py vision       ResNet-18: TorchServe's own handler, LitServe, FastAPI, Mosec, Ray, Triton, ...
+python scripts/compare.py engines      the same in fp32, every server with Slotwise's decoder and engine
+python scripts/compare.py ablation     three servers with natural code, with our decoder, with our engine; and Slotwise
+python scripts/compare.py tensors      MNIST as tensors, 1 to 64 clients
+python scripts/compare.py precision    Slotwise and a loop without a server, by engine and precision
+python scripts/compare.py lite0        EfficientNet-Lite0 with ImageNet's weights
+python scripts/compare.py resnet152    ResNet-152 by batch size, 10 and 100 clients
+python scripts/compare.py ants         1,000 requests of 50 clients, on the layouts `ei` and `cpu`
 
-python scripts/compare.py --model efficientnet --peers --seconds 3    EfficientNet-Lite0, ImageNet's weights, six minutes
-
-One run, interleaved: every round measures every system once. 720x720 and 12-megapixel JPEGs, wrk or ab.
+Every round measures every system once. What --json has of the same plan is kept and not measured again, so a part can be
+cut off and go on later. A peer that our environment does not have is installed into one of its own, below .slotwise/compare.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from comparison import stock
+import httpx
+from comparison.kept import Clock, Round, earlier, one_round, readings
+from comparison.loads import Loads
+from comparison.parts import PARTS, Part
+from comparison.programs import PROGRAMS, environment
 from comparison.results import draw, ratios
-from comparison.systems import STOCK_SETTINGS, Http, ModelServer, Peer, Raw
-from measuring.rounds import Cell, Reading, Readings, in_turn, rows
-from measuring.run import exit_with, measured
+from comparison.stock import requirements
+from comparison.systems import Http
+from comparison.workshop import Workshop
+from measuring.about import about, git, machine
+from measuring.rounds import Cell, Reading, rows
+from measuring.run import exit_with, measured, write
+from pages.stale import CODE
 
-from slotwise import project
-from slotwise.archive.build import build, extract
 from slotwise.console import out, say
 from slotwise.console import table as shown_table
 from slotwise.disk import check_target
+from slotwise.errors import SlotwiseError
 from slotwise.worker.cores import available_cores
-from slotwise.worker.engines.processor import has_bf16
-from slotwise.zoo import pictures
-
-BEST = "openvino-bf16" if has_bf16() else "openvino-int8"
-ENGINES = ["torch-fp32", "onnxruntime-fp32", "openvino-fp32", *(["openvino-bf16"] if has_bf16() else []), "openvino-int8"]
-CELLS: list[Cell] = [("720", 8), ("720", 32), ("12M", 8)]
-SIZES = {"720": (720, 720), "12M": (4000, 3000)}
-PEERS = {"litserve": ["litserve", "python-multipart"], "fastapi": ["fastapi", "uvicorn", "python-multipart"]}
 
 
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help=f"stock, Slotwise ({BEST}) and the raw loop")
-    parser.add_argument(
-        "--peers", action="store_true", help="LitServe and FastAPI, too (each installed into its own environment)"
-    )
-    parser.add_argument("--engines", help=f"of Slotwise and the raw loop, separated by commas (default: {','.join(ENGINES)})")
-    parser.add_argument("--model", choices=tuple(stock.NETWORKS), default="resnet18")
-    parser.add_argument("--weights", help="a checkpoint's path, imagenet or none (default: none for resnet18)")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=int, help="of one measurement (default: 8, with --quick 4)")
-    parser.add_argument("--batch-size", type=int, default=8, help="of every server that batches")
-    parser.add_argument("--delay", type=int, default=10, help="max_batch_delay of both TorchServes, in ms")
-    parser.add_argument("--workers", type=int, default=1, help="of Slotwise; they share the cores")
+    parser.add_argument("part", choices=tuple(PARTS))
+    parser.add_argument("--quick", action="store_true", help="two rounds of 3 s a measurement, unless said otherwise")
+    parser.add_argument("--prepare", action="store_true", help="install the peers, build the model, and measure nothing")
+    parser.add_argument("--systems", help="these only, separated by semicolons (default: all of the part)")
+    parser.add_argument("--rounds", type=int, help="default: 3, with --quick 2")
+    parser.add_argument("--seconds", type=int, help="of one measurement (default: as the part says, with --quick 3)")
+    parser.add_argument("--minutes", type=float, default=40, help="no round begins that would end later (default: 40)")
+    parser.add_argument("--processes", type=int, default=available_cores(), help="of every server; they share the cores")
     parser.add_argument("--tool", choices=("wrk", "ab"), default="wrk" if shutil.which("wrk") else "ab")
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="is read first, and written after every round")
     parser.add_argument("--figure", type=Path, metavar="FILE", help=".svg or .png")
     return parser.parse_args()
 
 
-def systems(options: argparse.Namespace, work: Path) -> list[Any]:
-    """What is to be compared, not yet started."""
-    store, engines = (
-        work / "store",
-        [BEST] if options.quick and not options.engines else (options.engines or ",".join(ENGINES)).split(","),
-    )
-    store.mkdir()
-    weights = options.weights or ("none" if options.model == "resnet18" else "imagenet")
-    say(f"building {options.model}")
-    mar = build(options.model, store, None if weights == "imagenet" else weights)
-    model_dir = extract(mar, work / "model", trusted=True)
-    labels = json.loads((model_dir / "slotwise.json").read_text("utf-8"))["model"]["labels"]
-    places = project.state_dir("compare")
-    saved = stock.build(store, options.model, labels, weights, stock.requirements(places / "stock"))
-    common = {"batch_size": str(options.batch_size), "max_batch_delay_ms": str(options.delay)}
-    compared: list[Any] = [ModelServer("stock", "stock", store, {**common, **STOCK_SETTINGS, "initial_workers": "1"})]
-    threads = max(1, available_cores() // options.workers)
-    for engine, precision in (name.rsplit("-", 1) for name in engines):
-        settings = {"engine": engine, "precision": precision}
-        ours = {**common, **settings, "initial_workers": str(options.workers)}
-        compared.append(ModelServer(f"slotwise-{engine}-{precision}", options.model, store, ours))
-        loop = {**settings, "threads": threads, "decode_threads": threads, "batch_size": options.batch_size}
-        compared.append(Raw(f"raw-{engine}-{precision}", model_dir, loop, options.workers))
-    if options.peers:
-        environ = {"WEIGHTS": str(saved.resolve()), "NETWORK": stock.NETWORKS[options.model]}
-        environ["BATCH_SIZE"] = str(options.batch_size)
-        compared += [Peer(name, packages, places, environ) for name, packages in PEERS.items()]
-    return compared
+def chosen(part: Part, options: argparse.Namespace) -> dict[Cell, list[str]]:
+    """The part's cells with the systems that were asked for."""
+    wanted = [name.strip() for name in options.systems.split(";")] if options.systems else part.systems
+    if unknown := set(wanted) - set(part.systems):
+        raise SlotwiseError(f"{options.part} has no system {', '.join(sorted(unknown))}: it has {'; '.join(part.systems)}", "")
+    cells = {cell: [name for name in names if name in wanted] for cell, names in part.cells.items()}
+    return {cell: names for cell, names in cells.items() if names}
 
 
-def measure(running: list[Any], options: argparse.Namespace, work: Path) -> Readings:
-    """Every system in every cell, in turn; a large picture is sent for twice as long."""
-    seconds = options.seconds or (4 if options.quick else 8)
-    bodies = {name: work / f"{name}.jpg" for name in SIZES}
-    for name, (width, height) in SIZES.items():
-        bodies[name].write_bytes(pictures.sample_jpeg(width, height))
-    by_name = {system.name: system for system in running}
+def started(names: list[str], workshop: Workshop, loads: Loads, stack: ExitStack) -> tuple[dict[str, Any], dict[str, str]]:
+    """The systems that answer, by name, and why the others do not."""
+    running, left_out = {}, {}
+    for name in names:
+        say(f"starting {name}")
+        try:
+            system = workshop.make(name)
+            stack.callback(system.stop)
+            system.start()
+            if isinstance(system, Http):
+                system.wait(loads.first, loads.content_type)
+        except (SlotwiseError, RuntimeError, OSError, httpx.HTTPError, subprocess.SubprocessError) as error:
+            left_out[name] = str(error).partition(": see ")[0]
+            say(f"LEFT OUT: {name}: {error}")
+        else:
+            running[name] = system
+    return running, left_out
 
-    def one(cell: Cell, name: str) -> Reading:
-        system, (workload, clients) = by_name[name], cell
-        long = seconds * 2 if workload == "12M" and isinstance(system, Http) else seconds
-        return system.load(options.tool, bodies[workload], clients, long)
 
-    return in_turn(CELLS, list(by_name), one, options.rounds, say=say)
+def compare(options: argparse.Namespace, work: Path) -> dict[str, Any]:
+    """Start every system, send bad requests among good ones, and measure in rounds."""
+    part, clock = PARTS[options.part], Clock(options.minutes)
+    seconds = options.seconds or (3 if options.quick else part.seconds)
+    cells = chosen(part, options)
+    names = list(dict.fromkeys(name for by in cells.values() for name in by))
+    plan = {"part": options.part, "seconds": seconds, "requests": part.requests, "tool": options.tool}
+    code = git("log", "-1", "--format=%h", "--", *CODE[options.part])  # readings of other code are none of this plan
+    plan |= {"processes": options.processes, "cpu": machine()["cpu"], "systems": names, "code": code}
+    kept, workshop = earlier(options.json, plan), Workshop(part, options.processes, work)
+    loads = Loads(part, workshop.bodies(), seconds, options.tool)
+    with ExitStack() as stack:
+        running, left_out = started(names, workshop, loads, stack)
+        known = {**about(), "plan": plan, "title": part.title, "left_out": left_out}
+        known["settings"] = {name: system.described() for name, system in running.items()}
+        known["poison"] = loads.poisoned(running, kept.get("poison", {}))
+        cells = {cell: [name for name in by if name in running] for cell, by in cells.items()}
+        rounds = kept.get("readings", [])
+        return in_rounds(options, clock, known, rounds, cells, lambda cell, name: loads.measure(running[name], cell))
+
+
+def prepare(options: argparse.Namespace, work: Path) -> None:
+    """Do what takes a network or minutes and is kept: the part's model, and the environments of its peers."""
+    workshop = Workshop(PARTS[options.part], options.processes, work)
+    requirements(workshop.places / "stock")
+    for name in dict.fromkeys(system.partition("-")[0] for system in PARTS[options.part].systems):
+        if name in PROGRAMS and PROGRAMS[name].packages:
+            say(f"installing {name}")
+            environment(workshop.places / f"venv-{name}", PROGRAMS[name].packages)
+
+
+def in_rounds(
+    options: argparse.Namespace,
+    clock: Clock,
+    known: dict[str, Any],
+    rounds: list[Round],
+    cells: dict[Cell, list[str]],
+    measure: Callable[[Cell, str], Reading],
+) -> dict[str, Any]:
+    """Measure rounds until there are enough or the time is over. RuntimeError where there is none."""
+    count = options.rounds or (2 if options.quick else 3)
+    cells = {cell: by for cell, by in cells.items() if by}
+    while cells and len(rounds) < count and clock.time_left():
+        turn = len(rounds)
+        rounds = [*rounds, clock.timed(lambda turn=turn: one_round(turn, cells, measure, say))]
+        if options.json:
+            write(options.json, summed(known, rounds))
+    if not rounds:
+        raise RuntimeError("nothing was measured: --minutes, --seconds or --systems")
+    return summed(known, rounds)
+
+
+def summed(known: dict[str, Any], rounds: list[Round]) -> dict[str, Any]:
+    """The part's JSON: what is known, medians over the rounds, ratios, and every reading."""
+    table = rows(readings(rounds))
+    return {**known, "rows": table, "ratios": ratios(table), "readings": rounds}
 
 
 def show(result: dict[str, Any]) -> None:
-    """The table, the ratios and the poison test, for people."""
-    columns = ["picture", "clients", "system", "a second", "p50 ms", "p99 ms"]
+    """The tables and the ratios, for people."""
+    columns = ["body", "clients", "system", "a second", "p50 ms", "p99 ms"]
     keys = ("workload", "concurrency", "system", "rps", "p50_ms", "p99_ms")
     cells = [["" if row[key] is None else row[key] for key in keys] for row in result["rows"]]
     out().print(shown_table("medians over the rounds", columns, cells))
@@ -118,38 +160,27 @@ def show(result: dict[str, Any]) -> None:
             text = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in counts.items() if value is not None)
             out().print(f"{workload}, {clients} clients: our fastest {text}", highlight=False)
     for system, counts in result["poison"].items():
-        out().print(f"poison, {system}: {counts['innocent_lost']} of {counts['innocent']} innocent lost", highlight=False)
-
-
-def compare(options: argparse.Namespace, work: Path) -> dict[str, Any]:
-    """Start every system, measure all of them in turn, poison the servers; RuntimeError where one cannot be started."""
-    with ExitStack() as stack:
-        running = systems(options, work)
-        for system in running:
-            say(f"starting {system.name}")
-            stack.callback(system.stop)
-            system.start()
-        table = rows(measure(running, options, work))
-        good = (work / "720.jpg").read_bytes()
-        poison = {system.name: system.poison(good) for system in running if isinstance(system, Http)}
-    ours = [counts for system, counts in poison.items() if system.startswith("slotwise-")]
-    poison["slotwise"] = {key: sum(counts[key] for counts in ours) for key in ours[0]}
-    how = {"tool": options.tool, "batch_size": options.batch_size}
-    how |= {"max_batch_delay_ms": options.delay, "workers": options.workers, "model": options.model}
-    return {"machine": how, "rows": table, "ratios": ratios(table), "poison": poison}
+        lost = f"{counts['innocent_lost']} of {counts['innocent']} innocent lost"
+        out().print(f"poison, {system}: {lost}, the bad ones: {counts.get('statuses', '')}", highlight=False)
+    for system, why in result["left_out"].items():
+        out().print(f"left out: {system}: {why}", highlight=False)
 
 
 def main() -> int:
-    """Compare; 1 where a system cannot be started."""
+    """Compare; 1 where nothing can be started."""
     options = arguments()
     for target in (options.json, options.figure):
         check_target(target)
+    if options.prepare:
+        with tempfile.TemporaryDirectory(prefix="slotwise-compare-") as folder:
+            prepare(options, Path(folder))
+        return 0
     result = measured(lambda work: compare(options, work), options.json)
     if result is None:
         return 1
     if options.figure:
         where = f"{result['machine']['cores']} cores ({result['machine']['cpu']})"
-        draw(result["rows"], options.figure, f"{options.model} on {where}, {options.rounds} rounds")
+        draw(result["rows"], options.figure, f"{result['title']}, {where}, {len(result['readings'])} rounds")
     show(result)
     return 0
 

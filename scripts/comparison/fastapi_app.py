@@ -1,42 +1,37 @@
-"""A network behind FastAPI without batching, with the natural code of its documentation."""
+"""FastAPI without batching, as its documentation has it: uvicorn's processes; a picture is read in a thread."""
 
-import os
 from contextlib import asynccontextmanager
 
-from slotwise.worker.engines.torchvision_compat import ensure_importable
+import classifier
+import uvicorn
+from classifier import SETTINGS
+from fastapi import FastAPI, Request, UploadFile
 
-ensure_importable()
-
-import torch  # noqa: E402
-import uvicorn  # noqa: E402
-from fastapi import FastAPI, UploadFile  # noqa: E402
-from PIL import Image  # noqa: E402
-from torchvision import models  # noqa: E402
-
-from slotwise.zoo.networks import network  # noqa: E402
-
-kept = {}
+loaded = {}
 
 
 @asynccontextmanager
 async def lifespan(app):
-    kept["model"] = network(os.environ["NETWORK"], 1000, "none")
-    kept["model"].load_state_dict(torch.load(os.environ["WEIGHTS"], weights_only=True))
-    kept["model"].eval()
-    kept["transform"] = models.ResNet18_Weights.DEFAULT.transforms()
+    loaded["decode"], loaded["classify"] = classifier.decoder(), classifier.model()
     yield
 
 
 app = FastAPI(lifespan=lifespan)
 
 
-@app.post("/predict")
-def predict(request: UploadFile):
-    image = Image.open(request.file).convert("RGB")
-    with torch.inference_mode():
-        probabilities, labels = kept["model"](kept["transform"](image)[None]).softmax(dim=1)[0].topk(5)
-    return {"labels": labels.tolist(), "probabilities": probabilities.tolist()}
+if SETTINGS["kind"] == "picture":
+
+    @app.post("/predict")
+    def predict(request: UploadFile):
+        return loaded["classify"]([loaded["decode"](request.file.read())])[0]
+
+else:
+
+    @app.post("/tensor")
+    async def tensor(request: Request):
+        return loaded["classify"]([loaded["decode"](await request.body())])[0]
 
 
 if __name__ == "__main__":
-    uvicorn.run(app, host="127.0.0.1", port=int(os.environ["PORT"]), log_level="error")
+    workers = SETTINGS["processes"]
+    uvicorn.run("fastapi_app:app", host="127.0.0.1", port=SETTINGS["port"], workers=workers, log_level="error")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def fastest(cell: Mapping[str, Row], kind_of_system: str) -> Row | None:
 
 def kind(system: str) -> str:
     """ours, raw, stock or peer."""
-    return {"slotwise": "ours", "raw": "raw", "stock": "stock"}.get(system.split("-")[0], "peer")
+    return {"slotwise": "ours", "raw": "raw", "stock": "stock"}.get(re.split("[-,]", system)[0], "peer")
 
 
 COLOURS = {"ours": "#c2571a", "raw": "#9a9a9a", "stock": "#3b6ea5", "peer": "#7fa3c7"}

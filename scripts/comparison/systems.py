@@ -3,35 +3,31 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
 import subprocess
 import sys
-import sysconfig
-import time
+from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
+from measuring.about import version
 from measuring.rounds import Reading
 
-from slotwise.bench import load_tools
+from slotwise.bench import load, load_tools
 from slotwise.bench.bodies import RequestBody
-from slotwise.bench.http_connection import Target
+from slotwise.bench.http_connection import HttpReply, Target
 from slotwise.bench.load import LoadPlan
 from slotwise.client.management import ManagementClient
-from slotwise.client.tokens import auth_headers
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import load_profile
-from slotwise.server.lifecycle import ServerRecord, start, stop
+from slotwise.server.lifecycle import Kind, ServerRecord, start, stop
 
 HERE = Path(__file__).parent
-BOUNDARY = "slotwise-comparison"
 WARM_UP = 4
-STOCK_SETTINGS = {"log_level": "INFO", "request_log": "true", "metrics_mode": "log", "async_logging": "false"}
+QUIET = {"log_level": "ERROR", "request_log": "false", "async_logging": "true"}
+AS_INSTALLED = {"log_level": "INFO", "request_log": "true", "metrics_mode": "log", "async_logging": "false"}
 
 
 class Http:
@@ -40,129 +36,107 @@ class Http:
     name = ""
     target: Target
 
-    def wrap(self, body: bytes) -> RequestBody:
+    def wrap(self, body: bytes, content_type: str) -> RequestBody:
         """The body as this server wants it."""
-        return RequestBody(body, "image/jpeg")
+        return RequestBody(body, content_type)
 
-    def load(self, tool: str, body: Path, clients: int, seconds: float) -> Reading:
+    def headers(self, body: bytes) -> dict[str, str]:
+        """What this body needs besides the target's headers."""
+        return {}
+
+    def wait(self, body: bytes, content_type: str) -> None:
+        """Wait for the first good answer. Raises RuntimeError where it is none."""
+        status = self.status(body, content_type)
+        if status != 200:
+            raise RuntimeError(f"{self.name} is ready and answers {status}")
+
+    def ask(self, body: bytes, content_type: str) -> httpx.Response:
+        """One request."""
+        sent = self.wrap(body, content_type)
+        target = Target(self.target.url, {**self.target.headers, **self.headers(body)}, self.target.v2)
+        raw = target.request(sent.data, sent.content_type)
+        head, _, data = raw.partition(b"\r\n\r\n")
+        headers = dict(line.split(": ", 1) for line in head.decode("latin-1").split("\r\n")[1:])
+        return httpx.post(target.url, content=data, headers=headers, timeout=60, trust_env=False)
+
+    def status(self, body: bytes, content_type: str) -> int:
+        """The status of one request, as a client of this server reads it; 0 where the connection broke."""
+        try:
+            answer = self.ask(body, content_type)
+        except httpx.HTTPError:
+            return 0
+        return self.target.plain(HttpReply(answer.status_code, answer.headers, answer.content)).status
+
+    def load(self, tool: str, body: bytes, content_type: str, plan: LoadPlan) -> Reading:
         """One measurement. Afterwards the server works off what the tool left in its queue, or the next system would pay."""
-        sent = self.wrap(body.read_bytes())
-        headers = {**self.target.headers, "content-type": sent.content_type}
-
-        def ask(times: int) -> None:
-            for _ in range(times):
-                httpx.post(self.target.url, content=sent.data, headers=headers, timeout=60, trust_env=False)
-
-        ask(WARM_UP)
-        measured = load_tools.measure(tool, self.target, [sent], LoadPlan(clients, seconds, warm_up_s=0))
-        ask(1)
+        sent = self.wrap(body, content_type)
+        target = Target(self.target.url, {**self.target.headers, **self.headers(body)}, self.target.v2)
+        for _ in range(WARM_UP):
+            self.ask(body, content_type)
+        own = tool == "slotwise"
+        measured = load.measure(target, [sent], plan) if own else load_tools.measure(tool, target, [sent], plan)
+        self.ask(body, content_type)
         return Reading.of(measured)
 
-    def poison(self, good: bytes, requests: int = 64) -> dict[str, int]:
-        """32 clients at once, one body in eight is no picture: how many of the others are not answered with 200."""
+    def poison(self, good: bytes, content_type: str, requests: int = 64) -> dict[str, Any]:
+        """32 clients at once, one body in eight is cut off: how many of the others are not answered with 200."""
 
-        def ask(i: int) -> tuple[bool, int]:
+        def one(i: int) -> tuple[bool, int]:
             bad = i % 8 == 3
-            sent = self.wrap(good[: len(good) // 2] if bad else good)
-            try:
-                headers = {**self.target.headers, "content-type": sent.content_type}
-                return bad, httpx.post(
-                    self.target.url, content=sent.data, headers=headers, timeout=60, trust_env=False
-                ).status_code
-            except httpx.HTTPError:
-                return bad, 0
+            return bad, self.status(good[: len(good) // 2 + 1] if bad else good, content_type)
 
         with ThreadPoolExecutor(32) as pool:
-            answers = list(pool.map(ask, range(requests)))
+            answers = list(pool.map(one, range(requests)))
         innocent = [status for bad, status in answers if not bad]
         bad = [status for bad, status in answers if bad]
-        lost = sum(status != 200 for status in innocent)
         return {
             "innocent": len(innocent),
-            "innocent_lost": lost,
+            "innocent_lost": sum(status != 200 for status in innocent),
             "bad": len(bad),
-            "bad_refused": sum(400 <= s < 500 for s in bad),
+            "bad_refused": sum(400 <= status < 500 for status in bad),
+            "statuses": {str(status): count for status, count in sorted(Counter(bad).items())},
         }
 
 
 class ModelServer(Http):
-    """A TorchServe, ours or stock: started as `slotwise serve` starts it, with its own settings."""
+    """A server that `slotwise serve` starts: TorchServe, ours or stock, or Triton. settings: a profile's keys."""
 
-    def __init__(self, name: str, archive: str, store: Path, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, name: str, archive: str, store: Path, settings: Mapping[str, str], kind: Kind = "torchserve", profile: str = "cpu"
+    ) -> None:
         self.name, self.archive, self.store, self.settings = name, archive, store, dict(settings)
+        self.kind, self.profile = kind, profile
         self.record: ServerRecord | None = None
 
     def start(self) -> None:
         """Start the server and wait until its workers are ready."""
-        profile = load_profile("cpu", self.settings, environ={})
+        profile = load_profile(self.profile, self.settings, environ={})
+        name = f"compare-{self.name}"
         self.record = start(
-            f"compare-{self.name}",
-            "torchserve",
-            profile,
-            model_store=self.store,
-            ports=Ports.free(),
-            overrides=self.settings,
-            models={},
+            name, self.kind, profile, model_store=self.store, ports=Ports.free(), overrides=self.settings, models={}
         )
         with ManagementClient(self.record) as management:
             management.register(f"{self.archive}.mar", **profile.registration())
             management.wait_ready(self.archive, profile.initial_workers)
-        self.target = Target(f"{self.record.inference_url}/predictions/{self.archive}", auth_headers(self.record))
+        self.target = Target.of(self.record, self.archive)
+
+    def described(self) -> dict[str, Any]:
+        """Its settings, for the table below the figures."""
+        profile = load_profile(self.profile, self.settings, environ={})
+        used = {"processes": profile.initial_workers, "threads": profile.threads or None, "batch_size": profile.batch_size}
+        used |= {"delay_ms": profile.max_batch_delay_ms, "log_level": profile.log_level}
+        front = "HTTP in C++" if self.kind == "triton" else "HTTP in Java"
+        package = "nvidia-pytriton" if self.kind == "triton" else "torchserve"
+        form = next((form for form in ("decoder", "engine") if self.name.endswith(form)), "natural")
+        code = {"form": form, "engine": "openvino-fp32"} if form == "engine" else {"form": form}
+        if self.name.startswith("slotwise"):
+            code = {"form": "engine", "engine": f"{profile.engine}-{profile.precision}"}
+        return {**used, **code, "front": front, "packages": [f"{package}=={version(package)}"]}
 
     def stop(self) -> None:
         """End it."""
         if self.record is not None:
             stop(self.record)
-
-
-class Peer(Http):
-    """Another server: its packages in a virtual environment of its own, torch and torchvision borrowed from ours."""
-
-    def __init__(self, name: str, packages: list[str], work: Path, environ: Mapping[str, str]) -> None:
-        self.name, self.packages, self.place, self.environ = name, packages, work / f"venv-{name}", environ
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def wrap(self, body: bytes) -> RequestBody:
-        """A form with one file, which is what both of them document."""
-        head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="request"; filename="a.jpg"\r\n'
-        data = head.encode() + b"Content-Type: image/jpeg\r\n\r\n" + body + f"\r\n--{BOUNDARY}--\r\n".encode()
-        return RequestBody(data, f"multipart/form-data; boundary={BOUNDARY}")
-
-    def start(self) -> None:
-        """Make the environment where there is none, start, and wait for the first answer."""
-        python = self.place / "bin" / "python"
-        if not python.exists():
-            subprocess.run([sys.executable, "-m", "venv", str(self.place)], check=True)
-            subprocess.run([str(python), "-m", "pip", "install", "-q", *self.packages], check=True)
-            packages = next((self.place / "lib").glob("python*/site-packages"))
-            borrowed = [sysconfig.get_paths()["purelib"], str(HERE.parents[1])]
-            (packages / "zz_borrowed.pth").write_text("\n".join(borrowed) + "\n", "utf-8")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        environ = {**os.environ, **self.environ, "PORT": str(port)}
-        log = (self.place / "log").open("wb")
-        command = [str(python), str(HERE / f"{self.name}_app.py")]
-        self.process = subprocess.Popen(command, env=environ, stdout=log, stderr=log, start_new_session=True)
-        self.target = Target(f"http://127.0.0.1:{port}/predict", {})
-        deadline = time.monotonic() + 90
-        while True:
-            with suppress(httpx.HTTPError):
-                httpx.get(f"http://127.0.0.1:{port}/docs", timeout=5, trust_env=False)
-                return
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"{self.name} does not start: see {self.place / 'log'}")
-            time.sleep(0.2)
-
-    def stop(self) -> None:
-        """End it and the processes it started."""
-        if self.process is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(self.process.pid, 15)
-            with suppress(subprocess.TimeoutExpired):
-                self.process.wait(10)
-            with suppress(ProcessLookupError):
-                os.killpg(self.process.pid, 9)
 
 
 class Raw:
@@ -187,7 +161,14 @@ class Raw:
             if process.stdout.readline() != "ready\n":
                 raise RuntimeError(f"{self.name} does not start: {' '.join(command)}")
 
-    def load(self, tool: str, body: Path, clients: int, seconds: float) -> Reading:
+    def described(self) -> dict[str, Any]:
+        """Its settings, for the table below the figures."""
+        used = {key: self.settings[key] for key in ("threads", "batch_size")}
+        engine = f"{self.settings['engine']}-{self.settings['precision']}"
+        used |= {"processes": self.workers, "delay_ms": None, "log_level": None, "form": "engine", "engine": engine}
+        return {**used, "front": "no server", "packages": []}
+
+    def load(self, body: Path, seconds: float) -> Reading:
         """Pictures a second of all processes together."""
         for process in self.processes:
             assert process.stdin is not None

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pages import stale
-from pages.tables import TABLES
+from pages import comparison, stale, tables
 from pages.values import VALUES, value
 
+TABLES = tables.TABLES | comparison.TABLES
 MEND = "python scripts/figures.py render"
 BLOCK = re.compile(r"(<!-- figures: ([\w.+-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 INLINE = re.compile(r"(<!-- figure: ([\w.-]+) -->)([^<]*)(<!-- end -->)")
@@ -42,7 +42,8 @@ def written(text: str, figures: Figures, root: Path) -> str:
         table, names = TABLES[marker[2]], marker[2].partition(".")[0].split("+")
         if missing(names):
             return f"{marker[1]}\n*{NOT_YET}*\n\n{marker[4]}"
-        note = "".join(stale.line(name, figures[name], root) for name in names if name in stale.CODE)
+        aged = [name for name in names if name in stale.CODE and not marker[2].endswith((".command", ".settings"))]
+        note = "".join(stale.line(name, figures[name], root) for name in aged)
         return f"{marker[1]}\n{table(figures)}\n\n{note}{marker[4]}"
 
     def inline(marker: re.Match[str]) -> str:

@@ -18,6 +18,10 @@ TRANSLATION = (WORKER, "handlers/translator.py", "models/translation")
 CODE = {  # what each of docs/figures measures; what measures it counts as well
     "vision": (*VISION, "scripts/comparison"),
     "lite0": (*LITE0, "scripts/comparison"),
+    **{part: (*VISION, "scripts/comparison") for part in ("engines", "ablation", "precision")},
+    "tensors": (*TENSORS, "scripts/comparison"),
+    "resnet152": (*VISION[:2], "models/resnet152", "scripts/comparison"),
+    "ants": (*VISION[:2], "models/ants_bees", "scripts/comparison"),
     "text": (*TRANSLATION, *CAPTIONS[1:]),
     "captions": (*CAPTIONS, "slotwise/bench"),
     "translation": (*TRANSLATION, "slotwise/bench"),

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from comparison.results import against, fastest
 from measuring.rounds import Ratio, Row, by_cell, ratio
 
 from slotwise.bench.load import LoadResult
@@ -40,42 +39,6 @@ def with_spread(rounds: Ratio | None) -> str | None:
 def each(rounds: Iterable[float] | None) -> str | None:
     """The rounds' answers a second."""
     return rounds and " ".join(f"{value:.0f}" for value in rounds)
-
-
-def vision_ratios(part: str, system: str = "") -> Callable[[Figures], str]:
-    """The ratios of one of our systems; "" for the fastest."""
-
-    def render(figures: Figures) -> str:
-        lines = []
-        for (workload, clients), cell in by_cell(figures[part]["rows"]).items():
-            ours = cell[system] if system else fastest(cell, "ours")
-            assert ours is not None
-            lines.append([workload, clients, *map(with_spread, against(cell, ours).values())])
-        return table(["picture", "clients", "to stock", "to the fastest peer", "to the raw loop on the same engine"], lines)
-
-    return render
-
-
-def vision_rows(part: str) -> Callable[[Figures], str]:
-    """Every system, the fastest first in each cell."""
-
-    def render(figures: Figures) -> str:
-        lines: list[list[Any]] = []
-        for (workload, clients), cell in by_cell(figures[part]["rows"]).items():
-            for row in sorted(cell.values(), key=lambda row: -row["rps"]):
-                numbers = [f"{row['rps']:.1f}", each(row["rounds"]), row["p50_ms"], row["p99_ms"]]
-                lines.append([workload, clients, row["system"], *numbers])
-        return table(["picture", "clients", "system", "a second", "rounds", "p50 ms", "p99 ms"], lines)
-
-    return render
-
-
-def vision_poison(figures: Figures) -> str:
-    """What bad requests cost the others."""
-    others = {name: counts for name, counts in figures["vision"]["poison"].items() if name != "slotwise"}
-    keys = ("innocent", "innocent_lost", "bad", "bad_refused")
-    lines = [[name, *(counts[key] for key in keys)] for name, counts in others.items()]
-    return table(["system", "innocent", "lost", "bad", "refused with 4xx"], lines)
 
 
 def text_rows(figures: Figures) -> str:
@@ -301,10 +264,10 @@ def echo_rows(figures: Figures) -> str:
     lines = []
     for (load, clients), cell in by_cell(figures["echo"]["rows"]).items():
         answers = [number(cell[name]["rps"]) for name in ("mnist", "bare_mnist", "echo", "slotwise_echo")]
-        ratios = [ratio(cell["mnist"]["rounds"], cell[name]["rounds"]) for name in ("echo", "bare_mnist")]
+        ratios = [ratio(cell["mnist"]["rounds"], cell[name]["rounds"]) for name in ("echo", "slotwise_echo", "bare_mnist")]
         lines.append([clients, load, *answers, *map(with_spread, ratios)])
     columns = ["clients", "setting", "MNIST", "the shortest handler", "bare echo", "echo with our slots"]
-    return table([*columns, "MNIST to echo", "to the shortest"], lines)
+    return table([*columns, "MNIST to bare echo", "to ours", "to the shortest"], lines)
 
 
 def study_by_clients(figures: Figures) -> str:
@@ -400,10 +363,6 @@ def campaign_soak(figures: Figures) -> str:
 
 
 TABLES: dict[str, Callable[[Figures], str]] = {
-    **{f"{part}.ratios": vision_ratios(part) for part in ("vision", "lite0")},
-    **{f"{part}.ratios.fp32": vision_ratios(part, "slotwise-openvino-fp32") for part in ("vision", "lite0")},
-    **{f"{part}.rows": vision_rows(part) for part in ("vision", "lite0")},
-    "vision.poison": vision_poison,
     "text.rows": text_rows,
     "captions.loads": captions_loads,
     "gateway.rows": gateway_rows,

@@ -63,9 +63,29 @@ def batched(figures: Figures, model: str) -> Ratio | None:
 def range_720(figures: Figures, system: str, other: str) -> str:
     """The lowest and the highest of the medians over the cells with the 720x720 picture."""
     cells = [systems for (workload, _), systems in by_cell(figures["vision"]["rows"]).items() if workload == "720"]
-    ratios = [against(systems, systems[system])[other] for systems in cells]
+    ratios = [against(systems, systems[system])[other] for systems in cells if system in systems]
     medians = [ratio_of_cell.median for ratio_of_cell in ratios if ratio_of_cell]
     return f"{min(medians):.1f} to {max(medians):.1f}"
+
+
+PEER_NAMES = {"litserve": "LitServe", "fastapi": "FastAPI", "mosec": "Mosec", "ray": "Ray Serve", "triton": "Triton"}
+PEER_NAMES |= {"bentoml": "BentoML", "mlserver": "MLServer"}
+
+
+def processes(figures: Figures) -> str:
+    """The processes that our fp32 and the others had."""
+    settings = figures["vision"].get("settings")
+    if settings is None:
+        return "two processes of Slotwise against one of each of the others"
+    counts = {given["processes"] for name, given in settings.items() if name != "stock-defaults"}
+    return f"{' or '.join(map(str, sorted(counts)))} processes each"
+
+
+def peers(figures: Figures) -> str:
+    """The peers that were measured, in words."""
+    systems = next(iter(by_cell(figures["vision"]["rows"]).values()))
+    *names, last = (shown for name, shown in PEER_NAMES.items() if name in systems)
+    return f"{', '.join(names)} and {last}"
 
 
 def our_fastest(figures: Figures, part: str = "vision") -> str:
@@ -146,6 +166,8 @@ VALUES: dict[str, Callable[[Figures], str | Ratio | None]] = {
     "vision.fp32.vs_peer": lambda f: range_720(f, FP32, "vs_best_peer"),
     "vision.int8.vs_stock": lambda f: range_720(f, INT8, "vs_stock"),
     "vision.int8.vs_peer": lambda f: range_720(f, INT8, "vs_best_peer"),
+    "vision.processes": processes,
+    "vision.peers": peers,
     "vision.fastest": our_fastest,
     "vision.int8_vs_fp32.8": lambda f: by_round(f, "vision", ("720", 8), INT8, FP32),
     "vision.int8_vs_fp32.32": lambda f: by_round(f, "vision", ("720", 32), INT8, FP32),

@@ -1,4 +1,4 @@
-"""scripts/compare.py: its numbers from readings made by hand, its figure, and the raw loop on a real archive."""
+"""scripts/compare.py: its numbers from readings made by hand, its figure, the raw loop and a peer on a real archive."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+from comparison.peers import Peer
+from comparison.programs import PROGRAMS, Program, plain
 from comparison.results import draw, ratios
 from comparison.systems import Raw
 from measuring.about import machine
 from measuring.rounds import Reading, rows
 
 from slotwise.archive.build import build, extract
+from slotwise.bench.bodies import examples
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -62,12 +66,31 @@ def test_the_raw_loop_counts_pictures(tmp_path: Path) -> None:
     raw = Raw("raw-onnxruntime-fp32", model_dir, settings, 1)
     try:
         raw.start()
-        assert raw.load("wrk", ROOT / "models" / "digits" / "examples" / "7.png", 8, 0.2).rps > 0
+        assert raw.load(ROOT / "models" / "digits" / "examples" / "7.png", 0.2).rps > 0
     finally:
         raw.stop()
+
+
+def test_a_peer_answers_and_is_poisoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FastAPI's program with MNIST, which our own environment can run."""
+    monkeypatch.setitem(PROGRAMS, "fastapi", Program(wrap=plain, batches=False, ours="fastapi"))
+    archive = build("mnist", tmp_path)
+    settings = {"form": "natural", "kind": "tensor", "model_dir": str(extract(archive, tmp_path / "model", trusted=True))}
+    settings |= {"processes": 1, "threads": 1, "batch_size": 4, "delay_ms": 10}
+    seven = next(body.data for body in examples(str(archive)) if body.name == "7.f32")
+    peer = Peer("fastapi", "fastapi", settings, tmp_path, tmp_path)
+    try:
+        peer.start()
+        peer.wait(seven, "application/octet-stream")
+        assert peer.ask(seven, "application/octet-stream").json()["labels"][0] == 7
+        counts = peer.poison(seven, "application/octet-stream", requests=16)
+        assert (counts["innocent_lost"], counts["statuses"]) == (0, {"500": 2})
+    finally:
+        peer.stop()
+    assert (peer.described()["batch_size"], peer.described()["log_level"]) == (1, "ERROR")
 
 
 def test_help_says_what_it_does() -> None:
     done = subprocess.run([sys.executable, str(ROOT / "scripts" / "compare.py"), "--help"], capture_output=True, text=True)
     assert done.returncode == 0
-    assert all(word in done.stdout for word in ("--quick", "--json", "--peers", "--figure"))
+    assert all(word in done.stdout for word in ("--quick", "--json", "--systems", "--figure", "vision", "resnet152"))

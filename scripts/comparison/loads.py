@@ -1,0 +1,49 @@
+"""What a part sends: to a server through HTTP, to a loop without one as a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+from measuring.rounds import Cell, Reading
+
+from comparison.parts import Part
+from comparison.systems import Http, Raw
+from slotwise.bench.load import LoadPlan
+from slotwise.console import say
+from slotwise.errors import SlotwiseError
+
+
+class Loads:
+    """The loads of one part. files: each workload's body. seconds: of a measurement; a large picture takes twice as long."""
+
+    def __init__(self, part: Part, files: Mapping[str, Path], seconds: int, tool: str) -> None:
+        self.part, self.files, self.seconds = part, files, seconds
+        self.tool = "slotwise" if part.requests else tool
+        self.content_type = "image/jpeg" if part.kind == "picture" else "application/octet-stream"
+        self.bodies = {workload: file.read_bytes() for workload, file in files.items()}
+        self.first = next(iter(self.bodies.values()))
+
+    def measure(self, system: Any, cell: Cell) -> Reading:
+        """One measurement; nothing a second where the server gives none."""
+        workload, clients = cell
+        if isinstance(system, Raw):
+            return system.load(self.files[workload], self.seconds)
+        long = self.seconds * (2 if workload == "12M" else 1)
+        plan = LoadPlan(clients, None if self.part.requests else long, self.part.requests, warm_up_s=0)
+        try:
+            reading: Reading = system.load(self.tool, self.bodies[workload], self.content_type, plan)
+        except (SlotwiseError, httpx.HTTPError) as error:
+            say(f"{system.name} failed: {error}")
+            return Reading(0.0)
+        return reading
+
+    def poisoned(self, running: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+        """What bad requests cost the others, by system; `before` is kept. All of ours are also summed up."""
+        servers = {name: system for name, system in running.items() if isinstance(system, Http)}
+        counts = {name: before.get(name) or system.poison(self.first, self.content_type) for name, system in servers.items()}
+        ours = [each for name, each in counts.items() if name.startswith("slotwise-")]
+        keys = ("innocent", "innocent_lost", "bad", "bad_refused")
+        return {**counts, "slotwise": {key: sum(each[key] for each in ours) for key in keys}} if ours else counts

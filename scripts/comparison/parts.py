@@ -1,0 +1,85 @@
+"""The parts of the comparison: which systems are asked with which bodies by how many clients.
+
+A system is `stock` (TorchServe's own image_classifier), `stock-defaults` (the same as it is installed), NAME[-FORM] (a peer, or
+`torchserve` with a handler as short as a peer's; FORM as classifier.py has it), `slotwise-ENGINE-PRECISION`, the same as a
+loop without a server (`raw-`), or one of SPECIAL. `NAME, batch N` has another batch size than the part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from measuring.rounds import Cell
+
+from slotwise.worker.engines.processor import has_bf16
+
+BF16 = ("openvino-bf16",) if has_bf16() else ()
+PRECISIONS = ("torch-fp32", "onnxruntime-fp32", "openvino-fp32", *BF16, "openvino-int8")
+OURS = ("slotwise-openvino-fp32", *(f"slotwise-{name}" for name in BF16), "slotwise-openvino-int8")
+RAW = tuple(name.replace("slotwise", "raw") for name in OURS)
+PEERS = ("litserve", "fastapi", "mosec", "ray", "triton", "bentoml", "mlserver")
+FEW = ("stock", "litserve", "fastapi", "mosec", *OURS, *RAW)
+SAME = ("torchserve-engine", *(f"{name}-engine" for name in PEERS), "slotwise-openvino-fp32", "raw-openvino-fp32")
+STEPS = tuple(f"{server}-{form}" for server in ("torchserve", "litserve", "mosec") for form in ("natural", "decoder", "engine"))
+BY_BATCH = tuple(f"{system}, batch {size}" for system in ("stock", "slotwise-openvino-fp32") for size in (1, 8, 16))
+TENSORS = ("torchserve-natural", "litserve", "fastapi", "mosec", "slotwise-onnxruntime-fp32", "slotwise-triton")
+
+# What cannot be read from a system's name: keys of a profile, and `profile` and `kind`.
+SPECIAL: Mapping[str, Mapping[str, str]] = {
+    "slotwise-triton": {"kind": "triton", "batch_size": "13", "max_batch_delay_ms": "0.15", "engine": "onnxruntime"},
+    **{
+        f"slotwise-{profile}-{size}x{workers}": {"profile": profile, "batch_size": size, "initial_workers": workers}
+        for profile in ("ei", "cpu")
+        for size, workers in (("32", "2"), ("64", "1"))
+    },
+}
+LAYOUTS = tuple(name for name, keys in SPECIAL.items() if "profile" in keys)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part. seconds: of a measurement; requests: so many instead, with our own client. tensor: MNIST's body is sent."""
+
+    title: str
+    model: str
+    cells: Mapping[Cell, tuple[str, ...]]
+    weights: str = "none"
+    batch_size: int = 4
+    delay_ms: float = 10
+    seconds: int = 6
+    requests: int | None = None
+
+    @property
+    def systems(self) -> list[str]:
+        """Every system of any cell."""
+        return list(dict.fromkeys(name for names in self.cells.values() for name in names))
+
+    @property
+    def kind(self) -> str:
+        """What a body is: picture or tensor."""
+        return "tensor" if self.model == "mnist" else "picture"
+
+
+def both(systems: tuple[str, ...]) -> dict[Cell, tuple[str, ...]]:
+    """The 720x720 picture at 8 and at 32 clients."""
+    return {("720", 8): systems, ("720", 32): systems}
+
+
+VISION = ("stock", "stock-defaults", *PEERS, *OURS, *RAW)
+PARTS = {
+    "vision": Part("ResNet-18: every server with natural code", "resnet18", {**both(VISION), ("12M", 8): FEW}),
+    "engines": Part("ResNet-18 in fp32: every server with our decoder and engine", "resnet18", both(SAME)),
+    "ablation": Part("ResNet-18 in fp32: what each step gives", "resnet18", both((*STEPS, "slotwise-openvino-fp32"))),
+    "tensors": Part(
+        "MNIST as tensors", "mnist", {("tensor", n): TENSORS for n in (1, 2, 4, 8, 64)}, "", 16, delay_ms=0, seconds=4
+    ),
+    "precision": Part(
+        "ResNet-18 by engine and precision",
+        "resnet18",
+        both(tuple(f"{kind}-{name}" for name in PRECISIONS for kind in ("slotwise", "raw"))),
+    ),
+    "lite0": Part("EfficientNet-Lite0", "efficientnet", {**both(FEW), ("12M", 8): FEW}, "imagenet", seconds=4),
+    "resnet152": Part("ResNet-152 by batch size", "resnet152", {("720", n): BY_BATCH for n in (10, 100)}, seconds=15),
+    "ants": Part("Two labels: 1,000 requests of 50 clients", "ants_bees", {("720", 50): LAYOUTS}, requests=1000),
+}

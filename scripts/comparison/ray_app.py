@@ -1,0 +1,28 @@
+"""Ray Serve, as its documentation has it: replicas, and @serve.batch around the model; a request decodes for itself."""
+
+import classifier
+import ray
+from classifier import SETTINGS
+from ray import serve
+
+REPLICAS, BATCH = SETTINGS["processes"], SETTINGS["batch_size"]
+
+
+@serve.deployment(num_replicas=REPLICAS, ray_actor_options={"num_cpus": 1}, max_ongoing_requests=64)
+class Classifier:
+    def __init__(self):
+        self.decode, self.classify = classifier.decoder(), classifier.model()
+
+    @serve.batch(max_batch_size=BATCH, batch_wait_timeout_s=SETTINGS["delay_ms"] / 1000)
+    async def batched(self, items):
+        return self.classify(items)
+
+    async def __call__(self, request):
+        return await self.batched(self.decode(await request.body()))
+
+
+if __name__ == "__main__":
+    quiet = {"log_level": "ERROR", "enable_access_log": False}
+    ray.init(num_cpus=REPLICAS, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+    serve.start(http_options={"host": "127.0.0.1", "port": SETTINGS["port"]}, logging_config=quiet)
+    serve.run(Classifier.bind(), logging_config=quiet, blocking=True)

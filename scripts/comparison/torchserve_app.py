@@ -1,0 +1,15 @@
+"""TorchServe's own way to write a handler without a class: `handle(data, context)`, a batch in, a list out."""
+
+import json
+from pathlib import Path
+
+import classifier
+
+loaded = {}
+
+
+def handle(data, context):
+    if not loaded:
+        settings = json.loads((Path(context.system_properties["model_dir"]) / "settings.json").read_text("utf-8"))
+        loaded["decode"], loaded["classify"] = classifier.decoder(settings), classifier.model(settings)
+    return loaded["classify"]([loaded["decode"](bytes(row.get("body") or row.get("data"))) for row in data]) if data else None

@@ -1,0 +1,146 @@
+"""The tables of scripts/compare.py's parts: speed, ratios, settings, what bad requests cost, and the commands."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from comparison.results import against, fastest
+from measuring.rounds import Ratio, Row, by_cell, ratio
+
+from pages.tables import each, number, table, with_spread
+
+Figures = Mapping[str, Any]
+OURS = "slotwise-openvino-fp32"
+PARTS = ("vision", "engines", "ablation", "tensors", "precision", "lite0", "resnet152", "ants")
+NO_SETTINGS = (
+    "*Measured before every system got the same: two processes of one thread and batches of 4 for Slotwise, one process and "
+    "batches of 4 for stock and LitServe, one process without batches for FastAPI; logs as each is installed.*"
+)
+TEXTS = {"natural": "natural code", "decoder": "our decoder, eager PyTorch", "engine": "our decoder"}
+
+
+def command(part: str) -> Callable[[Figures], str]:
+    """What measured it."""
+    return lambda figures: f"    {figures[part]['command']}"
+
+
+def ratios(part: str, system: str = "") -> Callable[[Figures], str]:
+    """The ratios of one of our systems; "" for the fastest."""
+
+    def render(figures: Figures) -> str:
+        lines = []
+        for (workload, clients), cell in by_cell(figures[part]["rows"]).items():
+            ours = cell.get(system) if system else fastest(cell, "ours")
+            if ours is not None:
+                lines.append([workload, clients, *map(with_spread, against(cell, ours).values())])
+        return table(["picture", "clients", "to stock", "to the fastest peer", "to the raw loop on the same engine"], lines)
+
+    return render
+
+
+def speeds(part: str) -> Callable[[Figures], str]:
+    """Every system, the fastest first in each cell."""
+
+    def render(figures: Figures) -> str:
+        lines: list[list[Any]] = []
+        for (workload, clients), cell in by_cell(figures[part]["rows"]).items():
+            for row in sorted(cell.values(), key=lambda row: -row["rps"]):
+                numbers = [f"{row['rps']:.1f}", each(row["rounds"]), row["p50_ms"], row["p99_ms"]]
+                lines.append([workload, clients, row["system"], *numbers])
+        return table(["body", "clients", "system", "a second", "rounds", "p50 ms", "p99 ms"], lines)
+
+    return render
+
+
+def settings(part: str) -> Callable[[Figures], str]:
+    """What every system ran with, and which did not start."""
+
+    def render(figures: Figures) -> str:
+        if "settings" not in figures[part]:
+            return NO_SETTINGS
+        lines = []
+        for name, given in figures[part]["settings"].items():
+            code = TEXTS[given["form"]] + (f", {given['engine']}" if "engine" in given else "")
+            keys = ("processes", "threads", "batch_size", "delay_ms", "log_level")
+            version = ", ".join(given["packages"][:1])
+            lines.append([name, *(given[key] for key in keys), code, given["front"], version])
+        columns = ["system", "processes", "threads each", "batch", "delay ms", "log level", "code", "beside them", "version"]
+        left_out = [f"* {name} did not start: {why}" for name, why in figures[part]["left_out"].items()]
+        return "\n".join([table(columns, lines), *(["", *left_out] if left_out else [])])
+
+    return render
+
+
+def poison(part: str) -> Callable[[Figures], str]:
+    """What bad requests cost the others."""
+
+    def render(figures: Figures) -> str:
+        lines = []
+        for name, counts in figures[part]["poison"].items():
+            if name == "slotwise":
+                continue
+            statuses = counts.get("statuses", {})
+            got = ", ".join(f"{count} x {'none' if status == '0' else status}" for status, count in statuses.items())
+            lines.append([name, *(counts[key] for key in ("innocent", "innocent_lost", "bad", "bad_refused")), got])
+        return table(["system", "innocent", "lost", "bad", "refused with 4xx", "statuses of the bad"], lines)
+
+    return render
+
+
+def same_engine(figures: Figures) -> str:
+    """Slotwise to each server that has its decoder and its engine."""
+    cells = by_cell(figures["engines"]["rows"])
+    names = [name for name in next(iter(cells.values())) if name != OURS]
+    lines = [[name, *(_to(cell, OURS, name) for cell in cells.values())] for name in names]
+    return table(["Slotwise to", *(f"{clients} clients" for _, clients in cells)], lines)
+
+
+def steps(figures: Figures) -> str:
+    """What the decoder, the engine and the server give, each to the step before."""
+    lines = []
+    for (_, clients), cell in by_cell(figures["ablation"]["rows"]).items():
+        for server in dict.fromkeys(name.partition("-")[0] for name in cell if name != OURS):
+            names = [*(f"{server}-{form}" for form in ("natural", "decoder", "engine")), OURS]
+            if not all(name in cell for name in names):
+                continue
+            gains = [_to(cell, later, before) for before, later in itertools.pairwise(names)]
+            lines.append([clients, server, number(cell[names[0]]["rps"]), *gains, _to(cell, OURS, names[0])])
+    columns = ["clients", "server", "natural code, a second", "+ our decoder", "+ our engine", "Slotwise instead", "in all"]
+    return table(columns, lines)
+
+
+def by_batch(figures: Figures) -> str:
+    """ResNet-152 by batch size beside the published figures."""
+    from slotwise.tune.study import CLIENTS, PUBLISHED
+
+    cells = by_cell(figures["resnet152"]["rows"])
+    lines: list[list[Any]] = []
+    for size in PUBLISHED:
+        published = [PUBLISHED[size][CLIENTS.index(clients)] for _, clients in cells]
+        names = [f"{system}, batch {size}" for system in ("stock", OURS)]
+        ours = [f"{number(cell[name]['rps'])} ({each(cell[name]['rounds'])})" for name in names for cell in cells.values()]
+        lines.append([size, *published, *ours])
+    who = ("published", "stock, fp32", "Slotwise, fp32")
+    return table(["batch size", *(f"{name}: {clients} clients" for name in who for _, clients in cells)], lines)
+
+
+def _to(cell: Mapping[str, Row], ours: str, other: str) -> str | None:
+    if ours not in cell or other not in cell:
+        return None
+    rounds: Ratio | None = ratio(cell[ours]["rounds"], cell[other]["rounds"])
+    return with_spread(rounds)
+
+
+TABLES: dict[str, Callable[[Figures], str]] = {
+    **{f"{part}.command": command(part) for part in PARTS},
+    **{f"{part}.rows": speeds(part) for part in PARTS},
+    **{f"{part}.settings": settings(part) for part in PARTS},
+    **{f"{part}.poison": poison(part) for part in PARTS},
+    **{f"{part}.ratios": ratios(part) for part in ("vision", "lite0")},
+    **{f"{part}.ratios.fp32": ratios(part, OURS) for part in ("vision", "lite0")},
+    "engines.same": same_engine,
+    "ablation.steps": steps,
+    "resnet152.by_batch": by_batch,
+}
