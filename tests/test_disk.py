@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +23,10 @@ def mount(folder: Path, options: str) -> Iterator[Path]:
     if done.returncode:
         pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
     yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    deadline = time.monotonic() + 120
+    while subprocess.run(["umount", str(folder)], check=False).returncode:  # who wrote there may just be ending
+        assert time.monotonic() < deadline, f"{folder} is still used"
+        time.sleep(0.2)
 
 
 @pytest.fixture
