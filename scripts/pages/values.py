@@ -12,7 +12,7 @@ from measuring.rounds import Cell, Ratio, Row, by_cell, ratio
 from pages.tables import number
 
 Figures = Mapping[str, Any]
-FP32, INT8 = "slotwise-openvino-fp32", "slotwise-openvino-int8"
+FP32, BF16, INT8 = (f"slotwise-openvino-{precision}" for precision in ("fp32", "bf16", "int8"))
 CAMPAIGN_BROKEN = ("lost", "wrong", "unplanned", "hangs")
 NONE = "no"  # a ratio to a system that answered nothing
 LARGE = ("batch 16, 1 ms delay, 2 workers of 1 thread", 64)  # what measuring.parts.TUNED has
@@ -101,8 +101,8 @@ def answered(figures: Figures) -> str:
 
 
 def p99_to_p50(figures: Figures) -> str:
-    """How far int8's slowest answers are from its usual ones."""
-    row = cell(figures, "vision", ("720", 8))[INT8]
+    """How far bf16's slowest answers are from its usual ones."""
+    row = cell(figures, "vision", ("720", 8))[BF16]
     return number(row["p99_ms"] / row["p50_ms"])
 
 
@@ -164,15 +164,15 @@ VALUES: dict[str, Callable[[Figures], str | Ratio | None]] = {
     "vision.machine": machine,
     "vision.fp32.vs_stock": lambda f: range_720(f, FP32, "vs_stock"),
     "vision.fp32.vs_peer": lambda f: range_720(f, FP32, "vs_best_peer"),
-    "vision.int8.vs_stock": lambda f: range_720(f, INT8, "vs_stock"),
-    "vision.int8.vs_peer": lambda f: range_720(f, INT8, "vs_best_peer"),
+    "vision.bf16.vs_stock": lambda f: range_720(f, BF16, "vs_stock"),
+    "vision.bf16.vs_peer": lambda f: range_720(f, BF16, "vs_best_peer"),
     "vision.processes": processes,
     "vision.peers": peers,
     "vision.fastest": our_fastest,
-    "vision.int8_vs_fp32.8": lambda f: by_round(f, "vision", ("720", 8), INT8, FP32),
-    "vision.int8_vs_fp32.32": lambda f: by_round(f, "vision", ("720", 32), INT8, FP32),
-    "vision.int8.p99_to_p50": p99_to_p50,
-    "vision.raw.int8": lambda f: number(cell(f, "vision", ("720", 8))["raw-openvino-int8"]["rps"]),
+    "vision.bf16_vs_fp32.8": lambda f: by_round(f, "vision", ("720", 8), BF16, FP32),
+    "vision.bf16_vs_fp32.32": lambda f: by_round(f, "vision", ("720", 32), BF16, FP32),
+    "vision.bf16.p99_to_p50": p99_to_p50,
+    "vision.raw.bf16": lambda f: number(cell(f, "vision", ("720", 8))["raw-openvino-bf16"]["rps"]),
     "vision.raw.fp32": lambda f: number(cell(f, "vision", ("720", 8))["raw-openvino-fp32"]["rps"]),
     "translation.answered": answered,
     "lite0.fastest": lambda f: our_fastest(f, "lite0"),

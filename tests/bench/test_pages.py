@@ -61,14 +61,17 @@ def test_figures_name_what_they_depend_on(name: str) -> None:
 
 def test_a_typed_number_is_found_and_mended(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = copy / "docs" / "performance.md"
-    page.write_text(page.read_text("utf-8").replace("| stock | 56 | 24 |", "| stock | 56 | 42 |"), "utf-8")
+    right = page.read_text("utf-8")
+    found = re.search(r"\| stock \| 56 \| \d+ \|", right)
+    assert found
+    page.write_text(right.replace(found[0], "| stock | 56 | 99 |"), "utf-8")
     assert render(copy, check=True) == 1
     printed = capsys.readouterr().out
-    assert "-| stock | 56 | 42 | 8 | 0 |" in printed
+    assert "-| stock | 56 | 99 |" in printed
     assert MEND in printed
-    assert "| stock | 56 | 42 |" in page.read_text("utf-8")
+    assert "| stock | 56 | 99 |" in page.read_text("utf-8")
     assert render(copy, check=False) == 0
-    assert "| stock | 56 | 24 |" in page.read_text("utf-8")
+    assert found[0] in page.read_text("utf-8")
 
 
 def test_without_history_nothing_is_said_of_the_code_and_nothing_differs(copy: Path) -> None:
