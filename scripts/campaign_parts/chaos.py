@@ -13,7 +13,8 @@ from random import Random
 
 from campaign_parts.cases import Case, Part
 from campaign_parts.chaos_events import ROUNDS
-from campaign_parts.chaos_place import PATIENCE_S, Stage, archive_in
+from campaign_parts.chaos_place import PATIENCE_S, Stage
+from campaign_parts.killers_place import archive_in
 from campaign_parts.tally import Tally
 from slotwise.console import say
 

@@ -13,7 +13,8 @@ from random import Random
 import psutil
 
 from campaign_parts import surroundings
-from campaign_parts.chaos_place import WORKERS, Place
+from campaign_parts.chaos_place import Place
+from campaign_parts.killers_place import WORKERS
 from slotwise.server.lifecycle import Kind
 
 BOTH: tuple[Kind, ...] = ("torchserve", "mms")
@@ -97,7 +98,7 @@ def without(name: str, content: bytes | None) -> Callable[[Place, Random], None]
 def scaled(place: Place, draw: Random) -> None:
     """A worker more, and one fewer again."""
     for workers in (WORKERS + 1, WORKERS):
-        place.scale(workers)
+        place.scale_to(workers)
 
 
 def full_disk(place: Place, draw: Random) -> None:

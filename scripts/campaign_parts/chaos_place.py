@@ -11,34 +11,27 @@ from pathlib import Path
 from random import Random
 from urllib.parse import urlsplit
 
-from measuring.about import ROOT
-
 from campaign_parts import surroundings
-from campaign_parts.own_server import own_home, started
+from campaign_parts.killers_place import WORKERS, KillersPlace
+from campaign_parts.own_server import own_home
 from campaign_parts.surroundings import NotHere
-from slotwise.archive.build import build
 from slotwise.client.live_model import LiveModel
 from slotwise.client.management import ManagementClient
 from slotwise.console import say
 from slotwise.errors import SlotwiseError
 from slotwise.gateway import process as gateway_process
-from slotwise.server.lifecycle import Kind, ServerRecord
+from slotwise.server.lifecycle import Kind
 
-WORKERS = 2
 PATIENCE_S = 240.0
-SETTINGS = {"batch_size": 8, "max_batch_delay": 10, "initial_workers": WORKERS, "response_timeout": 60}
 OPTIONS = ["--translation-port", "-1", "--drain-delay-s", "0", "--max-queued", "64"]
 
 
 @dataclass
-class Place:
+class Place(KillersPlace):
     """What is tried. clock: what sets its clock wrong; lacks: surroundings that cannot be made here, each with its reason."""
 
-    kind: Kind
-    store: Path
-    home: Path
-    record: ServerRecord
-    front: gateway_process.GatewayRecord
+    PATIENCE_S = PATIENCE_S
+
     clock: Path
     lacks: dict[str, str]
 
@@ -55,15 +48,9 @@ class Place:
         """The pid of one ready worker."""
         return draw.choice(self.workers(only_ready=True))
 
-    def scale(self, workers: int) -> None:
-        """So many workers, READY when this returns."""
-        with ManagementClient(self.record) as client:
-            client.scale("killers", workers)
-            client.wait_ready("killers", workers, timeout_s=PATIENCE_S)
-
     def serve(self) -> None:
         """Start the server; where one of its name has crashed, in its place, as its operator would."""
-        self.record = serving(self.kind, self.store)
+        self.record = self.serving(self.kind, self.store)
 
     def open_gateway(self) -> None:
         """Start the gateway again where it was."""
@@ -78,24 +65,6 @@ class Place:
                 client.wait_ready("killers", WORKERS)
                 return
         raise AssertionError("the workers did not come back")
-
-
-def serving(kind: Kind, store: Path) -> ServerRecord:
-    """A server with the model."""
-    record = started(kind, store)
-    with ManagementClient(record) as client:
-        client.register("killers.mar", **SETTINGS)
-        client.wait_ready("killers", WORKERS, timeout_s=PATIENCE_S)
-    return record
-
-
-def archive_in(work: Path) -> Path:
-    """The folder with the model's archive."""
-    folder = work / "killers"
-    folder.mkdir()
-    (folder / "killers.py").write_bytes((ROOT / "tests" / "server" / "handlers" / "killers.py").read_bytes())
-    (folder / "model.toml").write_text('name = "killers"\nhandler = "killers.py"\n', "utf-8")
-    return build(folder, work / "store").parent
 
 
 @dataclass
@@ -143,7 +112,7 @@ class Stage:
             self._surround("clock", stack, lambda: surroundings.own_clock(clock))
             self._surround("disk", stack, lambda: surroundings.small_disk(home))
             stack.enter_context(own_home(home))
-            record = serving(kind, self.store)
+            record = Place.serving(kind, self.store)
             stack.callback(gateway_process.stop)
             front = gateway_process.start_detached("default", ["--port", "0", *OPTIONS])
             self.storm = storm = Storm(front.url, [], clients=16)

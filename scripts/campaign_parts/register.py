@@ -17,7 +17,7 @@ import httpx
 from campaign_parts.archive_faults import FAULTS
 from campaign_parts.archives import Bases, one_line
 from campaign_parts.cases import Case, Part
-from campaign_parts.chaos_place import archive_in
+from campaign_parts.killers_place import archive_in
 from campaign_parts.own_server import torchserve
 from campaign_parts.tally import Tally
 from slotwise.client.inference import InferenceClient

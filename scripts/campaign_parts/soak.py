@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,19 +17,16 @@ from random import Random
 from typing import Any
 
 import psutil
-from measuring.about import ROOT
 
 from campaign_parts.cases import Case, Part
-from campaign_parts.own_server import left_running, own_home, started
+from campaign_parts.killers_place import WORKERS, KillersPlace, archive_in
+from campaign_parts.own_server import left_running, own_home
 from campaign_parts.resources import Watch
 from campaign_parts.soak_load import FULL, SoakLoad
 from campaign_parts.tally import Tally
-from slotwise.archive.build import build
-from slotwise.client.management import ManagementClient
 from slotwise.console import say
 from slotwise.gateway import process as gateway_process
 from slotwise.gateway.swap import swap
-from slotwise.profiles.ports import Ports
 from slotwise.server.lifecycle import Kind, ServerRecord
 from slotwise.server.processes import processes_of
 
@@ -40,34 +36,27 @@ EVENTS_APART_S, FEWEST_EVENTS = 300.0, 2  # a scale and a swap in turn
 MEASURED = (0.1, 5.0, 60.0)  # for how long the capacity is: a share of the time, at least, at most
 SHARE = 0.8
 SAMPLES = 240
-WORKERS = 2
 QUEUED = 1024  # what comes while both workers are dead waits
-SETTINGS = {"batch_size": 8, "max_batch_delay": 10, "initial_workers": WORKERS, "response_timeout": 60}
 READY_S = 600.0  # a worker that starts on a busy machine, while others are killed
 
 
 @dataclass
-class Place:
+class Place(KillersPlace):
     """One server behind a gateway; a swap puts another record here."""
 
-    kind: Kind
-    store: Path
-    home: Path
-    record: ServerRecord
-    front: gateway_process.GatewayRecord
+    PATIENCE_S = READY_S
+
     run_ids: set[str] = field(default_factory=set)
     events: list[str] = field(default_factory=list)
 
     def scale(self) -> None:
         """A worker more, and one fewer again."""
-        with ManagementClient(self.record) as client:
-            for workers in (WORKERS + 1, WORKERS):
-                client.scale("killers", workers)
-                client.wait_ready("killers", workers, timeout_s=READY_S)
+        for workers in (WORKERS + 1, WORKERS):
+            self.scale_to(workers)
 
     def swap(self) -> None:
         """Another server in its place, as `slotwise apply` would put it there."""
-        self.record = swap(self.record, lambda name, ports: serving(self.kind, self.store, name, ports))
+        self.record = swap(self.record, lambda name, ports: self.serving(self.kind, self.store, name, ports))
         self.run_ids.add(self.record.run_id)
 
     def processes(self) -> dict[int, str]:
@@ -89,23 +78,10 @@ def role(record: ServerRecord, process: psutil.Process) -> str:
     return f"{record.kind}: ended"
 
 
-def serving(kind: Kind, store: Path, name: str = "default", ports: Ports | None = None) -> ServerRecord:
-    """A server with the model."""
-    record = started(kind, store, name, ports)
-    with ManagementClient(record) as client:
-        client.register("killers.mar", **SETTINGS)
-        client.wait_ready("killers", WORKERS, timeout_s=READY_S)
-    return record
-
-
 @contextlib.contextmanager
 def start(work: Path, scale: float) -> Iterator[Case]:
     """Give what soaks one server."""
-    folder = work / "killers"
-    folder.mkdir()
-    shutil.copy(ROOT / "tests" / "server" / "handlers" / "killers.py", folder)
-    (folder / "model.toml").write_text('name = "killers"\nhandler = "killers.py"\n', "utf-8")
-    store = build(folder, work / "store").parent
+    store = archive_in(work)
     yield lambda i, draw, tally: soak(HOSTS[i], store, work / HOSTS[i], max(LEAST_S, SECONDS * scale), i, draw, tally)
 
 
@@ -116,7 +92,7 @@ def soak(kind: Kind, store: Path, home: Path, seconds: float, i: int, draw: Rand
         tally.measured[kind] = {"left_out": "not installed"}
         return
     with own_home(home):
-        record = serving(kind, store)
+        record = Place.serving(kind, store)
         options = ["--port", "0", "--translation-port", "-1", "--drain-delay-s", "0", "--max-queued", str(QUEUED)]
         front = gateway_process.start_detached("default", options)
         place = Place(kind, store, home, record, front, {record.run_id})

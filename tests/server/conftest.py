@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import pytest
 from slotwise.archive.build import build
 from slotwise.client.inference import InferenceClient, auth_headers
 from slotwise.client.management import LiveModel, ManagementClient
+from slotwise.errors import SlotwiseError
 from slotwise.gateway import process
 from slotwise.gateway.process import GatewayRecord
 from slotwise.profiles.ports import Ports
@@ -135,3 +137,13 @@ def front(live: Live) -> Iterator[GatewayRecord]:
     """A gateway in front of the session's server, with room for 64 who wait, and with gRPC."""
     with gateway_before(live, "--drain-delay-s", "0", "--max-queued", "64", "--grpc-port", "0") as record:
         yield record
+
+
+def changed_archive_is_refused(live: Live, store: Path) -> None:
+    """Register `quick` with a line more in its worker: the line that refuses it names the file."""
+    with zipfile.ZipFile(store / "quick.mar") as source, zipfile.ZipFile(store / "changed.mar", "w") as target:
+        for name in source.namelist():
+            more = b"\n# one line more\n" if name == "slotwise/worker/batch.py" else b""
+            target.writestr(name, source.read(name) + more)
+    with pytest.raises(SlotwiseError, match=r"batch\.py is not the file that was built"):
+        live.management.register("changed.mar", name="changed", initial_workers=1)

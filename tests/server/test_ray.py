@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import time
-import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -28,7 +27,7 @@ from slotwise.tune import study
 from tests.gateway.test_sagemaker import runtime_client
 
 from .bursts import burst, counting
-from .conftest import BATCH_SIZE, BATCHES, Live, build_handler, gateway_before, started
+from .conftest import BATCH_SIZE, BATCHES, Live, build_handler, changed_archive_is_refused, gateway_before, started
 from .digits_load import digits
 from .storm import Storm
 from .test_conformance import (
@@ -143,12 +142,7 @@ def test_an_archive_of_an_earlier_release_or_that_was_changed_is_refused_in_one_
     (store / earlier).write_bytes((Path(__file__).parents[1] / "fixtures" / earlier).read_bytes())
     with pytest.raises(SlotwiseError, match=r"digits-0\.1\.0\.mar carries no worker that runs on Ray"):
         live.management.register(earlier, name="earlier", initial_workers=1)
-    with zipfile.ZipFile(store / "quick.mar") as source, zipfile.ZipFile(store / "changed.mar", "w") as target:
-        for name in source.namelist():
-            more = b"\n# one line more\n" if name == "slotwise/worker/batch.py" else b""
-            target.writestr(name, source.read(name) + more)
-    with pytest.raises(SlotwiseError, match=r"batch\.py is not the file that was built"):
-        live.management.register("changed.mar", name="changed", initial_workers=1)
+    changed_archive_is_refused(live, store)
     assert {listed.name for listed in live.management.list()} == {"faults", "digits"}
 
 

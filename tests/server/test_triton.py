@@ -12,7 +12,6 @@ import re
 import signal
 import subprocess
 import time
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,7 +41,7 @@ from slotwise.tune.space import SearchSpace, TrialSetting
 from tests.archive.foreign_archives import FUNCTION, torch_archive
 from tests.server import bursts
 from tests.server.bursts import burst
-from tests.server.conftest import BATCHES, Live, gateway_before, started
+from tests.server.conftest import BATCHES, Live, changed_archive_is_refused, gateway_before, started
 from tests.server.test_conformance import *  # noqa: F403
 from tests.server.test_given_models import *  # noqa: F403
 from tests.server.test_lifecycle import (  # noqa: F401
@@ -131,12 +130,7 @@ def test_an_archive_of_an_earlier_release_is_refused_in_one_line(live: Live, sto
 
 
 def test_an_archive_that_was_changed_is_refused(live: Live, store: Path) -> None:
-    with zipfile.ZipFile(store / "quick.mar") as source, zipfile.ZipFile(store / "changed.mar", "w") as target:
-        for name in source.namelist():
-            more = b"\n# one line more\n" if name == "slotwise/worker/batch.py" else b""
-            target.writestr(name, source.read(name) + more)
-    with pytest.raises(SlotwiseError, match=r"batch\.py is not the file that was built"):
-        live.management.register("changed.mar", name="changed", initial_workers=1)
+    changed_archive_is_refused(live, store)
 
 
 def test_a_guarded_archive_of_another_tool_keeps_its_slots(live: Live, store: Path, tmp_path: Path) -> None:
