@@ -10,8 +10,9 @@ python scripts/compare.py lite0        EfficientNet-Lite0 with ImageNet's weight
 python scripts/compare.py resnet152    ResNet-152 by batch size, 10 and 100 clients
 python scripts/compare.py ants         1,000 requests of 50 clients, on the layouts `ei` and `cpu`
 
-Every round measures every system once. What --json has of the same plan is kept and not measured again, so a part can be
-cut off and go on later. A peer that our environment does not have is installed into one of its own, below .slotwise/compare.
+Every round measures every system once; the others are stopped meanwhile, because some poll when they are idle. What --json
+has of the same plan is kept and not measured again, so a part can be cut off and go on later. A peer that our environment
+does not have is installed into one of its own, below .slotwise/compare.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from comparison.stock import requirements
 from comparison.systems import Http
 from comparison.workshop import Workshop
 from measuring.about import about, git, machine
+from measuring.alone import OneAtATime
 from measuring.rounds import Cell, Reading, rows
 from measuring.run import exit_with, measured, write
 from pages.stale import CODE
@@ -109,7 +111,16 @@ def compare(options: argparse.Namespace, work: Path) -> dict[str, Any]:
         known["poison"] = loads.poisoned(running, kept.get("poison", {}))
         cells = {cell: [name for name in by if name in running] for cell, by in cells.items()}
         rounds = kept.get("readings", [])
-        return in_rounds(options, clock, known, rounds, cells, lambda cell, name: loads.measure(running[name], cell))
+        # ended before the systems are, because a stopped process does not end
+        turns = stack.enter_context(
+            OneAtATime({name: system.pid for name, system in running.items() if isinstance(system, Http)})
+        )
+
+        def measure(cell: Cell, name: str) -> Reading:
+            with turns.running(name):
+                return loads.measure(running[name], cell)
+
+        return in_rounds(options, clock, known, rounds, cells, measure)
 
 
 def prepare(options: argparse.Namespace, work: Path) -> None:

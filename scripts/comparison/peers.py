@@ -49,6 +49,12 @@ class Peer(Http):
         """Triton wants to know where the tensor begins."""
         return {"inference-header-content-length": str(len(v2_head(len(body))))} if self.program == "triton" else {}
 
+    @property
+    def pid(self) -> int:
+        """The program's process."""
+        assert self.process is not None
+        return self.process.pid
+
     def described(self) -> dict[str, Any]:
         """Its settings, for the table below the figures."""
         used = {key: self.settings[key] for key in ("processes", "threads", "batch_size", "delay_ms", "form")}

@@ -36,6 +36,11 @@ class Http:
     name = ""
     target: Target
 
+    @property
+    def pid(self) -> int:
+        """Its first process; everything else of it is that one's child."""
+        raise NotImplementedError
+
     def wrap(self, body: bytes, content_type: str) -> RequestBody:
         """The body as this server wants it."""
         return RequestBody(body, content_type)
@@ -132,6 +137,12 @@ class ModelServer(Http):
         if self.name.startswith("slotwise"):
             code = {"form": "engine", "engine": f"{profile.engine}-{profile.precision}"}
         return {**used, **code, "front": front, "packages": [f"{package}=={version(package)}"]}
+
+    @property
+    def pid(self) -> int:
+        """The server's process."""
+        assert self.record is not None
+        return self.record.pid
 
     def stop(self) -> None:
         """End it."""

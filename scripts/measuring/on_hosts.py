@@ -1,11 +1,13 @@
-"""The same archives on TorchServe, MMS, Ray and Triton: all four servers are up, and one is asked after the other."""
+"""The same archives on TorchServe, MMS, Ray and Triton: one is asked after the other, and the others are stopped meanwhile."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from measuring.alone import OneAtATime
 from measuring.rounds import Cell, Reading, Readings, in_turn, rows
 from slotwise.archive.build import ArchiveInfo
 from slotwise.bench.bodies import RequestBody, examples
@@ -43,12 +45,15 @@ def measure(
                 bench.keep_ready([setting])
                 warmed = bench.warm_up(setting, max(CLIENTS))
                 say(f"warm-up: {model}, {kind}: {', '.join(f'{load.req_s:.0f}' for load in warmed)} a second")
-
-            def ask(
-                cell: Cell, kind: str, benches: Mapping[Any, LiveBench] = benches, setting: TrialSetting = setting
-            ) -> Reading:
-                return Reading.of(benches[kind].measure(setting, cell[1], seconds))
-
+            turns = stack.enter_context(OneAtATime({kind: record.pid for kind, record in records.items()}))
+            ask = partial(_asked_alone, turns, benches, setting, seconds)
             cells = [(f"{model}, {setting}", clients) for clients in CLIENTS]
             readings |= in_turn(cells, list(records), ask, rounds, say=say, warm_ups=1)
     return {"rows": rows(readings, detail=True)}
+
+
+def _asked_alone(
+    turns: OneAtATime, benches: Mapping[Any, LiveBench], setting: TrialSetting, seconds: float, cell: Cell, kind: str
+) -> Reading:
+    with turns.running(kind):
+        return Reading.of(benches[kind].measure(setting, cell[1], seconds))

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from comparison.peers import Peer
 from comparison.programs import PROGRAMS, Program, plain
 from comparison.results import draw, ratios
 from comparison.systems import Raw
 from measuring.about import machine
+from measuring.alone import OneAtATime
 from measuring.rounds import Reading, rows
 
 from slotwise.archive.build import build, extract
@@ -94,3 +97,27 @@ def test_help_says_what_it_does() -> None:
     done = subprocess.run([sys.executable, str(ROOT / "scripts" / "compare.py"), "--help"], capture_output=True, text=True)
     assert done.returncode == 0
     assert all(word in done.stdout for word in ("--quick", "--json", "--systems", "--figure", "vision", "resnet152"))
+
+
+def test_only_the_system_that_is_measured_runs() -> None:
+    script = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'input()']).pid, flush=True); input()"
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    parents = [subprocess.Popen([sys.executable, "-c", script], **pipes) for _ in range(2)]
+    children = [int(parent.stdout.readline()) for parent in parents if parent.stdout]
+    seen = [psutil.Process(pid) for pid in (parents[0].pid, children[0], parents[1].pid, children[1])]
+
+    def wait_until_stopped(*expected: bool) -> None:
+        while [process.status() == psutil.STATUS_STOPPED for process in seen] != [*expected]:
+            time.sleep(0.01)
+
+    try:
+        with OneAtATime({"first": parents[0].pid, "second": parents[1].pid}) as turns:
+            wait_until_stopped(True, True, True, True)
+            with turns.running("second"):
+                wait_until_stopped(True, True, False, False)
+            with turns.running("a loop without a server"):
+                wait_until_stopped(True, True, True, True)
+        wait_until_stopped(False, False, False, False)
+    finally:
+        for parent in parents:
+            parent.communicate("")
