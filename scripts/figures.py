@@ -13,6 +13,7 @@ python scripts/figures.py hostile   pictures that are dear to decode beside each
 python scripts/figures.py earlier --commit COMMIT    the worker as it is against the worker of an earlier commit
 python scripts/figures.py guard     what a guard adds to a batch of 8, around a handler that does nothing
 python scripts/figures.py lean --commit COMMIT    MNIST straight to the server and through the gateway, as it is and was
+python scripts/figures.py front     MNIST with each setting of TorchServe's front changed alone; batch sizes by load
 python scripts/figures.py records   64 records in one V2 request, over REST and gRPC, against 64 requests of one
 python scripts/figures.py scale     1 to 1,000 replicas on Ray, simulated from the measured lines; the figure beside it
 python scripts/figures.py nodes     a stand-in that only sleeps on one and two nodes of Ray, beside the same simulation
@@ -45,6 +46,7 @@ PARTS = (
     "guard",
     "disasters",
     "lean",
+    "front",
     "records",
     "scale",
     "nodes",

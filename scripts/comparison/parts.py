@@ -23,11 +23,15 @@ FEW = ("stock", "litserve", "fastapi", "mosec", *OURS, *RAW)
 SAME = ("torchserve-engine", *(f"{name}-engine" for name in PEERS), "slotwise-openvino-fp32", "raw-openvino-fp32")
 STEPS = tuple(f"{server}-{form}" for server in ("torchserve", "litserve", "mosec") for form in ("natural", "decoder", "engine"))
 BY_BATCH = tuple(f"{system}, batch {size}" for system in ("stock", "slotwise-openvino-fp32") for size in (1, 8, 16))
-TENSORS = ("torchserve-natural", "litserve", "fastapi", "mosec", "slotwise-onnxruntime-fp32", "slotwise-triton")
+TUNED = {8: "slotwise-tuned-8", 64: "slotwise-tuned-64"}  # clients: as the tuner found it for them
+OURS_SMALL = ("slotwise-onnxruntime-fp32", *TUNED.values(), "slotwise-triton")
+TENSORS = ("torchserve-natural", "litserve", "fastapi", "mosec", *OURS_SMALL)
 
 # What cannot be read from a system's name: keys of a profile, and `profile` and `kind`.
 SPECIAL: Mapping[str, Mapping[str, str]] = {
     "slotwise-triton": {"kind": "triton", "batch_size": "13", "max_batch_delay_ms": "0.15", "engine": "onnxruntime"},
+    "slotwise-tuned-8": {"batch_size": "4", "max_batch_delay_ms": "1", "engine": "onnxruntime", "precision": "fp32"},
+    "slotwise-tuned-64": {"batch_size": "16", "max_batch_delay_ms": "1", "engine": "onnxruntime", "precision": "fp32"},
     **{
         f"slotwise-{profile}-{size}x{workers}": {"profile": profile, "batch_size": size, "initial_workers": workers}
         for profile in ("ei", "cpu")

@@ -11,11 +11,12 @@ from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from measuring import earlier as earlier_worker
-from measuring import guarding, on_hosts, ray_nodes, scaling
+from measuring import front_settings, guarding, on_hosts, ray_nodes, scaling
 from measuring import hostile as hostile_pictures
 from measuring.hanging import MODEL, standin
 from measuring.overload import overload
@@ -110,6 +111,11 @@ def hosts(options: Namespace, work: Path) -> dict[str, Any]:
     with ExitStack() as servers:
         records = {kind: servers.enter_context(server(work, kind, kind)) for kind in on_hosts.HOSTS}
         return on_hosts.measure(records, infos, options.rounds, options.seconds)
+
+
+def front(options: Namespace, work: Path) -> dict[str, Any]:
+    """MNIST on servers that differ in one setting of TorchServe's front each, and in batch sizes by load."""
+    return front_settings.measure(options, built("mnist", work), partial(server, work), options.tool)
 
 
 def text(options: Namespace, work: Path) -> dict[str, Any]:

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pages import comparison, stale, tables
+from pages import comparison, stale, tables, targets
 from pages.values import VALUES, value
 
-TABLES = tables.TABLES | comparison.TABLES
+TABLES = tables.TABLES | comparison.TABLES | targets.TABLES
 MEND = "python scripts/figures.py render"
 BLOCK = re.compile(r"(<!-- figures: ([\w.+-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 INLINE = re.compile(r"(<!-- figure: ([\w.-]+) -->)([^<]*)(<!-- end -->)")

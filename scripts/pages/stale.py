@@ -40,6 +40,7 @@ CODE = {  # what each of docs/figures measures; what measures it counts as well
     "hostile": (WORKER, "handlers/image_classifier.py", "handlers/captioner.py"),
     "lean": ("slotwise/gateway", "slotwise/client/http_exchange.py"),
     "campaign": (WORKER, "handlers", "slotwise/archive", "slotwise/gateway", "slotwise/server", "scripts/campaign_parts"),
+    "front": (*TENSORS, "slotwise/profiles/render.py"),
     "records": ("slotwise/gateway",),
     "disasters": ("slotwise/gateway",),
     "hosts": (WORKER, "slotwise/server"),

@@ -131,6 +131,32 @@ def hosts_rows(figures: Figures) -> str:
     return table(["model", "clients", *hosts, *(f"p99 ms: {host}" for host in hosts)], lines)
 
 
+def front_rows(figures: Figures) -> str:
+    """Each setting of TorchServe's front alone, and what it gives to the front as it is started."""
+    cells = by_cell(figures["front"]["rows"])
+    names = list(next(iter(cells.values())))
+    lines: list[list[Any]] = []
+    for name in names:
+        numbers: list[Any] = []
+        for cell in cells.values():
+            to_usual = None if name == names[0] else with_spread(ratio(cell[name]["rounds"], cell[names[0]]["rounds"]))
+            numbers += [number(cell[name]["rps"]), to_usual]
+        lines.append([name, *numbers])
+    return table(["", *(text for _, clients in cells for text in (f"{clients} clients: a second", "to the first"))], lines)
+
+
+def front_lanes(figures: Figures) -> str:
+    """One archive, registered with several batch sizes: what each gives at each load."""
+    cells = by_cell(figures["front"]["lanes"])
+    sizes = list(next(iter(cells.values())))
+    lines = []
+    for size in sizes:
+        rows = [cell[size] for cell in cells.values()]
+        measured = [(number(row["rps"]), each(row["rounds"]), number(row["p99_ms"])) for row in rows]
+        lines.append([size, *(f"{rps} ({rounds}), p99 {p99} ms" for rps, rounds, p99 in measured)])
+    return table(["batch size", *(f"{clients} client{'s' if clients > 1 else ''}" for _, clients in cells)], lines)
+
+
 def repeat_rows(figures: Figures) -> str:
     """The tests that once lost a request, again and again."""
     rounds = figures["repeat"]["rounds"]
@@ -368,6 +394,8 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "gateway.rows": gateway_rows,
     "lean.rows": lean_rows,
     "lean.profile": lean_profile,
+    "front.rows": front_rows,
+    "front.lanes": front_lanes,
     "records.rows": records_rows,
     "hedging.rows": hedging_rows,
     "disasters.rounds": disasters_rounds,

@@ -1,0 +1,62 @@
+"""What was to be reached, beside what was: ratios of one interleaved run each, and the yes or no that follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from comparison.parts import TUNED
+from measuring.rounds import by_cell, ratio
+
+from pages.tables import table, with_spread
+
+Figures = Mapping[str, Any]
+
+
+class Target(NamedTuple):
+    """At least so much of another system's answers, in one cell of one part of the comparison."""
+
+    work: str
+    part: str
+    cell: tuple[str, int]
+    ours: str
+    other: str
+    at_least: float
+
+
+def of_picture(precision: str, cell: tuple[str, int], raw: float, stock: float) -> list[Target]:
+    """A picture with the default profile's layout, against the loop without a server and against TorchServe's own handler."""
+    work, ours = f"{cell[0]}, {cell[1]} clients, {precision}", f"slotwise-openvino-{precision}"
+    return [
+        Target(work, "vision", cell, ours, ours.replace("slotwise", "raw"), raw),
+        Target(work, "vision", cell, ours, "stock", stock),
+    ]
+
+
+TARGETS = [
+    *(
+        target
+        for clients in (8, 32)
+        for precision, raw, stock in (("fp32", 0.92, 1.9), ("bf16", 0.92, 4), ("int8", 0.88, 3.5))
+        for target in of_picture(precision, ("720", clients), raw, stock)
+    ),
+    *(target for precision in ("fp32", "bf16", "int8") for target in of_picture(precision, ("12M", 8), 0.85, 7)),
+    Target("MNIST, 64 clients, tuned for them", "tensors", ("tensor", 64), TUNED[64], "mosec", 0.9),
+    Target("MNIST, 8 clients, tuned for them", "tensors", ("tensor", 8), TUNED[8], "fastapi", 0.75),
+]
+
+
+def targets(figures: Figures) -> str:
+    """Every target that was measured here."""
+    lines: list[list[Any]] = []
+    for target in TARGETS:
+        cell = by_cell(figures[target.part]["rows"]).get(target.cell, {})
+        if target.ours not in cell or target.other not in cell:
+            continue
+        reached = ratio(cell[target.ours]["rounds"], cell[target.other]["rounds"])
+        holds = "yes" if reached and reached.median >= target.at_least else "no"
+        lines.append([target.work, target.other, target.at_least, with_spread(reached), holds])
+    return table(["work", "to", "at least", "reached", ""], lines)
+
+
+TABLES: dict[str, Callable[[Figures], str]] = {"vision+tensors.targets": targets}
