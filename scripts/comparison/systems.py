@@ -38,6 +38,7 @@ class Http:
 
     name = ""
     target: Target
+    can_be_stopped = True
 
     @property
     def pid(self) -> int:
