@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from comparison.parts import DEFAULT
 from measuring.rounds import Ratio, Row, by_cell, ratio
 
 
@@ -31,8 +32,9 @@ def against(cell: Mapping[str, Row], ours: Row) -> dict[str, Ratio | None]:
 
 
 def fastest(cell: Mapping[str, Row], kind_of_system: str) -> Row | None:
-    """The row with the highest rps among the systems of this kind."""
-    return max((row for name, row in cell.items() if kind(name) == kind_of_system), key=lambda row: row["rps"], default=None)
+    """The row with the highest rps among the systems of this kind that name what they compute in."""
+    rows = (row for name, row in cell.items() if kind(name) == kind_of_system and name != DEFAULT)
+    return max(rows, key=lambda row: row["rps"], default=None)
 
 
 def kind(system: str) -> str:
