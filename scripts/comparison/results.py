@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from comparison.parts import DEFAULT
 from measuring.rounds import Ratio, Row, by_cell, ratio
+
+from comparison.parts import DEFAULT
 
 
 def ratios(table: Sequence[Row]) -> dict[str, dict[str, dict[str, float | None]]]:
