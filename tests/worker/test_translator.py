@@ -12,11 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from measuring import stress
 
-from slotwise import project
-from slotwise.archive.build import build, inspect
-from slotwise.bench.bodies import examples, with_records
+from slotwise.archive.build import build
 from slotwise.errors import SlotwiseError
 from slotwise.worker import BadRequest, SlotError, TooLarge, Unprocessable
 from slotwise.worker.engines.ctranslate2 import CTranslate2Engine
@@ -304,25 +301,3 @@ def test_weights_that_are_not_there(weights: str, said: str, tmp_path: Path, mon
     (tmp_path / "empty").mkdir()
     with pytest.raises(SlotwiseError, match=said):
         build("translation", tmp_path, weights=str(tmp_path / "empty") if weights == "." else weights)
-
-
-# What the stress test measures
-
-
-def test_the_slow_model_takes_the_originals_seconds(translation: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = build(stress.folder(inspect(translation), tmp_path), tmp_path / "store")
-    monkeypatch.syspath_prepend(str(project.handler_file("translator").parent))  # a server does so with the archive's folder
-    slept: list[float] = []
-    monkeypatch.setattr("time.sleep", slept.append)
-    made = Served.of(slow, {})
-    life = next(body for body in examples(str(slow)) if body.name == "life.json")
-    for records, seconds in ((1, 0.41), (16, 0.62)):
-        slept.clear()
-        (answer,) = ask(made, with_records(life, records).data)
-        assert [result["text"] for result in answer.value["result"]] == [SENTENCES[0][0]] * records
-        assert slept == pytest.approx([seconds])
-    broken = json.loads(life.data)
-    broken["payload"]["records"].append({"id": "2"})
-    (answer,) = ask(made, json.dumps(broken).encode())
-    assert answer.code == 422, "a load sees statuses alone"
-    shutil.rmtree(made.model_dir.parent)
