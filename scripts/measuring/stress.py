@@ -32,6 +32,7 @@ class Case(NamedTuple):
     requests: int = 100
 
 
+# the original's six, and one with more requests than the gateway's default limits have places for
 CASES = [*(Case(records, rate) for rate in (10, 100) for records in (1, 4, 16)), Case(16, 100, requests=400)]
 
 
