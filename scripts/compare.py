@@ -29,7 +29,7 @@ from typing import Any
 import httpx
 from comparison.kept import Clock, Round, earlier, one_round, readings
 from comparison.loads import Loads
-from comparison.parts import PARTS, Part
+from comparison.parts import PARTS, QUICK, Part
 from comparison.programs import PROGRAMS, environment
 from comparison.results import draw, ratios
 from comparison.stock import requirements
@@ -52,7 +52,7 @@ def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=tuple(PARTS))
-    parser.add_argument("--quick", action="store_true", help="two rounds of 3 s a measurement, unless said otherwise")
+    parser.add_argument("--quick", action="store_true", help="two rounds of 3 s a measurement, few systems")
     parser.add_argument("--prepare", action="store_true", help="install the peers, build the model, and measure nothing")
     parser.add_argument("--systems", help="these only, separated by semicolons (default: all of the part)")
     parser.add_argument("--rounds", type=int, help="default: 3, with --quick 2")
@@ -68,6 +68,8 @@ def arguments() -> argparse.Namespace:
 def chosen(part: Part, options: argparse.Namespace) -> dict[Cell, list[str]]:
     """The part's cells with the systems that were asked for."""
     wanted = [name.strip() for name in options.systems.split(";")] if options.systems else part.systems
+    if options.quick and not options.systems and {*QUICK} <= {*wanted}:
+        wanted = [*QUICK]
     if unknown := set(wanted) - set(part.systems):
         raise SlotwiseError(f"{options.part} has no system {', '.join(sorted(unknown))}: it has {'; '.join(part.systems)}", "")
     cells = {cell: [name for name in names if name in wanted] for cell, names in part.cells.items()}
@@ -115,6 +117,11 @@ def compare(options: argparse.Namespace, work: Path) -> dict[str, Any]:
         turns = stack.enter_context(
             OneAtATime({name: system.pid for name, system in running.items() if isinstance(system, Http)})
         )
+
+        for name, system in running.items():
+            say(f"warming up {name}")
+            with turns.running(name):
+                loads.warm_up(system)
 
         def measure(cell: Cell, name: str) -> Reading:
             with turns.running(name):

@@ -87,11 +87,11 @@ def _exit_code() -> int | str | None:
             sys.stderr.write(f"hint: {error.hint}\n")
         return 1
     except KeyboardInterrupt:
-        sys.stderr.write("stopped\n")
+        interrupts.say_stopped()
         return STOPPED
     except SystemExit as end:
         if end.code == STOPPED:  # typer has turned the KeyboardInterrupt into this
-            sys.stderr.write("stopped\n")
+            interrupts.say_stopped()
         return end.code
     return 0
 

@@ -63,6 +63,11 @@ def ignore_signals() -> None:
     exec("")
 
 
+def say_stopped() -> None:
+    """Say that a signal ended the program, on a new line: a terminal has just shown ^C, and a print may have been cut off."""
+    sys.stderr.write("\nstopped\n")
+
+
 def signal_came() -> bool:
     """Whether a signal has come."""
     return _now.noted

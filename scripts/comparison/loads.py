@@ -40,6 +40,11 @@ class Loads:
             return Reading(0.0)
         return reading
 
+    def warm_up(self, system: Any) -> None:
+        """The same for every server, before anything is measured."""
+        if isinstance(system, Http):
+            system.warm_up("slotwise", self.first, self.content_type)
+
     def poisoned(self, running: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
         """What bad requests cost the others, by system; `before` is kept. All of ours are also summed up."""
         servers = {name: system for name, system in running.items() if isinstance(system, Http)}

@@ -2,7 +2,7 @@
 
 A system is `stock` (TorchServe's own image_classifier), `stock-defaults` (the same as it is installed), NAME[-FORM] (a peer, or
 `torchserve` with a handler as short as a peer's; FORM as classifier.py has it), `slotwise-ENGINE-PRECISION`, the same as a
-loop without a server (`raw-`), or one of SPECIAL. `NAME, batch N` has another batch size than the part.
+loop without a server (`raw-`), DEFAULT, or one of SPECIAL. `NAME, batch N` has another batch size than the part.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ BF16 = ("openvino-bf16",) if has_bf16() else ()
 PRECISIONS = ("torch-fp32", "onnxruntime-fp32", "openvino-fp32", *BF16, "openvino-int8")
 OURS = ("slotwise-openvino-fp32", *(f"slotwise-{name}" for name in BF16), "slotwise-openvino-int8")
 RAW = tuple(name.replace("slotwise", "raw") for name in OURS)
+DEFAULT = "slotwise-default"  # the model with the profile cpu and nothing else set
 PEERS = ("litserve", "fastapi", "mosec", "ray", "triton", "bentoml", "mlserver")
-FEW = ("stock", "litserve", "fastapi", "mosec", *OURS, *RAW)
+FEW = ("stock", "litserve", "fastapi", "mosec", DEFAULT, *OURS, *RAW)
+QUICK = ("stock", "litserve", DEFAULT, f"raw-{(*BF16, 'openvino-fp32')[0]}")  # of vision and lite0
 SAME = ("torchserve-engine", *(f"{name}-engine" for name in PEERS), "slotwise-openvino-fp32", "raw-openvino-fp32")
 STEPS = tuple(f"{server}-{form}" for server in ("torchserve", "litserve", "mosec") for form in ("natural", "decoder", "engine"))
 BY_BATCH = tuple(f"{system}, batch {size}" for system in ("stock", "slotwise-openvino-fp32") for size in (1, 8, 16))
@@ -70,7 +72,7 @@ def both(systems: tuple[str, ...]) -> dict[Cell, tuple[str, ...]]:
     return {("720", 8): systems, ("720", 32): systems}
 
 
-VISION = ("stock", "stock-defaults", *PEERS, *OURS, *RAW)
+VISION = ("stock", "stock-defaults", *PEERS, DEFAULT, *OURS, *RAW)
 PARTS = {
     "vision": Part("ResNet-18: every server with natural code", "resnet18", {**both(VISION), ("12M", 8): FEW}),
     "engines": Part("ResNet-18 in fp32: every server with our decoder and engine", "resnet18", both(SAME)),

@@ -15,17 +15,20 @@ import httpx
 from measuring.about import version
 from measuring.rounds import Reading
 
+from slotwise.archive.build import inspect
 from slotwise.bench import load, load_tools
 from slotwise.bench.bodies import RequestBody
 from slotwise.bench.http_connection import HttpReply, Target
 from slotwise.bench.load import LoadPlan
 from slotwise.client.management import ManagementClient
+from slotwise.deploy.deploy import of_model
 from slotwise.profiles.ports import Ports
-from slotwise.profiles.profile import load_profile
+from slotwise.profiles.profile import Profile, load_profile
 from slotwise.server.lifecycle import Kind, ServerRecord, start, stop
 
 HERE = Path(__file__).parent
 WARM_UP = 4
+WARM_UP_S, WARM_UP_CLIENTS = 8, 8  # of a server that has just started: Java compiles what it runs often
 QUIET = {"log_level": "ERROR", "request_log": "false", "async_logging": "true"}
 AS_INSTALLED = {"log_level": "INFO", "request_log": "true", "metrics_mode": "log", "async_logging": "false"}
 
@@ -35,6 +38,7 @@ class Http:
 
     name = ""
     target: Target
+    can_be_stopped = True
 
     @property
     def pid(self) -> int:
@@ -83,6 +87,10 @@ class Http:
         self.ask(body, content_type)
         return Reading.of(measured)
 
+    def warm_up(self, tool: str, body: bytes, content_type: str) -> None:
+        """A load that nobody counts."""
+        self.load(tool, body, content_type, LoadPlan(WARM_UP_CLIENTS, WARM_UP_S, warm_up_s=0))
+
     def poison(self, good: bytes, content_type: str, requests: int = 64) -> dict[str, Any]:
         """32 clients at once, one body in eight is cut off: how many of the others are not answered with 200."""
 
@@ -104,7 +112,10 @@ class Http:
 
 
 class ModelServer(Http):
-    """A server that `slotwise serve` starts: TorchServe, ours or stock, or Triton. settings: a profile's keys."""
+    """A server that `slotwise serve` starts: TorchServe, ours or stock, or Triton. settings: a profile's keys.
+
+    The settings are stronger than what the archive's model.toml wishes, and that is stronger than the profile.
+    """
 
     def __init__(
         self, name: str, archive: str, store: Path, settings: Mapping[str, str], kind: Kind = "torchserve", profile: str = "cpu"
@@ -121,14 +132,25 @@ class ModelServer(Http):
             name, self.kind, profile, model_store=self.store, ports=Ports.free(), overrides=self.settings, models={}
         )
         with ManagementClient(self.record) as management:
-            management.register(f"{self.archive}.mar", **profile.registration())
-            management.wait_ready(self.archive, profile.initial_workers)
+            management.register(f"{self.archive}.mar", **self.of_model.registration())
+            management.wait_ready(self.archive, self.of_model.initial_workers)
         self.target = Target.of(self.record, self.archive)
+
+    @property
+    def of_model(self) -> Profile:
+        """The profile as the archive's model has it."""
+        profile, archive = load_profile(self.profile, self.settings, environ={}), self.store / f"{self.archive}.mar"
+        return of_model(inspect(archive, need_digests=False), profile, self.settings, self.kind)
 
     def described(self) -> dict[str, Any]:
         """Its settings, for the table below the figures."""
-        profile = load_profile(self.profile, self.settings, environ={})
-        used = {"processes": profile.initial_workers, "threads": profile.threads or None, "batch_size": profile.batch_size}
+        profile = self.of_model
+        used = {
+            "profile": self.profile,
+            "processes": profile.initial_workers,
+            "threads": profile.threads or None,
+            "batch_size": profile.batch_size,
+        }
         used |= {"delay_ms": profile.max_batch_delay_ms, "log_level": profile.log_level}
         front = "HTTP in C++" if self.kind == "triton" else "HTTP in Java"
         package = "nvidia-pytriton" if self.kind == "triton" else "torchserve"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from comparison import stock
-from comparison.parts import SPECIAL, Part
+from comparison.parts import DEFAULT, SPECIAL, Part
 from comparison.peers import Peer
 from comparison.programs import PROGRAMS
 from comparison.systems import AS_INSTALLED, QUIET, ModelServer, Raw
@@ -39,6 +39,8 @@ class Workshop:
         """One system, not yet started."""
         base, _, size = name.partition(", batch ")
         batch = int(size or self.part.batch_size)
+        if base == DEFAULT:
+            return ModelServer(name, self.part.model, self.store, QUIET)
         if base in SPECIAL:
             return self.special(name)
         first, _, rest = base.partition("-")

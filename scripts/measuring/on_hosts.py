@@ -35,7 +35,10 @@ def bodies(info: ArchiveInfo) -> list[RequestBody]:
 def measure(
     records: Mapping[Kind, ServerRecord], infos: Mapping[str, ArchiveInfo], rounds: int, seconds: float
 ) -> dict[str, Any]:
-    """Every round asks every host once with 1, 8 and 64 clients, after all of them have been warmed up."""
+    """Every round asks every host once with 1, 8 and 64 clients, after all of them have been warmed up.
+
+    Ray is never stopped: it would take its own processes for dead.
+    """
     readings: Readings = {}
     for model, info in infos.items():
         setting = SETTINGS[model]
@@ -45,7 +48,7 @@ def measure(
                 bench.keep_ready([setting])
                 warmed = bench.warm_up(setting, max(CLIENTS))
                 say(f"warm-up: {model}, {kind}: {', '.join(f'{load.req_s:.0f}' for load in warmed)} a second")
-            turns = stack.enter_context(OneAtATime({kind: record.pid for kind, record in records.items()}))
+            turns = stack.enter_context(OneAtATime({kind: record.pid for kind, record in records.items() if kind != "ray"}))
             ask = partial(_asked_alone, turns, benches, setting, seconds)
             cells = [(f"{model}, {setting}", clients) for clients in CLIENTS]
             readings |= in_turn(cells, list(records), ask, rounds, say=say, warm_ups=1)

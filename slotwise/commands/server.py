@@ -110,7 +110,7 @@ def serve(
             raise
         if not detach:
             stop_server(record)
-            say("stopped")
+            interrupts.say_stopped()
     if unserved:
         raise complaint(unserved)
 

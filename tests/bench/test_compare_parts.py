@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from comparison.kept import Clock, earlier, one_round, readings
-from comparison.parts import PARTS, SPECIAL
+from comparison.parts import DEFAULT, PARTS, SPECIAL
 from comparison.programs import PROGRAMS, form, v2_head, v2_json
 from comparison.results import kind, ratios
 from comparison.systems import Http
@@ -32,7 +32,7 @@ def test_every_system_of_a_part_can_be_made(name: str) -> None:
     for system in PARTS[name].systems:
         base = system.partition(", batch ")[0]
         first, _, rest = base.partition("-")
-        assert base in SPECIAL or first in (*PROGRAMS, "stock", "torchserve") or len(rest.split("-")) == 2
+        assert base in (DEFAULT, *SPECIAL) or first in (*PROGRAMS, "stock", "torchserve") or len(rest.split("-")) == 2
         expected = {"slotwise": "ours", "raw": "raw", "stock": "stock"}.get(first, "peer")
         assert kind(system) == expected
 

@@ -25,7 +25,7 @@ START = ""  # in a list of lines: the moment when the command has taken the sign
 
 @dataclass
 class Ended:
-    """What came of it. left: processes that still ran when the command had ended; they are killed by now."""
+    """What came of it. lines: without empty ones. left: processes that outlived the command; they are killed by now."""
 
     code: int
     lines: list[str]
@@ -73,7 +73,7 @@ def struck(command: str, arguments: Sequence[str], lines: Sequence[str], n: int,
     finally:
         left = end_round(own[ROUND])
     when = f"{number.name}{' to the group' if group else ''} {delay_s * 1000:.1f} ms after {line or 'the start'!r}"
-    ended = Ended(process.returncode, output.read_text("utf-8").splitlines(), when, left)
+    ended = Ended(process.returncode, [line for line in output.read_text("utf-8").splitlines() if line], when, left)
     told = (when, ended.code, ended.lines)
     assert not ended.shows("Traceback"), told
     assert not ended.shows("Exception ignored"), told

@@ -133,7 +133,7 @@ def test_a_signal_in_the_foreground_ends_everything(folder: Path, kind: str, num
     assert processes(folder) != []
     serving.send_signal(number)
     rest, _ = serving.communicate(timeout=150)
-    assert (serving.returncode, rest) == (0, "stopped\n")
+    assert (serving.returncode, rest) == (0, "\nstopped\n")
     assert processes(folder) == []
 
 
