@@ -4,6 +4,8 @@
 python scripts/figures.py echo      a tuned MNIST against handlers that only answer, and against the shortest one
 python scripts/figures.py hosts     the same archives on TorchServe, MMS, Ray and Triton (after `make full`)
 python scripts/figures.py text      translation and captions: one request a batch against the profile's batches
+python scripts/figures.py captions  captions with batch sizes 1 to 64
+python scripts/figures.py stress    translation as slow as a real M2M100 while more comes than it can do, through the gateway
 python scripts/figures.py gateway   what it adds to a ResNet-18 request, and one minute at twice the capacity
 python scripts/figures.py hedging   a stand-in that never answers one request in 50, behind the gateway
 python scripts/figures.py repeat    the tests that once lost a request, again and again, with every core busy
@@ -37,6 +39,8 @@ PARTS = (
     "echo",
     "hosts",
     "text",
+    "captions",
+    "stress",
     "gateway",
     "hedging",
     "accuracy",

@@ -8,7 +8,7 @@ import subprocess
 import time
 import zipfile
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from functools import partial
@@ -18,6 +18,7 @@ from typing import Any
 from measuring import earlier as earlier_worker
 from measuring import front_settings, guarding, on_hosts, ray_nodes, scaling
 from measuring import hostile as hostile_pictures
+from measuring import stress as stress_cases
 from measuring.hanging import MODEL, standin
 from measuring.overload import overload
 from measuring.rounds import Cell, Reading, Readings, in_turn, ratio, rows
@@ -37,7 +38,7 @@ from slotwise.profiles.profile import load_profile
 from slotwise.server.lifecycle import Kind, ServerRecord, start, stop
 from slotwise.tune import study
 from slotwise.tune.live_bench import LiveBench
-from slotwise.tune.space import TrialSetting
+from slotwise.tune.space import BATCH_SIZES, TrialSetting
 from slotwise.tune.tuning import baselines
 from slotwise.worker.cores import available_cores
 from slotwise.zoo import pictures
@@ -118,6 +119,17 @@ def front(options: Namespace, work: Path) -> dict[str, Any]:
     return front_settings.measure(options, built("mnist", work), partial(server, work), options.tool)
 
 
+def settings_in_turn(options: Namespace, bench: LiveBench, settings: Sequence[TrialSetting], *, warm_ups: int = 0) -> Readings:
+    """One model under 64 clients with each setting in turn, all of them registered together."""
+    by_name = {str(setting): setting for setting in settings}
+    bench.keep_ready(settings)
+
+    def measure(cell: Cell, system: str) -> Reading:
+        return Reading.of(bench.measure(by_name[system], cell[1], options.seconds))
+
+    return in_turn([(bench.info.name, 64)], list(by_name), measure, options.rounds, say=say, warm_ups=warm_ups)
+
+
 def text(options: Namespace, work: Path) -> dict[str, Any]:
     """Translation and captions, 64 clients: one request a batch against the profile's batches."""
     infos = {model: built(model, work) for model in ("translation", "captions")}
@@ -128,17 +140,34 @@ def text(options: Namespace, work: Path) -> dict[str, Any]:
             if model == "translation":
                 bodies = [with_records(body, 1) for body in bodies]
             _, profile = baselines(record, info, available_cores())
-            settings = {str(setting): setting for setting in (replace(profile, batch_size=1), profile)}
             with LiveBench(record, info, bodies) as bench:
-                bench.keep_ready(list(settings.values()))
-
-                def measure(
-                    cell: Cell, system: str, bench: LiveBench = bench, by: dict[str, TrialSetting] = settings
-                ) -> Reading:
-                    return Reading.of(bench.measure(by[system], cell[1], options.seconds))
-
-                readings |= in_turn([(model, 64)], list(settings), measure, options.rounds, say=say)
+                readings |= settings_in_turn(options, bench, [replace(profile, batch_size=1), profile])
     return {"rows": rows(readings, detail=True)}
+
+
+def captions(options: Namespace, work: Path) -> dict[str, Any]:
+    """Captions, 64 clients: every batch size from 1 to 64, within 1 ms, one worker of two threads."""
+    info = built("captions", work)
+    settings = [TrialSetting(size, 1, workers=1, threads=2) for size in BATCH_SIZES]
+    with server(work) as record, LiveBench(record, info, examples(str(info.path))) as bench:
+        return {"rows": rows(settings_in_turn(options, bench, settings, warm_ups=1), detail=True)}
+
+
+def stress(options: Namespace, work: Path) -> dict[str, Any]:
+    """Translation as slow as a real M2M100, in an open loop through the gateway with its default limits."""
+    info = built(str(stress_cases.folder(built("translation", work), work)), work)
+    with server(work) as record:
+        return stress_cases.measure(deployed(record, info), info)
+
+
+def deployed(record: ServerRecord, info: ArchiveInfo) -> gateway_process.GatewayRecord:
+    """The model, registered as the profile says, and a gateway in front of it that is ready; `server` stops both."""
+    with ManagementClient(record) as client:
+        deploy(client, info, registration(info, load_profile("cpu", environ={}), {}))
+    front = gateway_process.start_detached("default", ["--port", "0", "--translation-port", "-1"])
+    while not front.status()["ready"]:
+        time.sleep(0.2)
+    return front
 
 
 @contextmanager
@@ -163,11 +192,7 @@ def gateway(options: Namespace, work: Path) -> dict[str, Any]:
     info = built("resnet18", work, "none")
     bodies = [RequestBody(pictures.sample_jpeg(720, 720), "image/jpeg")]
     with server(work) as record, haproxy(record.ports.inference, work) as proxy:
-        with ManagementClient(record) as client:
-            deploy(client, info, registration(info, load_profile("cpu", environ={}), {}))
-        front = gateway_process.start_detached("default", ["--port", "0", "--translation-port", "-1"])
-        while not front.status()["ready"]:
-            time.sleep(0.2)
+        front = deployed(record, info)
         targets = {
             "direct": Target(f"{record.inference_url}/predictions/{info.name}", auth_headers(record)),
             "gateway": Target(f"{front.url}/predictions/{info.name}", {}),

@@ -54,10 +54,10 @@ def by_round(figures: Figures, part: str, key: Cell, ours: str, other: str) -> R
     return ratio(systems[ours]["rounds"], systems[other]["rounds"])
 
 
-def batched(figures: Figures, model: str) -> Ratio | None:
-    """The profile's batches against batch 1."""
-    single, profile = cell(figures, "text", (model, 64)).values()
-    return ratio(profile["rounds"], single["rounds"])
+def batched(figures: Figures, part: str, model: str) -> Ratio | None:
+    """The largest batches of a part against batch 1."""
+    single, *_, largest = cell(figures, part, (model, 64)).values()
+    return ratio(largest["rounds"], single["rounds"])
 
 
 def range_720(figures: Figures, system: str, other: str) -> str:
@@ -92,12 +92,6 @@ def our_fastest(figures: Figures, part: str = "vision") -> str:
     """The systems of ours that are the fastest in some cell, as `openvino-int8`."""
     rows = [fastest(systems, "ours") for systems in by_cell(figures[part]["rows"]).values()]
     return ", ".join(dict.fromkeys(row["system"].removeprefix("slotwise-") for row in rows if row))
-
-
-def answered(figures: Figures) -> str:
-    """The share of the stress test's requests that was answered."""
-    load = figures["translation"]["loads"][0]
-    return f"{1 - sum(load['errors'].values()) / load['requests']:.0%}"
 
 
 def p99_to_p50(figures: Figures) -> str:
@@ -174,11 +168,12 @@ VALUES: dict[str, Callable[[Figures], str | Ratio | None]] = {
     "vision.bf16.p99_to_p50": p99_to_p50,
     "vision.raw.bf16": lambda f: number(cell(f, "vision", ("720", 8))["raw-openvino-bf16"]["rps"]),
     "vision.raw.fp32": lambda f: number(cell(f, "vision", ("720", 8))["raw-openvino-fp32"]["rps"]),
-    "translation.answered": answered,
+    "captions.batched": lambda f: batched(f, "captions", "captions"),
+    "translation.places": lambda f: str(sum(f["translation"]["limits"].values())),
     "lite0.fastest": lambda f: our_fastest(f, "lite0"),
     "lite0.int8_vs_fp32.8": lambda f: by_round(f, "lite0", ("720", 8), INT8, FP32),
-    "text.translation": lambda f: batched(f, "translation"),
-    "text.captions": lambda f: batched(f, "captions"),
+    "text.translation": lambda f: batched(f, "text", "translation"),
+    "text.captions": lambda f: batched(f, "text", "captions"),
     "gateway.vs_direct": lambda f: by_round(f, "gateway", ("720", 8), "gateway", "direct"),
     "gateway.haproxy_vs_direct": lambda f: by_round(f, "gateway", ("720", 8), "haproxy", "direct"),
     "gateway.answered": lambda f: str(f["gateway"]["overload"]["requests"] - f["gateway"]["overload"]["errors"]["429"]),

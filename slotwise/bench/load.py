@@ -65,7 +65,7 @@ class LoadResult:
     """The result of a load. req_s: good answers a second; latencies: of good answers; errors: good requests lost, by status.
 
     mean_batch: requests a batch, from the answers' headers. decode_ms, inference_ms: inside the handler, a batch.
-    refused: the statuses that bad bodies got. client_cores: how busy the measuring process was.
+    refused: the statuses that bad bodies got. client_cores: how busy the measuring process was. mean_ms: 0 from wrk and ab.
     """
 
     clients: int
@@ -85,6 +85,7 @@ class LoadResult:
     refused: dict[str, int] = field(default_factory=dict)
     client_cores: float = 0.0
     client_limited: bool = False
+    mean_ms: float = 0.0
 
     @property
     def lost(self) -> int:
@@ -223,6 +224,7 @@ def summary(samples: Sequence[RequestSample], plan: LoadPlan, client_cores: floa
         refused=dict(Counter(s.status for s in counted if s.bad)),
         client_cores=client_cores,
         client_limited=client_cores >= BUSY or late_ms >= LATE_MS,
+        mean_ms=statistics.fmean(latencies) if latencies else 0.0,
     )
 
 

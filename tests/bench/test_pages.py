@@ -105,6 +105,29 @@ def test_figures_that_are_not_there_yet_say_so_and_then_stand_there(copy: Path) 
     assert written.count("not measured yet") == others
 
 
+def test_the_originals_experiments_stand_beside_their_figures(copy: Path) -> None:
+    about = {"commit": "1", "date": "2026-11-22", "machine": dict.fromkeys(("cpu", "cores", "avx2", "avx512", "amx"))}
+    row = {"workload": "captions", "concurrency": 64, "p99_ms": 90.5, "mean_batch": 1.0, "lost": 0}
+    captions = [
+        {**row, "system": size, "rps": rps, "rounds": [rps, rps]} for size, rps in (("batch 1", 40.0), ("batch 64", 500.0))
+    ]
+    times = {"mean_ms": 15400.0, "p50_ms": 17000.0, "p99_ms": 31000.0, "mean_batch": 42.1}
+    case = {"records": 16, "rate": 10, "requests": 100, "answered": 90, "refused": {"429": 9}, "lost": {"timeout": 1}, **times}
+    figures = {
+        "captions": {"rows": captions},
+        "translation": {"rows": [case], "limits": {"in_flight_max": 128, "queue_max": 64}},
+    }
+    for name, found in figures.items():
+        (copy / "docs" / "figures" / f"{name}.json").write_text(json.dumps({**about, **found}), "utf-8")
+    assert render(copy, check=False) == 0
+    assert "| batch 64 | 500 | 500 500 | 1.0 | 90.5 | 12.5 (12.5 to 12.5) | 0 |" in (
+        copy / "docs" / "performance.md"
+    ).read_text("utf-8")
+    assert "captions.batched -->12.5<!--" in (copy / "docs" / "captions.md").read_text("utf-8")
+    translation = (copy / "docs" / "translation.md").read_text("utf-8")
+    assert "10.4 s on average | 90% | 9% 429 | 1% timeout | 15.40 | 17.00 | 31.00 | 42.1 |" in translation
+
+
 def test_figures_older_than_their_code_are_marked(tmp_path: Path) -> None:
     def git(*arguments: str) -> str:
         who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
