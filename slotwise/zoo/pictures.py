@@ -1,4 +1,9 @@
-"""Find pictures to calibrate int8 with and to compare engines on."""
+"""Find pictures to calibrate int8 with and to compare engines on.
+
+The ones that calibrate are not the ones that judge. A build compares engines on cuts of the model's examples or on validation
+pictures, and a worker that loads int8 compares it on the whole examples, on noise and on an empty picture. int8 is calibrated
+with a folder of the model's own, or with `for_calibration`.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +21,11 @@ from slotwise.worker.inputs.images import Recipe, decode_rgb
 if TYPE_CHECKING:
     from PIL.Image import Image
 from slotwise.worker.slot_errors import SlotError
+
+BRIGHTNESS = (1.0, 0.8, 1.25)
+SETTLED = 16
+CALIBRATING_NOISE = 8
+NOISE_SEED = 1000  # engines/samples.py takes the first few numbers for what it judges on
 
 
 def from_folder(folder: Path, recipe: Recipe, count: int) -> np.ndarray[Any, Any]:
@@ -68,6 +78,30 @@ def cuts(photos: Sequence[Image], recipe: Recipe, count: int) -> np.ndarray[Any,
         cut.save(target, "JPEG", quality=90)
         items.append(recipe(target.getvalue()))
     return np.stack(items)
+
+
+def for_calibration(items: np.ndarray[Any, Any], trained: bool) -> np.ndarray[Any, Any]:
+    """Pictures like `items` but none of them, to calibrate int8 with: uint8 [n, h, w, c], the same ones every time.
+
+    They are mirrored, and of three one is darker and one brighter. Untrained weights get noise as well: they serve load tests,
+    whose bodies may be anything. Trained ones do not, because noise would take levels from what photos need.
+    """
+    brightness = np.resize(BRIGHTNESS, len(items)).reshape(-1, 1, 1, 1)
+    varied = np.clip(items[:, :, ::-1] * brightness, 0, 255).astype(np.uint8)
+    return varied if trained else np.concatenate([varied, noise(items, CALIBRATING_NOISE)])
+
+
+def for_settling(items: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Pictures whose statistics an untrained network gets: the first 16 of `items`, and as much noise.
+
+    With the statistics of photos alone, noise gave a ResNet-18 logits ten times as large as any photo.
+    """
+    return np.concatenate([items[:SETTLED], noise(items, SETTLED)])
+
+
+def noise(items: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
+    """`count` pictures of random pixels, as large as `items`; others than those a worker compares engines on."""
+    return np.random.default_rng(NOISE_SEED).integers(0, 256, (count, *items.shape[1:]), np.uint8)
 
 
 def sample_jpeg(width: int, height: int, quality: int = 90) -> bytes:

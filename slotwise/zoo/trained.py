@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 WEIGHTS, FACTS, KEPT = "weights.pt", "training.json", "validation.npz"
-COUNT = 64  # pictures to calibrate int8 and compare engines with
+COUNT = 64  # pictures to compare engines with where there are no validation pictures
 
 
 def preprocessing(spec: ModelSpec, start: Start) -> dict[str, Any]:
@@ -50,9 +50,10 @@ def make(folder: Path, out: Path, weights: str | None, progress: Progress) -> di
         if not (folder / name).is_file():
             Image.fromarray(pixels[i * len(pixels) // len(spec.examples)]).save(out / name)
     if weights == "none":
-        settle(module, torch.from_numpy(pixels[:16]))
-    note = Path(weights).name if weights else WEIGHTS
-    measured = export(spec, module, pixels, out, progress, trained=weights != "none", note=note)
+        settle(module, torch.from_numpy(pictures.for_settling(pixels)))
+    note, trained = Path(weights).name if weights else WEIGHTS, weights != "none"
+    calibration = pictures.for_calibration(pixels, trained)
+    measured = export(spec, module, pixels, out, progress, trained=trained, note=note, calibration=calibration)
     return {"weights": note, "made_s": round(time.monotonic() - started, 1), **measured}
 
 
