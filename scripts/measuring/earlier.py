@@ -10,10 +10,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from measuring.about import ROOT, git
-from measuring.rounds import Cell, Reading, Readings, in_turn, ratio, rows
+from measuring.lean import spent_s
+from measuring.rounds import Cell, Reading, Readings, in_turn, rows
 from slotwise.archive.build import ArchiveInfo, build, inspect
+from slotwise.bench import load, load_tools
 from slotwise.bench.bodies import RequestBody, examples
+from slotwise.bench.http_connection import Target
+from slotwise.bench.load import LoadPlan
 from slotwise.console import say
 from slotwise.tune.live_bench import LiveBench
 from slotwise.tune.space import TrialSetting
@@ -48,9 +54,10 @@ def built_earlier(model: str, commit: str, work: Path) -> ArchiveInfo:
 
 
 def compare(options: Namespace, work: Path, record: Any) -> dict[str, Any]:
-    """Rounds in turn of both workers under each load, and the ratios of paired rounds."""
+    """Rounds in turn of both workers under each load: answers a second, and what an answer costs the worker's processes."""
     try:
         readings: Readings = {}
+        spent: dict[tuple[Cell, str], list[float]] = {}
         for model, setting, clients in LOADS:
             say(f"building {model}")
             infos = {
@@ -69,15 +76,29 @@ def compare(options: Namespace, work: Path, record: Any) -> dict[str, Any]:
                 def measure(
                     cell: Cell, who: str, benches: dict[str, LiveBench] = benches, setting: TrialSetting = setting
                 ) -> Reading:
-                    return Reading.of(benches[who].measure(setting, cell[1], options.seconds))
+                    reading, us = _measured(benches[who], setting, cell[1], options)
+                    spent.setdefault((cell, who), []).append(us)
+                    return reading
 
                 cell = (f"{model}, {setting}", clients)
                 readings |= in_turn([cell], list(infos), measure, options.rounds, say=say, warm_ups=2)
-        ratios = [ratio([r.rps for r in by["now"]], [r.rps for r in by["before"]]) for by in readings.values()]
-        return {
-            "before": git("rev-parse", "--short", options.commit),
-            "rows": rows(readings, detail=True),
-            "ratios": [each and each._asdict() for each in ratios],
-        }
+        table = rows(readings, detail=True)
+        for row in table:
+            row["cpu_us"] = spent[(row["workload"], row["concurrency"]), row["system"]][-options.rounds :]
+        return {"before": git("rev-parse", "--short", options.commit), "rows": table}
     finally:
         subprocess.run(["git", "-C", str(ROOT), "worktree", "remove", "--force", str(work / "tree")], capture_output=True)
+
+
+def _measured(bench: LiveBench, setting: TrialSetting, clients: int, options: Namespace) -> tuple[Reading, float]:
+    """One round of one worker, and the processor microseconds that an answer costs its processes.
+
+    Others on the machine slow a worker down, but it spends about the same processor time on an answer.
+    """
+    target = Target.of(bench.record, bench.serve(setting))
+    workers = [psutil.Process(worker.pid) for worker in bench.management.describe(bench.serving[setting]).workers]
+    load.measure(target, bench.bodies, LoadPlan(clients, 0.3, warm_up_s=0.0))  # it waits for its answers
+    before_s = sum(map(spent_s, workers))
+    measured = load_tools.measure(options.tool, target, bench.bodies, LoadPlan(clients, options.seconds, warm_up_s=0.0))
+    spent = sum(map(spent_s, workers)) - before_s
+    return Reading.of(measured), round(1e6 * spent / max(measured.requests, 1), 1)

@@ -183,13 +183,14 @@ def cpu_s(front: psutil.Process | None, record: ServerRecord) -> dict[str, float
     server = psutil.Process(record.pid)
     finished = resource.getrusage(resource.RUSAGE_CHILDREN)  # wrk
     return {
-        "front": _spent(front) if front else 0.0,
-        "server": sum(map(_spent, [server, *server.children(recursive=True)])),
+        "front": spent_s(front) if front else 0.0,
+        "server": sum(map(spent_s, [server, *server.children(recursive=True)])),
         "client": finished.ru_utime + finished.ru_stime,
     }
 
 
-def _spent(process: psutil.Process) -> float:
+def spent_s(process: psutil.Process) -> float:
+    """The processor seconds that a process has spent so far."""
     times = process.cpu_times()
     return float(times.user + times.system)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,13 @@ class Ratio(NamedTuple):
     """The median, the lowest and the highest of the rounds' ratios."""
 
     median: float
+    low: float
+    high: float
+
+
+class MedianInterval(NamedTuple):
+    """The 95% interval of a median."""
+
     low: float
     high: float
 
@@ -101,3 +109,15 @@ def ratio(ours: Sequence[float], other: Sequence[float]) -> Ratio | None:
         return None
     each = [a / b for a, b in zip(ours, other, strict=True)]
     return Ratio(round(statistics.median(each), 2), round(min(each), 2), round(max(each), 2))
+
+
+def median_interval(values: Sequence[float]) -> MedianInterval | None:
+    """The two of these values between which their median lies in 95 of 100 cases; None for fewer than six.
+
+    It assumes nothing of how they are spread: as many of n values lie below the true median as heads come up in n throws.
+    """
+    ordered, n = sorted(values), len(values)
+    below, outside = -1, 0.0  # how many values may be left out at either end, and how often the median is beyond them
+    while (outside := outside + 2 * math.comb(n, below + 1) / 2**n) <= 0.05:
+        below += 1
+    return MedianInterval(round(ordered[below], 2), round(ordered[n - 1 - below], 2)) if below >= 0 else None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from measuring.rounds import Ratio, Row, by_cell, ratio
+from measuring.rounds import Ratio, Row, by_cell, median_interval, ratio
 
 from slotwise.bench.load import LoadResult
 from slotwise.tune.finals import Finalist, paired
@@ -255,8 +255,21 @@ def earlier_rows(figures: Figures) -> str:
     lines = []
     for (load, clients), cell in by_cell(figures["earlier"]["rows"]).items():
         by = [f"{cell[who]['rps']:.1f} ({each(cell[who]['rounds'])})" for who in ("before", "now")]
-        lines.append([load, clients, *by, with_spread(ratio(cell["now"]["rounds"], cell["before"]["rounds"]))])
-    return table(["load", "clients", "before: a second (rounds)", "now", "now to before"], lines)
+        cpu = [cell[who].get("cpu_us", []) for who in ("before", "now")]
+        us = [f"{median(rounds):.0f}" for rounds in cpu if rounds] or [None, None]
+        compared = [_with_interval(cell["now"]["rounds"], cell["before"]["rounds"]), _with_interval(*cpu)]
+        lines.append([load, clients, *by, compared[0], *us, compared[1]])
+    columns = ["load", "clients", "before: a second (rounds)", "now", "now to before"]
+    return table([*columns, "before: processor us an answer", "now", "before to now"], lines)
+
+
+def _with_interval(ours: Sequence[float], other: Sequence[float]) -> str | None:
+    """The median of the rounds' ratios, its lowest and highest round, and the median's 95% interval."""
+    if not ours or not all(other):
+        return None
+    interval = median_interval([a / b for a, b in zip(ours, other, strict=True)])
+    within = f"; 95% {number(interval.low)} to {number(interval.high)}" if interval else ""
+    return f"{with_spread(ratio(ours, other))}{within}"
 
 
 def guard_rows(figures: Figures) -> str:

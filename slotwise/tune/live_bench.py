@@ -84,16 +84,19 @@ class LiveBench:
         """Keep these settings registered together; an idle worker costs memory, no time."""
         self.kept = set(settings)
 
-    def measure(self, setting: TrialSetting, clients: int, seconds: float) -> LoadResult:
-        """Serve the setting and load it. Raises SlotwiseError where it does not become ready."""
-        known = setting in self.serving
-        if not known:
+    def serve(self, setting: TrialSetting) -> str:
+        """Serve the setting, and return its model's name. Raises SlotwiseError where it does not become ready."""
+        if setting not in self.serving:
             for other in [s for s in self.serving if s not in self.kept]:
                 self._unregister(self.serving.pop(other))
             self.serving[setting] = self._register(setting)
-        warm_up_s = AGAIN_WARM_UP_S if known else WARM_UP_S
+        return self.serving[setting]
+
+    def measure(self, setting: TrialSetting, clients: int, seconds: float) -> LoadResult:
+        """Serve the setting and load it. Raises SlotwiseError where it does not become ready."""
+        warm_up_s = AGAIN_WARM_UP_S if setting in self.serving else WARM_UP_S
         plan = LoadPlan(clients, seconds, warm_up_s=warm_up_s, timeout_s=self.timeout_s, poison=self.poison)
-        target = Target.of(self.record, self.serving[setting])
+        target = Target.of(self.record, self.serve(setting))
         if self.tool == "slotwise":
             return load.measure(target, self.bodies, plan)
         warm_up = LoadPlan(clients, plan.warm_up_s, warm_up_s=0.0, timeout_s=self.timeout_s)

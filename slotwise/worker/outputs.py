@@ -51,7 +51,7 @@ def rows_of(outputs: Any, size: int, m: int) -> list[Any]:
     if array:
         outputs = _own(outputs[:m])
         rows = list(outputs)
-        return rows if finite(outputs) else [_checked(row) for row in rows]
+        return rows if _finite_array(outputs) else [_checked(row) for row in rows]
     if isinstance(outputs, dict):
         parts = {name: _own(value[:m]) for name, value in outputs.items()}
         return [_checked({name: value[i] for name, value in parts.items()}) for i in range(m)]
@@ -77,7 +77,10 @@ def finite(output: Any) -> bool:
         return all(map(finite, output.values()))
     if isinstance(output, (list, tuple)):
         return all(map(finite, output))
-    array = np.asarray(output)
+    return _finite_array(np.asarray(output))
+
+
+def _finite_array(array: Any) -> bool:
     return array.dtype.kind not in "fc" or bool(np.isfinite(array).all())
 
 

@@ -152,11 +152,11 @@ class Pipeline:
 
     def respond(self, batch: Batch, budget: Budget) -> None:
         """Make every slot's answer by itself: `batch.answers`."""
-        of_batch = {"x-batch-size": str(batch.n)}
-        of_batch |= {"x-decode-ms": f"{batch.decode_ms:.2f}", "x-inference-ms": f"{batch.inference_ms:.2f}"}
         headers = self.hooks.headers()
         headers_error = headers if isinstance(headers, SlotError) else None  # for every slot without an error of its own
-        shared = CheckedHeaders(of_batch if isinstance(headers, SlotError) else headers | of_batch)
+        shared = CheckedHeaders() if isinstance(headers, SlotError) else headers
+        shared["x-batch-size"] = str(batch.n)
+        shared["x-decode-ms"], shared["x-inference-ms"] = f"{batch.decode_ms:.2f}", f"{batch.inference_ms:.2f}"
         answers: dict[int, Answer] = {}
         lengths = [len(results) for results in batch.results]
         for i in sorted(range(batch.n), key=lengths.__getitem__):  # a short one waits for no long one

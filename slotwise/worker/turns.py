@@ -32,8 +32,10 @@ def helpings(owners: Sequence[int], step: int) -> Iterator[list[int]]:
     An author's `groups` sees one helping at a time, so it cannot put all rows of one owner before those of the others.
     Helpings grow, because many rows can be grouped better than few. step: the most rows that run at once.
     """
-    count, order = len(set(owners)), in_turn(owners)
-    size = max(count, 2 * step) if count > 1 else len(order)
+    order = in_turn(owners)
+    size = len(order)
+    if size > 2 * step and (count := len(set(owners))) > 1:
+        size = max(count, 2 * step)
     while order:
         yield order[:size]
         order, size = order[size:], 2 * size

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from measuring.about import about, machine
 from measuring.keep import keep
-from measuring.rounds import Cell, Reading, in_turn, ratio
+from measuring.rounds import Cell, Reading, in_turn, median_interval, ratio
 from pages import stale
 from pages.markers import BLOCK, INLINE, MEND, load, pages, render
+from pages.tables import earlier_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 FIGURES = load(ROOT)
@@ -170,6 +171,22 @@ def test_every_round_measures_every_system_and_turns() -> None:
 def test_a_ratio_is_of_the_same_round_and_has_its_spread() -> None:
     assert ratio([10, 30, 90], [10, 10, 10]) == (3.0, 1.0, 9.0)
     assert ratio([10, 30, 90], [10, 0, 10]) is None
+
+
+def test_the_interval_of_a_median_is_what_tables_of_order_statistics_say() -> None:
+    assert median_interval(range(5)) is None
+    assert median_interval(range(1, 7)) == (1, 6)
+    assert median_interval(range(1, 14)) == (3, 11)
+    assert median_interval(range(1, 31)) == (10, 21)
+
+
+def test_an_earlier_worker_is_compared_by_answers_and_by_processor_time_where_that_was_measured() -> None:
+    now = {"workload": "x", "concurrency": 8, "system": "now", "rps": 95.0, "rounds": [95.0] * 6}
+    before = {**now, "system": "before", "rps": 100.0, "rounds": [100.0] * 6}
+    bare = earlier_rows({"earlier": {"rows": [before, now]}})
+    assert bare.endswith("| 0.95 (0.95 to 0.95); 95% 0.95 to 0.95 |  |  |  |")
+    full = earlier_rows({"earlier": {"rows": [{**before, "cpu_us": [98.0] * 6}, {**now, "cpu_us": [100.0] * 6}]}})
+    assert full.endswith("| 98 | 100 | 0.98 (0.98 to 0.98); 95% 0.98 to 0.98 |")
 
 
 def test_what_is_measured_now_says_where_and_with_what() -> None:

@@ -21,19 +21,42 @@ class ServerContext:
 
     def __init__(self, raw: Any) -> None:
         self.raw = raw
-        properties: Mapping[str, Any] = raw.system_properties
-        self.server = "torchserve" if "limit_max_image_pixels" in properties else "mms"  # both say server_name "MMS"
-        self.batch_size = int(properties.get("batch_size") or 1)
-        gpu = properties.get("gpu_id")
-        self.gpu_id = int(gpu) if gpu is not None and int(gpu) >= 0 else None
-        manifest: Mapping[str, Any] = (raw.manifest or {}).get("model", {})
-        self.model_name = str(raw.model_name or manifest.get("modelName") or "model")
-        self.model_version = str(manifest.get("modelVersion") or "")
+
+    @property
+    def server(self) -> str:
+        """ "torchserve" or "mms"; both say that their server_name is "MMS"."""
+        return "torchserve" if "limit_max_image_pixels" in self.raw.system_properties else "mms"
+
+    @property
+    def batch_size(self) -> int:
+        """The most requests of one batch, as set at registration."""
+        return int(self.raw.system_properties.get("batch_size") or 1)
+
+    @property
+    def gpu_id(self) -> int | None:
+        """The GPU that the server assigned to this worker; None without one."""
+        gpu = self.raw.system_properties.get("gpu_id")
+        return int(gpu) if gpu is not None and int(gpu) >= 0 else None
+
+    @property
+    def model_name(self) -> str:
+        """The model's name, as registered."""
+        return str(self.raw.model_name or self._manifest.get("modelName") or "model")
+
+    @property
+    def model_version(self) -> str:
+        """The archive's version."""
+        return str(self._manifest.get("modelVersion") or "")
 
     @property
     def model_dir(self) -> Path:
         """Where the server unpacked the archive."""
         return Path(self.raw.system_properties.get("model_dir") or ".")
+
+    @property
+    def _manifest(self) -> Mapping[str, Any]:
+        manifest: Mapping[str, Any] = (self.raw.manifest or {}).get("model", {})
+        return manifest
 
     def request_id(self, i: int, headers: Headers) -> str:
         """The id of the request in slot i: its x-request-id header (the gateway sets it), else the server's own."""

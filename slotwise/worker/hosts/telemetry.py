@@ -120,7 +120,8 @@ class Meter:
             self.values = []
         if tally.cuts:
             context.metric("Bisections", tally.cuts)
-        for code, slots in Counter(answer.status for answer in batch.answers if answer.status != 200).items():
-            context.metric("SlotErrors", slots, code=code)
+        if errors := [answer.status for answer in batch.answers if answer.status != 200]:
+            for code, slots in Counter(errors).items():
+                context.metric("SlotErrors", slots, code=code)
         for metric in own.take():
             context.metric(metric.name, metric.value, metric.unit)
