@@ -86,7 +86,7 @@ def for_calibration(items: np.ndarray[Any, Any], trained: bool) -> np.ndarray[An
     They are mirrored, and of three one is darker and one brighter. Untrained weights get noise as well: they serve load tests,
     whose bodies may be anything. Trained ones do not, because noise would take levels from what photos need.
     """
-    brightness = np.resize(BRIGHTNESS, len(items)).reshape(-1, 1, 1, 1)
+    brightness = np.resize(BRIGHTNESS, len(items)).reshape(-1, *[1] * (items.ndim - 1))
     varied = np.clip(items[:, :, ::-1] * brightness, 0, 255).astype(np.uint8)
     return varied if trained else np.concatenate([varied, noise(items, CALIBRATING_NOISE)])
 

@@ -62,7 +62,7 @@ def test_an_untrained_network_is_served_in_int8(tmp_path: Path, monkeypatch: pyt
     with progress() as bars:
         measured = imagenet.make(tmp_path, tmp_path, "none", bars)
     assert measured["engines"]["openvino-int8"]["passed"], measured
-    model = load_spec(tmp_path).model_dump(mode="json")
+    model = load_spec(tmp_path).model_dump(mode="json", exclude_none=True)
     settings = Settings(engine="openvino", precision="int8", threads=1, model=model)
     assert load_engine(tmp_path, settings).precision == "int8"
 
