@@ -1,4 +1,4 @@
-"""uvicorn's HTTP/1.1, with fewer copies of a body and one write for an answer; what is no HTTP is refused as everything else."""
+"""uvicorn's HTTP/1.1, with fewer copies of a body, and with a refusal of what is no HTTP that looks like every other error."""
 
 from __future__ import annotations
 
@@ -13,52 +13,40 @@ from slotwise.gateway import replies
 
 log = logging.getLogger("slotwise.gateway")
 
+RECEIVED = memoryview(bytearray(256 * 1024))  # of all connections: what was read is parsed before the next is read
 
-class HeadWithBody:
-    """A transport that keeps the head of an answer until its body comes: one write, so that the client wakes up once."""
 
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport, self._head = transport, b""
+class Receiver(asyncio.BufferedProtocol):
+    """One connection, read into RECEIVED: the parser copies the body from there, and no read makes an object of its own."""
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
+    def __init__(self, **given: Any) -> None:
+        self._http = GatewayProtocol(**given)
 
-    def write(self, data: bytes) -> None:
-        """Send it, after the head that waits; a head waits itself."""
-        if self._head:
-            data, self._head = self._head + data, b""
-        elif data.startswith(b"HTTP/1.1 ") and data.endswith(b"\r\n\r\n") and not data.startswith(b"HTTP/1.1 100"):
-            self._head = data
-            return
-        self._transport.write(data)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._http.connection_made(cast("asyncio.Transport", transport))
 
-    def flush(self) -> None:
-        """Send the head of an answer that has no body."""
-        if self._head:
-            self.write(b"")
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._http.connection_lost(exc)
 
-    def close(self) -> None:
-        """Close the connection once everything is sent."""
-        self.flush()
-        self._transport.close()
+    def pause_writing(self) -> None:
+        self._http.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._http.resume_writing()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return RECEIVED
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._http.data_received(RECEIVED[:nbytes])
 
 
 class GatewayProtocol(HttpToolsProtocol):
     """One connection."""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Write through HeadWithBody."""
-        self.together = HeadWithBody(transport)
-        super().connection_made(cast("asyncio.Transport", self.together))
-
-    def on_response_complete(self) -> None:
-        """An answer is complete."""
-        self.together.flush()
-        super().on_response_complete()
-
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data: bytes | memoryview) -> None:
         """Wake up the request that waits for it, once; stop reading where it has enough to do."""
-        super().data_received(data)
+        super().data_received(data)  # type: ignore[arg-type]  # httptools reads either
         cycle = self.cycle
         if cycle is not None and cycle.more_body and cycle.body:
             cycle.message_event.set()
@@ -66,10 +54,16 @@ class GatewayProtocol(HttpToolsProtocol):
                 self.flow.pause_reading()
 
     def on_body(self, body: bytes) -> None:
-        """Keep a part of a body as it came; uvicorn would copy it twice."""
+        """Keep a part of a body as it came, which often is all of it; uvicorn would copy it twice."""
         cycle = self.cycle
-        if not cycle.response_complete:
-            cycle.body = cycle.body + body if cycle.body else body  # type: ignore[assignment]
+        if cycle.response_complete:
+            return
+        if not cycle.body:
+            cycle.body = body  # type: ignore[assignment]
+        else:
+            if isinstance(cycle.body, bytes):
+                cycle.body = bytearray(cycle.body)
+            cycle.body += body
 
     def send_400_response(self, msg: str) -> None:
         """Answer what cannot be parsed, and close the connection."""
