@@ -44,9 +44,14 @@ class Receiver(asyncio.BufferedProtocol):
 class GatewayProtocol(HttpToolsProtocol):
     """One connection."""
 
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._parts: list[bytes] = []  # of a body, from one read
+
     def data_received(self, data: bytes | memoryview) -> None:
         """Wake up the request that waits for it, once; stop reading where it has enough to do."""
         super().data_received(data)  # type: ignore[arg-type]  # httptools reads either
+        self._hand_over()
         cycle = self.cycle
         if cycle is not None and cycle.more_body and cycle.body:
             cycle.message_event.set()
@@ -55,15 +60,18 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """Keep a part of a body as it came, which often is all of it; uvicorn would copy it twice."""
-        cycle = self.cycle
-        if cycle.response_complete:
-            return
-        if not cycle.body:
-            cycle.body = body  # type: ignore[assignment]
-        else:
-            if isinstance(cycle.body, bytes):
-                cycle.body = bytearray(cycle.body)
-            cycle.body += body
+        if not self.cycle.response_complete:
+            self._parts.append(body)
+
+    def on_message_complete(self) -> None:
+        """The body has ended; another request may follow in the same read."""
+        self._hand_over()
+        super().on_message_complete()
+
+    def _hand_over(self) -> None:
+        if self._parts:
+            read, self._parts = b"".join(self._parts), []
+            self.cycle.body = self.cycle.body + read if self.cycle.body else read  # type: ignore[assignment]
 
     def send_400_response(self, msg: str) -> None:
         """Answer what cannot be parsed, and close the connection."""
