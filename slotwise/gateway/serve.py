@@ -26,7 +26,7 @@ from slotwise.errors import SlotwiseError
 from slotwise.gateway.app import build_app
 from slotwise.gateway.backend import ModelLoader, server_backend
 from slotwise.gateway.gateway import Gateway, GatewayOptions
-from slotwise.gateway.http_protocol import GatewayProtocol
+from slotwise.gateway.http_protocol import Receiver
 from slotwise.gateway.keys import KeyFile
 from slotwise.gateway.process import GatewayRecord, running
 from slotwise.interrupts import handed_to, settle
@@ -153,7 +153,7 @@ def serve(
         build_app(gateway, access.public),
         ssl_certfile=access.tls_cert,
         ssl_keyfile=access.tls_key,
-        http=GatewayProtocol,
+        http=Receiver,  # type: ignore[arg-type]  # any protocol will do
         ws="none",
         access_log=False,
         log_config=None,

@@ -1,0 +1,149 @@
+"""Bodies as they come over a connection: whole, in pieces, in chunks, too large, cut off; on both event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from slotwise.gateway.app import build_app
+from slotwise.gateway.http_protocol import Receiver
+
+from .conftest import Front, MakeFront
+
+pytestmark = pytest.mark.anyio
+HEAD = "POST /predictions/digits HTTP/1.1\r\nHost: x\r\n"
+BODY = os.urandom(300_000)  # more than is read at once
+Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+
+
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    return "asyncio", {"use_uvloop": request.param}
+
+
+@pytest.fixture
+async def front(make_front: MakeFront) -> Front:
+    return await make_front(max_body_bytes=500_000)
+
+
+@pytest.fixture
+async def connect(front: Front) -> AsyncIterator[Connect]:
+    """Opens a connection to the gateway's own HTTP server."""
+    config = uvicorn.Config(build_app(front.gateway), log_config=None, access_log=False)
+    config.load()
+
+    def receiver() -> Receiver:
+        return Receiver(config=config, server_state=ServerState(), app_state={})
+
+    async with AsyncExitStack() as stack:
+        server = await asyncio.get_running_loop().create_server(receiver, "127.0.0.1", 0)
+        stack.callback(server.close)
+
+        async def connected() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            stack.callback(writer.close)
+            return reader, writer
+
+        yield connected
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, Any]:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+    length = int(head.partition("content-length: ")[2].partition("\r")[0])
+    return int(head.split(" ")[1]), json.loads(await reader.readexactly(length))
+
+
+def sized(body: bytes) -> bytes:
+    return f"{HEAD}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def chunked(*chunks: bytes) -> bytes:
+    return f"{HEAD}Transfer-Encoding: chunked\r\n\r\n".encode() + b"".join(b"%x\r\n%b\r\n" % (len(c), c) for c in chunks)
+
+
+def sha256(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()
+
+
+@pytest.mark.parametrize("size", [1, 150_000, 300_000])
+@pytest.mark.parametrize("piece", [1009, 400_000])
+async def test_a_body_arrives_as_it_was_sent(connect: Connect, front: Front, size: int, piece: int) -> None:
+    reader, writer = await connect()
+    for body in (BODY[:size], BODY[-size:]):  # the connection is kept
+        request = sized(body)
+        for start in range(0, len(request), piece):
+            writer.write(request[start : start + piece])
+            await writer.drain()
+            await asyncio.sleep(0)
+        status, found = await answer(reader)
+        assert (status, found["sha256"]) == (200, sha256(body))
+    assert front.gateway.body_memory.now_bytes == 0
+
+
+async def test_chunks_are_one_body(connect: Connect) -> None:
+    reader, writer = await connect()
+    for chunks in ([BODY[i : i + 1] for i in range(5000)], [BODY[:7], BODY[7:200_000]], [BODY[:100]]):
+        writer.write(chunked(*chunks, b""))
+        status, found = await answer(reader)
+        assert (status, found["sha256"]) == (200, sha256(b"".join(chunks)))
+
+
+async def test_bodies_of_two_connections_stay_apart(connect: Connect) -> None:
+    connections = [await connect(), await connect()]
+    bodies = BODY[:140_000], BODY[140_000:]
+    requests = [sized(body) for body in bodies]
+    for start in range(0, 200_000, 20_000):
+        for (_, writer), request in zip(connections, requests, strict=True):
+            writer.write(request[start : start + 20_000])
+            await writer.drain()
+            await asyncio.sleep(0.001)
+    assert [(await answer(reader))[1]["sha256"] for reader, _ in connections] == [sha256(body) for body in bodies]
+
+
+async def test_requests_may_come_before_the_answer_to_the_last(connect: Connect) -> None:
+    reader, writer = await connect()
+    bodies = [BODY[:1000], BODY[1000:150_000], BODY[:10]]
+    writer.write(b"".join(map(sized, bodies)))
+    assert [(await answer(reader))[1]["sha256"] for _ in bodies] == [sha256(body) for body in bodies]
+
+
+@pytest.mark.parametrize("request_", [f"{HEAD}Content-Length: 500001\r\n\r\n".encode(), chunked(BODY, BODY[:200_001])[:-2]])
+async def test_a_body_over_the_limit_is_refused(connect: Connect, front: Front, request_: bytes) -> None:
+    reader, writer = await connect()
+    writer.write(request_)
+    status, found = await answer(reader)
+    assert (status, found["error"]["code"]) == (413, 413)
+    assert await reader.read() == b""  # closed
+    assert (front.server.seen, front.gateway.body_memory.now_bytes) == ([], 0)
+
+
+async def test_a_client_that_stops_midway_leaves_nothing(connect: Connect, front: Front) -> None:
+    _, writer = await connect()
+    writer.write(sized(BODY)[:100_000])
+    while not front.gateway.body_memory.now_bytes:
+        await asyncio.sleep(0.01)
+    writer.close()
+    while front.gateway.body_memory.now_bytes:
+        await asyncio.sleep(0.01)
+    assert front.server.seen == []
+
+
+async def test_who_asks_first_is_told_to_go_on_or_not(connect: Connect) -> None:
+    reader, writer = await connect()
+    head, body = sized(BODY)[: -len(BODY)], BODY
+    writer.write(head[:-2] + b"Expect: 100-continue\r\n\r\n")
+    assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    writer.write(body)
+    status, found = await answer(reader)
+    assert (status, found["sha256"]) == (200, sha256(body))
+    writer.write(f"{HEAD}Content-Length: 500001\r\nExpect: 100-continue\r\n\r\n".encode())
+    assert (await answer(reader))[0] == 413
