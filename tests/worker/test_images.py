@@ -289,6 +289,15 @@ def test_see_through_is_white_not_what_lies_underneath() -> None:
     assert decode_rgb(encoded(transparent()))[0, 0].tolist() == [255, 255, 255]
 
 
+@pytest.mark.parametrize("side", [47, 55, 94, 95, 109])
+def test_a_cut_of_the_whole_picture_stays_within_it(side: int) -> None:
+    """Rounding put the left edge a hair outside of the picture, and a good picture was refused."""
+    picture = Image.fromarray(np.random.default_rng(side).integers(0, 256, (side, side, 3), np.uint8))
+    for size in (28, 48, 224):
+        cut, squeezed = Recipe(3, size, size, resize=size).fit(picture), Recipe(3, size, size).fit(picture)
+        assert cut.tobytes() == squeezed.tobytes()
+
+
 def test_cutting_while_resizing_is_cutting_after_resizing() -> None:
     """The recipe computes only the pixels that stay; torchvision's Resize and CenterCrop compute all of them."""
     picture = Image.fromarray(np.asarray(noisy((90, 60)).resize((640, 427), Image.Resampling.BICUBIC)))

@@ -133,8 +133,8 @@ class Recipe:
             return picture.resize((self.width, self.height), resampling)
         w, h = picture.size
         scale = max(self.resize, self.width, self.height) / min(w, h)
-        left, top = (w - self.width / scale) / 2, (h - self.height / scale) / 2
-        box = (left, top, left + self.width / scale, top + self.height / scale)
+        left, top = max(0, (w - self.width / scale) / 2), max(0, (h - self.height / scale) / 2)  # rounding may fall below 0
+        box = (left, top, min(w, left + self.width / scale), min(h, top + self.height / scale))
         return picture.resize((self.width, self.height), resampling, box)
 
 
