@@ -36,7 +36,7 @@ class Peer(Http):
         self.path = "/tensor" if (program, settings["kind"]) == ("fastapi", "tensor") else self.about.path
         self.process: subprocess.Popen[bytes] | None = None
         self.log = places / f"{name}.log"
-        self.can_be_stopped = program != "ray"  # which then takes its own processes for dead
+        self.can_be_stopped = program not in ("ray", "triton")  # they would take their own processes for dead
 
     def wrap(self, body: bytes, content_type: str) -> RequestBody:
         """The body as this server wants it."""

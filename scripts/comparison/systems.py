@@ -123,6 +123,7 @@ class ModelServer(Http):
         self.name, self.archive, self.store, self.settings = name, archive, store, dict(settings)
         self.kind, self.profile = kind, profile
         self.record: ServerRecord | None = None
+        self.can_be_stopped = kind != "triton"
 
     def start(self) -> None:
         """Start the server and wait until its workers are ready."""

@@ -20,6 +20,7 @@ from slotwise.zoo import pictures
 if TYPE_CHECKING:
     from slotwise.server.record import ServerRecord
 
+NEVER_STOPPED = ("ray", "triton")  # they would take their own processes for dead
 HOSTS: tuple[Kind, ...] = ("torchserve", "mms", "ray", "triton")
 CLIENTS = (1, 8, 64)
 SETTINGS = {"mnist": TrialSetting(16, 1, 2, 1, "onnxruntime", "fp32"), "resnet18": TrialSetting(8, 5, 1, 2, "openvino", "fp32")}
@@ -35,10 +36,7 @@ def bodies(info: ArchiveInfo) -> list[RequestBody]:
 def measure(
     records: Mapping[Kind, ServerRecord], infos: Mapping[str, ArchiveInfo], rounds: int, seconds: float
 ) -> dict[str, Any]:
-    """Every round asks every host once with 1, 8 and 64 clients, after all of them have been warmed up.
-
-    Ray is never stopped: it would take its own processes for dead.
-    """
+    """Every round asks every host once with 1, 8 and 64 clients, after all of them have been warmed up."""
     readings: Readings = {}
     for model, info in infos.items():
         setting = SETTINGS[model]
@@ -48,7 +46,8 @@ def measure(
                 bench.keep_ready([setting])
                 warmed = bench.warm_up(setting, max(CLIENTS))
                 say(f"warm-up: {model}, {kind}: {', '.join(f'{load.req_s:.0f}' for load in warmed)} a second")
-            turns = stack.enter_context(OneAtATime({kind: record.pid for kind, record in records.items() if kind != "ray"}))
+            stopped = {kind: record.pid for kind, record in records.items() if kind not in NEVER_STOPPED}
+            turns = stack.enter_context(OneAtATime(stopped))
             ask = partial(_asked_alone, turns, benches, setting, seconds)
             cells = [(f"{model}, {setting}", clients) for clients in CLIENTS]
             readings |= in_turn(cells, list(records), ask, rounds, say=say, warm_ups=1)
