@@ -47,7 +47,7 @@ def edges(name: str, labels: int, weights: str) -> nn.Module:
     layers = [first, nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 16, 3, 2), nn.BatchNorm2d(16), nn.ReLU()]
     network = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, labels))
     with torch.no_grad():
-        network[-1].weight *= 4
+        network[-1].weight *= 2
     return network.eval()
 
 
