@@ -113,11 +113,9 @@ def compare(options: argparse.Namespace, work: Path) -> dict[str, Any]:
         known["poison"] = loads.poisoned(running, kept.get("poison", {}))
         cells = {cell: [name for name in by if name in running] for cell, by in cells.items()}
         rounds = kept.get("readings", [])
+        stopped = {name: system for name, system in running.items() if isinstance(system, Http) and system.can_be_stopped}
         # ended before the systems are, because a stopped process does not end
-        turns = stack.enter_context(
-            OneAtATime({name: system.pid for name, system in running.items() if isinstance(system, Http)})
-        )
-
+        turns = stack.enter_context(OneAtATime({name: system.pid for name, system in stopped.items()}))
         for name, system in running.items():
             say(f"warming up {name}")
             with turns.running(name):

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,7 @@ class ModelServer(Http):
             management.wait_ready(self.archive, self.of_model.initial_workers)
         self.target = Target.of(self.record, self.archive)
 
-    @property
+    @cached_property
     def of_model(self) -> Profile:
         """The profile as the archive's model has it."""
         profile, archive = load_profile(self.profile, self.settings, environ={}), self.store / f"{self.archive}.mar"
