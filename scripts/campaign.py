@@ -10,8 +10,9 @@ overload   half to ten times what a server can do, idle and slow connections, at
 chaos      workers, server and gateway killed or stopped, files gone and torn, disk, clock and network broken, while clients ask
 soak       TorchServe, MMS and Ray behind the gateway at 80% of what they can do; workers die, change and are swapped
 
-Each case follows from the seed, the part and its number alone. So a failure prints the command that repeats just it. A run
-that was interrupted goes on where it was, when it is started again with the same seed, scale and FILE at the same commit.
+Each case follows from the seed, the part and its number alone. So a failure prints the command that repeats just it. A part
+that was interrupted goes on where it was, when it is started again with the same seed, scale and FILE at the same commit; the
+other parts of FILE stay as they are.
 Exit: 0 all invariants held, 1 one broke.
 """
 
@@ -36,7 +37,7 @@ from slotwise.console import say
 
 PARTS = ("archives", "fuzz", "batches", "management", "overload", "register", "chaos", "soak")
 STATE = ROOT / ".slotwise" / "campaign.json"
-SAME = ("seed", "scale", "commit")  # with which a run goes on
+SAME = ("seed", "scale", "commit")  # with which a part goes on
 
 
 def arguments() -> argparse.Namespace:
@@ -63,15 +64,20 @@ def load_part(name: str) -> Part:
     return part
 
 
-def resumed(file: Path, facts: dict[str, Any]) -> dict[str, Any]:
-    """What an earlier run with the same seed, scale and commit left in the file; else a new beginning."""
+def earlier_parts(file: Path) -> dict[str, Any]:
+    """What earlier runs left in the file; nothing where it cannot be read."""
     try:
-        left = json.loads(file.read_text("utf-8"))
-        if all(left.get(key) == facts[key] for key in SAME):
-            return {**facts, "parts": left["parts"]}
-    except (OSError, ValueError, KeyError):
-        pass
-    return {**facts, "parts": {}}
+        return dict(json.loads(file.read_text("utf-8"))["parts"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def resumed(left: dict[str, Any] | None, part: Part, facts: dict[str, Any]) -> Tally:
+    """The part's tally: the one that was left with the same seed, scale and commit; else a new one."""
+    same = {key: facts[key] for key in SAME}
+    if left is not None and all(left.get(key) == value for key, value in same.items()):
+        return Tally(**left)
+    return Tally(planned=part.planned(facts["scale"]), full=part.planned(1.0), date=facts["date"], **same)
 
 
 def repeat(part: str, seed: int, case: int) -> str:
@@ -97,13 +103,13 @@ def main() -> int:
         os.chdir(ROOT)
         if options.case is not None:
             return one_case(load_part(names[0]), options, Path(folder))
-        result = resumed(options.json, {**about(), "seed": options.seed, "scale": options.scale})
+        facts = {**about(), "seed": options.seed, "scale": options.scale}
+        result: dict[str, Any] = {**facts, "parts": earlier_parts(options.json)}
         options.json.parent.mkdir(parents=True, exist_ok=True)
         broken = False
         for name in names:
             part = load_part(name)
-            tally = Tally(**result["parts"].get(name, {"planned": part.planned(options.scale)}))
-            tally.commit = str(result["commit"])
+            tally = resumed(result["parts"].get(name), part, facts)
 
             def save(name: str = name, tally: Tally = tally) -> None:
                 result["parts"][name] = tally.as_dict()

@@ -3,6 +3,7 @@
 
 python scripts/compare.py vision       ResNet-18: TorchServe's own handler, LitServe, FastAPI, Mosec, Ray, Triton, ...
 python scripts/compare.py engines      the same in fp32, every server with Slotwise's decoder and engine
+python scripts/compare.py inference    the same with each server's own decoder before Slotwise's engine
 python scripts/compare.py ablation     three servers with natural code, with our decoder, with our engine; and Slotwise
 python scripts/compare.py tensors      MNIST as tensors, 1 to 64 clients
 python scripts/compare.py precision    Slotwise and a loop without a server, by engine and precision
@@ -28,7 +29,7 @@ from typing import Any
 
 import httpx
 from comparison.kept import Clock, Round, earlier, one_round, readings
-from comparison.loads import Loads
+from comparison.loads import QUICK_WARM_UP_S, WARM_UP_S, Loads
 from comparison.parts import PARTS, QUICK, Part
 from comparison.programs import PROGRAMS, environment
 from comparison.results import draw, ratios
@@ -52,14 +53,14 @@ def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=tuple(PARTS))
-    parser.add_argument("--quick", action="store_true", help="two rounds of 3 s a measurement, few systems")
+    parser.add_argument("--quick", action="store_true", help="two rounds of 3 s a measurement, few systems, a short warm-up")
     parser.add_argument("--prepare", action="store_true", help="install the peers, build the model, and measure nothing")
     parser.add_argument("--systems", help="these only, separated by semicolons (default: all of the part)")
     parser.add_argument("--rounds", type=int, help="default: 3, with --quick 2")
     parser.add_argument("--seconds", type=int, help="of one measurement (default: as the part says, with --quick 3)")
     parser.add_argument("--minutes", type=float, default=40, help="no round begins that would end later (default: 40)")
     parser.add_argument("--processes", type=int, default=available_cores(), help="of every server; they share the cores")
-    parser.add_argument("--tool", choices=("wrk", "ab"), default="wrk" if shutil.which("wrk") else "ab")
+    parser.add_argument("--tool", choices=("wrk", "ab"), default="wrk" if shutil.which("wrk") else "ab", help="for tensors")
     parser.add_argument("--json", type=Path, metavar="FILE", help="is read first, and written after every round")
     parser.add_argument("--figure", type=Path, metavar="FILE", help=".svg or .png")
     return parser.parse_args()
@@ -101,11 +102,12 @@ def compare(options: argparse.Namespace, work: Path) -> dict[str, Any]:
     seconds = options.seconds or (3 if options.quick else part.seconds)
     cells = chosen(part, options)
     names = list(dict.fromkeys(name for by in cells.values() for name in by))
-    plan = {"part": options.part, "seconds": seconds, "requests": part.requests, "tool": options.tool}
+    tool = part.tool(options.tool)
+    plan = {"part": options.part, "seconds": seconds, "requests": part.requests, "tool": tool}
     code = git("log", "-1", "--format=%h", "--", *CODE[options.part])  # readings of other code are none of this plan
     plan |= {"processes": options.processes, "cpu": machine()["cpu"], "systems": names, "code": code}
     kept, workshop = earlier(options.json, plan), Workshop(part, options.processes, work)
-    loads = Loads(part, workshop.bodies(), seconds, options.tool)
+    loads = Loads(part, workshop.bodies(), seconds, tool, QUICK_WARM_UP_S if options.quick else WARM_UP_S)
     with ExitStack() as stack:
         running, left_out = started(names, workshop, loads, stack)
         known = {**about(), "plan": plan, "title": part.title, "left_out": left_out}

@@ -21,6 +21,7 @@ from slotwise.bench.bodies import examples
 
 GOOD, BAD = 4, 12  # in a batch
 TURNS = ("mnist", "v2", "digits", "mnist", "v1", "mnist", "v2", "digits")
+PROTOCOLS = ("v1", "v2")
 SLOW = {"captions": 0, "translation": 250}  # asked in each 500th case, with so many bodies
 EVERY, SLOW_GOOD, SLOW_BAD = 500, 2, 6
 PLANNED = {501, 504}  # "explain" is not offered; a deadline that has passed
@@ -30,21 +31,19 @@ PLANNED = {501, 504}  # "explain" is not offered; a deadline that has passed
 def start(work: Path, scale: float) -> Iterator[Case]:
     """Give what tries one batch."""
     models: dict[str, Model] = {}
-
-    def model(name: str) -> Model:
-        if name not in models:
+    for name in dict.fromkeys([*TURNS, *SLOW]):
+        if name not in PROTOCOLS:  # built before any case, which has only so long
             archive = build(name, work / "store")
             good = [(one.data, {"content-type": one.content_type}) for one in examples(str(archive))]
             models[name] = Model(name, archive, list(good))
-        return models[name]
 
     def case(i: int, draw: Random, tally: Tally) -> None:
         slow = next((name for name, turn in SLOW.items() if i % EVERY == turn), "")
         name = slow or TURNS[i % len(TURNS)]
-        if name in ("v1", "v2"):
+        if name in PROTOCOLS:
             fuzz_protocols.try_requests(name, GOOD + BAD, i, draw, tally)
         else:
-            try_batch(model(name), (SLOW_GOOD, SLOW_BAD) if slow else (GOOD, BAD), i, draw, tally)
+            try_batch(models[name], (SLOW_GOOD, SLOW_BAD) if slow else (GOOD, BAD), i, draw, tally)
 
     try:
         yield case

@@ -28,7 +28,7 @@ from slotwise.gateway import process as gateway_process
 SECONDS, LEAST_S = 60.0, 5.0  # of one step
 BATCH, SLEEP_S = 8, 0.05
 CAPACITY = BATCH / SLEEP_S  # requests a second, whatever the processor is
-BODY = RequestBody(f"sleep {SLEEP_S}".encode())
+BODIES = [RequestBody(f"sleep {SLEEP_S}".encode().ljust(size)) for size in (0, 0, 0, 150_000)]  # one in four comes in pieces
 SHARES = (0.5, 1.0, 2.0, 5.0, 10.0)  # of the capacity
 IDLE, SLOW = 2000, 200  # connections
 HEAD = b"POST /predictions/faults HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n"
@@ -58,7 +58,7 @@ def arrivals(share: float) -> Callable[[Front, int, Tally], None]:
 
     def step(front: Front, i: int, tally: Tally) -> None:
         plan = LoadPlan(4000, front.seconds, warm_up_s=1, rate=share * CAPACITY, timeout_s=30)
-        result = load.measure(front.target, [BODY], plan)
+        result = load.measure(front.target, BODIES, plan)
         tally.requests += result.requests
         tally.innocents += result.requests - result.errors.get("429", 0)
         tally.refused += result.errors.get("429", 0)
@@ -81,7 +81,7 @@ def held(count: int, first: bytes, drip: bytes) -> Callable[[Front, int, Tally],
             until = time.monotonic() + front.seconds
             while time.monotonic() < until:
                 plan = LoadPlan(64, 1.0, warm_up_s=0, rate=0.5 * CAPACITY, timeout_s=30)
-                result = load.measure(front.target, [BODY], plan)
+                result = load.measure(front.target, BODIES, plan)
                 tally.requests += result.requests
                 tally.innocents += result.requests - result.errors.get("429", 0)
                 tally.refused += result.errors.pop("429", 0)
@@ -118,7 +118,7 @@ def start(work: Path, scale: float) -> Iterator[Case]:
 def try_step(front: Front, i: int, tally: Tally, memory: list[float]) -> None:
     """One step; afterwards one request must be answered, and the gateway's memory be what it was after the first."""
     STEPS[i](front, i, tally)
-    answered = load.measure(front.target, [BODY], LoadPlan(1, None, requests=1, warm_up_s=0, timeout_s=30))
+    answered = load.measure(front.target, BODIES, LoadPlan(1, None, requests=1, warm_up_s=0, timeout_s=30))
     if answered.requests != 1 or answered.lost:
         tally.fail(i, "hangs", f"afterwards nobody is answered: {answered.errors}")
     memory.append(psutil.Process(front.record.pid).memory_info().rss / 2**20)

@@ -20,10 +20,15 @@ class Tally:
     which `lost` got no good answer. wrong: answers that are not what the request gets alone, or archives taken for what they
     are not. refused: bad requests that were refused as they should be. unplanned: a 5xx that nobody planned, or a traceback.
     hangs: nothing after the deadline and 5 s. leaks: memory that only grows. restarts: of what was tried.
-    measured: what a part says besides, by name.
+    measured: what a part says besides, by name. full: its cases at scale 1; seed, scale, commit, date: of this part's run.
     """
 
     planned: int
+    full: int = 0
+    seed: int = 1
+    scale: float = 1.0
+    commit: str = ""
+    date: str = ""
     cases: int = 0
     requests: int = 0
     innocents: int = 0
@@ -38,7 +43,6 @@ class Tally:
     memory_mib: list[float] = field(default_factory=list)
     failures: list[dict[str, Any]] = field(default_factory=list)
     measured: dict[str, Any] = field(default_factory=dict)
-    commit: str = ""
 
     def fail(self, case: int, kind: str, what: str) -> None:
         """Count a broken invariant. kind: one of BROKEN."""

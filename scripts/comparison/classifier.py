@@ -1,7 +1,8 @@
 """What every peer serves: natural code, or Slotwise's decoder and engine in its place; a peer's program adds the server.
 
 COMPARED names a JSON file with all settings. Its `form`: natural (pillow, torchvision's transforms, eager PyTorch), decoder
-(the archive's decoder, eager PyTorch) or engine (the archive's decoder and engine). Its `kind`: picture or tensor (MNIST).
+(the archive's decoder, eager PyTorch), inference (the natural decoder, the archive's engine) or engine (both of the archive).
+Its `kind`: picture or tensor (MNIST).
 """
 
 import io
@@ -18,7 +19,7 @@ def decoder(settings=SETTINGS):
     """What makes one item of one body."""
     if settings["kind"] == "tensor":
         return lambda body: (np.frombuffer(body, "<f4").reshape(1, 28, 28) - np.float32(0.13)) / np.float32(0.31)
-    if settings["form"] != "natural":
+    if settings["form"] in ("decoder", "engine"):
         from slotwise.worker.inputs.images import Recipe
 
         return Recipe.of(model_of(settings)["input"])
@@ -28,14 +29,18 @@ def decoder(settings=SETTINGS):
 
     ensure_importable()
     from torchvision import models
+    from torchvision.transforms import v2
 
     transform = models.ResNet18_Weights.DEFAULT.transforms()
+    if settings["form"] == "inference":  # the archive's engine normalises
+        shape = v2.Compose([v2.Resize(transform.resize_size, transform.interpolation), v2.CenterCrop(transform.crop_size)])
+        return lambda body: np.asarray(shape(Image.open(io.BytesIO(body)).convert("RGB")))
     return lambda body: transform(Image.open(io.BytesIO(body)).convert("RGB"))
 
 
 def model(settings=SETTINGS):
     """What makes answers of a batch of items."""
-    load = session if settings["kind"] == "tensor" else engine if settings["form"] == "engine" else eager
+    load = session if settings["kind"] == "tensor" else engine if settings["form"] in ("inference", "engine") else eager
     scores = load(settings)
 
     def answers(items):

@@ -15,13 +15,17 @@ from slotwise.bench.load import LoadPlan
 from slotwise.console import say
 from slotwise.errors import SlotwiseError
 
+ATTEMPTS = 2
+WARM_UP_S, QUICK_WARM_UP_S = 30.0, 8.0  # of a server that has just started: Java compiles what it runs often
+RAMP_S = 1.0  # of a measurement, not counted: in that time a slow server has answered nobody, and wrk and ab count it
+
 
 class Loads:
     """The loads of one part. files: each workload's body. seconds: of a measurement; a large picture takes twice as long."""
 
-    def __init__(self, part: Part, files: Mapping[str, Path], seconds: int, tool: str) -> None:
-        self.part, self.files, self.seconds = part, files, seconds
-        self.tool = "slotwise" if part.requests else tool
+    def __init__(self, part: Part, files: Mapping[str, Path], seconds: int, tool: str, warm_up_s: float = WARM_UP_S) -> None:
+        self.part, self.files, self.seconds, self.warm_up_s = part, files, seconds, warm_up_s
+        self.tool = tool
         self.content_type = "image/jpeg" if part.kind == "picture" else "application/octet-stream"
         self.bodies = {workload: file.read_bytes() for workload, file in files.items()}
         self.first = next(iter(self.bodies.values()))
@@ -32,18 +36,21 @@ class Loads:
         if isinstance(system, Raw):
             return system.load(self.files[workload], self.seconds)
         long = self.seconds * (2 if workload == "12M" else 1)
-        plan = LoadPlan(clients, None if self.part.requests else long, self.part.requests, warm_up_s=0)
-        try:
-            reading: Reading = system.load(self.tool, self.bodies[workload], self.content_type, plan)
-        except (SlotwiseError, httpx.HTTPError) as error:
-            say(f"{system.name} failed: {error}")
-            return Reading(0.0)
-        return reading
+        ramp_s = RAMP_S if self.tool == "slotwise" and not self.part.requests else 0.0
+        plan = LoadPlan(clients, None if self.part.requests else long, self.part.requests, warm_up_s=ramp_s)
+        for _ in range(ATTEMPTS):
+            try:
+                reading: Reading = system.load(self.tool, self.bodies[workload], self.content_type, plan)
+            except (SlotwiseError, httpx.HTTPError) as error:  # a connection that broke while the system was stopped
+                say(f"{system.name} failed: {error}")
+            else:
+                return reading
+        return Reading(0.0)
 
     def warm_up(self, system: Any) -> None:
         """The same for every server, before anything is measured."""
         if isinstance(system, Http):
-            system.warm_up("slotwise", self.first, self.content_type)
+            system.warm_up("slotwise", self.first, self.content_type, self.warm_up_s)
 
     def poisoned(self, running: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
         """What bad requests cost the others, by system; `before` is kept. All of ours are also summed up."""

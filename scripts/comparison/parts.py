@@ -22,6 +22,7 @@ DEFAULT = "slotwise-default"  # the model with the profile cpu and nothing else 
 PEERS = ("litserve", "fastapi", "mosec", "ray", "triton", "bentoml", "mlserver")
 FEW = ("stock", "litserve", "fastapi", "mosec", DEFAULT, *OURS, *RAW)
 QUICK = ("stock", "litserve", DEFAULT, f"raw-{(*BF16, 'openvino-fp32')[0]}")  # of vision and lite0
+INFERENCE = ("torchserve-inference", *(f"{name}-inference" for name in PEERS), "slotwise-openvino-fp32")
 SAME = ("torchserve-engine", *(f"{name}-engine" for name in PEERS), "slotwise-openvino-fp32", "raw-openvino-fp32")
 STEPS = tuple(f"{server}-{form}" for server in ("torchserve", "litserve", "mosec") for form in ("natural", "decoder", "engine"))
 BY_BATCH = tuple(f"{system}, batch {size}" for system in ("stock", "slotwise-openvino-fp32") for size in (1, 8, 16))
@@ -56,6 +57,10 @@ class Part:
     seconds: int = 6
     requests: int | None = None
 
+    def tool(self, wanted: str) -> str:
+        """What measures: our own client, which can leave out the ramp, but where it would be too slow."""
+        return wanted if self.kind == "tensor" else "slotwise"
+
     @property
     def systems(self) -> list[str]:
         """Every system of any cell."""
@@ -76,6 +81,7 @@ VISION = ("stock", "stock-defaults", *PEERS, DEFAULT, *OURS, *RAW)
 PARTS = {
     "vision": Part("ResNet-18: every server with natural code", "resnet18", {**both(VISION), ("12M", 8): FEW}),
     "engines": Part("ResNet-18 in fp32: every server with our decoder and engine", "resnet18", both(SAME)),
+    "inference": Part("ResNet-18 in fp32: every server with our engine, its own decoder", "resnet18", both(INFERENCE)),
     "ablation": Part("ResNet-18 in fp32: what each step gives", "resnet18", both((*STEPS, "slotwise-openvino-fp32"))),
     "tensors": Part(
         "MNIST as tensors", "mnist", {("tensor", n): TENSORS for n in (1, 2, 4, 8, 64)}, "", 16, delay_ms=0, seconds=4

@@ -65,7 +65,7 @@ class Peer(Http):
             used["delay_ms"] = max(1, round(used["delay_ms"]))
         if self.program == "bentoml":
             used["delay_ms"] = None
-        if self.settings["form"] == "engine":
+        if self.settings["form"] in ("inference", "engine"):
             used["engine"] = f"{self.settings['engine']}-{self.settings['precision']}"
         packages = self.about.packages or [f"{self.about.ours}=={version(self.about.ours)}"]
         return {**used, "log_level": "ERROR", "front": self.about.front, "packages": packages}

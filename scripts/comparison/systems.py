@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 from measuring.about import version
+from measuring.lean import spent_s
 from measuring.rounds import Reading
 
 from slotwise.archive.build import inspect
@@ -26,12 +32,37 @@ from slotwise.deploy.deploy import of_model
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import Profile, load_profile
 from slotwise.server.lifecycle import Kind, ServerRecord, start, stop
+from slotwise.worker.cores import available_cores
 
 HERE = Path(__file__).parent
 WARM_UP = 4
-WARM_UP_S, WARM_UP_CLIENTS = 8, 8  # of a server that has just started: Java compiles what it runs often
+WARM_UP_CLIENTS = 8
+THREADS = "OMP_NUM_THREADS"
 QUIET = {"log_level": "ERROR", "request_log": "false", "async_logging": "true"}
 AS_INSTALLED = {"log_level": "INFO", "request_log": "true", "metrics_mode": "log", "async_logging": "false"}
+
+
+class Shares:
+    """Who has the processor from now on: the processes `first`, others, and this client."""
+
+    def __init__(self, first: Sequence[int], others: Sequence[int] = ()) -> None:
+        self.pids, self.began = (first, others), time.monotonic()
+        self.before = self._spent_s()
+
+    def taken(self) -> dict[str, float]:
+        """The shares of the time of all cores. Children count as others."""
+        all_s = (time.monotonic() - self.began) * available_cores()
+        return {name: round((now - self.before[name]) / all_s, 3) for name, now in self._spent_s().items()}
+
+    def _spent_s(self) -> dict[str, float]:
+        seconds = {"front": 0.0, "workers": 0.0, "client": sum(os.times()[:4])}  # wrk, too
+        for name, pids in zip(seconds, self.pids, strict=False):
+            for pid in pids:
+                with suppress(psutil.Error):  # it ended
+                    process = psutil.Process(pid)
+                    seconds[name] += spent_s(process)
+                    seconds["workers"] += sum(map(spent_s, process.children(recursive=True)))
+        return seconds
 
 
 class Http:
@@ -83,14 +114,15 @@ class Http:
         target = Target(self.target.url, {**self.target.headers, **self.headers(body)}, self.target.v2)
         for _ in range(WARM_UP):
             self.ask(body, content_type)
-        own = tool == "slotwise"
+        own, shares = tool == "slotwise", Shares([self.pid])
         measured = load.measure(target, [sent], plan) if own else load_tools.measure(tool, target, [sent], plan)
+        reading = replace(Reading.of(measured), shares=shares.taken())
         self.ask(body, content_type)
-        return Reading.of(measured)
+        return reading
 
-    def warm_up(self, tool: str, body: bytes, content_type: str) -> None:
+    def warm_up(self, tool: str, body: bytes, content_type: str, seconds: float) -> None:
         """A load that nobody counts."""
-        self.load(tool, body, content_type, LoadPlan(WARM_UP_CLIENTS, WARM_UP_S, warm_up_s=0))
+        self.load(tool, body, content_type, LoadPlan(WARM_UP_CLIENTS, seconds, warm_up_s=0))
 
     def poison(self, good: bytes, content_type: str, requests: int = 64) -> dict[str, Any]:
         """32 clients at once, one body in eight is cut off: how many of the others are not answered with 200."""
@@ -130,13 +162,27 @@ class ModelServer(Http):
         """Start the server and wait until its workers are ready."""
         profile = load_profile(self.profile, self.settings, environ={})
         name = f"compare-{self.name}"
-        self.record = start(
-            name, self.kind, profile, model_store=self.store, ports=Ports.free(), overrides=self.settings, models={}
-        )
+        with self.threads_told():
+            self.record = start(
+                name, self.kind, profile, model_store=self.store, ports=Ports.free(), overrides=self.settings, models={}
+            )
         with ManagementClient(self.record) as management:
             management.register(f"{self.archive}.mar", **self.of_model.registration())
             management.wait_ready(self.archive, self.of_model.initial_workers)
         self.target = Target.of(self.record, self.archive)
+
+    @contextmanager
+    def threads_told(self) -> Iterator[None]:
+        """Meanwhile a server that is started has its threads in the environment, as every peer has: stock does not set them."""
+        before = os.environ.pop(THREADS, None)
+        if self.settings.get("threads"):
+            os.environ[THREADS] = self.settings["threads"]
+        try:
+            yield
+        finally:
+            os.environ.pop(THREADS, None)
+            if before is not None:
+                os.environ[THREADS] = before
 
     @cached_property
     def of_model(self) -> Profile:
@@ -156,8 +202,8 @@ class ModelServer(Http):
         used |= {"delay_ms": profile.max_batch_delay_ms, "log_level": profile.log_level}
         front = "HTTP in C++" if self.kind == "triton" else "HTTP in Java"
         package = "nvidia-pytriton" if self.kind == "triton" else "torchserve"
-        form = next((form for form in ("decoder", "engine") if self.name.endswith(form)), "natural")
-        code = {"form": form, "engine": "openvino-fp32"} if form == "engine" else {"form": form}
+        form = next((form for form in ("decoder", "inference", "engine") if self.name.endswith(form)), "natural")
+        code = {"form": form, "engine": "openvino-fp32"} if form in ("inference", "engine") else {"form": form}
         if self.name.startswith("slotwise"):
             code = {"form": "engine", "engine": f"{profile.engine}-{profile.precision}"}
         return {**used, **code, "front": front, "packages": [f"{package}=={version(package)}"]}
@@ -205,11 +251,13 @@ class Raw:
 
     def load(self, body: Path, seconds: float) -> Reading:
         """Pictures a second of all processes together."""
+        shares = Shares((), [process.pid for process in self.processes])
         for process in self.processes:
             assert process.stdin is not None
             process.stdin.write(json.dumps({"body": str(body), "seconds": seconds}) + "\n")
             process.stdin.flush()
-        return Reading(sum(float(process.stdout.readline()) for process in self.processes if process.stdout is not None))
+        a_second = sum(float(process.stdout.readline()) for process in self.processes if process.stdout is not None)
+        return Reading(a_second, shares=shares.taken())
 
     def stop(self) -> None:
         """End the processes."""

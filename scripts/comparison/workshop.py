@@ -57,7 +57,7 @@ class Workshop:
     def settings(self, form: str, batch_size: int) -> dict[str, Any]:
         """What a peer's program reads."""
         settings = {"form": form, "kind": self.part.kind, "model_dir": str(self.model_dir.resolve()), "engine": "openvino"}
-        if self.part.kind == "picture" and form != "engine":
+        if self.part.kind == "picture" and form in ("natural", "decoder"):
             settings |= {"network": stock.NETWORKS[self.part.model], "weights": str(self.weights.resolve())}
         numbers = {"processes": self.processes, "threads": self.threads, "batch_size": batch_size}
         return {**settings, **numbers, "precision": "fp32", "delay_ms": self.part.delay_ms}

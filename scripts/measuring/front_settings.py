@@ -34,8 +34,11 @@ VARIANTS: Mapping[str, Mapping[str, str]] = {  # keys of a profile, or of TorchS
     "-XX:TieredStopAtLevel=1": {JVM: f"{JVM} -XX:TieredStopAtLevel=1"},
 }
 OF_A_PROFILE = ("number_of_netty_threads", "metrics_mode", "log_level", "request_log")
-LANES = {size: TrialSetting(size, 1, 2, 1, "onnxruntime", "fp32") for size in (1, 4, 16)}
-AT_ITS_LOAD = {8: 4, 64: 16}  # clients: the batch size that the tuner found for them
+LANES = {
+    f"{size}, {delay} ms" if size > 1 else "1": TrialSetting(size, delay, 2, 1, "onnxruntime", "fp32")
+    for size, delay in ((1, 1), (4, 1), (16, 1), (16, 0))
+}
+AT_ITS_LOAD = {8: LANES["4, 1 ms"], 64: LANES["16, 1 ms"]}  # clients: what the tuner found for them
 LANE_CLIENTS = (1, 8, 64)
 
 
@@ -69,19 +72,19 @@ def measure(options: Namespace, info: ArchiveInfo, server: Server, tool: str) ->
                 records[name] = stack.enter_context(server(name=f"front-{i}", **changes))
             benches[name] = stack.enter_context(LiveBench(records[name], info, bodies, tool=tool))
             benches[name].keep_ready(list(LANES.values()))
-            benches[name].warm_up(LANES[16], 64)
+            benches[name].warm_up(AT_ITS_LOAD[64], 64)
         turns = stack.enter_context(OneAtATime({name: record.pid for name, record in records.items()}))
 
         def ask(cell: Cell, name: str) -> Reading:
             with turns.running(name):
-                return Reading.of(benches[name].measure(LANES[AT_ITS_LOAD[cell[1]]], cell[1], options.seconds))
+                return Reading.of(benches[name].measure(AT_ITS_LOAD[cell[1]], cell[1], options.seconds))
 
         def ask_lane(cell: Cell, lane: str) -> Reading:
             with turns.running(AS_IT_IS):
-                return Reading.of(benches[AS_IT_IS].measure(LANES[int(lane)], cell[1], options.seconds))
+                return Reading.of(benches[AS_IT_IS].measure(LANES[lane], cell[1], options.seconds))
 
         cells = [("mnist", clients) for clients in AT_ITS_LOAD]
         readings: Readings = in_turn(cells, list(VARIANTS), ask, options.rounds, say=say, warm_ups=1)
         lanes = [("lane", clients) for clients in LANE_CLIENTS]
-        of_lanes = in_turn(lanes, [str(size) for size in LANES], ask_lane, options.rounds, say=say, warm_ups=1)
+        of_lanes = in_turn(lanes, list(LANES), ask_lane, options.rounds, say=say, warm_ups=1)
     return {"rows": rows(readings, detail=True), "lanes": rows(of_lanes, detail=True)}

@@ -15,9 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from measuring import earlier as earlier_worker
 from measuring import front_settings, guarding, on_hosts, ray_nodes, scaling
 from measuring import hostile as hostile_pictures
+from measuring import lean as lean_front
 from measuring import stress as stress_cases
 from measuring.hanging import MODEL, standin
 from measuring.overload import overload
@@ -41,9 +44,11 @@ from slotwise.tune.live_bench import LiveBench
 from slotwise.tune.space import BATCH_SIZES, TrialSetting
 from slotwise.tune.tuning import baselines
 from slotwise.worker.cores import available_cores
+from slotwise.worker.engines.processor import has_bf16
 from slotwise.zoo import pictures
 
 HANDLERS = Path(__file__).parent / "handlers"
+WARM_UP_S = 30.0  # of a server that has just started: Java compiles what it runs often
 TUNED = {
     64: [TrialSetting(16, 1, 2, 1)],
     8: [TrialSetting(4, 1, 1, 2), TrialSetting(1, 1, 2, 1)],
@@ -171,8 +176,8 @@ def deployed(record: ServerRecord, info: ArchiveInfo) -> gateway_process.Gateway
 
 
 @contextmanager
-def haproxy(port: int, work: Path) -> Iterator[int]:
-    """HAProxy before the server, which only hands requests on: what any front costs. Yields its port."""
+def haproxy(port: int, work: Path) -> Iterator[tuple[int, psutil.Process]]:
+    """HAProxy before the server, which only hands requests on: what any front costs. Yields its port and its process."""
     own = Ports.free().inference
     config = work / "haproxy.cfg"
     config.write_text(
@@ -181,36 +186,50 @@ def haproxy(port: int, work: Path) -> Iterator[int]:
     )
     process = subprocess.Popen(["haproxy", "-f", str(config)])
     try:
-        yield own
+        yield own, psutil.Process(process.pid)
     finally:
         process.terminate()
         process.wait()
 
 
 def gateway(options: Namespace, work: Path) -> dict[str, Any]:
-    """ResNet-18: 8 clients straight to the server, through the gateway and through HAProxy; then twice what it can do."""
+    """ResNet-18, 8 and 16 clients straight to the server, through the gateway and HAProxy; then twice what it can do."""
     info = built("resnet18", work, "none")
     bodies = [RequestBody(pictures.sample_jpeg(720, 720), "image/jpeg")]
-    with server(work) as record, haproxy(record.ports.inference, work) as proxy:
+    names = ("fp32", "bf16") if has_bf16() else ("fp32",)
+    precisions = {name: TrialSetting(4, 10, 2, 1, "openvino", name) for name in names}
+    spent: dict[tuple[Cell, str], list[float]] = {}
+    with server(work) as record, haproxy(record.ports.inference, work) as (proxy, proxy_process):
         front = deployed(record, info)
-        targets = {
-            "direct": Target(f"{record.inference_url}/predictions/{info.name}", auth_headers(record)),
-            "gateway": Target(f"{front.url}/predictions/{info.name}", {}),
-            "haproxy": Target(f"http://127.0.0.1:{proxy}/predictions/{info.name}", auth_headers(record)),
+        fronts = {
+            "direct": (record.inference_url, None),
+            "gateway": (front.url, psutil.Process(front.pid)),
+            "haproxy": (f"http://127.0.0.1:{proxy}", proxy_process),
         }
+        with LiveBench(record, info, bodies) as bench:
+            bench.keep_ready(list(precisions.values()))
 
-        def measure(cell: Cell, system: str) -> Reading:
-            return Reading.of(load_tools.measure(options.tool, targets[system], bodies, LoadPlan(cell[1], options.seconds)))
+            def measure(cell: Cell, system: str) -> Reading:
+                url, process = fronts[system]
+                name = bench.serve(precisions[cell[0]])
+                target = Target(f"{url}/predictions/{name}", {} if system == "gateway" else auth_headers(record))
+                load.measure(target, bodies, LoadPlan(cell[1], 0.3, warm_up_s=0))  # it waits for its answers
+                before = lean_front.cpu_s(process, record)
+                measured = load_tools.measure(options.tool, target, bodies, LoadPlan(cell[1], options.seconds, warm_up_s=0))
+                after = lean_front.cpu_s(process, record)
+                cpu_ms = 1e3 * (sum(after.values()) - sum(before.values())) / max(measured.requests, 1)
+                spent.setdefault((cell, system), []).append(round(cpu_ms, 2))
+                return Reading.of(measured)
 
-        cell = ("720", 8)
-        readings = in_turn([cell], list(targets), measure, options.rounds, say=say)
-        waits = {name: [r.p50_ms or 0.0 for r in rounds] for name, rounds in readings[cell].items()}
-        waited = ratio(waits["gateway"], waits["direct"])
-        return {
-            "rows": rows(readings, detail=True),
-            "p50_ratio": waited and waited._asdict(),
-            "overload": overload(targets["gateway"], front, bodies, options.minute),
-        }
+            cells = [(precision, clients) for precision in precisions for clients in (8, 16)]
+            for setting in precisions.values():
+                load.measure(Target.of(record, bench.serve(setting)), bodies, LoadPlan(8, WARM_UP_S, warm_up_s=0))
+            readings = in_turn(cells, list(fronts), measure, options.rounds, say=say, warm_ups=1)
+        table = rows(readings, detail=True)
+        for row in table:
+            row["cpu_ms"] = spent[(row["workload"], row["concurrency"]), row["system"]][-options.rounds :]
+        target = Target(f"{front.url}/predictions/{info.name}", {})
+        return {"rows": table, "overload": overload(target, front, bodies, options.minute)}
 
 
 def hedging(options: Namespace, work: Path) -> dict[str, Any]:

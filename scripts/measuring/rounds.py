@@ -17,13 +17,17 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Reading:
-    """One round of one system: answers a second, and what half and 99% of the clients waited at most (None: no clients)."""
+    """One round of one system: answers a second, and what half and 99% of the clients waited at most (None: no clients).
+
+    shares: of the time of all cores that its first process, its others and the client had.
+    """
 
     rps: float
     p50_ms: float | None = None
     p99_ms: float | None = None
     failed: int = 0
     mean_batch: float | None = None
+    shares: Mapping[str, float] | None = None
 
     @classmethod
     def of(cls, measured: LoadResult) -> Reading:
@@ -89,6 +93,9 @@ def rows(readings: Mapping[Cell, Mapping[str, Sequence[Reading]]], *, detail: bo
             for key in ("p50_ms", "p99_ms", *(["mean_batch"] if detail else [])):
                 values = [getattr(r, key) for r in rounds if getattr(r, key) is not None]
                 row[key] = round(statistics.median(values), 1) if values else None
+            if all(r.shares for r in rounds):
+                names = rounds[0].shares or {}
+                row["shares"] = {name: round(statistics.median((r.shares or {})[name] for r in rounds), 3) for name in names}
             if detail:
                 row["lost"] = sum(r.failed for r in rounds)
             table.append({**row, "rounds": [round(r.rps, 2) for r in rounds]})

@@ -6,19 +6,24 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from comparison.results import against, fastest
+from comparison.results import against, fastest, kind
 from measuring.rounds import Ratio, Row, by_cell, ratio
 
 from pages.tables import each, number, table, with_spread
 
 Figures = Mapping[str, Any]
 OURS = "slotwise-openvino-fp32"
-PARTS = ("vision", "engines", "ablation", "tensors", "precision", "lite0", "resnet152", "ants")
+PARTS = ("vision", "engines", "inference", "ablation", "tensors", "precision", "lite0", "resnet152", "ants")
 NO_SETTINGS = (
     "*Measured before every system got the same: two processes of one thread and batches of 4 for Slotwise, one process and "
     "batches of 4 for stock and LitServe, one process without batches for FastAPI; logs as each is installed.*"
 )
-TEXTS = {"natural": "natural code", "decoder": "our decoder, eager PyTorch", "engine": "our decoder"}
+TEXTS = {
+    "natural": "natural code",
+    "decoder": "our decoder, eager PyTorch",
+    "inference": "its own decoder",
+    "engine": "our decoder",
+}
 
 
 def command(part: str) -> Callable[[Figures], str]:
@@ -89,12 +94,31 @@ def poison(part: str) -> Callable[[Figures], str]:
     return render
 
 
-def same_engine(figures: Figures) -> str:
-    """Slotwise to each server that has its decoder and its engine."""
-    cells = by_cell(figures["engines"]["rows"])
-    names = [name for name in next(iter(cells.values())) if name != OURS]
-    lines = [[name, *(_to(cell, OURS, name) for cell in cells.values())] for name in names]
-    return table(["Slotwise to", *(f"{clients} clients" for _, clients in cells)], lines)
+def shares(part: str) -> Callable[[Figures], str]:
+    """Who had the processor while one of our systems or the raw loop was measured, with what that gave."""
+
+    def render(figures: Figures) -> str:
+        lines = []
+        for (workload, clients), cell in by_cell(figures[part]["rows"]).items():
+            for name, row in cell.items():
+                if kind(name) in ("ours", "raw") and "shares" in row:
+                    given = [row["shares"][who] for who in ("front", "workers", "client")]
+                    lines.append([workload, clients, name, *(f"{share:.0%}" for share in (*given, max(0.0, 1 - sum(given))))])
+        return table(["body", "clients", "system", "front (Java)", "workers", "client", "nobody"], lines)
+
+    return render
+
+
+def same_engine(part: str) -> Callable[[Figures], str]:
+    """Slotwise to each server that has its engine."""
+
+    def render(figures: Figures) -> str:
+        cells = by_cell(figures[part]["rows"])
+        names = [name for name in next(iter(cells.values())) if name != OURS]
+        lines = [[name, *(_to(cell, OURS, name) for cell in cells.values())] for name in names]
+        return table(["Slotwise to", *(f"{clients} clients" for _, clients in cells)], lines)
+
+    return render
 
 
 def steps(figures: Figures) -> str:
@@ -138,9 +162,10 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     **{f"{part}.rows": speeds(part) for part in PARTS},
     **{f"{part}.settings": settings(part) for part in PARTS},
     **{f"{part}.poison": poison(part) for part in PARTS},
+    "vision.shares": shares("vision"),
     **{f"{part}.ratios": ratios(part) for part in ("vision", "lite0")},
     **{f"{part}.ratios.fp32": ratios(part, OURS) for part in ("vision", "lite0")},
-    "engines.same": same_engine,
+    **{f"{part}.same": same_engine(part) for part in ("engines", "inference")},
     "ablation.steps": steps,
     "resnet152.by_batch": by_batch,
 }

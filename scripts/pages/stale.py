@@ -18,7 +18,7 @@ TRANSLATION = (WORKER, "handlers/translator.py", "models/translation")
 CODE = {  # what each of docs/figures measures; what measures it counts as well
     "vision": (*VISION, "scripts/comparison"),
     "lite0": (*LITE0, "scripts/comparison"),
-    **{part: (*VISION, "scripts/comparison") for part in ("engines", "ablation", "precision")},
+    **{part: (*VISION, "scripts/comparison") for part in ("engines", "inference", "ablation", "precision")},
     "tensors": (*TENSORS, "scripts/comparison"),
     "resnet152": (*VISION[:2], "models/resnet152", "scripts/comparison"),
     "ants": (*VISION[:2], "models/ants_bees", "scripts/comparison"),
@@ -62,8 +62,14 @@ LINE = re.compile(r"^\*Measured at .* since\.\*\n\n", re.MULTILINE)
 
 def line(name: str, figures: Mapping[str, Any], root: Path) -> str:
     """One line where code changed after the figures were measured; nothing where not, or where git cannot tell."""
-    commit = str(figures["commit"]).removesuffix("-dirty")
-    changed = [path for path in CODE[name] if git("log", "-1", "--format=%h", f"{commit}..HEAD", "--", path, root=root)]
+    runs = [*figures.get("parts", {}).values()] or [figures]  # the parts of a campaign may be of several commits
+    commits = list(dict.fromkeys(str(run["commit"]).removesuffix("-dirty") for run in runs))
+    changed = [
+        path
+        for path in CODE[name]
+        if any(git("log", "-1", "--format=%h", f"{commit}..HEAD", "--", path, root=root) for commit in commits)
+    ]
     if not changed:
         return ""
-    return f"*Measured at {commit[:7]} ({figures['date']}); {', '.join(changed)} changed since.*\n\n"
+    at = ", ".join(commit[:7] for commit in commits)
+    return f"*Measured at {at} ({figures['date']}); {', '.join(changed)} changed since.*\n\n"

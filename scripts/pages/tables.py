@@ -84,10 +84,18 @@ def translation_stress(figures: Figures) -> str:
 
 
 def gateway_rows(figures: Figures) -> str:
-    """Straight to the server and through the gateway."""
-    rows = figures["gateway"]["rows"]
-    lines = [[row["system"], row["rps"], each(row["rounds"]), row["p50_ms"], row["p99_ms"]] for row in rows]
-    return table(["", "a second", "rounds", "p50 ms", "p99 ms"], lines)
+    """Straight to the server, through the gateway and through HAProxy: answers, and the processor time of all processes."""
+    lines: list[list[Any]] = []
+    for (precision, clients), cell in by_cell(figures["gateway"]["rows"]).items():
+        direct = cell["direct"]
+        for name, row in cell.items():
+            of_direct = None if row is direct else _with_interval(row["rounds"], direct["rounds"])
+            cost = None if row is direct else _with_interval(row["cpu_ms"], direct["cpu_ms"])
+            waits = [number(row["p50_ms"]), number(row["p99_ms"])]
+            numbers = [number(row["rps"]), of_direct, *waits, number(median(row["cpu_ms"])), cost]
+            lines.append([precision, clients, name, *numbers])
+    columns = ["precision", "clients", "", "a second", "to direct, by round", "p50 ms", "p99 ms"]
+    return table([*columns, "processor ms an answer", "to direct, by round"], lines)
 
 
 def lean_rows(figures: Figures) -> str:
@@ -177,7 +185,7 @@ def front_lanes(figures: Figures) -> str:
         rows = [cell[size] for cell in cells.values()]
         measured = [(number(row["rps"]), each(row["rounds"]), number(row["p99_ms"])) for row in rows]
         lines.append([size, *(f"{rps} ({rounds}), p99 {p99} ms" for rps, rounds, p99 in measured)])
-    return table(["batch size", *(f"{clients} client{'s' if clients > 1 else ''}" for _, clients in cells)], lines)
+    return table(["batches", *(f"{clients} client{'s' if clients > 1 else ''}" for _, clients in cells)], lines)
 
 
 def repeat_rows(figures: Figures) -> str:
@@ -402,10 +410,12 @@ def sources(figures: Figures) -> str:
 
 def campaign_rows(figures: Figures) -> str:
     """What each part of the campaign counted."""
-    keys = ("cases", "planned", "requests", "innocents", "lost", "wrong", "refused", "unplanned", "hangs", "leaks", "restarts")
+    keys = ("cases", "full", "requests", "innocents", "lost", "wrong", "refused", "unplanned", "hangs", "leaks", "restarts")
     parts = figures["campaign"]["parts"]
-    lines = [[name, *(part[key] for key in keys), f"{part['seconds'] / 60:.0f}"] for name, part in parts.items()]
-    return table(["part", "cases", "of", *keys[2:], "minutes"], lines)
+    lines = [
+        [name, *(part[key] for key in keys), f"{part['seconds'] / 60:.0f}", part["commit"][:7]] for name, part in parts.items()
+    ]
+    return table(["part", "cases", "of", *keys[2:], "minutes", "commit"], lines)
 
 
 def campaign_soak(figures: Figures) -> str:

@@ -65,7 +65,7 @@ def range_720(figures: Figures, system: str, other: str) -> str:
     cells = [systems for (workload, _), systems in by_cell(figures["vision"]["rows"]).items() if workload == "720"]
     ratios = [against(systems, systems[system])[other] for systems in cells if system in systems]
     medians = [ratio_of_cell.median for ratio_of_cell in ratios if ratio_of_cell]
-    return f"{min(medians):.1f} to {max(medians):.1f}"
+    return " to ".join(dict.fromkeys(f"{median:.1f}" for median in (min(medians), max(medians))))
 
 
 PEER_NAMES = {"litserve": "LitServe", "fastapi": "FastAPI", "mosec": "Mosec", "ray": "Ray Serve", "triton": "Triton"}
@@ -174,14 +174,12 @@ VALUES: dict[str, Callable[[Figures], str | Ratio | None]] = {
     "lite0.int8_vs_fp32.8": lambda f: by_round(f, "lite0", ("720", 8), INT8, FP32),
     "text.translation": lambda f: batched(f, "text", "translation"),
     "text.captions": lambda f: batched(f, "text", "captions"),
-    "gateway.vs_direct": lambda f: by_round(f, "gateway", ("720", 8), "gateway", "direct"),
-    "gateway.haproxy_vs_direct": lambda f: by_round(f, "gateway", ("720", 8), "haproxy", "direct"),
     "gateway.answered": lambda f: str(f["gateway"]["overload"]["requests"] - f["gateway"]["overload"]["errors"]["429"]),
     **{f"hosts.{model}": lambda f, model=model: on_hosts(f, model) for model in ("mnist", "resnet18")},  # type: ignore[misc]
     **{f"campaign.{key}": partial(campaign_total, key) for key in ("cases", "requests", "innocents", *CAMPAIGN_BROKEN)},
     "nodes.line": lambda f: "{a_ms:g}·n + {b_ms:g}".format(**f["nodes"]["line"]),
     "scale.resnet18_replicas": replicas_of_a_proxy,
-    "campaign.share": lambda f: f"{sum_of(f, 'cases') / sum_of(f, 'planned') * f['campaign']['scale']:.0%}",
+    "campaign.share": lambda f: f"{sum_of(f, 'cases') / sum_of(f, 'full'):.0%}",
     "disasters.innocent_lost": lambda f: str(len(f["disasters"]["lost"])),
     "tune-mnist-64.vs_default": lambda f: won_by(f, "tune-mnist-64", "default"),
     "tune-mnist-64.vs_profile": lambda f: won_by(f, "tune-mnist-64", "profile"),

@@ -231,7 +231,7 @@ def _settings(path: Path, source: zipfile.ZipFile) -> dict[str, Any]:
     if isinstance(options, dict):
         inside.append(options.get("onnx", {}))
     described = all(isinstance(section, dict) for section in (model, profiles, inputs, own, options, *inside))
-    if not described or not "".join(profiles).isprintable():
+    if not described or not "".join(profiles).isprintable() or not isinstance(settings.get("worker", 1), int):
         raise SlotwiseError(f"{path.name}: slotwise.json does not describe a model", REBUILD)
     return settings
 

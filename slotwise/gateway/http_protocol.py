@@ -49,11 +49,14 @@ class GatewayProtocol(HttpToolsProtocol):
         self._parts: list[bytes] = []  # of a body, from one read
 
     def data_received(self, data: bytes | memoryview) -> None:
-        """Wake up the request that waits for it, once; stop reading where it has enough to do."""
+        """Wake up the request that waits for it, once; stop reading where it has enough to do.
+
+        Not for one that is answered: the rest of its body is only read away, and nobody would begin to read again.
+        """
         super().data_received(data)  # type: ignore[arg-type]  # httptools reads either
         self._hand_over()
         cycle = self.cycle
-        if cycle is not None and cycle.more_body and cycle.body:
+        if cycle is not None and cycle.more_body and cycle.body and not cycle.response_complete:
             cycle.message_event.set()
             if len(cycle.body) > HIGH_WATER_LIMIT:
                 self.flow.pause_reading()

@@ -3,6 +3,7 @@
 At first there is one copy. Two things make the race send another one:
 
 the second try   a copy fails: its connection breaks, or the server itself answers 5xx. Once a request, in place of that copy.
+                 What Ray gave up before a worker had it is tried up to four times, after a pause each.
 a hedge          no answer comes in time. Beside the copies under way, on a connection of its own, within a budget (hedging.py).
 
 The first good answer wins, and the other copies are dropped. All copies share the request's deadline.
@@ -31,6 +32,7 @@ log = logging.getLogger("slotwise.gateway")
 
 BUSY = 503  # the server's own: asking again at once would only add to its load
 BUSY_PAUSE_S = 0.5
+TRIES_MAX = 4  # of what no worker has had: it may take a replica's start until one has it
 
 Copy = asyncio.Task[CopyResult]
 
@@ -48,7 +50,7 @@ class Race:
         self.pending: set[Copy] = set()
         self.hedges: set[Copy] = set()
         self.sent_copies: list[SentCopy] = []  # of every copy, once it is on its way
-        self.tried_twice = False
+        self.tries = 0  # after the first
         self.pausing = False  # the server said 503: nothing is sent before the second try
         self.killed = False  # a copy was answered with its worker's death
         self.failure: ServerAnswer | Refused | None = None
@@ -138,19 +140,20 @@ class Race:
         if isinstance(result, ServerAnswer) or (isinstance(result, Refused) and not isinstance(self.failure, ServerAnswer)):
             self.failure = result
         self.killed = self.killed or (isinstance(result, ServerAnswer) and result.worker_died)
-        if self.tried_twice or self.killed or isinstance(result, Refused):
+        never_taken = isinstance(result, ServerAnswer) and result.never_taken
+        if self.tries >= (TRIES_MAX if never_taken else 1) or self.killed or isinstance(result, Refused):
             return
         if isinstance(result, ConnectionBroken):
             self._try_again(result, after_s=0.0)
-        elif result.status == BUSY:
+        elif result.status == BUSY or never_taken:
             if self.request.left_s > BUSY_PAUSE_S:
                 self._try_again(result.status, after_s=BUSY_PAUSE_S)
         elif result.status >= 500:
             self._try_again(result.status, after_s=0.0)
 
     def _try_again(self, reason: ConnectionBroken | int, after_s: float) -> None:
-        """Send the second try after a pause; `reason` is for the log."""
-        self.tried_twice = True
+        """Send a further try after a pause; `reason` is for the log."""
+        self.tries += 1
         self.metrics.retries.labels(self.label).inc()
         log.warning("%s %s retried: %s", self.request.identity, self.request.model, reason)
         self._send(fresh=True, after_s=after_s)

@@ -47,6 +47,11 @@ class ServerAnswer:
         """Whether the worker died that had the request in hand. Both servers say so in these words, with 500 or 507."""
         return self.status >= 500 and b"Worker died" in self.body and not self.from_slot
 
+    @property
+    def never_taken(self) -> bool:
+        """Whether Ray gave the request up before any worker had it: a replica answers for a batch in other words."""
+        return self.status == 500 and self.body == b"Internal Server Error" and not self.from_slot
+
 
 class Upstream:
     """The connections to one server. Requests within `busy` are counted, so that `drained` can wait for them."""

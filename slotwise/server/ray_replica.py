@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import subprocess
 import tempfile
@@ -30,6 +31,7 @@ from slotwise.server.ray_archives import NAMESPACE, fetch
 from slotwise.server.ray_batches import BatchQueue
 from slotwise.server.ray_http import PREFIX, died, refusal, response
 
+logger = logging.getLogger("ray.serve")  # its handlers write the replica's log
 HIDDEN = ("authorization",)  # the server's token is no business of a handler
 END_AFTER_S = 0.3  # enough for answers that are on their way
 HELD_S = 10 * END_AFTER_S
@@ -121,7 +123,9 @@ class Replica:
             await asyncio.sleep(HELD_S)
         try:
             return await asyncio.wait_for(asyncio.to_thread(self._in_child, requests), self.settings.response_timeout_s)
-        except (SlotwiseError, TimeoutError):
+        except Exception as error:  # an exception would be answered by Ray, and the gateway could not tell whose it is
+            if not isinstance(error, SlotwiseError | TimeoutError):
+                logger.exception("a batch failed outside its worker, which is ended")
             self.model.child.kill()
             self._end()
             return [died()] * len(requests)

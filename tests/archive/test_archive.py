@@ -433,6 +433,7 @@ MANIFEST = "MAR-INF/MANIFEST.json"
         (with_json("slotwise.json", lambda all: all["model"].update(options={"onnx": [1]})), "does not describe a model"),
         (with_json("slotwise.json", lambda all: all["model"].update(profiles={"cpu": 1})), "does not describe a model"),
         (with_json("slotwise.json", lambda all: all["profiles"].update({"\x1b[2J": {}})), "does not describe a model"),
+        (with_json("slotwise.json", lambda all: all.update(worker="2")), "does not describe a model"),
         (with_json("slotwise.json", lambda all: all.update(deep=nested(400))), "nested too deeply"),
         (with_json(MANIFEST, lambda all: all["model"].update(modelVersion="\x1b[2J")), "versions cannot be printed"),
         (lambda files: [("./data.txt", b"other")], "a name for which there is a shorter one"),

@@ -13,6 +13,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from campaign import earlier_parts, resumed
 from campaign_parts import front_to_back
 from campaign_parts.archive_faults import zipped
 from campaign_parts.cases import GRACE_S, Case, Part, run_part
@@ -71,6 +72,20 @@ def count_a_failure_and_go_on(tmp_path: Path) -> None:
     assert other[0] == drawn[0], "a case follows from the seed, the part and its number"
     run_part(again, 8, 1.0, Tally(planned=1), tmp_path, 60.0, lambda: None)
     assert other[0] != drawn[0]
+
+
+def test_a_part_goes_on_only_at_its_own_commit_and_the_others_stay(tmp_path: Path) -> None:
+    facts = {"seed": 1, "scale": 0.5, "commit": "abc", "date": "today"}
+    toy, _ = part()
+    tally = resumed(None, toy, facts)
+    assert (tally.planned, tally.full, tally.commit) == (3, 6, "abc")
+    tally.cases = 2
+    file = tmp_path / "counts.json"
+    assert earlier_parts(file) == {}
+    file.write_text(json.dumps({"parts": {"toy": tally.as_dict()}}))
+    left = earlier_parts(file)["toy"]
+    assert resumed(left, toy, facts).cases == 2
+    assert resumed(left, toy, {**facts, "commit": "def"}).cases == 0
 
 
 def test_memory_that_only_grows_is_a_leak() -> None:

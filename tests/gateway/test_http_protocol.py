@@ -126,6 +126,20 @@ async def test_a_body_over_the_limit_is_refused(connect: Connect, front: Front, 
     assert (front.server.seen, front.gateway.body_memory.now_bytes) == ([], 0)
 
 
+async def test_a_request_after_one_that_was_refused_early_is_answered(connect: Connect, front: Front) -> None:
+    """The rest of the first body comes after its answer, more than may wait for a request that reads."""
+    reader, writer = await connect()
+    limit = front.gateway.traffic("digits").limit
+    limit.resize(0, 0)
+    whole = sized(BODY)
+    writer.write(whole[:150_000])
+    assert (await answer(reader))[0] == 429
+    limit.resize(8, 4)
+    writer.write(whole[150_000:] + sized(BODY[:10]))
+    status, found = await asyncio.wait_for(answer(reader), 20)
+    assert (status, found["sha256"]) == (200, sha256(BODY[:10]))
+
+
 async def test_a_client_that_stops_midway_leaves_nothing(connect: Connect, front: Front) -> None:
     _, writer = await connect()
     writer.write(sized(BODY)[:100_000])
