@@ -29,7 +29,7 @@ from typing import Any
 
 import httpx
 from comparison.kept import Clock, Round, earlier, one_round, readings
-from comparison.loads import QUICK_WARM_UP_S, WARM_UP_S, Loads
+from comparison.loads import QUICK_WARM_UP_S, Loads
 from comparison.parts import PARTS, QUICK, Part
 from comparison.programs import PROGRAMS, environment
 from comparison.results import draw, ratios
@@ -38,7 +38,7 @@ from comparison.systems import Http
 from comparison.workshop import Workshop
 from measuring.about import about, git, machine
 from measuring.alone import OneAtATime
-from measuring.rounds import Cell, Reading, rows
+from measuring.rounds import WARM_UP_S, Cell, Reading, rows
 from measuring.run import exit_with, measured, write
 from pages.stale import CODE
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from measuring.rounds import Cell, Reading
+from measuring.rounds import WARM_UP_S, Cell, Reading
 
 from comparison.parts import Part
 from comparison.systems import Http, Raw
@@ -16,7 +16,7 @@ from slotwise.console import say
 from slotwise.errors import SlotwiseError
 
 ATTEMPTS = 2
-WARM_UP_S, QUICK_WARM_UP_S = 30.0, 8.0  # of a server that has just started: Java compiles what it runs often
+QUICK_WARM_UP_S = 8.0
 RAMP_S = 1.0  # of a measurement, not counted: in that time a slow server has answered nobody, and wrk and ab count it
 
 

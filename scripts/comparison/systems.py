@@ -43,10 +43,10 @@ AS_INSTALLED = {"log_level": "INFO", "request_log": "true", "metrics_mode": "log
 
 
 class Shares:
-    """Who has the processor from now on: the processes `first`, others, and this client."""
+    """Who has the processor from now on: the processes of `fronts`, others, and this client."""
 
-    def __init__(self, first: Sequence[int], others: Sequence[int] = ()) -> None:
-        self.pids, self.began = (first, others), time.monotonic()
+    def __init__(self, fronts: Sequence[int], others: Sequence[int] = ()) -> None:
+        self.fronts, self.others, self.began = fronts, others, time.monotonic()
         self.before = self._spent_s()
 
     def taken(self) -> dict[str, float]:
@@ -56,12 +56,11 @@ class Shares:
 
     def _spent_s(self) -> dict[str, float]:
         seconds = {"front": 0.0, "workers": 0.0, "client": sum(os.times()[:4])}  # wrk, too
-        for name, pids in zip(seconds, self.pids, strict=False):
-            for pid in pids:
-                with suppress(psutil.Error):  # it ended
-                    process = psutil.Process(pid)
-                    seconds[name] += spent_s(process)
-                    seconds["workers"] += sum(map(spent_s, process.children(recursive=True)))
+        for pid in (*self.fronts, *self.others):
+            with suppress(psutil.Error):  # it ended
+                process = psutil.Process(pid)
+                seconds["front" if pid in self.fronts else "workers"] += spent_s(process)
+                seconds["workers"] += sum(map(spent_s, process.children(recursive=True)))
         return seconds
 
 

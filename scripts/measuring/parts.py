@@ -24,7 +24,7 @@ from measuring import lean as lean_front
 from measuring import stress as stress_cases
 from measuring.hanging import MODEL, standin
 from measuring.overload import overload
-from measuring.rounds import Cell, Reading, Readings, in_turn, ratio, rows
+from measuring.rounds import WARM_UP_S, Cell, Reading, Readings, in_turn, ratio, rows
 from slotwise.archive.build import ArchiveInfo, build, inspect
 from slotwise.bench import load, load_tools
 from slotwise.bench.bodies import RequestBody, examples, with_records
@@ -48,7 +48,6 @@ from slotwise.worker.engines.processor import has_bf16
 from slotwise.zoo import pictures
 
 HANDLERS = Path(__file__).parent / "handlers"
-WARM_UP_S = 30.0  # of a server that has just started: Java compiles what it runs often
 TUNED = {
     64: [TrialSetting(16, 1, 2, 1)],
     8: [TrialSetting(4, 1, 1, 2), TrialSetting(1, 1, 2, 1)],

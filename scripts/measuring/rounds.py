@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from slotwise.bench.load import LoadResult
 
+WARM_UP_S = 30.0  # of a server that has just started: Java compiles what it runs often
 Cell = tuple[str, int]  # a workload and a number of clients
 Row = Mapping[str, Any]
 

@@ -193,6 +193,14 @@ def test_a_dead_engine_ends_its_replica_and_another_takes_its_place(live: Live) 
     until(lambda: burst(live.inference, "faults", [b"1"])[0].status == 200, "no answer")
 
 
+def test_a_worker_whose_last_answer_is_torn_is_said_to_have_died(live: Live) -> None:
+    before = live.pids("faults")
+    (answer,) = burst(live.inference, "faults", [b"torn"])
+    assert (answer.status, answer.body["message"]) == (500, "Worker died.")
+    until(lambda: live.management.describe("faults").ready_workers and live.pids("faults") != before, "no new replica")
+    until(lambda: burst(live.inference, "faults", [b"1"])[0].status == 200, "no answer")
+
+
 def test_replicas_come_under_load_and_go_again(live: Live, store: Path, tmp_path: Path) -> None:
     scaling = {"min_replicas": 1, "max_replicas": 2, "target_ongoing_requests": 2.0}
     elastic = build_handler("elastic", store, tmp_path, cpu={**scaling, "upscale_delay_s": 1.0, "downscale_delay_s": 1.0})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,8 @@ import numpy as np
 
 from slotwise.worker import BadRequest, BatchHandler, Headers, Settings
 
-NUMBER, RAISE, NAN, MUTE, SILENT, SLEEP, DIE, SHORT, LONG = range(9)
-WORDS = {"raise": RAISE, "nan": NAN, "mute": MUTE, "silent": SILENT, "die": DIE, "short": SHORT}
+NUMBER, RAISE, NAN, MUTE, SILENT, SLEEP, DIE, SHORT, LONG, TORN = range(10)
+WORDS = {"raise": RAISE, "nan": NAN, "mute": MUTE, "silent": SILENT, "die": DIE, "short": SHORT, "torn": TORN}
 
 
 class Engine:
@@ -27,6 +29,11 @@ class Engine:
             raise RuntimeError("the model broke on /secret/path")
         if SLEEP in wishes:
             time.sleep(float(rows[rows[:, 0] == SLEEP, 1].max()))
+        if TORN in wishes:  # as a library that writes where its host talks, and ends the process
+            for descriptor in range(3, 64):
+                with suppress(OSError):
+                    os.write(descriptor, b"{\n")
+            os._exit(1)
         outputs = rows * [1, 2] + [0, 1]
         outputs[rows[:, 0] == NAN, 1] = np.nan
         return outputs[1:] if SHORT in wishes else outputs
