@@ -16,6 +16,7 @@ import aiohttp
 
 BAD, KILLS = 1 / 20, 1 / 500  # of all requests
 TIMEOUT_S = 65.0  # the gateway's deadline and 5 s
+IDLE_S = 1.0  # it uses its connections in turn: with longer, as many as a burst needed would stay open for ever
 MOST_LISTED = 20
 FULL = 429  # of a good body: more came than the gateway keeps waiting
 
@@ -57,7 +58,8 @@ class SoakLoad:
 
     async def _run(self) -> None:
         limits = aiohttp.ClientTimeout(total=TIMEOUT_S)
-        async with aiohttp.ClientSession(timeout=limits, connector=aiohttp.TCPConnector(limit=0)) as http:
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_S)
+        async with aiohttp.ClientSession(timeout=limits, connector=connector) as http:
             await (self._closed(http) if self.rate is None else self._open(http, self.rate))
 
     async def _closed(self, http: aiohttp.ClientSession) -> None:
