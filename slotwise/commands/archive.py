@@ -70,7 +70,8 @@ def inspect(path: Archive, as_json: Json = False) -> None:
         for line in lines or [f"profiles: {', '.join(info.profiles) or 'none'}; every file is what was built"]:
             typer.echo(line)
         if graph := info.model.get("options", {}).get("onnx"):
-            typer.echo("onnx graph: " + ", ".join(f"{key} {graph.get(key)!s}" for key in ("batch", "opset", "input")))
+            about = ", ".join(f"{key} {building.shown(str(graph.get(key)))}" for key in ("batch", "opset", "input"))
+            typer.echo(f"onnx graph: {about}")
         rows = [[escape(entry.name), entry.size_bytes, f"{entry.sha256[:16]}..."] for entry in info.entries]
         return table("", ["file", "bytes", "sha256"], rows)
 

@@ -31,6 +31,7 @@ from slotwise.archive.store import archive_file
 from slotwise.archive.zip_safety import check_entries
 from slotwise.bench.bodies import RequestBody, examples
 from slotwise.check.real_worker import RealWorker
+from slotwise.commands import archive as commands
 from slotwise.errors import SlotwiseError
 
 DIGESTS = "MAR-INF/DIGESTS.json"
@@ -456,6 +457,15 @@ def test_a_name_in_the_digests_is_shown_in_one_line(built: Path, name: str) -> N
         inspect(rewritten(built, change))
     assert raised.value.message.isprintable()
     assert len(raised.value.message) < 400
+
+
+def test_what_an_archive_says_of_its_graph_is_shown_in_one_line(built: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    graph = {"batch": "any", "opset": 17, "input": "\x1b[2J\n"}
+    commands.inspect(
+        str(rewritten(built, with_json("slotwise.json", lambda all: all["model"].update(options={"onnx": graph}))))
+    )
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("onnx graph")]
+    assert line == r"onnx graph: batch any, opset 17, input '\x1b[2J\n'..."
 
 
 @pytest.mark.parametrize("fault", ["deflated", "encrypted", "nested"])
