@@ -46,11 +46,10 @@ class Slope:
     growth: float
     noise: float
 
-    @property
-    def leaks(self) -> bool:
-        """Whether it rose by more than noise and chance explain, seen for long enough."""
+    def leaks(self, known: float = 0.0) -> bool:
+        """Whether it rose by more than noise, chance and what is known explain, seen for long enough."""
         floor = max(FLOORS[self.what], NOISE_SHARE * self.first)
-        return self.seconds >= JUDGED_S and self.growth - self.noise > floor
+        return self.seconds >= JUDGED_S and self.growth - self.noise > floor + known
 
 
 def slope(what: str, samples: list[Sample]) -> Slope:

@@ -36,6 +36,7 @@ EVENTS_APART_S, FEWEST_EVENTS = 300.0, 2  # a scale and a swap in turn
 MEASURED = (0.1, 5.0, 60.0)  # for how long the capacity is: a share of the time, at least, at most
 SHARE = 0.8
 SAMPLES = 240
+MMS_KEEPS = {"threads": 2.0, "files": 2.0, "memory_mib": 0.6}  # of each worker that died: its own fault, in docs/reliability.md
 QUEUED = 1024  # what comes while both workers are dead waits
 READY_S = 600.0  # a worker that starts on a busy machine, while others are killed
 
@@ -104,7 +105,7 @@ def soak(kind: Kind, store: Path, home: Path, seconds: float, i: int, draw: Rand
             began = time.monotonic()
             with watch.watching(), load.in_background():
                 _events(place, load, began, seconds)
-            _count(place, load, watch, i, tally)
+            _count(place, load, watch, seconds, i, tally)
             tally.measured[kind] |= {"seconds": round(time.monotonic() - began), "capacity": round(capacity, 1)}
         finally:
             gateway_process.stop()
@@ -142,17 +143,19 @@ def _sleep_until(at: float) -> None:
     time.sleep(max(0.0, at - time.monotonic()))
 
 
-def _count(place: Place, load: SoakLoad, watch: Watch, i: int, tally: Tally) -> None:
-    """Everything that was asked, and what its processes hold."""
+def _count(place: Place, load: SoakLoad, watch: Watch, seconds: float, i: int, tally: Tally) -> None:
+    """Everything that was asked in so many seconds, and what its processes hold."""
     full = load.good[str(FULL)]
     tally.requests += load.answered
     tally.innocents += load.good.total() - full
     tally.refused += load.bad["400"] + full + load.killers.total()
-    tally.restarts += sum(len(file.read_text("utf-8").splitlines()) for file in place.home.rglob("deaths.txt"))
+    deaths = sum(len(file.read_text("utf-8").splitlines()) for file in place.home.rglob("deaths.txt"))
+    tally.restarts += deaths
     for kind, text in load.failures:
         tally.fail(i, kind, f"{place.kind}: {text}")
     for pid, slopes in watch.slopes().items():
-        for slope in (one for one in slopes if one.leaks):
+        keeps = MMS_KEEPS if watch.roles[pid] == "mms" else {}
+        for slope in (one for one in slopes if one.leaks(keeps.get(one.what, 0.0) * deaths * one.seconds / seconds)):
             grew = f"{slope.what} by {slope.growth:.0f} (noise {slope.noise:.0f}) in {slope.seconds:.0f} s"
             tally.fail(i, "leaks", f"{watch.roles[pid]}: {grew}, from {slope.first:.0f}")
     for file in _with_tokens(place):
