@@ -1,7 +1,8 @@
 """Limit how many requests of a model are at the server and wait here, and how much memory bodies take.
 
 More requests than a server can batch do not make it faster, they only wait inside it. So at most `in_flight_max`
-requests of a model are at the server, at most `queue_max` wait here, and the next is refused at once.
+requests of a model are at the server, at most `queue_max` wait here, and the next is refused at once. So is one that would wait
+too long: where the one at the head has waited half of the time that the new one has.
 """
 
 from __future__ import annotations
@@ -9,15 +10,23 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from slotwise.gateway.replies import Refused
 
 Receive = Callable[[], Awaitable[Any]]
+LONGEST_WAIT = 0.5  # of a request's time, before it is sent: its answer takes time, too
 
 
 class ClientGone(Exception):
     """The client closed its connection while its request waited."""
+
+
+class Waiting(NamedTuple):
+    """A request in the queue since this second of the loop; `place` is done once it has one."""
+
+    since: float
+    place: asyncio.Future[None]
 
 
 class ConcurrencyLimit:
@@ -26,7 +35,7 @@ class ConcurrencyLimit:
     def __init__(self, in_flight_max: int, queue_max: int) -> None:
         self.in_flight_max, self.queue_max = in_flight_max, queue_max
         self.running = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: deque[Waiting] = deque()
 
     @property
     def queued(self) -> int:
@@ -52,26 +61,30 @@ class ConcurrencyLimit:
             self.running += 1
             return
         self.refuse_if_full()
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        waited_s = loop.time() - self._waiting[0].since if self._waiting else 0.0
+        if waited_s > LONGEST_WAIT * timeout_s:
+            raise Refused(429, "the queue of this model is too slow, try again later", retry_after_s=round(waited_s) or 1)
+        waiting = Waiting(loop.time(), loop.create_future())
         gone: asyncio.Future[Any] = asyncio.ensure_future(receive())
-        self._waiting.append(place)
+        self._waiting.append(waiting)
         try:
-            await asyncio.wait({place, gone}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            if not place.done():
+            await asyncio.wait({waiting.place, gone}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if not waiting.place.done():
                 raise ClientGone if gone.done() else Refused(504, "the deadline passed in the gateway's queue")
         except BaseException:
-            self._leave_queue(place)
+            self._leave_queue(waiting)
             raise
         finally:
             gone.cancel()
 
-    def _leave_queue(self, place: asyncio.Future[None]) -> None:
+    def _leave_queue(self, waiting: Waiting) -> None:
         """Leave the queue; a place that was given in the same moment goes to the next."""
-        if place.done():
+        if waiting.place.done():
             self.leave()
         else:
-            place.cancel()
-            self._waiting.remove(place)
+            waiting.place.cancel()
+            self._waiting.remove(waiting)
 
     def leave(self) -> None:
         """Give a place back; the request that waits longest gets it."""
@@ -85,7 +98,7 @@ class ConcurrencyLimit:
 
     def _hand_on_places(self) -> None:
         while self._waiting and self.running < self.in_flight_max:
-            self._waiting.popleft().set_result(None)
+            self._waiting.popleft().place.set_result(None)
             self.running += 1
 
 

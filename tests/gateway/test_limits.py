@@ -67,6 +67,25 @@ async def test_a_full_queue_refuses_and_growing_lets_in() -> None:
     assert (limit.running, limit.queued) == (2, 0)
 
 
+async def test_who_would_wait_too_long_is_refused_at_once() -> None:
+    limit = ConcurrencyLimit(1, 9)
+    await limit.enter(1, stays)
+    first = asyncio.create_task(limit.enter(60, stays))
+    await asyncio.sleep(0.1)
+    with pytest.raises(Refused) as refused:
+        await limit.enter(0.15, stays)
+    assert (refused.value.status, refused.value.retry_after_s) == (429, 1)
+    patient = asyncio.create_task(limit.enter(60, stays))
+    await settle()
+    assert limit.queued == 2
+    for waiting in (first, patient):
+        limit.leave()
+        await waiting
+    limit.leave()
+    await limit.enter(0.001, stays)
+    assert (limit.running, limit.queued) == (1, 0)
+
+
 async def test_no_place_is_lost_whatever_is_cancelled() -> None:
     chance = random.Random(7)
     limit = ConcurrencyLimit(3, 50)
