@@ -22,7 +22,7 @@ class ClientGone(Exception):
     """The client closed its connection while its request waited."""
 
 
-class Waiting(NamedTuple):
+class QueuedRequest(NamedTuple):
     """A request in the queue since this second of the loop; `place` is done once it has one."""
 
     since: float
@@ -35,7 +35,7 @@ class ConcurrencyLimit:
     def __init__(self, in_flight_max: int, queue_max: int) -> None:
         self.in_flight_max, self.queue_max = in_flight_max, queue_max
         self.running = 0
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[QueuedRequest] = deque()
 
     @property
     def queued(self) -> int:
@@ -65,7 +65,7 @@ class ConcurrencyLimit:
         waited_s = loop.time() - self._waiting[0].since if self._waiting else 0.0
         if waited_s > LONGEST_WAIT * timeout_s:
             raise Refused(429, "the queue of this model is too slow, try again later", retry_after_s=round(waited_s) or 1)
-        waiting = Waiting(loop.time(), loop.create_future())
+        waiting = QueuedRequest(loop.time(), loop.create_future())
         gone: asyncio.Future[Any] = asyncio.ensure_future(receive())
         self._waiting.append(waiting)
         try:
@@ -78,7 +78,7 @@ class ConcurrencyLimit:
         finally:
             gone.cancel()
 
-    def _leave_queue(self, waiting: Waiting) -> None:
+    def _leave_queue(self, waiting: QueuedRequest) -> None:
         """Leave the queue; a place that was given in the same moment goes to the next."""
         if waiting.place.done():
             self.leave()
