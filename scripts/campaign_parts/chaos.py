@@ -39,8 +39,10 @@ def try_round(stage: Stage, i: int, draw: Random, tally: Tally) -> None:
     place, storm = stage.at(kind), stage.storm
     assert isinstance(storm, Storm)
     if event.needs in stage.lacks:
-        say(f"chaos: LEFT OUT: {event.what}: {stage.lacks[event.needs]}")
-        tally.measured.setdefault("left_out", {})[event.what] = stage.lacks[event.needs]
+        left_out = tally.measured.setdefault("left_out", {})
+        if event.what not in left_out:
+            say(f"chaos: LEFT OUT: {event.what}: {stage.lacks[event.needs]}")
+        left_out[event.what] = stage.lacks[event.needs]
         return
     storm.wait_for(1, PATIENCE_S)
     right, lost = storm.right, len(storm.lost)

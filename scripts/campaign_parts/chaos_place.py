@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -96,7 +97,8 @@ class Stage:
         try:
             stack.enter_context(make())
         except NotHere as error:
-            say(f"chaos: no {what} that can be broken: {error}")
+            if what not in self.lacks:
+                say(f"chaos: no {what} that can be broken: {error}")
             self.lacks[what] = str(error)
 
     @contextlib.contextmanager
@@ -104,8 +106,7 @@ class Stage:
         from tests.server.storm import Storm
 
         with contextlib.ExitStack() as stack:
-            folder = self.work / kind
-            folder.mkdir(exist_ok=True)
+            folder = Path(tempfile.mkdtemp(prefix=f"{kind}-", dir=self.work))  # a server of this kind may have been here before
             clock = folder / "clock"
             home = folder / "home"
             self._surround("network", stack, surroundings.own_network)
