@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -33,14 +34,17 @@ def value(name: str, figures: Figures) -> str:
     return number(step) if isinstance(step, int | float) else str(step)
 
 
-def sum_of(figures: Figures, key: str) -> int:
-    """One of the campaign's counts over all parts."""
-    return sum(part[key] for part in figures["campaign"]["parts"].values())
-
-
 def campaign_total(key: str, figures: Figures) -> str:
-    """The same for people: 1,234,567."""
-    return f"{sum_of(figures, key):,}"
+    """One of the campaign's counts over all parts: 1,234,567."""
+    return f"{sum(part[key] for part in figures['campaign']['parts'].values()):,}"
+
+
+def campaign_share(figures: Figures) -> str:
+    """The scale of most parts, and of those that had another: 100% (soak: 10%)."""
+    scales = {name: part["scale"] for name, part in figures["campaign"]["parts"].items()}
+    usual = statistics.mode(scales.values())
+    others = [f"{name}: {scale:.0%}" for name, scale in scales.items() if scale != usual]
+    return f"{usual:.0%} ({', '.join(others)})" if others else f"{usual:.0%}"
 
 
 def cell(figures: Figures, part: str, key: Cell) -> Mapping[str, Row]:
@@ -179,7 +183,7 @@ VALUES: dict[str, Callable[[Figures], str | Ratio | None]] = {
     **{f"campaign.{key}": partial(campaign_total, key) for key in ("cases", "requests", "innocents", *CAMPAIGN_BROKEN)},
     "nodes.line": lambda f: "{a_ms:g}·n + {b_ms:g}".format(**f["nodes"]["line"]),
     "scale.resnet18_replicas": replicas_of_a_proxy,
-    "campaign.share": lambda f: f"{sum_of(f, 'cases') / sum_of(f, 'full'):.0%}",
+    "campaign.share": campaign_share,
     "disasters.innocent_lost": lambda f: str(len(f["disasters"]["lost"])),
     "tune-mnist-64.vs_default": lambda f: won_by(f, "tune-mnist-64", "default"),
     "tune-mnist-64.vs_profile": lambda f: won_by(f, "tune-mnist-64", "profile"),
