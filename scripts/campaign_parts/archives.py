@@ -38,6 +38,7 @@ from slotwise.profiles.profile import load_profile
 HANDLER = b"def handle(data, context):\n    return data and [b'1'] * len(data)\n"
 TOML = 'name = "toy"\nversion = "1.0"\nhandler = "handler.py"\nfiles = ["data.txt"]\nexamples = ["one.txt"]\n'
 MOST_MEMORY = 4 << 30
+OUTPUT = io.StringIO()  # one for all cases: click never lets go of a stream that it has written to
 SELDOM, SELDOM_BUILT = 100, 20  # every 100th case is built, guarded and exported; every 20th is of a whole archive of ours
 
 
@@ -139,14 +140,19 @@ def _inspected(archive: Path, tally: Tally) -> ArchiveInfo | None:
     except SlotwiseError as error:
         one_line(error)
         return None
-    with contextlib.redirect_stdout(io.StringIO()) as shown:
-        commands.inspect(str(archive), as_json=True)
-    json.loads(shown.getvalue())
-    with contextlib.redirect_stdout(io.StringIO()) as shown:
-        commands.inspect(str(archive), as_json=False)
-    strange = [line for line in shown.getvalue().split("\n") if not line.isprintable()]
+    json.loads(_shown(archive, as_json=True))
+    strange = [line for line in _shown(archive, as_json=False).split("\n") if not line.isprintable()]
     assert not strange, f"a line that no terminal should get: {strange[0]!r}"
     return info
+
+
+def _shown(archive: Path, as_json: bool) -> str:
+    """What `slotwise inspect` prints."""
+    OUTPUT.seek(0)
+    OUTPUT.truncate()
+    with contextlib.redirect_stdout(OUTPUT):
+        commands.inspect(str(archive), as_json=as_json)
+    return OUTPUT.getvalue()
 
 
 def one_line(error: SlotwiseError) -> None:
