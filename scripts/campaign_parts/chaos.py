@@ -41,8 +41,8 @@ def try_round(stage: Stage, i: int, draw: Random, tally: Tally) -> None:
     if event.needs in stage.lacks:
         left_out = tally.measured.setdefault("left_out", {})
         if event.what not in left_out:
-            say(f"chaos: LEFT OUT: {event.what}: {stage.lacks[event.needs]}")
-        left_out[event.what] = stage.lacks[event.needs]
+            left_out[event.what] = stage.lacks[event.needs]
+            say(f"chaos: LEFT OUT: {event.what}: {left_out[event.what]}")
         return
     storm.wait_for(1, PATIENCE_S)
     right, lost = storm.right, len(storm.lost)

@@ -98,8 +98,8 @@ class Stage:
             stack.enter_context(make())
         except NotHere as error:
             if what not in self.lacks:
+                self.lacks[what] = str(error)
                 say(f"chaos: no {what} that can be broken: {error}")
-            self.lacks[what] = str(error)
 
     @contextlib.contextmanager
     def _opened(self, kind: Kind) -> Iterator[Place]:

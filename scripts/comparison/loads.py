@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from measuring.rounds import WARM_UP_S, Cell, Reading
+from measuring.rounds import Cell, Reading
 
 from comparison.parts import Part
 from comparison.systems import Http, Raw
@@ -23,7 +23,7 @@ RAMP_S = 1.0  # of a measurement, not counted: in that time a slow server has an
 class Loads:
     """The loads of one part. files: each workload's body. seconds: of a measurement; a large picture takes twice as long."""
 
-    def __init__(self, part: Part, files: Mapping[str, Path], seconds: int, tool: str, warm_up_s: float = WARM_UP_S) -> None:
+    def __init__(self, part: Part, files: Mapping[str, Path], seconds: int, tool: str, warm_up_s: float) -> None:
         self.part, self.files, self.seconds, self.warm_up_s = part, files, seconds, warm_up_s
         self.tool = tool
         self.content_type = "image/jpeg" if part.kind == "picture" else "application/octet-stream"
