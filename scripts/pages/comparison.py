@@ -13,7 +13,7 @@ from pages.tables import each, number, table, with_spread
 
 Figures = Mapping[str, Any]
 OURS = "slotwise-openvino-fp32"
-PARTS = ("vision", "engines", "inference", "ablation", "tensors", "precision", "lite0", "resnet152", "ants")
+PARTS = ("vision", "vision-amx", "engines", "inference", "ablation", "tensors", "precision", "lite0", "resnet152", "ants")
 NO_SETTINGS = (
     "*Measured before every system got the same: two processes of one thread and batches of 4 for Slotwise, one process and "
     "batches of 4 for stock and LitServe, one process without batches for FastAPI; logs as each is installed.*"
@@ -109,6 +109,24 @@ def shares(part: str) -> Callable[[Figures], str]:
     return render
 
 
+def machines(figures: Figures) -> str:
+    """Every system on both machines: answers a second, and to stock on the same one."""
+    sides = [by_cell(figures[part]["rows"]) for part in ("vision", "vision-amx")]
+    lines: list[list[Any]] = []
+    for cell, first in sides[0].items():
+        for name in sorted(first, key=lambda name: -first[name]["rps"]):
+            rows = [side.get(cell, {}) for side in sides]
+            shown = [[number(row[name]["rps"]), _to(row, name, "stock")] if name in row else [None, None] for row in rows]
+            lines.append([*cell, name, *itertools.chain(*shown)])
+    where = [_processor(figures[part]["machine"]) for part in ("vision", "vision-amx")]
+    return table(["body", "clients", "system", *(column for text in where for column in (text, "to stock there"))], lines)
+
+
+def _processor(machine: Figures) -> str:
+    with_ = "AMX" if machine["amx"] else "no AMX"
+    return f"a second, {machine['cpu'].replace('(R)', '')}, {with_}"
+
+
 def same_engine(part: str) -> Callable[[Figures], str]:
     """Slotwise to each server that has its engine."""
 
@@ -162,8 +180,9 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     **{f"{part}.rows": speeds(part) for part in PARTS},
     **{f"{part}.settings": settings(part) for part in PARTS},
     **{f"{part}.poison": poison(part) for part in PARTS},
-    "vision.shares": shares("vision"),
-    **{f"{part}.ratios": ratios(part) for part in ("vision", "lite0")},
+    **{f"{part}.shares": shares(part) for part in ("vision", "vision-amx")},
+    "vision+vision-amx.machines": machines,
+    **{f"{part}.ratios": ratios(part) for part in ("vision", "vision-amx", "lite0")},
     **{f"{part}.ratios.fp32": ratios(part, OURS) for part in ("vision", "lite0")},
     **{f"{part}.same": same_engine(part) for part in ("engines", "inference")},
     "ablation.steps": steps,

@@ -16,7 +16,7 @@ TENSORS = (WORKER, "handlers/tensor_classifier.py", "models/mnist")
 CAPTIONS = (WORKER, "handlers/captioner.py", "models/captions")
 TRANSLATION = (WORKER, "handlers/translator.py", "models/translation")
 CODE = {  # what each of docs/figures measures; what measures it counts as well
-    "vision": (*VISION, "scripts/comparison"),
+    **{part: (*VISION, "scripts/comparison") for part in ("vision", "vision-amx")},
     "lite0": (*LITE0, "scripts/comparison"),
     **{part: (*VISION, "scripts/comparison") for part in ("engines", "inference", "ablation", "precision")},
     "tensors": (*TENSORS, "scripts/comparison"),
