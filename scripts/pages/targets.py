@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from comparison.parts import DEFAULT, TUNED
-from measuring.rounds import by_cell, ratio
+from measuring.rounds import Row, by_cell, ratio
 
-from pages.tables import table, with_spread
+from pages.tables import number, table, with_spread
 
 Figures = Mapping[str, Any]
 
@@ -70,9 +70,16 @@ def targets(figures: Figures) -> str:
         other = cell[target.other]["rounds"]
         reached = ratio(cell[target.ours]["rounds"], other)
         holds = "yes" if reached and reached.median >= target.at_least else "no"
-        limit = with_spread(ratio(cell[target.raw]["rounds"], other)) if target.raw in cell else None
+        limit = _left(cell[target.ours]) if target.other.startswith("raw") else None
+        if target.raw in cell:
+            limit = with_spread(ratio(cell[target.raw]["rounds"], other))
         lines.append([target.work, target.other, target.at_least, with_spread(reached), holds, limit])
-    return table(["work", "to", "at least", "reached", "", "the raw loop, without any server"], lines)
+    return table(["work", "to", "at least", "reached", "", "the limit"], lines)
+
+
+def _left(row: Row) -> str | None:
+    """The share of the cores that the front and the client leave to the workers."""
+    return number(1 - row["shares"]["front"] - row["shares"]["client"]) if "shares" in row else None
 
 
 TABLES: dict[str, Callable[[Figures], str]] = {"vision+vision-amx+tensors.targets": targets}
