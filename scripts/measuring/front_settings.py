@@ -30,7 +30,7 @@ VARIANTS: Mapping[str, Mapping[str, str]] = {  # keys of a profile, or of TorchS
     "prefer_direct_buffer=true": {"prefer_direct_buffer": "true"},
     "metrics_mode=log": {"metrics_mode": "log"},
     "log_level=INFO, request_log": {"log_level": "INFO", "request_log": "true"},
-    "-XX:+UseSerialGC": {JVM: "-XX:+UseSerialGC"},
+    "-XX:+UseSerialGC": {JVM: JVM.replace("Parallel", "Serial")},
     "-XX:TieredStopAtLevel=1": {JVM: f"{JVM} -XX:TieredStopAtLevel=1"},
 }
 OF_A_PROFILE = ("number_of_netty_threads", "metrics_mode", "log_level", "request_log")

@@ -29,7 +29,7 @@ CODE = {  # what each of docs/figures measures; what measures it counts as well
     "earlier": (WORKER,),
     "guard": ("slotwise/worker/guard", "slotwise/worker/isolation.py"),
     "hedging": ("slotwise/gateway",),
-    "start": ("slotwise/server", "slotwise/deploy/java_training.py"),
+    "start": ("slotwise/server", "slotwise/profiles/render.py", "slotwise/deploy/java_training.py"),
     "jpeg": ("slotwise/worker/inputs/images.py", "slotwise/worker/inputs/jpeg.py"),
     "accuracy": (
         "slotwise/worker/engines",
