@@ -64,9 +64,9 @@ def batched(figures: Figures, part: str, model: str) -> Ratio | None:
     return ratio(largest["rounds"], single["rounds"])
 
 
-def range_720(figures: Figures, system: str, other: str) -> str:
+def range_720(figures: Figures, system: str, other: str, part: str = "vision") -> str:
     """The lowest and the highest of the medians over the cells with the 720x720 picture."""
-    cells = [systems for (workload, _), systems in by_cell(figures["vision"]["rows"]).items() if workload == "720"]
+    cells = [systems for (workload, _), systems in by_cell(figures[part]["rows"]).items() if workload == "720"]
     ratios = [against(systems, systems[system])[other] for systems in cells if system in systems]
     medians = [ratio_of_cell.median for ratio_of_cell in ratios if ratio_of_cell]
     return " to ".join(dict.fromkeys(f"{median:.1f}" for median in (min(medians), max(medians))))
@@ -164,6 +164,7 @@ VALUES: dict[str, Callable[[Figures], str | Ratio | None]] = {
     "vision.fp32.vs_peer": lambda f: range_720(f, FP32, "vs_best_peer"),
     "vision.bf16.vs_stock": lambda f: range_720(f, BF16, "vs_stock"),
     "vision.bf16.vs_peer": lambda f: range_720(f, BF16, "vs_best_peer"),
+    "vision-amx.bf16.vs_stock": lambda f: range_720(f, BF16, "vs_stock", "vision-amx"),
     "vision.processes": processes,
     "vision.peers": peers,
     "vision.fastest": our_fastest,
