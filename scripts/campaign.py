@@ -77,7 +77,8 @@ def resumed(left: dict[str, Any] | None, part: Part, facts: dict[str, Any]) -> T
     same = {key: facts[key] for key in SAME}
     if left is not None and all(left.get(key) == value for key, value in same.items()):
         return Tally(**left)
-    return Tally(planned=part.planned(facts["scale"]), full=part.planned(1.0), date=facts["date"], **same)
+    where = {"date": facts["date"], "cpu": facts["machine"]["cpu"]}
+    return Tally(planned=part.planned(facts["scale"]), full=part.planned(1.0), **where, **same)
 
 
 def repeat(part: str, seed: int, case: int) -> str:

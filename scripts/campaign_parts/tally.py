@@ -20,7 +20,7 @@ class Tally:
     which `lost` got no good answer. wrong: answers that are not what the request gets alone, or archives taken for what they
     are not. refused: bad requests that were refused as they should be. unplanned: a 5xx that nobody planned, or a traceback.
     hangs: nothing after the deadline and 5 s. leaks: memory that only grows. restarts: of what was tried.
-    measured: what a part says besides, by name. full: its cases at scale 1; seed, scale, commit, date: of this part's run.
+    measured: what a part says besides, by name. full: its cases at scale 1; seed, scale, commit, date, cpu: of this part's run.
     """
 
     planned: int
@@ -29,6 +29,7 @@ class Tally:
     scale: float = 1.0
     commit: str = ""
     date: str = ""
+    cpu: str = ""
     cases: int = 0
     requests: int = 0
     innocents: int = 0

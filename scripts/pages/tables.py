@@ -413,10 +413,17 @@ def campaign_rows(figures: Figures) -> str:
     keys = ("cases", "full", "requests", "innocents", "lost", "wrong", "refused", "unplanned", "hangs", "leaks", "restarts")
     parts = figures["campaign"]["parts"]
     lines = [
-        [name, f"{part['scale']:.0%}", *(part[key] for key in keys), f"{part['seconds'] / 60:.0f}", part["commit"][:7]]
+        [
+            name,
+            f"{part['scale']:.0%}",
+            *(part[key] for key in keys),
+            f"{part['seconds'] / 60:.0f}",
+            part["commit"][:7],
+            part["cpu"],
+        ]
         for name, part in parts.items()
     ]
-    return table(["part", "scale", "cases", "of", *keys[2:], "minutes", "commit"], lines)
+    return table(["part", "scale", "cases", "of", *keys[2:], "minutes", "commit", "processor"], lines)
 
 
 def campaign_soak(figures: Figures) -> str:
