@@ -1,8 +1,9 @@
 """Limit how many requests of a model are at the server and wait here, and how much memory bodies take.
 
 More requests than a server can batch do not make it faster, they only wait inside it. So at most `in_flight_max`
-requests of a model are at the server, at most `queue_max` wait here, and the next is refused at once. So is one that would wait
-too long: where the one at the head has waited half of the time that the new one has.
+requests of a model are at the server, at most `queue_max` wait here, and the next is refused at once. None waits here for more
+than half of its time: the other half may be needed for the answer, and for another try where a worker dies. Where the one at
+the head has waited for half of a new one's time, that is refused at once, too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 from slotwise.gateway.replies import Refused
 
 Receive = Callable[[], Awaitable[Any]]
-LONGEST_WAIT = 0.5  # of a request's time, before it is sent: its answer takes time, too
+LONGEST_WAIT = 0.5  # of a request's time
 
 
 class ClientGone(Exception):
@@ -53,25 +54,26 @@ class ConcurrencyLimit:
             raise Refused(429, "the queue of this model is full, try again later", retry_after_s=1)
 
     async def enter(self, timeout_s: float, receive: Receive) -> None:
-        """Take a place, or wait for one at most `timeout_s`. Raises Refused (429, 504) or ClientGone.
+        """Take a place, or wait for one. Raises Refused (429) or ClientGone.
 
-        receive: the request's ASGI channel. Its body is read already, so it returns only when the client is gone.
+        timeout_s: the request's time, of which it waits for LONGEST_WAIT at most. receive: its ASGI channel; its body is read
+        already, so it returns only when the client is gone.
         """
         if self.running < self.in_flight_max and not self._waiting:
             self.running += 1
             return
         self.refuse_if_full()
-        loop = asyncio.get_running_loop()
+        loop, patience_s = asyncio.get_running_loop(), LONGEST_WAIT * timeout_s
         waited_s = loop.time() - self._waiting[0].since if self._waiting else 0.0
-        if waited_s > LONGEST_WAIT * timeout_s:
-            raise Refused(429, "the queue of this model is too slow, try again later", retry_after_s=round(waited_s) or 1)
+        if waited_s > patience_s:
+            raise _too_slow(waited_s)
         waiting = QueuedRequest(loop.time(), loop.create_future())
         gone: asyncio.Future[Any] = asyncio.ensure_future(receive())
         self._waiting.append(waiting)
         try:
-            await asyncio.wait({waiting.place, gone}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({waiting.place, gone}, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
             if not waiting.place.done():
-                raise ClientGone if gone.done() else Refused(504, "the deadline passed in the gateway's queue")
+                raise ClientGone if gone.done() else _too_slow(patience_s)
         except BaseException:
             self._leave_queue(waiting)
             raise
@@ -100,6 +102,10 @@ class ConcurrencyLimit:
         while self._waiting and self.running < self.in_flight_max:
             self._waiting.popleft().place.set_result(None)
             self.running += 1
+
+
+def _too_slow(waited_s: float) -> Refused:
+    return Refused(429, "the queue of this model is too slow, try again later", retry_after_s=max(1, round(waited_s)))
 
 
 class MemoryBudget:
