@@ -1,4 +1,7 @@
-"""Seconds from `slotwise serve digits` to the first answer, without and with Java's cache, and where they go."""
+"""Seconds from `slotwise serve digits` to the first answer, and where they go: before, and now.
+
+Before is as TorchServe starts Java by itself: without the cache, with JMX for log4j, and with code made for each reflection.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,8 @@ from slotwise.server.java_cache import SWITCH
 from slotwise.server.lifecycle import ServerRecord, stop
 
 MODEL, NAME = "digits", "start"
-SYSTEMS = ("without", "with")
+AS_BY_ITSELF = ("-Dlog4j2.disableJmx=false", "-Djdk.reflect.useNativeAccessorOnly=false")
+SYSTEMS = {"before": {SWITCH: "0", "_JAVA_OPTIONS": " ".join(AS_BY_ITSELF)}, "now": {SWITCH: "1"}}
 PARTS = ("java", "java_cpu", "worker", "model", "rest", "all")
 UP_S = 300.0
 LOGGED = r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{3}) .*"
@@ -57,7 +61,7 @@ class JavaWatch(threading.Thread):
 
 
 def measure(options: Namespace, work: Path) -> dict[str, Any]:
-    """Rounds without and with the cache, in turn, after a start of each that does not count."""
+    """Rounds of both in turn, after a start of each that does not count."""
     load = psutil.getloadavg()[0]
     os.environ |= {"XDG_CACHE_HOME": str(work / "cache"), "SLOTWISE_HOME": str(work / "home")}
     os.environ.pop(SWITCH, None)
@@ -69,7 +73,7 @@ def measure(options: Namespace, work: Path) -> dict[str, Any]:
     os.environ["SLOTWISE_HOME"] = home
     rounds: dict[str, list[dict[str, float]]] = {system: [] for system in SYSTEMS}
     for turn in range(-1, options.rounds):
-        for system in SYSTEMS if turn % 2 else SYSTEMS[::-1]:
+        for system in list(SYSTEMS)[:: 1 if turn % 2 else -1]:
             measured = _start(work, system)
             say(f"{f'round {turn + 1}' if turn >= 0 else 'warm-up'}, {system}: {measured}")
             if turn >= 0:
@@ -87,7 +91,7 @@ def _start(work: Path, system: str) -> dict[str, float]:
     command = [sys.executable, "-m", "slotwise.cli", "serve", MODEL, "--detach", "--name", NAME, "--port", "0"]
     began_s = time.time()
     watch.start()
-    environ = {**os.environ, SWITCH: "0" if system == "without" else "1"}
+    environ = {**os.environ, **SYSTEMS[system]}
     done = subprocess.run(command, cwd=work, env=environ, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr)
@@ -119,6 +123,6 @@ def _logged(log: str, what: str) -> float:
 
 
 def _ratio(rounds: dict[str, list[dict[str, float]]], key: str) -> Any:
-    without, within = ([each[key] for each in rounds[system]] for system in SYSTEMS)
-    found = ratio(without, within)
+    before, now = ([each[key] for each in rounds[system]] for system in SYSTEMS)
+    found = ratio(before, now)
     return found and found._asdict()

@@ -218,7 +218,7 @@ def jpeg_rows(figures: Figures) -> str:
 
 
 def start_rows(figures: Figures) -> str:
-    """Seconds from `slotwise serve` to the first answer, without and with Java's cache."""
+    """Seconds from `slotwise serve` to the first answer, before and now."""
     rows = {row["system"]: row for row in figures["start"]["rows"]}
     parts = {
         "java": "Java, until the APIs listen",
@@ -231,9 +231,9 @@ def start_rows(figures: Figures) -> str:
 
     def line(key: str, what: str) -> list[Any]:
         found = figures["start"]["ratios"][key]
-        return [what, *(f"{rows[system][key]:.2f}" for system in ("without", "with")), found and with_spread(Ratio(**found))]
+        return [what, *(f"{rows[system][key]:.2f}" for system in ("before", "now")), found and with_spread(Ratio(**found))]
 
-    return table(["seconds", "without", "with", "ratio"], [line(key, what) for key, what in parts.items()])
+    return table(["seconds", "before", "now", "ratio"], [line(key, what) for key, what in parts.items()])
 
 
 def accuracy_rows(figures: Figures) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from comparison.results import against, fastest
+from comparison.results import against, fastest, kind
 from measuring.rounds import Cell, Ratio, Row, by_cell, ratio
 
 from pages.tables import number
@@ -70,6 +70,15 @@ def range_720(figures: Figures, system: str, other: str, part: str = "vision") -
     ratios = [against(systems, systems[system])[other] for systems in cells if system in systems]
     medians = [ratio_of_cell.median for ratio_of_cell in ratios if ratio_of_cell]
     return " to ".join(dict.fromkeys(f"{median:.1f}" for median in (min(medians), max(medians))))
+
+
+def least(figures: Figures, part: str) -> str:
+    """The least that ours gives for each answer of a peer, over the peers and the cells."""
+    cells = [systems for _, systems in by_cell(figures[part]["rows"]).items()]
+    found = [
+        ratio(systems[FP32]["rounds"], systems[name]["rounds"]) for systems in cells for name in systems if kind(name) == "peer"
+    ]
+    return number(min(each.median for each in found if each))
 
 
 PEER_NAMES = {"litserve": "LitServe", "fastapi": "FastAPI", "mosec": "Mosec", "ray": "Ray Serve", "triton": "Triton"}
@@ -165,6 +174,7 @@ VALUES: dict[str, Callable[[Figures], str | Ratio | None]] = {
     "vision.bf16.vs_stock": lambda f: range_720(f, BF16, "vs_stock"),
     "vision.bf16.vs_peer": lambda f: range_720(f, BF16, "vs_best_peer"),
     "vision-amx.bf16.vs_stock": lambda f: range_720(f, BF16, "vs_stock", "vision-amx"),
+    "inference.least": lambda f: least(f, "inference"),
     "vision.processes": processes,
     "vision.peers": peers,
     "vision.fastest": our_fastest,

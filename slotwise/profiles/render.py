@@ -31,8 +31,9 @@ HEADER = """\
 
 BASE_HEAP_MB = 256  # of a server without requests, and enough for small ones
 HEAP_BODIES = 48  # measured: 30 of the largest at once pass, over and over
-# More small answers a second than with the JVM's own choice. JMX for log4j, which nobody asks, is a tenth of Java's start.
-JVM = "-XX:+UseParallelGC -Dlog4j2.disableJmx=true"
+# More small answers a second than with the JVM's own choice. JMX for log4j, which nobody asks, is a tenth of Java's start;
+# so is code for what is called by reflection, mostly once.
+JVM = "-XX:+UseParallelGC -Dlog4j2.disableJmx=true -Djdk.reflect.useNativeAccessorOnly=true"
 
 
 def render_properties(
