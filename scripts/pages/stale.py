@@ -47,7 +47,7 @@ CODE = {  # what each of docs/figures measures; what measures it counts as well
     "repeat": ("slotwise/gateway", "slotwise/server", "slotwise/interrupts.py"),
     "tune-mnist-64": (*TENSORS, "slotwise/tune"),
     "tune-mnist-8": (*TENSORS, "slotwise/tune"),
-    "tune-resnet18": (*VISION, "slotwise/tune"),
+    **{name: (*VISION, "slotwise/tune") for name in ("tune-resnet18", "tune-resnet18-amx")},
     "tune-efficientnet": (*LITE0, "slotwise/tune"),
     "tune-standin": (WORKER, "slotwise/tune"),
     "study": (*VISION, "slotwise/tune"),

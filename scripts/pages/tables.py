@@ -15,7 +15,7 @@ from slotwise.tune.space import TrialSetting
 
 Figures = Mapping[str, Any]
 
-TUNED = ("tune-mnist-64", "tune-mnist-8", "tune-resnet18", "tune-efficientnet", "tune-standin")
+TUNED = ("tune-mnist-64", "tune-mnist-8", "tune-resnet18", "tune-resnet18-amx", "tune-efficientnet", "tune-standin")
 SOAKED = 4  # processes of a server that are shown
 STRESS_THERE = {(16, 10, 100): "**43%** answered, 10.4 s on average"}  # published, by records, requests a second, requests
 SHARE = 0.7  # how busy a pod shall be, docs/kubernetes.md
