@@ -20,7 +20,7 @@ python scripts/figures.py records   64 records in one V2 request, over REST and 
 python scripts/figures.py scale     1 to 1,000 replicas on Ray, simulated from the measured lines; the figure beside it
 python scripts/figures.py nodes     a stand-in that only sleeps on one and two nodes of Ray, beside the same simulation
 python scripts/figures.py jpeg      one JPEG with pillow and with simplejpeg, in turns; how far a smaller size moves labels
-python scripts/figures.py starting  from `slotwise serve digits` to the first answer, before and with Java's cache
+python scripts/figures.py starting  from `slotwise serve digits` to the first answer: before, and now with Java's cache
 python scripts/figures.py keep NAME FILE...    what a slotwise command measured here just now, as docs/figures/NAME.json
 python scripts/figures.py render [--check]     the pages, from docs/figures
 """

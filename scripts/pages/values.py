@@ -74,7 +74,7 @@ def range_720(figures: Figures, system: str, other: str, part: str = "vision") -
 
 def least(figures: Figures, part: str) -> str:
     """The least that ours gives for each answer of a peer, over the peers and the cells."""
-    cells = [systems for _, systems in by_cell(figures[part]["rows"]).items()]
+    cells = by_cell(figures[part]["rows"]).values()
     found = [
         ratio(systems[FP32]["rounds"], systems[name]["rounds"]) for systems in cells for name in systems if kind(name) == "peer"
     ]

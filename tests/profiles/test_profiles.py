@@ -213,7 +213,8 @@ def test_render_writes_and_check_finds_what_drifts(tmp_path: Path, monkeypatch: 
     assert render.write(tmp_path) == []
     render.check(tmp_path)
     keys = properties((tmp_path / "profiles/mine.properties").read_text("utf-8"))
-    assert keys["vmargs"] == f"-Dlog4j.configurationFile=profiles/mine.log4j2.xml {render.JVM}"
+    flags = "-XX:+UseParallelGC -Dlog4j2.disableJmx=true -Djdk.reflect.useNativeAccessorOnly=true"
+    assert keys["vmargs"] == f"-Dlog4j.configurationFile=profiles/mine.log4j2.xml {flags}"
     assert '"batchSize": 3' in keys["models"]
     written(tmp_path / "profiles", "[registration]\nbatch_size = 4")
     with pytest.raises(SlotwiseError, match=r"not what the profiles render to: .*profiles/mine.properties"):
