@@ -49,6 +49,12 @@ def test_no_number_begins_a_line() -> None:
     assert not [page for page in pages(ROOT) if re.search(r"^ *<!-- figure:", page.read_text("utf-8"), re.MULTILINE)]
 
 
+def test_no_empty_line_breaks_a_table() -> None:
+    """Rows behind one would be shown as text with bars in it."""
+    broken = re.compile(r"^(?!\|).*\n\|.*\n(?!\| ?:?-)", re.MULTILINE)
+    assert not [(page.name, found[0]) for page in pages(ROOT) for found in broken.finditer(page.read_text("utf-8"))]
+
+
 @pytest.mark.parametrize("name", FIGURES)
 def test_figures_name_what_they_depend_on(name: str) -> None:
     found = FIGURES[name]
