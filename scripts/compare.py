@@ -176,7 +176,8 @@ def show(result: dict[str, Any]) -> None:
     for workload, by_clients in result["ratios"].items():
         for clients, counts in by_clients.items():
             text = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in counts.items() if value is not None)
-            out().print(f"{workload}, {clients} clients: our fastest {text}", highlight=False)
+            if text:
+                out().print(f"{workload}, {clients} clients: our fastest {text}", highlight=False)
     for system, counts in result["poison"].items():
         lost = f"{counts['innocent_lost']} of {counts['innocent']} innocent lost"
         out().print(f"poison, {system}: {lost}, the bad ones: {counts.get('statuses', '')}", highlight=False)

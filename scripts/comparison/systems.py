@@ -160,10 +160,15 @@ class ModelServer(Http):
     def start(self) -> None:
         """Start the server and wait until its workers are ready."""
         profile = load_profile(self.profile, self.settings, environ={})
-        name = f"compare-{self.name}"
         with self.threads_told():
             self.record = start(
-                name, self.kind, profile, model_store=self.store, ports=Ports.free(), overrides=self.settings, models={}
+                self.server_name,
+                self.kind,
+                profile,
+                model_store=self.store,
+                ports=Ports.free(),
+                overrides=self.settings,
+                models={},
             )
         with ManagementClient(self.record) as management:
             management.register(f"{self.archive}.mar", **self.of_model.registration())
@@ -206,6 +211,11 @@ class ModelServer(Http):
         if self.name.startswith("slotwise"):
             code = {"form": "engine", "engine": f"{profile.engine}-{profile.precision}"}
         return {**used, **code, "front": front, "packages": [f"{package}=={version(package)}"]}
+
+    @property
+    def server_name(self) -> str:
+        """The server's name for `slotwise`, without the comma of "stock, batch 8"."""
+        return f"compare-{self.name}".replace(", ", "-").replace(" ", "-")
 
     @property
     def pid(self) -> int:

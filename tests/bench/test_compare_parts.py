@@ -11,11 +11,12 @@ from comparison.kept import Clock, earlier, one_round, readings
 from comparison.parts import DEFAULT, PARTS, SPECIAL
 from comparison.programs import PROGRAMS, form, v2_head, v2_json
 from comparison.results import kind, ratios
-from comparison.systems import Http
+from comparison.systems import Http, ModelServer
 from measuring.rounds import Cell, Reading, rows
 from pages.comparison import OURS, TABLES
 
 from slotwise.bench.http_connection import Target
+from slotwise.project import state_dir
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {"processes": 2, "threads": 1, "batch_size": 4, "delay_ms": 10, "log_level": "ERROR", "form": "natural"}
@@ -35,6 +36,13 @@ def test_every_system_of_a_part_can_be_made(name: str) -> None:
         assert base in (DEFAULT, *SPECIAL) or first in (*PROGRAMS, "stock", "torchserve") or len(rest.split("-")) == 2
         expected = {"slotwise": "ours", "raw": "raw", "stock": "stock"}.get(first, "peer")
         assert kind(system) == expected
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_every_system_can_be_the_name_of_a_server(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path))
+    servers = [ModelServer(system, "m", tmp_path, {}).server_name for system in PARTS[name].systems]
+    assert len({state_dir(server) for server in servers}) == len(PARTS[name].systems)
 
 
 def test_bodies_are_what_each_protocol_wants() -> None:
