@@ -10,11 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
+import httpx
 import psutil
 
 from campaign_parts import surroundings
-from campaign_parts.chaos_place import Place
-from campaign_parts.killers_place import WORKERS
+from campaign_parts.chaos_place import PATIENCE_S, Place
+from campaign_parts.killers_place import SETTINGS, WORKERS
+from slotwise.archive.build import inspect
+from slotwise.deploy.rollout import Plan, Worse, rollout
 from slotwise.server.lifecycle import Kind
 
 BOTH: tuple[Kind, ...] = ("torchserve", "mms")
@@ -101,6 +104,23 @@ def scaled(place: Place, draw: Random) -> None:
         place.scale_to(workers)
 
 
+def killer_body(place: Place, draw: Random) -> None:
+    """A body that ends its worker comes four times, from a sender of its own: only the first one may reach a worker."""
+    body = f"exit {draw.randrange(10**9)}".encode()
+    sender = httpx.HTTPTransport(local_address=f"127.0.{draw.randrange(1, 250)}.{draw.randrange(1, 250)}")
+    with httpx.Client(transport=sender, timeout=PATIENCE_S, trust_env=False) as http:
+        statuses = [http.post(f"{place.front.url}/predictions/killers", content=body).status_code for _ in range(4)]
+    if statuses != [500, 422, 422, 422]:
+        raise RuntimeError(f"a body that ends its worker: {statuses}")
+
+
+def rolled_out(place: Place, draw: Random) -> None:
+    """An archive takes a share of the requests, then all, then the model's name; one that was slower by chance goes back."""
+    plan = Plan((draw.choice((10.0, 50.0)), 100.0), draw.uniform(2.0, 4.0))
+    with contextlib.suppress(Worse):
+        rollout(place.record, "killers", inspect(place.store / "killers.mar"), SETTINGS, plan, say=lambda _: None)
+
+
 def full_disk(place: Place, draw: Random) -> None:
     """Not a byte can be written where the server's state, its logs and its archives are."""
     with surroundings.filled(place.home):
@@ -159,6 +179,8 @@ EVENTS = (
     Event("the server stops for a while", stopped(lambda place, draw: place.record.pid)),
     Event("the gateway stops for a while", stopped(lambda place, draw: place.front.pid)),
     Event("a worker more, and one fewer", scaled),
+    Event("a body ends its worker, again and again", killer_body, restarts=2),
+    Event("an archive is rolled out", rolled_out),
     Event("key_file.json is gone", without("key_file.json", None), kinds=("torchserve",)),
     Event("server.json is torn", without("server.json", b'{"na')),
     Event("server.json is gone", without("server.json", None)),
