@@ -10,11 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-import httpx
 import psutil
 
 from campaign_parts import surroundings
-from campaign_parts.chaos_place import PATIENCE_S, Place
+from campaign_parts.chaos_place import Place
 from campaign_parts.killers_place import SETTINGS, WORKERS
 from slotwise.archive.build import inspect
 from slotwise.deploy.rollout import Plan, Worse, rollout
@@ -106,10 +105,9 @@ def scaled(place: Place, draw: Random) -> None:
 
 def killer_body(place: Place, draw: Random) -> None:
     """A body that ends its worker comes four times, from a sender of its own: only the first one may reach a worker."""
-    body = f"exit {draw.randrange(10**9)}".encode()
-    sender = httpx.HTTPTransport(local_address=f"127.0.{draw.randrange(1, 250)}.{draw.randrange(1, 250)}")
-    with httpx.Client(transport=sender, timeout=PATIENCE_S, trust_env=False) as http:
-        statuses = [http.post(f"{place.front.url}/predictions/killers", content=body).status_code for _ in range(4)]
+    from tests.server.storm import Storm
+
+    statuses = Storm(place.front.url, []).try_killer(b"exit %d" % draw.randrange(10**9), 4)
     if statuses != [500, 422, 422, 422]:
         raise RuntimeError(f"a body that ends its worker: {statuses}")
 
