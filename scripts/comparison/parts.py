@@ -18,12 +18,13 @@ BF16 = ("openvino-bf16",) if has_bf16() else ()
 PRECISIONS = ("torch-fp32", "onnxruntime-fp32", "openvino-fp32", *BF16, "openvino-int8")
 OURS = ("slotwise-openvino-fp32", *(f"slotwise-{name}" for name in BF16), "slotwise-openvino-int8")
 RAW = tuple(name.replace("slotwise", "raw") for name in OURS)
+ON_TRITON = "slotwise-triton-openvino-fp32"
 DEFAULT = "slotwise-default"  # the model with the profile cpu and nothing else set
 PEERS = ("litserve", "fastapi", "mosec", "ray", "triton", "bentoml", "mlserver")
 FEW = ("stock", "litserve", "fastapi", "mosec", DEFAULT, *OURS, *RAW)
 QUICK = ("stock", "litserve", DEFAULT, f"raw-{(*BF16, 'openvino-fp32')[0]}")  # of vision and lite0
 INFERENCE = ("torchserve-inference", *(f"{name}-inference" for name in PEERS), "slotwise-openvino-fp32")
-SAME = ("torchserve-engine", *(f"{name}-engine" for name in PEERS), "slotwise-openvino-fp32", "raw-openvino-fp32")
+SAME = ("torchserve-engine", *(f"{name}-engine" for name in PEERS), "slotwise-openvino-fp32", ON_TRITON, "raw-openvino-fp32")
 STEPS = tuple(f"{server}-{form}" for server in ("torchserve", "litserve", "mosec") for form in ("natural", "decoder", "engine"))
 BY_BATCH = tuple(f"{system}, batch {size}" for system in ("stock", "slotwise-openvino-fp32") for size in (1, 8, 16))
 TUNED = {8: "slotwise-tuned-8", 64: "slotwise-tuned-64"}  # clients: as the tuner found it for them
@@ -32,6 +33,7 @@ TENSORS = ("torchserve-natural", "litserve", "fastapi", "mosec", *OURS_SMALL)
 
 # What cannot be read from a system's name: keys of a profile, and `profile` and `kind`.
 SPECIAL: Mapping[str, Mapping[str, str]] = {
+    ON_TRITON: {"kind": "triton", "engine": "openvino", "precision": "fp32"},
     "slotwise-triton": {"kind": "triton", "batch_size": "13", "max_batch_delay_ms": "0.15", "engine": "onnxruntime"},
     "slotwise-tuned-8": {"batch_size": "4", "max_batch_delay_ms": "1", "engine": "onnxruntime", "precision": "fp32"},
     "slotwise-tuned-64": {"batch_size": "16", "max_batch_delay_ms": "1", "engine": "onnxruntime", "precision": "fp32"},

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from comparison.parts import ON_TRITON
 from comparison.results import against, fastest, kind
 from measuring.rounds import Ratio, Row, by_cell, ratio
 
@@ -128,13 +129,16 @@ def _processor(machine: Figures) -> str:
 
 
 def same_engine(part: str) -> Callable[[Figures], str]:
-    """Slotwise to each server that has its engine."""
+    """Slotwise on TorchServe, and on Triton where that was measured, to each server that has its engine."""
 
     def render(figures: Figures) -> str:
         cells = by_cell(figures[part]["rows"])
-        names = [name for name in next(iter(cells.values())) if name != OURS]
-        lines = [[name, *(_to(cell, OURS, name) for cell in cells.values())] for name in names]
-        return table(["Slotwise to", *(f"{clients} clients" for _, clients in cells)], lines)
+        systems = next(iter(cells.values()))
+        ours = {ours: where for ours, where in {OURS: "on TorchServe", ON_TRITON: "on Triton"}.items() if ours in systems}
+        columns = [f"{where}, {clients} clients" for where in ours.values() for _, clients in cells]
+        names = [name for name in systems if name not in ours]
+        lines = [[name, *(_to(cell, one, name) for one in ours for cell in cells.values())] for name in names]
+        return table(["Slotwise to", *columns], lines)
 
     return render
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from comparison.kept import Clock, earlier, one_round, readings
-from comparison.parts import DEFAULT, PARTS, SPECIAL
+from comparison.parts import DEFAULT, ON_TRITON, PARTS, SPECIAL
 from comparison.programs import PROGRAMS, form, v2_head, v2_json
 from comparison.results import kind, ratios
 from comparison.systems import Http, ModelServer
@@ -119,6 +119,15 @@ def test_every_part_has_its_tables() -> None:
     assert "| stock | 56 | 0 | 8 | 8 | 7 x 400, 1 x none |" in TABLES["vision.poison"](figures)
     assert "    python scripts/compare.py engines" in TABLES["vision.command"](figures)
     assert "| 720 | 8 |" in TABLES["vision.ratios.fp32"](figures)
+
+
+def test_slotwise_on_triton_has_columns_of_its_own_where_it_was_measured() -> None:
+    cells: dict[Cell, list[str]] = {("720", 8): ["triton-engine", OURS, ON_TRITON]}
+    speed = {"triton-engine": 20.0, OURS: 18.0, ON_TRITON: 21.0}
+    done = [one_round(0, cells, lambda _cell, name: Reading(speed[name], 1.0, 2.0), lambda text: None)]
+    lines = TABLES["engines.same"]({"engines": {"rows": rows(readings(done))}}).splitlines()
+    assert lines[0] == "| Slotwise to | on TorchServe, 8 clients | on Triton, 8 clients |"
+    assert lines[2:] == ["| triton-engine | 0.9 (0.9 to 0.9) | 1.05 (1.05 to 1.05) |"]
 
 
 def test_steps_and_batch_sizes_are_rendered() -> None:
