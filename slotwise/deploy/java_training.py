@@ -34,6 +34,7 @@ from slotwise.server.lifecycle import Kind, ServerRecord, start, stop
 # What the training gets of our environment: all that finds programs, folders and a locale.
 KEPT = {"PATH", "HOME", "XDG_CACHE_HOME", "JAVA_HOME", "LD_LIBRARY_PATH", "TMPDIR", "LANG", "LC_ALL", "LC_CTYPE", "VIRTUAL_ENV"}
 REQUESTS = 3000
+BODIES = (b"{}", b'"%s"' % (b" " * 150_000))  # as small as a word and as large as a photo: Java does not treat them alike
 CLIENTS = 4
 WRITING_S = 300.0  # for Java to write the cache when it ends; seconds where nothing else runs
 HANDLER = """\
@@ -120,7 +121,7 @@ def _use(record: ServerRecord) -> None:
         management.register(f"{MODEL}.mar", batch_size=batch_size, max_batch_delay=1, initial_workers=1, response_timeout=60)
         management.wait_ready(MODEL)
         with ThreadPoolExecutor(CLIENTS) as pool:
-            statuses = set(pool.map(lambda _: inference.predict(MODEL, b"{}").status_code, range(REQUESTS)))
+            statuses = set(pool.map(lambda i: inference.predict(MODEL, BODIES[i % len(BODIES)]).status_code, range(REQUESTS)))
         if statuses != {200}:
             raise RuntimeError(f"the training's requests got {statuses}")
         management.describe(MODEL)
