@@ -82,4 +82,24 @@ def _left(row: Row) -> str | None:
     return number(1 - row["shares"]["front"] - row["shares"]["client"]) if "shares" in row else None
 
 
-TABLES: dict[str, Callable[[Figures], str]] = {"vision+vision-amx+tensors.targets": targets}
+def losses(figures: Figures) -> str:
+    """Of each answer of the raw loop: what a server answers of it, and who has the processor's time of the rest."""
+    lines: list[list[Any]] = []
+    for target in TARGETS:
+        cell = by_cell(figures[target.part]["rows"]).get(target.cell, {})
+        if target.other in cell and target.other.startswith("raw") and "shares" in cell.get(target.ours, {}):
+            ours, raw = cell[target.ours], cell[target.other]
+            reached = ratio(ours["rounds"], raw["rounds"])
+            assert reached is not None
+            of_raw = raw["shares"]["workers"]
+            front, client = (ours["shares"][who] / of_raw for who in ("front", "client"))
+            waiting = (of_raw - sum(ours["shares"].values())) / of_raw
+            parts = (reached.median, front, client, waiting, 1 - reached.median - front - client - waiting)
+            lines.append([target.work, *(f"{round(100 * part)}%" for part in parts)])
+    return table(["work", "answered", "front (Java)", "client", "nobody", "workers take longer"], lines)
+
+
+TABLES: dict[str, Callable[[Figures], str]] = {
+    "vision+vision-amx+tensors.targets": targets,
+    "vision+vision-amx.losses": losses,
+}
