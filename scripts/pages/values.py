@@ -175,6 +175,7 @@ VALUES: dict[str, Callable[[Figures], str | Ratio | None]] = {
     "vision.bf16.vs_peer": lambda f: range_720(f, BF16, "vs_best_peer"),
     "vision-amx.bf16.vs_stock": lambda f: range_720(f, BF16, "vs_stock", "vision-amx"),
     "inference.least": lambda f: least(f, "inference"),
+    "engines.least": lambda f: least(f, "engines"),
     "vision.processes": processes,
     "vision.peers": peers,
     "vision.fastest": our_fastest,
