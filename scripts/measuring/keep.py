@@ -16,7 +16,7 @@ def keep(files: Sequence[Path], target: Path, command: str = "") -> None:
     To be called on the machine and the commit that were measured: they are taken from here.
     """
     each = [json.loads(file.read_text("utf-8")) for file in files]
-    together = {key: value for part in each for key, value in part.items()}
+    together = {key: value for part in each for key, value in part.items() if key != "report"}  # a path of this machine
     loads = [load for part in each for load in part.get("loads", [])]
     command = command or together.get("command", "")
     if not command:
