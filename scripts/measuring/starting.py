@@ -1,6 +1,7 @@
 """Seconds from `slotwise serve digits` to the first answer, and where they go: before, and now.
 
-Before is as TorchServe starts Java by itself: without the cache, with JMX for log4j, and with code made for each reflection.
+Before is as TorchServe does it by itself: Java without the cache, with JMX for log4j and with code made for each reflection,
+and workers that import torch whatever the engine.
 """
 
 from __future__ import annotations
@@ -27,11 +28,20 @@ from slotwise.console import say
 from slotwise.deploy.java_training import train
 from slotwise.server.java_cache import SWITCH
 from slotwise.server.lifecycle import ServerRecord, stop
+from slotwise.server.processes import memory_bytes, start_time
 
 MODEL, NAME = "digits", "start"
 AS_BY_ITSELF = ("-Dlog4j2.disableJmx=false", "-Djdk.reflect.useNativeAccessorOnly=false")
 SYSTEMS = {"before": {SWITCH: "0", "_JAVA_OPTIONS": " ".join(AS_BY_ITSELF)}, "now": {SWITCH: "1"}}
-PARTS = ("java", "java_cpu", "worker", "model", "rest", "all")
+WITH_TORCH = """\
+import sys
+from slotwise import cli
+from slotwise.server import worker_start
+worker_start.python = lambda folder: sys.executable
+cli.main()
+"""
+PROGRAMS = {"before": ["-c", WITH_TORCH], "now": ["-m", "slotwise.cli"]}
+PARTS = ("java", "java_cpu", "worker", "model", "rest", "all", "memory_mib")
 UP_S = 300.0
 LOGGED = r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{3}) .*"
 
@@ -51,13 +61,20 @@ class JavaWatch(threading.Thread):
             time.sleep(0.01)
         assert record is not None
         java = psutil.Process(record.pid)
-        self.started_s = java.create_time()
+        self.started_s = started(record.pid)
         waiting = {record.ports.inference, record.ports.management}
         while waiting and time.time() < deadline:
             waiting -= {entry.laddr.port for entry in java.net_connections("tcp") if entry.status == psutil.CONN_LISTEN}
             self.up_s, spent = time.time(), java.cpu_times()
             self.cpu_s = spent.user + spent.system
             time.sleep(0.01)
+
+
+def started(pid: int) -> float:
+    """When a process started, as time.time() counts. (psutil knows the boot to the second only.)"""
+    since_boot_s = start_time(pid)
+    assert since_boot_s is not None
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot_s
 
 
 def measure(options: Namespace, work: Path) -> dict[str, Any]:
@@ -88,7 +105,7 @@ def measure(options: Namespace, work: Path) -> dict[str, Any]:
 def _start(work: Path, system: str) -> dict[str, float]:
     state = Path(os.environ["SLOTWISE_HOME"]) / NAME
     watch = JavaWatch(state)
-    command = [sys.executable, "-m", "slotwise.cli", "serve", MODEL, "--detach", "--name", NAME, "--port", "0"]
+    command = [sys.executable, *PROGRAMS[system], "serve", MODEL, "--detach", "--name", NAME, "--port", "0"]
     began_s = time.time()
     watch.start()
     environ = {**os.environ, **SYSTEMS[system]}
@@ -104,7 +121,7 @@ def _start(work: Path, system: str) -> dict[str, float]:
                 raise RuntimeError("the first answer is none")
         ended_s = time.time()
         pid = next(int(file.stem) for file in (record.state_dir / "workers").glob("*.json"))
-        worker_s = psutil.Process(pid).create_time()
+        worker_s, memory = started(pid), memory_bytes(pid)
     finally:
         watch.join(UP_S)
         stop(record)
@@ -112,7 +129,7 @@ def _start(work: Path, system: str) -> dict[str, float]:
     java, worker = watch.up_s - watch.started_s, _logged(log, "worker started") - worker_s
     model, whole = _logged(log, "slotwise worker: ") - _logged(log, "worker started"), ended_s - began_s
     seconds = {"java": java, "java_cpu": watch.cpu_s, "worker": worker, "model": model}
-    seconds |= {"rest": whole - java - worker - model, "all": whole}
+    seconds |= {"rest": whole - java - worker - model, "all": whole, "memory_mib": memory / 2**20}
     return {key: round(value, 3) for key, value in seconds.items()}
 
 

@@ -218,22 +218,23 @@ def jpeg_rows(figures: Figures) -> str:
 
 
 def start_rows(figures: Figures) -> str:
-    """Seconds from `slotwise serve` to the first answer, before and now."""
+    """From `slotwise serve` to the first answer, before and now."""
     rows = {row["system"]: row for row in figures["start"]["rows"]}
     parts = {
-        "java": "Java, until the APIs listen",
+        "java": "seconds of Java, until the APIs listen",
         "java_cpu": "CPU seconds of Java until then",
-        "worker": "worker: Python and the server's own code",
-        "model": "worker: handler, engine, warm-up",
-        "rest": "all else",
-        "all": "until the first answer",
+        "worker": "seconds of the worker: Python and the server's own code",
+        "model": "seconds of the worker: handler, engine, warm-up",
+        "rest": "seconds of all else",
+        "all": "seconds until the first answer",
+        "memory_mib": "MiB of memory of the worker then",
     }
 
     def line(key: str, what: str) -> list[Any]:
         found = figures["start"]["ratios"][key]
         return [what, *(f"{rows[system][key]:.2f}" for system in ("before", "now")), found and with_spread(Ratio(**found))]
 
-    return table(["seconds", "before", "now", "ratio"], [line(key, what) for key, what in parts.items()])
+    return table(["", "before", "now", "ratio"], [line(key, what) for key, what in parts.items()])
 
 
 def accuracy_rows(figures: Figures) -> str:

@@ -174,7 +174,7 @@ class ManagementClient:
                 problem = f"{live.ready_workers} of {workers} workers ready after {timeout_s:.0f} s"
             if problem:
                 raise SlotwiseError(f"{model} does not become ready: {problem}", f"see {self.record.state_dir / 'logs'}")
-            time.sleep(0.2)
+            time.sleep(0.1)
 
     def close(self) -> None:
         """Close the connections."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.render import render_properties
 from slotwise.profiles.server_logs import log4j2
-from slotwise.server import java_cache
+from slotwise.server import java_cache, worker_start
 from slotwise.server.java import locale_for_paths, path_with_kill
 from slotwise.server.java_start import MODULES
 from slotwise.server.processes import MARK, start_time
@@ -88,16 +88,15 @@ def workers_environment(record: ServerRecord, profile: Profile) -> dict[str, str
 
 
 def run_start_module(
-    record: ServerRecord, arguments: list[str], environ: Mapping[str, str] | None = None, java_options: Sequence[str] = ()
+    record: ServerRecord, arguments: list[str], environ: Mapping[str, str] | None = None, through: Sequence[str] = ()
 ) -> None:
     """Run the server's own start module in its folder; it returns at once and leaves Java's pid in TMPDIR.
 
-    environ: added to the environment of the server and so of its workers. java_options: what Java gets more (java_start).
+    environ: added to the environment of the server and so of its workers. through: the module that runs it, with its arguments.
     """
-    module = ["slotwise.server.java_start", record.kind, *java_options, "--"] if java_options else [MODULES[record.kind]]
     with (record.state_dir / "server.log").open("ab") as log:
         subprocess.run(
-            [sys.executable, "-m", *module, *arguments],
+            [sys.executable, "-m", *(through or [MODULES[record.kind]]), *arguments],
             cwd=record.state_dir,
             env=environment(record, environ or {}),
             stdin=subprocess.DEVNULL,
@@ -123,11 +122,19 @@ def launch(
         arguments += ["--models", *(version["marName"] for model in models.values() for version in model.values())]
     environ = {"JAVA_HOME": str(home), **workers_environment(record, profile)}
     try:
-        run_start_module(record, arguments, environ, java_options)
+        run_start_module(record, arguments, environ, _through_java_start(record, java_options))
         pid = int((record.tmp_dir / ".model_server.pid").read_text())
     except (OSError, ValueError, subprocess.TimeoutExpired):
         raise SlotwiseError(f"{record.kind} did not start: {last_line(record)}", _log_hint(record)) from None
     return dataclasses.replace(record, pid=pid, started=start_time(pid))
+
+
+def _through_java_start(record: ServerRecord, java_options: Sequence[str]) -> list[str]:
+    """How to run the start module of a server that java_start knows; another one is run as it is."""
+    if not java_cache.known(record.kind):
+        return []
+    python = worker_start.python(record.state_dir / "bin") if record.kind == "torchserve" else sys.executable
+    return ["slotwise.server.java_start", record.kind, python, *java_options, "--"]
 
 
 def wait_until_up(record: ServerRecord) -> None:
@@ -147,7 +154,7 @@ def wait_until_up(record: ServerRecord) -> None:
                 http.get(waiting[0])
                 waiting.pop(0)
             except httpx.HTTPError:
-                time.sleep(0.1)
+                time.sleep(0.03)
 
 
 def _log_hint(record: ServerRecord) -> str:

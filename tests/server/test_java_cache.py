@@ -37,10 +37,11 @@ def made(home: Path) -> Path:
     return file
 
 
-def test_java_gets_its_options_and_loses_the_current_folder_only() -> None:
-    theirs = ["java", "-Da=b", "-cp", ".:/ts/frontend/*:/plugins/*", "org.pytorch.serve.ModelServer", "-ncs"]
-    ours = ["java", "-XX:AOTCache=f", "-Da=b", "-cp", "/ts/frontend/*:/plugins/*", "org.pytorch.serve.ModelServer", "-ncs"]
-    assert changed(theirs, ["-XX:AOTCache=f"]) == ours
+def test_java_gets_its_options_and_a_python_and_loses_the_current_folder_only() -> None:
+    server = ["org.pytorch.serve.ModelServer", "--python"]
+    theirs = ["java", "-Da=b", "-cp", ".:/ts/frontend/*:/plugins/*", *server, "/usr/bin/python", "-ncs"]
+    ours = ["java", "-XX:AOTCache=f", "-Da=b", "-cp", "/ts/frontend/*:/plugins/*", *server, "/bin/ours", "-ncs"]
+    assert changed(theirs, "/bin/ours", ["-XX:AOTCache=f"]) == ours
 
 
 def test_a_cache_is_used_once_it_is_there_and_is_its_owners_alone(home: Path) -> None:

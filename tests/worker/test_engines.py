@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +92,19 @@ def test_an_answer_is_not_overwritten_by_the_next_call(exported: Path, pixels: A
         kept = first.copy()
         loaded(pixels[2:4])
         assert (first == kept).all(), engine
+
+
+def test_nobody_is_told_that_openvino_was_imported(tmp_path: Path) -> None:
+    code = """if True:
+        import sys
+        from slotwise.worker.engines import openvino
+        from openvino.tools.ovc import telemetry_utils
+        print(telemetry_utils.tm.__name__, "openvino_telemetry.main" in sys.modules)
+    """
+    environ = {**os.environ, "HOME": str(tmp_path), "CI": ""}  # it keeps a user's number in HOME, and is silent in CI
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.split() == ["openvino.tools.ovc.telemetry_stub", "False"]
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_state_dict_and_the_file_of_its_module(tmp_path: Path) -> None:

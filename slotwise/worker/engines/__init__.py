@@ -13,6 +13,7 @@ on this machine finds the answers alike (engines/comparison.py), else fp32. int8
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -25,6 +26,8 @@ from slotwise.worker.settings import Settings
 
 logger = logging.getLogger(__name__)
 
+# OpenVINO and NNCF report every import to their makers through this module, and do without where it cannot be imported.
+sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
 ORDER = {"cpu": ("openvino", "onnxruntime", "torch"), "cuda": ("torch",)}
 BF16 = ("openvino", "torch")
 
