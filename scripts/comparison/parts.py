@@ -18,13 +18,19 @@ BF16 = ("openvino-bf16",) if has_bf16() else ()
 PRECISIONS = ("torch-fp32", "onnxruntime-fp32", "openvino-fp32", *BF16, "openvino-int8")
 OURS = ("slotwise-openvino-fp32", *(f"slotwise-{name}" for name in BF16), "slotwise-openvino-int8")
 RAW = tuple(name.replace("slotwise", "raw") for name in OURS)
-ON_TRITON = "slotwise-triton-openvino-fp32"
+ON_TRITON = {precision: f"slotwise-triton-openvino-{precision}" for precision in ("fp32", "int8")}
 DEFAULT = "slotwise-default"  # the model with the profile cpu and nothing else set
 PEERS = ("litserve", "fastapi", "mosec", "ray", "triton", "bentoml", "mlserver")
 FEW = ("stock", "litserve", "fastapi", "mosec", DEFAULT, *OURS, *RAW)
 QUICK = ("stock", "litserve", DEFAULT, f"raw-{(*BF16, 'openvino-fp32')[0]}")  # of vision and lite0
 INFERENCE = ("torchserve-inference", *(f"{name}-inference" for name in PEERS), "slotwise-openvino-fp32")
-SAME = ("torchserve-engine", *(f"{name}-engine" for name in PEERS), "slotwise-openvino-fp32", ON_TRITON, "raw-openvino-fp32")
+SAME = {
+    precision: (
+        *(f"{name}-engine" for name in ("torchserve", *PEERS)),
+        *(f"slotwise-openvino-{precision}", on_triton, f"raw-openvino-{precision}"),
+    )
+    for precision, on_triton in ON_TRITON.items()
+}
 STEPS = tuple(f"{server}-{form}" for server in ("torchserve", "litserve", "mosec") for form in ("natural", "decoder", "engine"))
 BY_BATCH = tuple(f"{system}, batch {size}" for system in ("stock", "slotwise-openvino-fp32") for size in (1, 8, 16))
 TUNED = {8: "slotwise-tuned-8", 64: "slotwise-tuned-64"}  # clients: as the tuner found it for them
@@ -33,7 +39,7 @@ TENSORS = ("torchserve-natural", "litserve", "fastapi", "mosec", *OURS_SMALL)
 
 # What cannot be read from a system's name: keys of a profile, and `profile` and `kind`.
 SPECIAL: Mapping[str, Mapping[str, str]] = {
-    ON_TRITON: {"kind": "triton", "engine": "openvino", "precision": "fp32"},
+    **{name: {"kind": "triton", "engine": "openvino", "precision": precision} for precision, name in ON_TRITON.items()},
     "slotwise-triton": {"kind": "triton", "batch_size": "13", "max_batch_delay_ms": "0.15", "engine": "onnxruntime"},
     "slotwise-tuned-8": {"batch_size": "4", "max_batch_delay_ms": "1", "engine": "onnxruntime", "precision": "fp32"},
     "slotwise-tuned-64": {"batch_size": "16", "max_batch_delay_ms": "1", "engine": "onnxruntime", "precision": "fp32"},
@@ -48,7 +54,10 @@ LAYOUTS = tuple(name for name, keys in SPECIAL.items() if "profile" in keys)
 
 @dataclass(frozen=True)
 class Part:
-    """One part. seconds: of a measurement; requests: so many instead, with our own client. tensor: MNIST's body is sent."""
+    """One part.
+
+    precision: of a peer with our engine. seconds: of a measurement; requests: so many instead, with our own client.
+    """
 
     title: str
     model: str
@@ -56,6 +65,7 @@ class Part:
     weights: str = "none"
     batch_size: int = 4
     delay_ms: float = 10
+    precision: str = "fp32"
     seconds: int = 6
     requests: int | None = None
 
@@ -82,7 +92,14 @@ def both(systems: tuple[str, ...]) -> dict[Cell, tuple[str, ...]]:
 VISION = ("stock", "stock-defaults", *PEERS, DEFAULT, *OURS, *RAW)
 PARTS = {
     "vision": Part("ResNet-18: every server with natural code", "resnet18", {**both(VISION), ("12M", 8): FEW}),
-    "engines": Part("ResNet-18 in fp32: every server with our decoder and engine", "resnet18", both(SAME)),
+    "engines": Part("ResNet-18 in fp32: every server with our decoder and engine", "resnet18", both(SAME["fp32"])),
+    "engines-int8": Part(
+        "EfficientNet-Lite0 in int8: every server with our decoder and engine",
+        "efficientnet",
+        both(SAME["int8"]),
+        "imagenet",
+        precision="int8",
+    ),
     "inference": Part("ResNet-18 in fp32: every server with our engine, its own decoder", "resnet18", both(INFERENCE)),
     "ablation": Part("ResNet-18 in fp32: what each step gives", "resnet18", both((*STEPS, "slotwise-openvino-fp32"))),
     "tensors": Part(

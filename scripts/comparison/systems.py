@@ -207,7 +207,9 @@ class ModelServer(Http):
         front = "HTTP in C++" if self.kind == "triton" else "HTTP in Java"
         package = "nvidia-pytriton" if self.kind == "triton" else "torchserve"
         form = next((form for form in ("decoder", "inference", "engine") if self.name.endswith(form)), "natural")
-        code = {"form": form, "engine": "openvino-fp32"} if form in ("inference", "engine") else {"form": form}
+        code = {"form": form}
+        if form in ("inference", "engine"):
+            code["engine"] = f"openvino-{profile.precision}"
         if self.name.startswith("slotwise"):
             code = {"form": "engine", "engine": f"{profile.engine}-{profile.precision}"}
         return {**used, **code, "front": front, "packages": [f"{package}=={version(package)}"]}

@@ -60,7 +60,7 @@ class Workshop:
         if self.part.kind == "picture" and form in ("natural", "decoder"):
             settings |= {"network": stock.NETWORKS[self.part.model], "weights": str(self.weights.resolve())}
         numbers = {"processes": self.processes, "threads": self.threads, "batch_size": batch_size}
-        return {**settings, **numbers, "precision": "fp32", "delay_ms": self.part.delay_ms}
+        return {**settings, **numbers, "precision": self.part.precision, "delay_ms": self.part.delay_ms}
 
     def profile(self, batch_size: int) -> dict[str, str]:
         """The same for a server that `slotwise serve` starts."""
@@ -84,6 +84,7 @@ class Workshop:
             _ = self.weights  # packs stock.mar, too
             return ModelServer(name, "stock", self.store, keys)
         settings = self.settings(base.partition("-")[2], batch_size)
+        keys["precision"] = settings["precision"]
         stock.pack_handler(self.store, base, settings)
         return ModelServer(name, base, self.store, keys)
 

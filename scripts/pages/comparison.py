@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from comparison.parts import ON_TRITON
+from comparison.parts import PARTS as MEASURED
 from comparison.results import against, fastest, kind
 from measuring.rounds import Ratio, Row, by_cell, ratio
 
@@ -14,7 +15,7 @@ from pages.tables import each, number, table, with_spread
 
 Figures = Mapping[str, Any]
 OURS = "slotwise-openvino-fp32"
-PARTS = ("vision", "vision-amx", "engines", "inference", "ablation", "tensors", "precision", "lite0", "resnet152", "ants")
+PARTS = (*MEASURED, "vision-amx")
 NO_SETTINGS = (
     "*Measured before every system got the same: two processes of one thread and batches of 4 for Slotwise, one process and "
     "batches of 4 for stock and LitServe, one process without batches for FastAPI; logs as each is installed.*"
@@ -134,11 +135,25 @@ def same_engine(part: str) -> Callable[[Figures], str]:
     def render(figures: Figures) -> str:
         cells = by_cell(figures[part]["rows"])
         systems = next(iter(cells.values()))
-        ours = {ours: where for ours, where in {OURS: "on TorchServe", ON_TRITON: "on Triton"}.items() if ours in systems}
+        both = {OURS: "on TorchServe", ON_TRITON["fp32"]: "on Triton"}
+        ours = {ours: where for ours, where in both.items() if ours in systems}
         columns = [f"{where}, {clients} clients" for where in ours.values() for _, clients in cells]
         names = [name for name in systems if name not in ours]
         lines = [[name, *(_to(cell, one, name) for one in ours for cell in cells.values())] for name in names]
         return table(["Slotwise to", *columns], lines)
+
+    return render
+
+
+def of_raw(part: str) -> Callable[[Figures], str]:
+    """What each server answers to what a loop without any does with the same decoder and engine."""
+
+    def render(figures: Figures) -> str:
+        cells = by_cell(figures[part]["rows"])
+        raw = next(name for cell in cells.values() for name in cell if kind(name) == "raw")
+        names = dict.fromkeys(name for cell in cells.values() for name in cell if name != raw)
+        lines = [[name, *(_to(cell, name, raw) for cell in cells.values())] for name in names]
+        return table(["to the raw loop", *(f"{clients} clients" for _, clients in cells)], lines)
 
     return render
 
@@ -189,6 +204,7 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     **{f"{part}.ratios": ratios(part) for part in ("vision", "vision-amx", "lite0")},
     **{f"{part}.ratios.fp32": ratios(part, OURS) for part in ("vision", "lite0")},
     **{f"{part}.same": same_engine(part) for part in ("engines", "inference")},
+    "engines-int8.of_raw": of_raw("engines-int8"),
     "ablation.steps": steps,
     "resnet152.by_batch": by_batch,
 }

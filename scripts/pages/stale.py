@@ -17,7 +17,7 @@ CAPTIONS = (WORKER, "handlers/captioner.py", "models/captions")
 TRANSLATION = (WORKER, "handlers/translator.py", "models/translation")
 CODE = {  # what each of docs/figures measures; what measures it counts as well
     **{part: (*VISION, "scripts/comparison") for part in ("vision", "vision-amx")},
-    "lite0": (*LITE0, "scripts/comparison"),
+    **{part: (*LITE0, "scripts/comparison") for part in ("lite0", "engines-int8")},
     **{part: (*VISION, "scripts/comparison") for part in ("engines", "inference", "ablation", "precision")},
     "tensors": (*TENSORS, "scripts/comparison"),
     "resnet152": (*VISION[:2], "models/resnet152", "scripts/comparison"),

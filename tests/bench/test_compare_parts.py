@@ -122,12 +122,21 @@ def test_every_part_has_its_tables() -> None:
 
 
 def test_slotwise_on_triton_has_columns_of_its_own_where_it_was_measured() -> None:
-    cells: dict[Cell, list[str]] = {("720", 8): ["triton-engine", OURS, ON_TRITON]}
-    speed = {"triton-engine": 20.0, OURS: 18.0, ON_TRITON: 21.0}
+    cells: dict[Cell, list[str]] = {("720", 8): ["triton-engine", OURS, ON_TRITON["fp32"]]}
+    speed = {"triton-engine": 20.0, OURS: 18.0, ON_TRITON["fp32"]: 21.0}
     done = [one_round(0, cells, lambda _cell, name: Reading(speed[name], 1.0, 2.0), lambda text: None)]
     lines = TABLES["engines.same"]({"engines": {"rows": rows(readings(done))}}).splitlines()
     assert lines[0] == "| Slotwise to | on TorchServe, 8 clients | on Triton, 8 clients |"
     assert lines[2:] == ["| triton-engine | 0.9 (0.9 to 0.9) | 1.05 (1.05 to 1.05) |"]
+
+
+def test_every_server_stands_beside_the_loop_without_one() -> None:
+    cells: dict[Cell, list[str]] = {("720", clients): ["mosec-engine", "raw-openvino-int8"] for clients in (8, 32)}
+    speed = {"mosec-engine": 18.0, "raw-openvino-int8": 20.0}
+    done = [one_round(0, cells, lambda _cell, name: Reading(speed[name], 1.0, 2.0), lambda text: None)]
+    lines = TABLES["engines-int8.of_raw"]({"engines-int8": {"rows": rows(readings(done))}}).splitlines()
+    assert lines[0] == "| to the raw loop | 8 clients | 32 clients |"
+    assert lines[2:] == ["| mosec-engine | 0.9 (0.9 to 0.9) | 0.9 (0.9 to 0.9) |"]
 
 
 def test_steps_and_batch_sizes_are_rendered() -> None:
