@@ -61,9 +61,10 @@ def run(arguments: list[str]) -> None:
     sys.argv = arguments
     if not sys.flags.safe_path:
         sys.path[0] = os.path.dirname(arguments[0])
-    sys.modules["torch"] = DeferredTorch("torch")
-    importlib.import_module("ts.protocol.otf_message_handler")
-    del sys.modules["torch"]  # whoever else imports torch gets it
+    if "torch" not in sys.modules:  # it is there where a sitecustomize has imported it, and can be imported only once
+        sys.modules["torch"] = DeferredTorch("torch")
+        importlib.import_module("ts.protocol.otf_message_handler")
+        del sys.modules["torch"]  # whoever else imports torch gets it
     runpy.run_path(arguments[0], run_name="__main__")
 
 

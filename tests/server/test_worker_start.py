@@ -56,6 +56,11 @@ def test_all_but_a_worker_is_run_as_ever_and_a_worker_as_python_would(tmp_path: 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(package.parent))
         assert python(folder, str(worker), "--sock-name", "a b") == f"__main__ {[str(worker), '--sock-name', 'a b']}"
+        (package.parent / "sitecustomize.py").write_text("import torch\n")  # twice in a process it cannot be imported
+        worker.write_text("import sys\nbefore = sys.modules['torch']\nimport torch\nprint(torch is before, torch.__file__)\n")
+        import torch
+
+        assert python(folder, str(worker)) == f"True {torch.__file__}"
 
 
 def test_where_nothing_in_the_folder_may_be_run_it_is_our_own_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
