@@ -22,7 +22,7 @@ from typing import Any
 SCRIPT = """\
 #!/bin/sh
 case $1 in
-*/ts/model_service_worker.py) exec {python} {start} "$@" ;;
+*/ts/model_service_worker.py) [ ! -f {start} ] || exec {python} {start} "$@" ;;
 esac
 exec {python} "$@"
 """
@@ -30,6 +30,8 @@ exec {python} "$@"
 
 def python(folder: Path) -> str:
     """Make a program in `folder` for TorchServe to run as its Python: it starts workers as above, and all else as ever.
+
+    So it does with workers, too, while this file is gone: Slotwise may be installed anew while a server runs.
 
     Returns its path, or that of our own Python where nothing in the folder may be run.
     """

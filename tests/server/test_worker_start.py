@@ -68,6 +68,14 @@ def test_where_nothing_in_the_folder_may_be_run_it_is_our_own_python(tmp_path: P
     assert worker_start.python(tmp_path) == sys.executable
 
 
+def test_a_worker_starts_as_ever_while_slotwise_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_start, "__file__", str(tmp_path / "gone" / "worker_start.py"))
+    worker = tmp_path / "ts" / "model_service_worker.py"
+    worker.parent.mkdir()
+    worker.write_text("import sys\nprint(sys.argv[1:], sys.path[0])\n")
+    assert python(tmp_path, str(worker), "a") == f"['a'] {worker.parent}"
+
+
 def test_what_is_used_of_torch_is_the_real_one() -> None:
     import torch
 
