@@ -90,7 +90,7 @@ def read_message(source: BinaryIO, counted: str) -> tuple[dict[str, Any], list[b
 
 def write_message(target: BinaryIO, message: dict[str, Any], bodies: Sequence[bytes] = ()) -> None:
     """Write one message and the bytes behind it."""
-    target.write(json.dumps(message).encode() + b"\n" + b"".join(bodies))
+    target.writelines([json.dumps(message).encode() + b"\n", *bodies])
     target.flush()
 
 

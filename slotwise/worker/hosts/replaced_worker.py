@@ -6,6 +6,7 @@ For a host whose own process must not end: Triton does not start the process of 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import shutil
@@ -24,6 +25,7 @@ logger = logging.getLogger(__name__)
 LOOK_S = 0.2  # how often the child is looked after
 LONGEST_PAUSE_S = 30.0  # between two attempts to start a child
 CLOSE_S = 5.0
+PIPE_BYTES = 1 << 20  # a batch of photos passes in one piece; Linux lets anybody have that much
 
 
 class WorkerDied(Exception):
@@ -50,6 +52,8 @@ class WorkerProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
+        with contextlib.suppress(OSError, AttributeError):  # as far as the system and its limits have it
+            fcntl.fcntl(self.child.stdin, fcntl.F_SETPIPE_SZ, PIPE_BYTES)  # type: ignore[arg-type]
         try:
             reply, _ = self.exchange({"start": {"batch_size": batch_size}}, [], timeout_s=0.0)
         except (OSError, ValueError) as error:
