@@ -3,7 +3,7 @@
 
 python scripts/compare.py vision       ResNet-18: TorchServe's own handler, LitServe, FastAPI, Mosec, Ray, Triton, ...
 python scripts/compare.py engines      the same in fp32, every server with Slotwise's decoder and engine
-python scripts/compare.py engines-int8 the same of EfficientNet-Lite0 in int8, four times as fast
+python scripts/compare.py engines-int8 the same of EfficientNet-Lite0 in int8, a faster model
 python scripts/compare.py inference    the same with each server's own decoder before Slotwise's engine
 python scripts/compare.py ablation     three servers with natural code, with our decoder, with our engine; and Slotwise
 python scripts/compare.py tensors      MNIST as tensors, 1 to 64 clients
