@@ -1,6 +1,6 @@
 # make serve   a real photo answered by a real TorchServe, and the page   make test   everything checked
 .DEFAULT_GOAL := help
-.PHONY: help full serve stop demo demo-ants test test-full campaign lint format constraints clean
+.PHONY: help full serve stop demo demo-ants test test-full long campaign lint format constraints clean
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist worksteal --durations=20
 
@@ -31,11 +31,15 @@ demo-ants: ## ants and bees from DATA=FOLDER with train/ and val/: train, build,
 
 test: lint ## lint, type-check and run the tests, real servers and a real browser included
 	@scripts/test-tools.sh
-	@$(PYTEST) -m "not slow"
+	@$(PYTEST) -m "not slow and not long"
 
 test-full: full lint ## the tests that are slow besides, on Ray and Triton, too: run both before a change lands
 	@scripts/test-tools.sh
-	@$(PYTEST) -m slow
+	@$(PYTEST) -m "slow and not long"
+
+long: full ## what is too long for every landing (PARTS="tests"); its result is kept in .ci/long.json
+	@scripts/test-tools.sh
+	@$(BIN)/python scripts/long_run.py $(PARTS)
 
 campaign: full ## try to break it: a tenth of docs/reliability.md's cases, at most 40 minutes
 	@$(BIN)/python scripts/campaign.py archives fuzz batches --scale 0.1 --minutes 5
