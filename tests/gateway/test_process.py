@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -70,24 +71,46 @@ async def test_a_port_in_use_is_one_line(server: StandIn) -> None:
         await start("--port", str(server.port))
 
 
-async def test_sigterm_finishes_what_is_in_flight(server: StandIn) -> None:
-    record = await start(*OPTIONS, "--drain-delay-s", "12")  # time for two connections on a busy machine
+async def in_flight(server: StandIn, record: GatewayRecord) -> asyncio.Task[httpx.Response]:
+    """A request that has reached the server, which answers it once its gate is open."""
     server.gate = asyncio.Event()
     asked = asyncio.create_task(predict(record))
     while not server.seen:
         await asyncio.sleep(0.01)
+    return asked
+
+
+async def test_while_it_drains_it_is_not_ready_and_answers_who_comes(server: StandIn) -> None:
+    record = await start(*OPTIONS, "--drain-delay-s", "300")  # until the second signal
+    asked = await in_flight(server, record)
     os.kill(record.pid, signal.SIGTERM)
     async with httpx.AsyncClient() as client:
-        answer = await client.get(f"{record.url}/ready")
+        while (answer := await client.get(f"{record.url}/ready")).status_code == 200:
+            await asyncio.sleep(0.01)
         assert (answer.status_code, answer.json()["draining"]) == (503, True)
+        assert server.gate is not None
         server.gate.set()
         late = await client.post(f"{record.url}/predictions/digits", content=b"late")
         assert (late.status_code, late.headers["connection"]) == (200, "close")
     assert (await asked).status_code == 200
+    os.kill(record.pid, signal.SIGTERM)
     while record.alive():
         await asyncio.sleep(0.02)
-    with pytest.raises(httpx.ConnectError):
-        await predict(record)
+
+
+async def test_it_listens_no_more_and_still_finishes_what_is_in_flight(server: StandIn) -> None:
+    record = await start(*OPTIONS)
+    asked = await in_flight(server, record)
+    os.kill(record.pid, signal.SIGTERM)
+    with contextlib.suppress(httpx.TransportError):
+        while True:
+            async with httpx.AsyncClient() as client:
+                await client.get(f"{record.url}/ready")
+    assert server.gate is not None
+    server.gate.set()
+    assert (await asked).status_code == 200
+    while record.alive():
+        await asyncio.sleep(0.02)
 
 
 async def test_the_end_waits_as_long_as_a_request_may_take(server: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,13 +62,14 @@ def test_the_runtimes_client_asks_the_one_model(tmp_path: Path) -> None:
 
 
 class Loading:
-    """What loads into a stand-in. gate: while it is closed nothing gets loaded."""
+    """What loads into a stand-in. gate: while it is closed nothing gets loaded. begun: something is to be."""
 
     def __init__(self, server: StandIn) -> None:
-        self.server, self.gate = server, threading.Event()
+        self.server, self.gate, self.begun = server, threading.Event(), threading.Event()
         self.gate.set()
 
     def load(self, record: Any, name: str, url: str) -> None:
+        self.begun.set()
         self.gate.wait(60)
         if "large" in url:
             raise NoMemory("it wants 9000 MiB of 100 MiB that are free", "unload another model")
@@ -95,8 +96,8 @@ async def test_models_are_loaded_and_unloaded_as_the_contract_says(make_front: M
     loading.gate.clear()
     async with anyio.create_task_group() as group:
         group.start_soon(load, "a1")
-        while await load("a1") != 409:  # somebody loads it just now
-            loading.gate.set()
+        await anyio.to_thread.run_sync(loading.begun.wait)
+        assert await load("a1") == 409  # somebody loads it just now
         loading.gate.set()
     assert await load("a1") == 409
     assert await load("b2", "/opt/ml/models/large") == 507

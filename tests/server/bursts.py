@@ -36,6 +36,9 @@ class Answer:
         return error.get("code") == self.status and bool(told) and "secret" not in told and "Traceback" not in told
 
 
+NOTHING = Answer(0, None, None, None, httpx.Headers())
+
+
 def answer(response: httpx.Response) -> Answer:
     """The parts of a response that tests look at."""
     try:
@@ -52,7 +55,7 @@ def ask(client: InferenceClient, model: str, body: bytes) -> Answer:
     try:
         return answer(client.predict(model, body))
     except SlotwiseError:
-        return Answer(0, None, None, None, httpx.Headers())
+        return NOTHING
 
 
 def burst(client: InferenceClient, model: str, bodies: Sequence[bytes], gap_s: float = GAP_S) -> list[Answer]:
