@@ -1,3 +1,3 @@
 """Slotwise: every request keeps its slot."""
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
