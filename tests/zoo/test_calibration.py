@@ -71,7 +71,7 @@ def test_an_untrained_network_is_served_in_int8(tmp_path: Path, monkeypatch: pyt
 def test_what_judges_does_not_calibrate(trained: bool) -> None:
     items: Any = np.random.default_rng(5).integers(0, 256, (9, 8, 8, 3), np.uint8)
     calibrating = pictures.for_calibration(items, trained)
-    judging = [*items, *(samples._noise(items[0], seed) for seed in range(samples.NOISE_ITEMS))]
+    judging = [*items, *(samples.noise(items[0], seed) for seed in range(samples.NOISE_ITEMS))]
     assert len(calibrating) == len(items) + (0 if trained else pictures.CALIBRATING_NOISE)
     assert not {rows.tobytes() for rows in judging} & {rows.tobytes() for rows in calibrating}
     assert (calibrating == pictures.for_calibration(items, trained)).all()

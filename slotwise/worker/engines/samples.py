@@ -38,8 +38,8 @@ def handled(model_dir: Path, handler: ItemSource) -> list[Any]:
         example = handler.example()
         if example is None:
             return []
-        inputs = [handler.collate([example, _noise(example, 0)])]
-        items = [*examples(model_dir, handler), *(_noise(example, seed) for seed in range(1, NOISE_ITEMS))]
+        inputs = [handler.collate([example, noise(example, 0)])]
+        items = [*examples(model_dir, handler), *(noise(example, seed) for seed in range(1, NOISE_ITEMS))]
         return inputs + [handler.collate([item]) for item in items[:MOST_ITEMS]]
     except Exception:
         logger.warning("the handler's hooks failed to make inputs to try the engine on", exc_info=True)
@@ -55,7 +55,7 @@ def described(model: Mapping[str, Any]) -> list[Any]:
     if model.get("handler") == "image_classifier" and dtype == "uint8" and len(shape) == 3:
         shape = [*shape[1:], shape[0]]  # pixels come [h, w, c]
     zeros = np.zeros(shape, dtype)
-    return [np.stack([zeros, _noise(zeros, 0)]), *(_noise(zeros, seed)[None] for seed in range(1, NOISE_ITEMS))]
+    return [np.stack([zeros, noise(zeros, 0)]), *(noise(zeros, seed)[None] for seed in range(1, NOISE_ITEMS))]
 
 
 def examples(model_dir: Path, handler: ItemSource) -> Iterator[Any]:
@@ -71,7 +71,7 @@ def examples(model_dir: Path, handler: ItemSource) -> Iterator[Any]:
         yield from (item for item in items if not isinstance(item, Exception))
 
 
-def _noise(like: Any, seed: int) -> Any:
+def noise(like: Any, seed: int) -> Any:
     """Random numbers of the same shape and dtype. Token ids and objects stay as they are, because noise means nothing there."""
     random = np.random.default_rng(seed)
     if isinstance(like, np.ndarray) and like.dtype == np.uint8:

@@ -1,0 +1,69 @@
+"""Compare two outputs of a model: whether they are the same to the bit, and how far apart their numbers are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from slotwise.worker.slot_errors import SlotError
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far two outputs are apart at most: absolute, and relative to the largest number of the expected output.
+
+    Infinite where they differ in anything but numbers.
+    """
+
+    absolute: float = 0.0
+    relative: float = 0.0
+
+    def most(self, other: Difference) -> Difference:
+        """The larger of both."""
+        return Difference(max(self.absolute, other.absolute), max(self.relative, other.relative))
+
+
+def bits(value: Any) -> Any:
+    """What is equal for two outputs only where every bit of them is."""
+    if isinstance(value, np.ndarray | np.generic):
+        array = np.asarray(value)
+        return (array.dtype.str, array.shape, bits(array.tolist()) if array.dtype.kind == "O" else array.tobytes())
+    if isinstance(value, float):
+        return np.float64(value).tobytes()
+    if isinstance(value, Mapping):
+        return {name: bits(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [bits(part) for part in value]
+    if isinstance(value, SlotError):
+        return (type(value).__name__, value.message)
+    return bits(vars(value)) if hasattr(value, "__dict__") else value
+
+
+def difference(expected: Any, observed: Any) -> Difference:
+    """How far two outputs are apart, whatever they are made of."""
+    if bits(expected) == bits(observed):
+        return Difference()
+    if isinstance(expected, Mapping) and isinstance(observed, Mapping) and expected.keys() == observed.keys():
+        return _most(difference(expected[name], observed[name]) for name in expected)
+    if isinstance(expected, list | tuple) and isinstance(observed, list | tuple) and len(expected) == len(observed):
+        return _most(map(difference, expected, observed))
+    if hasattr(expected, "__dict__") and type(expected) is type(observed) and not isinstance(expected, SlotError):
+        return difference(vars(expected), vars(observed))
+    try:
+        first, second = np.asarray(expected, np.float64), np.asarray(observed, np.float64)
+        if first.shape == second.shape:
+            apart = float(np.abs(first - second).max())
+            return Difference(apart, apart / (float(np.abs(first).max()) or 1.0))
+    except (TypeError, ValueError):
+        pass
+    return Difference(np.inf, np.inf)
+
+
+def _most(differences: Iterable[Difference]) -> Difference:
+    most = Difference()
+    for one in differences:
+        most = most.most(one)
+    return most

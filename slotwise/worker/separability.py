@@ -1,0 +1,185 @@
+"""Prove that a network keeps the rows of a batch apart: that a row's output is the same to the bit, whatever its mates are.
+
+    x x x x     the row x among copies of itself
+    m m x m     x at the same place, among mates: loud ones, empty ones, tiny ones, ordinary ones
+
+Both batches have one shape, so a network whose rows do not touch each other computes the same for x in both: no tolerance is
+needed. One bit that differs names a network that mixes rows, such as one that normalises over the batch, or that quantises with
+one scale a batch. First the same batch runs twice, because a network that is not deterministic cannot be proven at all.
+
+Between two shapes, and between two places of a batch, an engine may use other kernels, which round otherwise. That is no fault.
+It is measured, because whoever compares two answers needs to know how far they may be apart.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from slotwise.worker.bits import Difference, bits, difference
+from slotwise.worker.isolation import is_out_of_memory
+from slotwise.worker.slot_errors import SlotError
+
+# Items padded to so many rows: one output or SlotError an item. It may raise anything.
+Attempt = Callable[[list[Any], int], list[Any]]
+NONE = Difference()
+FEW = 3  # rows: in batches so small each kind of mates is tried by itself, in larger ones all together
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found out about one engine with one archive's weights.
+
+    separable: True, False, or None where that is not known. cause: why not True, in plain words. sizes: the batches in which no
+    mates changed the row, smallest first. between_shapes: how far its output is at most from what it is alone. same_bits: the
+    largest batch up to which a row has the same bits at every size and place; 1 where they depend on that.
+
+    engine: its name, precision and device. version: the engine's. processor: where it was tried.
+    """
+
+    separable: bool | None
+    cause: str = ""
+    sizes: tuple[int, ...] = ()
+    between_shapes: Difference = NONE
+    same_bits: int = 1
+    engine: str = ""
+    version: str = ""
+    processor: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The verdict as JSON; an infinite difference is null."""
+        between = {name: value if math.isfinite(value) else None for name, value in asdict(self.between_shapes).items()}
+        return {**asdict(self), "sizes": list(self.sizes), "between_shapes": between}
+
+    @classmethod
+    def from_json(cls, data: Any) -> Verdict:
+        """Read what `to_json` wrote. Raises ValueError for anything else."""
+        try:
+            known = {field.name: data[field.name] for field in fields(cls)}
+            between = {name: math.inf if value is None else float(value) for name, value in known["between_shapes"].items()}
+            known |= {"sizes": tuple(map(int, known["sizes"])), "between_shapes": Difference(**between)}
+            known |= {"same_bits": int(known["same_bits"])}
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError("not a verdict") from error
+        texts = [known[name] for name in ("cause", "engine", "version", "processor")]
+        if known["separable"] not in (True, False, None) or not all(isinstance(text, str) for text in texts):
+            raise ValueError("not a verdict")
+        return cls(**known)
+
+
+def prove(
+    attempt: Attempt,
+    row: Any,
+    mates: Mapping[str, Any],
+    sizes: Iterable[int],
+    *,
+    copies: Iterable[int] = (),
+    longest: Any = None,
+    runs_before: int = 0,
+    budget_s: float = math.inf,
+    clock: Callable[[], float] = time.monotonic,
+) -> Verdict:
+    """Try one row among copies of itself and among mates, in batches of each of these sizes, the smallest first.
+
+    row: an item that the model answers. mates: items, by what they are ("loud"). copies: further sizes, in which it is only
+    looked at whether the bits are those of the row alone. longest: stands first in every batch, where items have lengths, so
+    that each batch is padded to the same one. runs_before: how often a shape runs before its outputs count.
+
+    budget_s: no size is begun that would not be done by then. The verdict's `sizes` say how far it came.
+    """
+    trial = _Trial(attempt, row, mates, longest, runs_before)
+    stop_at = clock() + budget_s
+    row_s = 0.0  # what one row of the last size has taken
+    with_mates = set(sizes)
+    for size in sorted((with_mates | set(copies)) - {1}):
+        begun = clock()
+        if begun + row_s * size > stop_at:
+            return trial.verdict(f"there was no time for batches of {size}")
+        try:
+            if cause := trial.run(size, with_mates=size in with_mates):
+                return trial.verdict(cause)
+        except Exception as error:
+            what = "out of memory" if is_out_of_memory(error) else f"{type(error).__name__}: {error}"
+            return trial.verdict(f"a batch of {size} fails: {what}"[:200])
+        row_s = (clock() - begun) / size
+    return trial.verdict("" if trial.done else "there are no mates to try")
+
+
+class _Trial:
+    """What is known so far. refuted: whether one bit has differed where none may."""
+
+    def __init__(self, attempt: Attempt, row: Any, mates: Mapping[str, Any], longest: Any, runs_before: int) -> None:
+        self.attempt, self.row, self.mates, self.longest, self.runs_before = attempt, row, dict(mates), longest, runs_before
+        self.alone: list[Any] = []
+        self.done: list[int] = []
+        self.refuted = False
+        self.between_shapes = Difference()
+        self.same_bits, self.same_so_far = 1, True
+
+    def run(self, size: int, with_mates: bool) -> str:
+        """Try batches of this size. Returns what is wrong with them, "" where nothing is. Raises what the model raises."""
+        if not self.alone:
+            self.alone = self.batch([self.row], self.runs_before)
+            if isinstance(self.alone[0], SlotError):
+                return f"the example is refused: {self.alone[0].message}"
+        copies = self.batch([self.row] * size, self.runs_before)
+        self.compare_with_alone(copies, size)
+        if not with_mates:
+            return ""
+        if not self.repeats(copies):
+            return f"not deterministic: the same batch of {size} again"
+        place, tried = size // 2, False
+        for kind, batch in self.kinds(size):
+            batch[place] = self.row
+            try:
+                output = self.batch(batch)[place]
+            except Exception:  # nobody has mates that the model does not take
+                self.mates.pop(kind, None)
+                continue
+            if bits(output) != bits(copies[place]):
+                if not self.repeats(copies):
+                    return f"not deterministic: the same batch of {size} again"
+                self.refuted = True
+                return f"mixes rows: a batch of {size}, {kind} mates"
+            tried = True
+        self.done += [size] if tried else []
+        return ""
+
+    def repeats(self, copies: Sequence[Any]) -> bool:
+        """Whether the batch of copies gives the same bits again."""
+        self.refuted = bits(self.batch([self.row] * len(copies))) != bits(copies)
+        return not self.refuted
+
+    def batch(self, items: Sequence[Any], runs_before: int = 0) -> list[Any]:
+        """The outputs of one batch. Nothing that a hook does to its items or its outputs later changes what is compared."""
+        if self.longest is not None and len(items) > 1:
+            items = [self.longest, *items[1:]]
+        for _ in range(runs_before):
+            self.attempt([deepcopy(item) for item in items], len(items))
+        return deepcopy(self.attempt([deepcopy(item) for item in items], len(items)))
+
+    def kinds(self, size: int) -> list[tuple[str, list[Any]]]:
+        """What stands around the row."""
+        if self.longest is not None and size == 2:  # there is no place for a mate
+            return []
+        if size <= FEW:
+            return [(kind, [mate] * size) for kind, mate in self.mates.items()]
+        mates = list(self.mates.values())
+        return [("all kinds of", [mates[i % len(mates)] for i in range(size)])] if mates else []
+
+    def compare_with_alone(self, copies: Sequence[Any], size: int) -> None:
+        """How far each of the copies is from the row alone."""
+        for output in copies if self.longest is None else copies[1:]:
+            self.between_shapes = self.between_shapes.most(difference(self.alone[0], output))
+            self.same_so_far = self.same_so_far and bits(output) == bits(self.alone[0])
+        if self.same_so_far and size == self.same_bits + 1:
+            self.same_bits = size
+
+    def verdict(self, cause: str) -> Verdict:
+        """What follows from all that was tried."""
+        separable = False if self.refuted else None if cause else True
+        return Verdict(separable, cause, tuple(self.done), self.between_shapes, self.same_bits)

@@ -1,0 +1,251 @@
+"""Separability: which networks keep their rows apart, to the bit, and what is said of those that do not."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slotwise.worker import BatchHandler, Headers, Settings
+from slotwise.worker.bits import Difference, bits, difference
+from slotwise.worker.hooks import Hooks
+from slotwise.worker.mates import company
+from slotwise.worker.padding import pad_sequences
+from slotwise.worker.separability import Verdict, prove
+
+SIZES = (2, 3, 4, 8, 16)
+
+
+class Serving(BatchHandler):
+    """Serves any callable on items like `item`."""
+
+    def __init__(self, network: Callable[[Any], Any], item: Any = None) -> None:
+        self.settings, self.engine = Settings(), network
+        self.item = np.zeros(6, np.float32) if item is None else item
+
+    def example(self) -> Any:
+        return self.item
+
+    def decode(self, body: bytes, headers: Headers) -> list[Any]:
+        return [np.frombuffer(body, np.float32)]
+
+
+def verdict(handler: BatchHandler, sizes: tuple[int, ...] = SIZES, folder: Path = Path("nowhere"), **options: Any) -> Verdict:
+    whole = company(folder, handler)
+    assert whole is not None
+    attempt = Hooks(handler, 1 << 20).attempt
+    return prove(attempt, whole.row, whole.mates, sizes, longest=whole.longest, **options)
+
+
+def weights(rows: int = 6, columns: int = 3) -> Any:
+    return np.random.default_rng(5).standard_normal((rows, columns)).astype(np.float32)
+
+
+def row_wise(x: Any) -> Any:
+    """A layer whose rows are computed one after the other: nothing can touch another, and every shape gives the same bits."""
+    return np.stack([np.maximum(row @ weights(), 0) for row in x])
+
+
+def test_a_network_that_keeps_rows_apart_is_proven_with_no_difference_between_shapes() -> None:
+    found = verdict(Serving(row_wise), copies=range(2, 17))
+    assert found == Verdict(True, sizes=SIZES, same_bits=16)
+
+
+MIXING = {
+    "normalises over the batch": lambda x: row_wise((x - x.mean(0)) / (x.std(0) + 1e-6)),
+    "one scale a batch": lambda x: row_wise(np.round(x / np.abs(x).max() * 127)),
+    "least of the batch": lambda x: row_wise(x - x.min()),
+    "first row leaks": lambda x: row_wise(x) + 1e-6 * x[0, 0],
+    "a softmax along the wrong axis": lambda x: np.exp(x / 50) / np.exp(x / 50).sum(0),
+    "NaN spreads": lambda x: row_wise(x) * (np.nan if np.abs(x).max() > 20 else 1.0),
+}
+
+
+@pytest.mark.parametrize("how", MIXING)
+def test_a_network_that_mixes_rows_is_named(how: str) -> None:
+    found = verdict(Serving(MIXING[how]))
+    assert (found.separable, found.cause.split(":")[0]) == (False, "mixes rows")
+    assert found.cause.endswith(" mates")
+
+
+def test_the_cause_names_the_batch_and_the_mates() -> None:
+    loud = verdict(Serving(lambda x: row_wise(x) + (1.0 if x.max() > 30 else 0.0)))
+    assert loud.cause == "mixes rows: a batch of 2, loud mates"
+    large = verdict(Serving(lambda x: row_wise(x) + (x.max() if len(x) > 4 else 0.0)))
+    assert (large.cause, large.sizes) == ("mixes rows: a batch of 8, all kinds of mates", (2, 3, 4))
+
+
+def test_a_network_that_is_not_deterministic_is_told_apart_from_one_that_mixes() -> None:
+    chance = np.random.default_rng(0)
+    found = verdict(Serving(lambda x: row_wise(x) + chance.standard_normal()))
+    assert (found.separable, found.cause) == (False, "not deterministic: the same batch of 2 again")
+
+
+def test_differences_between_shapes_and_places_are_measured_and_no_fault() -> None:
+    by_shape = verdict(Serving(lambda x: row_wise(x) * np.float32(1 + 1e-6 * len(x))), copies=range(2, 17))
+    assert by_shape.separable is True
+    assert 1e-6 < by_shape.between_shapes.relative < 3e-5
+    assert by_shape.same_bits == 1
+    by_place = verdict(Serving(lambda x: row_wise(x) * (1 + 1e-3 * np.arange(len(x))[:, None])))
+    assert by_place.separable is True, "a row keeps its place: its mates change nothing"
+    assert by_place.between_shapes.relative == pytest.approx(0.015)
+
+
+def test_same_bits_counts_every_size_up_to_the_first_that_differs() -> None:
+    found = verdict(Serving(lambda x: row_wise(x) * (2.0 if len(x) == 7 else 1.0)), copies=range(2, 17))
+    assert (found.separable, found.same_bits) == (True, 6)
+    assert verdict(Serving(row_wise)).same_bits == 4, "5 was not looked at"
+
+
+def test_a_hook_that_changes_its_items_or_reuses_its_outputs_is_no_mixing_network() -> None:
+    kept = [[0.0] for _ in range(16)]
+
+    class Reusing(Serving):
+        def collate(self, items: list[Any]) -> Any:
+            for item in items:
+                item -= 1.0
+            return np.stack(items)
+
+        def predict(self, inputs: Any) -> Any:
+            for row, output in zip(row_wise(inputs), kept, strict=False):
+                output[0] = float(row[0])
+            return kept[: len(inputs)]
+
+    assert verdict(Reusing(row_wise)).separable is True
+
+
+@dataclass(frozen=True)
+class Text:
+    tokens: list[int]
+    language: int = 3
+
+
+class Encoder(Serving):
+    """The mean of the tokens' vectors, with and without a mask over the padding."""
+
+    masked = True
+
+    def collate(self, items: list[Any]) -> Any:
+        return pad_sequences([item.tokens for item in items], 0)
+
+    def predict(self, inputs: Any) -> Any:
+        ids, mask = inputs
+        vectors = weights(60, 4)[ids] * (mask[..., None] if self.masked else 1)
+        return np.stack([row.sum(0) / (m.sum() if self.masked else len(m)) for row, m in zip(vectors, mask, strict=True)])
+
+
+def test_sequences_are_tried_among_shorter_ones_at_one_padded_length() -> None:
+    masked, bare = Encoder(lambda x: x, Text([5, 9, 11, 2])), Encoder(lambda x: x, Text([5, 9, 11, 2]))
+    bare.masked = False
+    assert verdict(masked).separable is True
+    assert verdict(masked).sizes == (3, 4, 8, 16), "in a batch of two the longest leaves no place for a mate"
+    padded = verdict(bare)
+    assert padded.separable is True
+    assert padded.between_shapes.relative > 0.1, "without a mask the answer depends on the padded length, which is said"
+
+
+def test_text_is_compared_as_text() -> None:
+    class Echo(Encoder):
+        def predict(self, inputs: Any) -> Any:
+            ids, mask = inputs
+            return [{"text": " ".join(map(str, row[: m.sum()]))} for row, m in zip(ids, mask, strict=True)]
+
+    class FirstAnswers(Echo):
+        def predict(self, inputs: Any) -> Any:
+            texts = super().predict(inputs)
+            return [text | {"of": texts[2]["text"] if len(texts) > 2 else ""} for text in texts]
+
+    assert verdict(Echo(lambda x: x, Text([5, 9, 11, 2]))).separable is True
+    found = verdict(FirstAnswers(lambda x: x, Text([5, 9, 11, 2])))
+    assert (found.separable, found.cause) == (False, "mixes rows: a batch of 3, shorter mates")
+
+
+def test_what_cannot_be_tried_is_not_proven() -> None:
+    def fails(x: Any) -> Any:
+        raise RuntimeError("no such shape") if len(x) > 3 else MemoryError
+
+    def small(x: Any) -> Any:
+        return row_wise(x) if len(x) <= 4 else fails(x)
+
+    failing = verdict(Serving(small))
+    assert (failing.separable, failing.sizes) == (None, (2, 3, 4))
+    assert failing.cause == "a batch of 8 fails: RuntimeError: no such shape"
+    assert verdict(Serving(fails)).cause == "a batch of 2 fails: out of memory"
+    refused = verdict(Serving(lambda x: row_wise(x) * np.nan))
+    assert (refused.separable, refused.cause) == (None, "the example is refused: the model's output is not finite")
+    handler = Serving(row_wise, "a text")
+    handler.collate = lambda items: np.ones((len(items), 6))  # type: ignore[method-assign]
+    assert verdict(handler) == Verdict(None, "there are no mates to try", same_bits=4)
+
+
+def test_no_size_is_begun_that_would_not_be_done_in_time() -> None:
+    now = [0.0]
+
+    def slow(x: Any) -> Any:
+        now[0] += len(x)
+        return row_wise(x)
+
+    found = verdict(Serving(slow), budget_s=60.0, clock=lambda: now[0])
+    assert (found.separable, found.sizes, found.cause) == (None, (2, 3, 4), "there was no time for batches of 8")
+    assert now[0] <= 60.0
+
+
+def test_a_shape_runs_as_often_as_its_engine_needs_before_it_counts() -> None:
+    seen: dict[int, int] = {}
+
+    def optimises(x: Any) -> Any:
+        seen[len(x)] = seen.get(len(x), 0) + 1
+        return row_wise(x) * (1.5 if seen[len(x)] <= 2 else 1.0)
+
+    assert verdict(Serving(optimises)).cause.startswith("not deterministic")
+    seen.clear()
+    assert verdict(Serving(optimises), runs_before=2).separable is True
+
+
+def test_an_archives_own_example_is_the_row(tmp_path: Path) -> None:
+    (tmp_path / "examples").mkdir()
+    values = np.arange(6, dtype=np.float32)
+    (tmp_path / "examples" / "a.f32").write_bytes(values.tobytes())
+    (tmp_path / "examples" / "b.f32").write_bytes((values + 1).tobytes())
+    found = company(tmp_path, Serving(row_wise))
+    assert found is not None
+    assert bits(found.row) == bits(values)
+    assert list(found.mates) == ["loud", "zero", "tiny", "ordinary", "example 1"]
+    assert np.abs(found.mates["loud"]).max() > 50
+
+
+def test_pixels_and_tokens_get_mates_of_their_kind() -> None:
+    pixels = company(Path("nowhere"), Serving(row_wise, np.zeros((4, 4, 3), np.uint8)))
+    assert pixels is not None
+    assert {kind: mate.dtype for kind, mate in pixels.mates.items()} == dict.fromkeys(pixels.mates, np.dtype(np.uint8))
+    assert (pixels.mates["loud"] == 255).all()
+    tokens = company(Path("nowhere"), Serving(row_wise, np.arange(1, 6)))
+    assert tokens is not None
+    assert [len(mate) for mate in tokens.mates.values()] == [5, 5, 3, 5]
+    assert len(tokens.longest) == 10
+
+
+def test_bits_and_differences_of_anything() -> None:
+    assert bits(np.float32(0.0)) != bits(np.float32(-0.0))
+    assert bits({"a": (1, [2.0])}) == bits({"a": (1, [2.0])})
+    assert difference({"a": np.ones(3)}, {"a": np.ones(3) * 1.5}) == Difference(0.5, 0.5)
+    assert difference((1.0, "x"), (1.25, "x")) == Difference(0.25, 0.25)
+    assert difference("a", "b").absolute == math.inf
+    assert difference(np.ones(3), np.ones(4)).absolute == math.inf
+
+
+def test_a_verdict_survives_json() -> None:
+    whole = Verdict(True, "", (2, 4), Difference(1e-6, math.inf), 3, "torch fp32 on cpu", "2.0", "abc")
+    assert Verdict.from_json(json.loads(json.dumps(whole.to_json()))) == whole
+    good = whole.to_json()
+    for bad in (None, [], {}, {**good, "separable": "yes"}, {**good, "sizes": 4}, {**good, "between_shapes": {"a": 1}}):
+        with pytest.raises(ValueError, match="not a verdict"):
+            Verdict.from_json(bad)
+    with pytest.raises(ValueError):
+        Verdict.from_json({**replace(whole, cause="").to_json(), "cause": 3})
