@@ -49,6 +49,14 @@ def test_a_body_that_cannot_be_told_is_an_error(row: dict[str, Any], headers: di
         bodies(row, Headers(headers))
 
 
+def test_json_that_the_server_could_parse_and_nobody_can_write_is_its_senders_fault() -> None:
+    deep: Any = 1
+    for _ in range(2000):
+        deep = [deep]
+    for row in ({"body": deep}, {"data": deep, "more": b"x"}):
+        assert isinstance(reading.request(row, Headers(), "a").refused, BadRequest)
+
+
 def test_headers_do_not_care_for_case_and_skip_the_parts_of_a_form() -> None:
     headers = Headers({"ACCEPT": "text/plain", "data": {"content-type": "image/png"}})
     assert headers["accept"] == headers.get("Accept") == "text/plain"

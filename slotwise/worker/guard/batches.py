@@ -11,15 +11,14 @@ from typing import Any
 from slotwise.worker.answer import serialise
 from slotwise.worker.audit import Audit, AuditedAnswer
 from slotwise.worker.budget import Budget
-from slotwise.worker.guard.blame import WrongAnswer, verdict
+from slotwise.worker.guard.blame import verdict
 from slotwise.worker.guard.device import device_alive, let_go, release
 from slotwise.worker.guard.held_metrics import HeldMetrics, Silenced
-from slotwise.worker.guard.sending import check_headers, check_status, encoded
-from slotwise.worker.guard.slots import BatchSlots, Given, KeptSlot
-from slotwise.worker.hosts.unreadable import Unreadable
+from slotwise.worker.guard.owned import Owned, numbers, one_each, owned
+from slotwise.worker.guard.slots import BatchSlots, KeptSlot
 from slotwise.worker.isolation import EngineDead, Isolation, Tally, is_out_of_memory
 from slotwise.worker.padding import Padding
-from slotwise.worker.slot_errors import BadRequest, ModelFault, SlotError, Unavailable
+from slotwise.worker.slot_errors import SlotError, Unavailable
 
 logger = logging.getLogger(__name__)
 
@@ -53,25 +52,23 @@ class Guard:
         self.dead = False
         self.singly, self.singly_until = 0, 0.0
 
-    def answer(self, rows: Sequence[Any], raw: Any) -> list[Any]:
+    def answer(self, rows: Sequence[Any], raw: Any) -> list[bytes]:
         """One body a request; its status and headers are set in the context."""
         self.slots = slots = BatchSlots(raw, rows, self.held)
         outputs = self._outputs(slots)
-        bodies: list[Any] = []
+        bodies: list[bytes] = []
         processors: list[Any] = []
         for i, output in enumerate(outputs):
-            body = self._said(output) if type(output) is Given else output
-            if isinstance(body, SlotError):
-                outputs[i] = body
-                logger.info("request %s: %d %.200a", slots.ids.get(i), body.code, body.message)
-                processors.append(slots.refused(i, body))
-                bodies.append(serialise({"error": {"code": body.code, "message": body.message}}))
+            if isinstance(output, SlotError):
+                logger.info("request %s: %d %.200a", slots.ids.get(i), output.code, output.message)
+                processors.append(slots.refused(i, output))
+                bodies.append(serialise({"error": {"code": output.code, "message": output.message}}))
             else:
-                processors.append(output.processor)
-                bodies.append(body)
+                processors.append(slots.answered(i, output))
+                bodies.append(output.body)
         slots.restore(processors)
         if self.audit is not None:
-            self.audit.keep(self._audited(outputs, bodies))
+            self.audit.keep(self._audited(outputs))
         del self.slots
         return bodies
 
@@ -85,26 +82,24 @@ class Guard:
         raw.request_ids, raw.request_processor = {0: slot.identity}, [slot.processor]
         self.slots = BatchSlots(raw, [slot.row()], Silenced(self.held))
         try:
-            output = self._outputs(self.slots)[0]
-            body = self._said(output) if type(output) is Given else output
-            return _refusal(body) if isinstance(body, SlotError) else _comparable(output, body)
+            return _comparable(self._outputs(self.slots)[0])
         finally:
             self.slots.restore([])
             self.held.end(raw, before[0])
             raw.request_ids, raw.request_processor = before
             del self.slots
 
-    def _audited(self, outputs: Sequence[Any], bodies: Sequence[Any]) -> Iterator[Any]:
+    def _audited(self, outputs: Sequence[Owned | SlotError]) -> Iterator[Any]:
         """What theirs answered, for the audit to draw from; a refusal was decided alone."""
         slots = self.slots
         for i, output in enumerate(outputs):
-            if type(output) is Given:
-                yield str(slots.ids.get(i)), lambda i=i, output=output: (slots.kept_slot(i), _comparable(output, bodies[i]))
+            if type(output) is Owned:
+                yield str(slots.ids.get(i)), lambda i=i, output=output: (slots.kept_slot(i), _comparable(output))
 
-    def _outputs(self, slots: BatchSlots) -> list[Any]:
+    def _outputs(self, slots: BatchSlots) -> list[Owned | SlotError]:
         """What theirs gave, or a SlotError, for each slot."""
         budget = Budget(slots.n, self.response_timeout_s, 0, clock=self.clock)
-        outputs: list[Any] = [NO_DEVICE] * slots.n
+        outputs: list[Owned | SlotError] = [NO_DEVICE] * slots.n
         tally = Tally()
         try:
             for group in self._groups(slots, outputs):
@@ -117,13 +112,13 @@ class Guard:
         self._learn(slots.n, tally, outputs)
         return outputs
 
-    def _groups(self, slots: BatchSlots, outputs: list[Any]) -> list[list[int]]:
+    def _groups(self, slots: BatchSlots, outputs: list[Owned | SlotError]) -> list[list[int]]:
         """Which slots go to theirs together: all of them, but those that theirs would take for another route."""
         together: list[int] = []
         alone: list[list[int]] = []
         for i, (headers, row) in enumerate(zip(slots.headers, slots.rows, strict=True)):
-            if Unreadable in map(type, row.values()):
-                outputs[i] = BadRequest("the body is not what its content type says")
+            if isinstance(row, SlotError):
+                outputs[i] = row
             elif headers.get("explain") == "True" or headers.get("describe") == "True":  # theirs look at slot 0's only
                 alone.append([i])
             else:
@@ -132,47 +127,30 @@ class Guard:
             return [[i] for i in together] + alone
         return ([together] if together else []) + alone
 
-    def _attempt(self, group: list[int], size: int) -> list[Any]:
+    def _attempt(self, group: list[int], size: int) -> list[Owned | SlotError]:
         """Theirs on some slots: what it gave for each; raises what it raised, or for one slot alone what its client gets."""
-        rows = self.slots.enter(group)
+        slots = self.slots
+        rows = slots.enter(group)
         try:
-            results = self.theirs(rows, self.slots.raw)
-            if not isinstance(results, list) or len(results) != len(group):
-                raise WrongAnswer(f"{_kind(results)} for {len(group)} requests")
-            return self.slots.keep(group, results)
+            results = one_each(self.theirs(rows, slots.raw), len(group))
+            given = zip(results, slots.raw.request_processor, strict=True)
+            answers = [owned(result, processor, self.tensors, self.max_response_bytes) for result, processor in given]
+            slots.keep()
+            return answers
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # a stranger's sys.exit() is no reason to end the worker
-            self.slots.drop()
+            slots.drop()
             let_go(error)
             if len(group) == 1 and not is_out_of_memory(error):
-                raise verdict(error, self.bad_input, self.slots.kept[group[0]]) from error
+                raise verdict(error, self.bad_input, slots.rows[group[0]]) from error
             raise
 
-    def _said(self, given: Given) -> Any:
-        """One slot's body as bytes, its status and headers found to be such as can be sent; else a SlotError."""
-        try:
-            body = encoded(given.result, self.tensors)
-            headers = given.processor.get_response_headers()
-            if headers:
-                check_headers(headers)
-            check_status(given.processor)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            if isinstance(error, SlotError):
-                return error
-            logger.warning("an answer of type %s cannot be sent", type(given.result).__name__, exc_info=True)
-            return ModelFault("the handler's answer cannot be sent")
-        if self.max_response_bytes is not None and len(body) > self.max_response_bytes:  # the server would end the worker
-            return ModelFault(f"the answer has {len(body)} bytes, {self.max_response_bytes} may leave the server")
-        return body
-
-    def _learn(self, n: int, tally: Tally, outputs: Sequence[Any]) -> None:
+    def _learn(self, n: int, tally: Tally, outputs: Sequence[Owned | SlotError]) -> None:
         """A handler that answers no two requests together, but each alone, is not asked for batches for a while."""
         if n < 2 or self.clock() < self.singly_until:
             return
-        only_alone = tally.cuts == n - 1 and all(type(output) is Given for output in outputs)
+        only_alone = tally.cuts == n - 1 and all(type(output) is Owned for output in outputs)
         self.singly = self.singly + 1 if only_alone else 0
         if self.singly >= SINGLY_AFTER:
             self.singly_until = self.clock() + SINGLY_S
@@ -180,23 +158,9 @@ class Guard:
                 logger.warning("the handler answers no batches: from now on it gets one request at a time")
 
 
-def _comparable(given: Given, body: Any) -> AuditedAnswer:
+def _comparable(answer: Owned | SlotError) -> AuditedAnswer:
     """An answer as the audit compares it: a tensor by its numbers."""
-    if (
-        isinstance(body, bytes | bytearray)
-        and not isinstance(given.result, bytes | bytearray)
-        and hasattr(given.result, "tolist")
-    ):
-        body = json.dumps(given.result.tolist()).encode()
-    status, headers = given.processor.get_response_status_code(), given.processor.get_response_headers()
-    return AuditedAnswer(200 if status is None else int(status), headers.get("content-type"), bytes(body))
-
-
-def _refusal(error: SlotError) -> AuditedAnswer:
-    return AuditedAnswer(error.code, None, serialise(error.body()))
-
-
-def _kind(results: Any) -> str:
-    if results is None:
-        return "None"
-    return f"{len(results)} answers" if isinstance(results, list) else f"a {type(results).__name__}"
+    if isinstance(answer, SlotError):
+        return AuditedAnswer(answer.code, None, serialise(answer.body()))
+    body = json.dumps(numbers(answer.body)).encode() if answer.tensor else answer.body
+    return AuditedAnswer(answer.status, dict(answer.headers).get("content-type"), body)

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Collection
 from typing import Any
 
+from slotwise.worker.guard.owned import WrongAnswer
 from slotwise.worker.slot_errors import BadRequest, ModelFault, SlotError, text
 
 # Errors that tell of what was sent, by the name of their class: JSONDecodeError is that of json, orjson and simplejson alike.
@@ -14,10 +15,6 @@ BAD_INPUT = frozenset(
 )
 FIELDS = ("body", "data")
 DECODER_ERRORS = (OSError, EOFError, SyntaxError, struct.error)  # what Pillow raises for a damaged picture
-
-
-class WrongAnswer(Exception):
-    """Theirs returned something else than one answer a request."""
 
 
 def verdict(error: BaseException, bad_input: Collection[str], fields: Collection[str]) -> SlotError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import traceback
 from typing import Any
@@ -30,7 +31,8 @@ def let_go(error: BaseException | None) -> None:
 
 
 def release() -> None:
-    """Give back what a failed call has left in torch's cache of GPU memory."""
+    """Give back what a failed call has left in torch's cache of GPU memory. On a dead device nothing can be given back."""
     torch: Any = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
+    with contextlib.suppress(Exception):  # device_alive finds out
+        if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+            torch.cuda.empty_cache()

@@ -6,17 +6,19 @@ batch is answered. Both name requests by their slots.
 
 from __future__ import annotations
 
+import copy
 import sys
 from typing import Any, Protocol
 
 from slotwise.worker.guard.stand_in_metrics import StandInMetrics
+from slotwise.worker.slot_errors import text
 
 
 class HeldMetrics(Protocol):
     """One attempt after the other: `begin`, then `keep` or `drop`; `end` when the batch is done."""
 
-    def begin(self, raw: Any, ids: dict[int, Any] | None) -> None:
-        """An attempt begins. ids: of its requests, None where they are the batch's own."""
+    def begin(self, raw: Any, ids: dict[int, Any]) -> None:
+        """An attempt begins. ids: of its requests."""
 
     def keep(self, raw: Any) -> None:
         """It succeeded: let its metrics go."""
@@ -31,7 +33,7 @@ class HeldMetrics(Protocol):
 class NoMetrics:
     """For a worker without metrics."""
 
-    def begin(self, raw: Any, ids: dict[int, Any] | None) -> None:
+    def begin(self, raw: Any, ids: dict[int, Any]) -> None:
         """Nothing is held."""
 
     def keep(self, raw: Any) -> None:
@@ -59,11 +61,10 @@ class TorchServeMetrics:
 
         kind.emit_metrics = emit
 
-    def begin(self, raw: Any, ids: dict[int, Any] | None) -> None:
+    def begin(self, raw: Any, ids: dict[int, Any]) -> None:
         """Hold from here on."""
         self.lines = []
-        if ids is not None:
-            raw.metrics.request_ids = ids
+        raw.metrics.request_ids = ids
 
     def keep(self, raw: Any) -> None:
         """Print what was held."""
@@ -81,40 +82,43 @@ class TorchServeMetrics:
 
 
 class MmsMetrics:
-    """Gives every attempt but the first a store of its own, and adds it to the batch's where the attempt succeeds."""
+    """Gives every attempt a store of its own, and adds it to the batch's where the attempt succeeds."""
 
     def __init__(self) -> None:
         self.batch: Any = None
 
-    def begin(self, raw: Any, ids: dict[int, Any] | None) -> None:
-        """The first attempt counts into the batch's own store: MMS has just made it."""
-        if ids is None:
-            self.batch = raw.metrics
-            return
+    def begin(self, raw: Any, ids: dict[int, Any]) -> None:
+        """Count into a store of the attempt's."""
         self.batch = self.batch or raw.metrics
         raw.metrics = type(self.batch)(ids, self.batch.model_name)
 
     def keep(self, raw: Any) -> None:
-        """Add the attempt's store to the batch's."""
-        if raw.metrics is self.batch:
-            return
-        for key, metric in raw.metrics.cache.items():
+        """Add the attempt's store to the batch's. A value is a number from here on, not an object of theirs."""
+        for key, counted in raw.metrics.cache.items():
             if key in self.batch.cache:
-                self.batch.cache[key].update(metric.value)
+                self.batch.cache[key].update(_number(counted.value))
             else:
-                self.batch.cache[key] = metric
+                self.batch.cache[key] = metric = copy.copy(counted)
+                metric.value = _number(counted.value)
                 self.batch.store.append(metric)
 
     def drop(self, raw: Any) -> None:
-        """Only the first attempt has left something in the batch's store, and nothing was there before it."""
-        if raw.metrics is self.batch:
-            self.batch.store.clear()
-            self.batch.cache.clear()
+        """Its store goes with it."""
 
     def end(self, raw: Any, ids: dict[int, Any]) -> None:
         """What MMS prints is the batch's store."""
         if self.batch is not None:
             raw.metrics, self.batch = self.batch, None
+
+
+def _number(value: Any) -> Any:
+    """A metric's value; a text where it is no number."""
+    if type(value) is int or type(value) is float:
+        return value
+    try:
+        return float(value)
+    except Exception:
+        return text(value)
 
 
 class Silenced:
@@ -123,7 +127,7 @@ class Silenced:
     def __init__(self, held: HeldMetrics) -> None:
         self.held = held
 
-    def begin(self, raw: Any, ids: dict[int, Any] | None) -> None:
+    def begin(self, raw: Any, ids: dict[int, Any]) -> None:
         """Hold, in a store of its own where there are stores."""
         self.held.begin(raw, raw.request_ids)
 

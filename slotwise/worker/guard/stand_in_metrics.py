@@ -67,7 +67,7 @@ class StandInMetrics:
         """The metric of that name and unit."""
         return NamedStandIn(self, metric_name, unit)
 
-    def begin(self, raw: Any, ids: dict[int, Any] | None) -> None:
+    def begin(self, raw: Any, ids: dict[int, Any]) -> None:
         """An attempt begins."""
         self.before = len(self.values)
 

@@ -47,7 +47,10 @@ def request(row: Mapping[str, Any], headers: Headers, identity: str) -> Request:
         return Request(b"", headers, identity, refused=error)
     if len(row) == 1 and type(row.get("body")) is bytes:  # nearly every request
         return Request(row["body"], headers, identity, until)
-    values = {name: parts(value) for name, value in row.items()}
+    try:
+        values = {name: parts(value) for name, value in row.items()}
+    except SlotError as error:
+        return Request(b"", headers, identity, refused=error)
     if "body" in row and "multipart" not in headers.get("content-type", ""):  # the other names stand in the address
         query = {name: value[-1].decode("utf-8", "replace") for name, value in values.items() if name != "body"}
         return Request(values["body"][-1], headers, identity, until, query=query)
@@ -82,7 +85,10 @@ def bodies(row: Mapping[str, Any], headers: Headers) -> list[bytes]:
 
 
 def parts(value: Any) -> list[bytes]:
-    """The values of one field as bytes. Where the server has parsed them, they are written as text or JSON again."""
+    """The values of one field as bytes. Where the server has parsed them, they are written as text or JSON again.
+
+    Raises BadRequest where JSON is nested so deep that it can be parsed, but not written.
+    """
     values: Sequence[Any] = value if isinstance(value, RepeatedParts) else [value]
     return [_bytes(one) for one in values]
 
@@ -90,7 +96,12 @@ def parts(value: Any) -> list[bytes]:
 def _bytes(value: Any) -> bytes:
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
-    return value.encode("utf-8", "surrogatepass") if isinstance(value, str) else json.dumps(value).encode()
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogatepass")
+    try:
+        return json.dumps(value).encode()
+    except (ValueError, RecursionError):
+        raise BadRequest("the JSON is nested too deep") from None
 
 
 def deadline_s(headers: Headers) -> float | None:
