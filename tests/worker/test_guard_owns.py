@@ -1,4 +1,4 @@
-"""What one call of theirs returned is the guard's before theirs is called again; what theirs is handed twice is the same twice."""
+"""What one call of theirs returned is owned before theirs is called again; what theirs is handed twice is the same twice."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class Stranger:
             raise ValueError
         if how == "exit":
             raise SystemExit
-        odd = answers[:-1] + [object()] if len(answers) == 1 else None
+        odd = [object()] if len(answers) == 1 else None
         shared = [answers[0]] * len(answers) if len(answers) > 1 else None
         other = {"tuple": tuple(answers), "generator": iter(answers), "dict": dict(enumerate(answers)), "short": answers[:-1]}
         return {**other, "none": None, "long": [*answers, *range(MOST + 1)], "odd": odd, "shared": shared}[how]
@@ -157,11 +157,7 @@ def asked(guarded: Guard, bodies: list[tuple[str, str]], kind: str) -> list[Slot
     return ask(guarded, [sent(*body) for body in bodies], kind, raw=raw)
 
 
-@given(STRANGERS, st.lists(st.lists(BODIES, min_size=1, max_size=MOST), min_size=1, max_size=3), st.sampled_from(["torchserve", "mms"]))
-@settings(max_examples=200, deadline=None)
-def test_no_client_gets_what_its_request_alone_would_not_have_got(
-    terms: Any, batches: list[list[tuple[str, str]]], kind: str
-) -> None:
+def nobody_gets_anothers(terms: Any, batches: list[list[tuple[str, str]]], kind: str) -> None:
     guarded = guard(Stranger(*terms).handle)
     for bodies in batches:
         slots = asked(guarded, bodies, kind)
@@ -171,3 +167,20 @@ def test_no_client_gets_what_its_request_alone_would_not_have_got(
             assert slot.headers.get("x-for", f"{name} of {name}") == f"{name} of {name}"
             if slot.status < 400 and terms[0] != "tensor":
                 assert json.dumps(name).strip('"') in slot.body.decode()
+
+
+BATCHES = st.lists(st.lists(BODIES, min_size=1, max_size=MOST), min_size=1, max_size=3)
+TRIED = given(STRANGERS, BATCHES, st.sampled_from(["torchserve", "mms"]))
+
+
+@TRIED
+@settings(max_examples=200, deadline=None)
+def test_no_client_gets_what_its_request_alone_would_not_have_got(terms: Any, batches: Any, kind: str) -> None:
+    nobody_gets_anothers(terms, batches, kind)
+
+
+@pytest.mark.long
+@TRIED
+@settings(max_examples=10_000, deadline=None)
+def test_nor_in_ten_thousand_tries(terms: Any, batches: Any, kind: str) -> None:
+    nobody_gets_anothers(terms, batches, kind)
