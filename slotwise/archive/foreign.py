@@ -166,6 +166,8 @@ def _fault(tree: ast.Module, function: str) -> str:
         return f"several processes answer one batch together: {min(found)}"
     if any(isinstance(node, ast.AsyncFunctionDef) and node.name == function for node in ast.walk(tree)):
         return f"{function} is a coroutine: it streams its answers"
+    if any(isinstance(node, ast.ClassDef) and node.name == "MicroBatching" for node in ast.walk(tree)):
+        return "it brings a MicroBatching of its own, whose threads end at an exception: use ts.handler_utils.micro_batching"
     return ""
 
 

@@ -87,6 +87,14 @@ COROUTINE = """
 async def handle(data, context):
     return data
 """
+COPIED = """
+from mine import MicroBatching
+
+class H:
+    def __init__(self):
+        self.handle = MicroBatching(self)
+    def initialize(self, context): pass
+"""
 OURS = """
 from slotwise.worker import BatchHandler
 
@@ -110,8 +118,9 @@ handle = Mine.entry_point()
         (FUNCTION, {}, "parallelType: tp\n", "several processes answer one batch"),
         ("vllm_handler", {}, "", "vllm_handler streams"),
         (OURS, {}, "", "a BatchHandler"),
+        (COPIED, {"mine.py": "class MicroBatching: pass"}, "", "use ts.handler_utils.micro_batching"),
     ],
-    ids=range(10),
+    ids=range(11),
 )
 def test_what_cannot_be_guarded_is_refused_with_the_reason(
     tmp_path: Path, handler: str, files: dict[str, str], config: str, why: str

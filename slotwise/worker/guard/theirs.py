@@ -13,6 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from slotwise.worker.guard import micro_batching
+
 logger = logging.getLogger(__name__)
 
 Handle = Callable[[Any, Any], Any]
@@ -27,6 +29,8 @@ def start(handler: str, raw: Any, server: str, legacy: bool = False) -> Handle:
     """
     if legacy:
         return _legacy(handler, raw)
+    if server == "torchserve":
+        micro_batching.install()
     envelope = _envelope() if server == "torchserve" else None
     raw.manifest["model"]["handler"] = handler  # theirs may read it
     handle = _started(handler, raw, server)
@@ -44,6 +48,7 @@ def _started(handler: str, raw: Any, server: str) -> Handle:
         raise ValueError(f"Expected only one class in custom service code or a function entry point {kinds}")
     service = kinds[0]()
     handle = service.handle
+    micro_batching.need_installed(handle)
     try:
         service.initialize(raw)
     except Exception:
