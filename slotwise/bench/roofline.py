@@ -148,12 +148,13 @@ def _torch_module(model_dir: Path, weights: dict[str, str]) -> Any:
     """The module with its parameters still apart (the engine folds them into constants)."""
     import torch  # noqa: PLC0415  heavy
 
+    from slotwise.worker.engines import exported_program  # noqa: PLC0415  brings torch
     from slotwise.worker.engines.torch import build_module  # noqa: PLC0415  brings torch
 
     if name := weights.get("torchscript"):
         return torch.jit.load(str(model_dir / name), map_location="cpu").eval()
     if name := weights.get("export"):
-        return torch.export.load(str(model_dir / name)).module()
+        return exported_program.load(model_dir / name)
     file, _, kind = weights["module"].partition(":")
     return build_module(model_dir / file, kind).eval()
 

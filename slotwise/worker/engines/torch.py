@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from slotwise.worker.engines import exported_program
 from slotwise.worker.engines.comparison import difference
 from slotwise.worker.engines.processor import cpu_precision
 from slotwise.worker.settings import Settings
@@ -104,7 +105,7 @@ def _module(model_dir: Path, weights: Mapping[str, str], device: str) -> Any:
         script = torch.jit.load(str(model_dir / name), map_location=device).eval()
         return torch.jit.freeze(script)  # folds batch norm into the convolutions
     if name := weights.get("export"):
-        return torch.export.load(str(model_dir / name)).module().to(device)  # an exported program is always in eval mode
+        return exported_program.load(model_dir / name).to(device)
     network = build_module(model_dir / weights["module"].split(":")[0], weights["module"].partition(":")[2])
     state = torch.load(model_dir / weights["state_dict"], map_location="cpu", weights_only=True)
     network.load_state_dict(state)
