@@ -27,8 +27,10 @@ NAME = re.compile(r"[\w.:+#-]*")  # nothing that could end a name where torch wr
 FREE = {"metadata", "as_string", "as_strings", "out_spec"}  # text that stays text
 FUNCTIONS = re.compile(r"[A-Z]\w*|abs|ceiling|cast_symbool_to_symint_guardless|exp|floor|log|max|min|sign|sqrt")  # of sympy
 ATTRIBUTES = {"size", "stride", "storage_offset", "shape", "dtype", "isnan", "inf"}
-PLAIN = (ast.Expression, ast.Constant, ast.Name, ast.Attribute, ast.Subscript, ast.Call, ast.keyword, ast.Tuple, ast.BinOp)
-PLAIN += (ast.UnaryOp, ast.BoolOp, ast.Compare, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context)
+PLAIN = (
+    *(ast.Expression, ast.Constant, ast.Name, ast.Attribute, ast.Subscript, ast.Call, ast.keyword, ast.Tuple, ast.BinOp),
+    *(ast.UnaryOp, ast.BoolOp, ast.Compare, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context),
+)
 
 
 def load(path: Path) -> Any:
