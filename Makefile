@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help full serve stop demo demo-ants test test-full long campaign lint format constraints clean
 BIN := .venv/bin
-PYTEST := $(BIN)/python -m pytest -q -n 2 --dist worksteal --durations=20
+PYTEST := $(BIN)/python -m pytest -q -n 2 --durations=20
 
 help: ## say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 18

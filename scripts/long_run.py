@@ -21,7 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = ROOT / ".ci" / "long.json"
 MOST_COMMITS = 200
-PYTEST = (sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "worksteal", "--durations=20")
+PYTEST = (sys.executable, "-m", "pytest", "-q", "-n", "2", "--durations=20")
 PARTS: dict[str, Sequence[str]] = {
     "tests": (*PYTEST, "-m", "long"),
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-import pytest
 from httpx import _config
 from hypothesis import HealthCheck, settings
 
@@ -21,10 +20,4 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))  # HYPOTHESI
 
 os.environ["SLOTWISE_JAVA_CACHE"] = "0"  # made and used where a test says so
 
-LONGEST = ("tests/server/test_replicas.py", "tests/server/test_tune.py", "tests/server/test_gateway.py", "tests/test_docs.py")
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first: at the end none of two processes is left alone with them."""
-    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
+pytest_plugins = ["tests.support.groups"]

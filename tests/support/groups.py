@@ -1,0 +1,45 @@
+"""Which tests one of two processes runs as a whole, and in which order: nothing that tests share is set up twice."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+# The groups that take longest come first: so at the end none of two processes is left alone with one of them.
+LONGEST = ("mms", "torchserve", "tests/server/test_gateway.py", "tests/test_docs.py")
+APART = ("tests/test_docs.py", "tests/check/", "tests/server/test_serve.py")  # every test starts servers of its own
+
+
+def group(nodeid: str) -> str:
+    """The tests of a kind of server that is started once a session, those of a file, or one test."""
+    path, _, test = nodeid.partition("::")
+    if path.startswith(APART):
+        return nodeid
+    kind = re.search(r"[\[-](torchserve|mms)[\]-]", test) if path.startswith("tests/server/") else None
+    return kind[1] if kind else path
+
+
+def place(nodeid: str) -> int:
+    """Its group's place among those that take longest."""
+    return next((i for i, long in enumerate(LONGEST) if group(nodeid).startswith(long)), len(LONGEST))
+
+
+class Groups(LoadScopeScheduling):  # type: ignore[misc]
+    """Gives a process that has nearly nothing left the next group. (`--dist loadgroup` knows no node ids of pytest 9.)"""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
+    config.option.loadscopereorder = False  # the tests are in order
+    return Groups(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest groups first."""
+    items.sort(key=lambda item: place(item.nodeid))
