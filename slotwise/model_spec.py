@@ -121,7 +121,8 @@ class ModelSpec(_Section):
     """One model.toml.
 
     files: further files or folders for the archive. options: for the handler alone. hedge: whether the gateway may send a
-    request a second time when its answer is late; false where answering has side effects.
+    request a second time when its answer is late; false where answering has side effects. separable: "required" refuses to
+    build and to serve a network that is not proven to keep the rows of a batch apart; with "auto" its rows run one by one.
     """
 
     name: Annotated[str, AfterValidator(_named)]
@@ -136,6 +137,7 @@ class ModelSpec(_Section):
     weights: Weights = Weights()
     options: dict[str, Any] = {}
     hedge: bool = True
+    separable: Literal["auto", "required"] = "auto"
     profiles: dict[str, dict[str, Any]] = {}
 
     def content(self) -> list[str]:

@@ -18,7 +18,14 @@ from slotwise.model_spec import ModelSpec
 READ = ("*.py", "*.pt", "*.npz", "*.json", "calibration/*")  # what a make.py reads in its folder, besides what is named
 DESCRIPTION = "model.toml"
 CODE = ("zoo", "worker/inputs", "worker/engines")  # what make.py writes weights and graphs with
-SERVING = {"profiles", "hedge", "top_k", "description", "version"}  # keys that change nothing of what make.py makes
+SERVING = {
+    "profiles",
+    "hedge",
+    "top_k",
+    "description",
+    "version",
+    "separable",
+}  # keys that change nothing of what make.py makes
 
 
 def input_digests(folder: Path, spec: ModelSpec) -> dict[str, str]:

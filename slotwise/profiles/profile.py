@@ -71,6 +71,13 @@ class Profile(BaseModel):
         "worker", "none", "batch sizes the engine sees; static: the full one, bucketed: the next of b, b/2, ... 1, none: any"
     )
     audit: float = _key("worker", 0.0, "share of requests that are answered again, alone, and compared", ge=0, le=1)
+    proof_s: float = _key(
+        "worker",
+        5.0,
+        "how long a start may try whether rows are kept apart, where no build has proven it; 0: never",
+        ge=0,
+        le=600,
+    )
     memory_fraction: float = _key("worker", 1.0, "share of a GPU's memory that one worker may take", gt=0, le=1)
 
     job_queue_size: int = _key("server", 1000, "requests a model may have waiting; more get 503", ge=1)

@@ -62,6 +62,15 @@ def difference(expected: Any, observed: Any) -> Difference:
     return Difference(np.inf, np.inf)
 
 
+def holds_floats(value: Any) -> bool:
+    """Whether an output is numbers that an engine rounds, and not only what was made of them: a text, or the best label."""
+    if isinstance(value, np.ndarray | np.generic):
+        return np.asarray(value).dtype.kind in "fc"
+    if isinstance(value, Mapping):
+        return any(map(holds_floats, value.values()))
+    return isinstance(value, float) or (isinstance(value, list | tuple) and any(map(holds_floats, value)))
+
+
 def _most(differences: Iterable[Difference]) -> Difference:
     most = Difference()
     for one in differences:

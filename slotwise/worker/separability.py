@@ -17,58 +17,17 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass, fields
+from dataclasses import replace
 from typing import Any
 
-from slotwise.worker.bits import Difference, bits, difference
+from slotwise.worker.bits import Difference, bits, difference, holds_floats
 from slotwise.worker.isolation import is_out_of_memory
 from slotwise.worker.slot_errors import SlotError
+from slotwise.worker.verdict import Verdict
 
 # Items padded to so many rows: one output or SlotError an item. It may raise anything.
 Attempt = Callable[[list[Any], int], list[Any]]
-NONE = Difference()
 FEW = 3  # rows: in batches so small each kind of mates is tried by itself, in larger ones all together
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What was found out about one engine with one archive's weights.
-
-    separable: True, False, or None where that is not known. cause: why not True, in plain words. sizes: the batches in which no
-    mates changed the row, smallest first. between_shapes: how far its output is at most from what it is alone. same_bits: the
-    largest batch up to which a row has the same bits at every size and place; 1 where they depend on that.
-
-    engine: its name, precision and device. version: the engine's. processor: where it was tried.
-    """
-
-    separable: bool | None
-    cause: str = ""
-    sizes: tuple[int, ...] = ()
-    between_shapes: Difference = NONE
-    same_bits: int = 1
-    engine: str = ""
-    version: str = ""
-    processor: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """The verdict as JSON; an infinite difference is null."""
-        between = {name: value if math.isfinite(value) else None for name, value in asdict(self.between_shapes).items()}
-        return {**asdict(self), "sizes": list(self.sizes), "between_shapes": between}
-
-    @classmethod
-    def from_json(cls, data: Any) -> Verdict:
-        """Read what `to_json` wrote. Raises ValueError for anything else."""
-        try:
-            known = {field.name: data[field.name] for field in fields(cls)}
-            between = {name: math.inf if value is None else float(value) for name, value in known["between_shapes"].items()}
-            known |= {"sizes": tuple(map(int, known["sizes"])), "between_shapes": Difference(**between)}
-            known |= {"same_bits": int(known["same_bits"])}
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError("not a verdict") from error
-        texts = [known[name] for name in ("cause", "engine", "version", "processor")]
-        if known["separable"] not in (True, False, None) or not all(isinstance(text, str) for text in texts):
-            raise ValueError("not a verdict")
-        return cls(**known)
 
 
 def prove(
@@ -93,32 +52,38 @@ def prove(
     """
     trial = _Trial(attempt, row, mates, longest, runs_before)
     stop_at = clock() + budget_s
-    row_s = 0.0  # what one row of the last size has taken
+    row_s = 0.0
     with_mates = set(sizes)
     for size in sorted((with_mates | set(copies)) - {1}):
-        begun = clock()
-        if begun + row_s * size > stop_at:
-            return trial.verdict(f"there was no time for batches of {size}")
+        begun, rows_before = clock(), trial.rows
+        if begun + row_s * trial.rows_of(size, size in with_mates) > stop_at:
+            return trial.limited(f"there was no time for batches of {size}")
         try:
             if cause := trial.run(size, with_mates=size in with_mates):
                 return trial.verdict(cause)
         except Exception as error:
             what = "out of memory" if is_out_of_memory(error) else f"{type(error).__name__}: {error}"
-            return trial.verdict(f"a batch of {size} fails: {what}"[:200])
-        row_s = (clock() - begun) / size
+            return trial.limited(f"a batch of {size} fails: {what}"[:200])
+        row_s = (clock() - begun) / (trial.rows - rows_before)
     return trial.verdict("" if trial.done else "there are no mates to try")
 
 
 class _Trial:
-    """What is known so far. refuted: whether one bit has differed where none may."""
+    """What is known so far. refuted: whether one bit has differed where none may. rows: how many rows the model has run."""
 
     def __init__(self, attempt: Attempt, row: Any, mates: Mapping[str, Any], longest: Any, runs_before: int) -> None:
         self.attempt, self.row, self.mates, self.longest, self.runs_before = attempt, row, dict(mates), longest, runs_before
         self.alone: list[Any] = []
         self.done: list[int] = []
         self.refuted = False
+        self.rows = 0
         self.between_shapes = Difference()
         self.same_bits, self.same_so_far = 1, True
+        self.even: list[int] = []
+
+    def rows_of(self, size: int, with_mates: bool) -> int:
+        """How many rows `run` will run."""
+        return size * (1 + self.runs_before + (1 + len(self.kinds(size)) if with_mates else 0))
 
     def run(self, size: int, with_mates: bool) -> str:
         """Try batches of this size. Returns what is wrong with them, "" where nothing is. Raises what the model raises."""
@@ -158,6 +123,7 @@ class _Trial:
         """The outputs of one batch. Nothing that a hook does to its items or its outputs later changes what is compared."""
         if self.longest is not None and len(items) > 1:
             items = [self.longest, *items[1:]]
+        self.rows += (1 + runs_before) * len(items)
         for _ in range(runs_before):
             self.attempt([deepcopy(item) for item in items], len(items))
         return deepcopy(self.attempt([deepcopy(item) for item in items], len(items)))
@@ -173,13 +139,24 @@ class _Trial:
 
     def compare_with_alone(self, copies: Sequence[Any], size: int) -> None:
         """How far each of the copies is from the row alone."""
-        for output in copies if self.longest is None else copies[1:]:
+        outputs = copies if self.longest is None else copies[1:]
+        for output in outputs:
             self.between_shapes = self.between_shapes.most(difference(self.alone[0], output))
-            self.same_so_far = self.same_so_far and bits(output) == bits(self.alone[0])
+        if self.longest is not None or not holds_floats(self.alone[0]):
+            return  # a text may be the same although the numbers behind it are not; another length is another shape
+        here = [bits(output) for output in outputs]
+        if all(one == here[0] for one in here):
+            self.even.append(size)
+        self.same_so_far = self.same_so_far and all(one == bits(self.alone[0]) for one in here)
         if self.same_so_far and size == self.same_bits + 1:
             self.same_bits = size
 
+    def limited(self, cause: str) -> Verdict:
+        """The verdict where larger batches could not be tried: nobody runs them."""
+        return replace(self.verdict(cause), most_rows=self.done[-1] if self.done else 1)
+
     def verdict(self, cause: str) -> Verdict:
         """What follows from all that was tried."""
-        separable = False if self.refuted else None if cause else True
-        return Verdict(separable, cause, tuple(self.done), self.between_shapes, self.same_bits)
+        separable, most_rows = (False, 1) if self.refuted else (None if cause else True, 0)
+        sizes, even = tuple(self.done), tuple(self.even)
+        return Verdict(separable, cause, most_rows, sizes, self.between_shapes, self.same_bits, even)

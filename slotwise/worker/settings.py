@@ -23,6 +23,8 @@ from slotwise.worker.cores import available_cores
 
 logger = logging.getLogger(__name__)
 
+PROOF_S = 5.0  # where an archive of an earlier build has no such key
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -39,7 +41,8 @@ class Settings:
     the server ends a worker that has not answered. decode_budget_ms: how many milliseconds a batch may decode, as estimated
     from its bodies. max_response_bytes: the largest body that the server sends. model: the model's description (model.toml).
 
-    audit: the share of requests that are answered again, alone, after their batch was answered, and compared.
+    audit: the share of requests that are answered again, alone, after their batch was answered, and compared. proof_s: how many
+    seconds a start may take to prove that rows are kept apart, where no verdict is there; 0: it asks for none.
     """
 
     profile: str = "cpu"
@@ -56,6 +59,7 @@ class Settings:
     max_response_bytes: int = 6_553_500  # both servers' own default
     memory_fraction: float = 1.0
     audit: float = 0.0
+    proof_s: float = 0.0
     model: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -83,6 +87,7 @@ class Settings:
         merged = {**profiles.get(name, {}), **current, **of_model, **overrides}
         known = {entry.name for entry in fields(cls)} - {"profile", "batch_size", "model"}
         values = {key: value for key, value in merged.items() if key in known}
+        values.setdefault("proof_s", PROOF_S)
         settings = cls(profile=name, batch_size=max(1, batch_size), model=carried["model"], **values)
         shares = json.loads(environ.get("SLOTWISE_SHARES") or "{}")
         cores = min(available_cores(), shares.get(carried["model"].get("name"), 1 << 20))

@@ -17,7 +17,8 @@ from slotwise.worker.bits import Difference, bits, difference
 from slotwise.worker.hooks import Hooks
 from slotwise.worker.mates import company
 from slotwise.worker.padding import pad_sequences
-from slotwise.worker.separability import Verdict, prove
+from slotwise.worker.separability import prove
+from slotwise.worker.verdict import About, Verdict
 
 SIZES = (2, 3, 4, 8, 16)
 
@@ -54,7 +55,7 @@ def row_wise(x: Any) -> Any:
 
 def test_a_network_that_keeps_rows_apart_is_proven_with_no_difference_between_shapes() -> None:
     found = verdict(Serving(row_wise), copies=range(2, 17))
-    assert found == Verdict(True, sizes=SIZES, same_bits=16)
+    assert found == Verdict(True, sizes=SIZES, same_bits=16, even=tuple(range(2, 17)))
 
 
 MIXING = {
@@ -95,6 +96,7 @@ def test_differences_between_shapes_and_places_are_measured_and_no_fault() -> No
     by_place = verdict(Serving(lambda x: row_wise(x) * (1 + 1e-3 * np.arange(len(x))[:, None])))
     assert by_place.separable is True, "a row keeps its place: its mates change nothing"
     assert by_place.between_shapes.relative == pytest.approx(0.015)
+    assert (by_shape.even, by_place.even) == (tuple(range(2, 17)), ())
 
 
 def test_same_bits_counts_every_size_up_to_the_first_that_differs() -> None:
@@ -161,7 +163,8 @@ def test_text_is_compared_as_text() -> None:
             texts = super().predict(inputs)
             return [text | {"of": texts[2]["text"] if len(texts) > 2 else ""} for text in texts]
 
-    assert verdict(Echo(lambda x: x, Text([5, 9, 11, 2]))).separable is True
+    echoed = verdict(Echo(lambda x: x, Text([5, 9, 11, 2])))
+    assert (echoed.separable, echoed.same_bits, echoed.even) == (True, 1, ()), "the numbers behind it may differ"
     found = verdict(FirstAnswers(lambda x: x, Text([5, 9, 11, 2])))
     assert (found.separable, found.cause) == (False, "mixes rows: a batch of 3, shorter mates")
 
@@ -174,14 +177,15 @@ def test_what_cannot_be_tried_is_not_proven() -> None:
         return row_wise(x) if len(x) <= 4 else fails(x)
 
     failing = verdict(Serving(small))
-    assert (failing.separable, failing.sizes) == (None, (2, 3, 4))
+    assert (failing.separable, failing.sizes, failing.most_rows) == (None, (2, 3, 4), 4)
     assert failing.cause == "a batch of 8 fails: RuntimeError: no such shape"
-    assert verdict(Serving(fails)).cause == "a batch of 2 fails: out of memory"
+    nothing = verdict(Serving(fails))
+    assert (nothing.cause, nothing.most_rows) == ("a batch of 2 fails: out of memory", 1)
     refused = verdict(Serving(lambda x: row_wise(x) * np.nan))
     assert (refused.separable, refused.cause) == (None, "the example is refused: the model's output is not finite")
     handler = Serving(row_wise, "a text")
     handler.collate = lambda items: np.ones((len(items), 6))  # type: ignore[method-assign]
-    assert verdict(handler) == Verdict(None, "there are no mates to try", same_bits=4)
+    assert verdict(handler) == Verdict(None, "there are no mates to try", same_bits=4, even=SIZES)
 
 
 def test_no_size_is_begun_that_would_not_be_done_in_time() -> None:
@@ -192,8 +196,9 @@ def test_no_size_is_begun_that_would_not_be_done_in_time() -> None:
         return row_wise(x)
 
     found = verdict(Serving(slow), budget_s=60.0, clock=lambda: now[0])
-    assert (found.separable, found.sizes, found.cause) == (None, (2, 3, 4), "there was no time for batches of 8")
+    assert (found.separable, found.most_rows, found.cause) == (None, 4, "there was no time for batches of 8")
     assert now[0] <= 60.0
+    assert verdict(Serving(slow), budget_s=74.0, clock=lambda: now[0]).most_rows == 8
 
 
 def test_a_shape_runs_as_often_as_its_engine_needs_before_it_counts() -> None:
@@ -241,7 +246,7 @@ def test_bits_and_differences_of_anything() -> None:
 
 
 def test_a_verdict_survives_json() -> None:
-    whole = Verdict(True, "", (2, 4), Difference(1e-6, math.inf), 3, "torch fp32 on cpu", "2.0", "abc")
+    whole = Verdict(True, "", 2, (2, 4), Difference(1e-6, math.inf), 3, (4,), About("torch fp32 cpu", "2.0", "abc"))
     assert Verdict.from_json(json.loads(json.dumps(whole.to_json()))) == whole
     good = whole.to_json()
     for bad in (None, [], {}, {**good, "separable": "yes"}, {**good, "sizes": 4}, {**good, "between_shapes": {"a": 1}}):

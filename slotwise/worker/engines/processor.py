@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import platform
 from pathlib import Path
 
 CPU_INFO = Path("/proc/cpuinfo")
@@ -18,6 +19,15 @@ def fingerprint() -> str:
     return hashlib.sha256(" ".join(sorted(features())).encode()).hexdigest()[:12]
 
 
+def named(device: str = "cpu") -> str:
+    """What computes there, in words and exactly enough: two that round otherwise have different names."""
+    if device == "cuda":
+        import torch  # noqa: PLC0415  heavy; whoever uses CUDA has it
+
+        return f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
+    return f"{_model_name() or platform.machine()} ({fingerprint()})"
+
+
 def cpu_precision(requested: str) -> str:
     """The precision of a CPU engine: "fp32" or "bf16". Raises ValueError for any other.
 
@@ -29,6 +39,15 @@ def cpu_precision(requested: str) -> str:
     if requested not in ("fp32", "bf16"):
         raise ValueError(f"this engine does not compute in {requested} on a CPU: use auto, fp32 or bf16")
     return requested
+
+
+def _model_name() -> str:
+    try:
+        text = CPU_INFO.read_text("ascii", "replace")
+    except OSError:
+        return ""
+    names = (line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name"))
+    return next(names, "")
 
 
 def features() -> set[str]:

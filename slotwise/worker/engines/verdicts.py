@@ -28,7 +28,7 @@ def known(model_dir: Path, name: str, precision: str, weights: Mapping[str, str]
 
     weights: file names below `model_dir`, by form.
     """
-    verdict = _read(model_dir / FILE).get(_key(model_dir, name, precision, weights))
+    verdict = read(model_dir / FILE, _key(model_dir, name, precision, weights))
     if not isinstance(verdict, dict) or "largest_difference" not in verdict:
         return None
     figure = verdict["largest_difference"]
@@ -36,23 +36,30 @@ def known(model_dir: Path, name: str, precision: str, weights: Mapping[str, str]
 
 
 def remember(model_dir: Path, name: str, precision: str, weights: Mapping[str, str], figure: float) -> None:
-    """Leave the figure for the next worker.
-
-    The file is replaced at once or not at all, because workers start side by side. Where the folder is read-only, the next
-    worker compares again.
-    """
-    path = model_dir / FILE
-    partial = path.with_name(f"{FILE}.{os.getpid()}")
+    """Leave the figure for the next worker. Where the folder is read-only, that one compares again."""
     verdict = {"engine": f"{name}-{precision}", "largest_difference": figure if math.isfinite(figure) else None}
+    write(model_dir / FILE, _key(model_dir, name, precision, weights), verdict)
+
+
+def read(path: Path, key: str) -> Any:
+    """What an earlier worker left in this file under this key; None where there is nothing."""
+    return _content(path).get(key)
+
+
+def write(path: Path, key: str, value: Any) -> None:
+    """Leave a value for the next worker, if the folder can be written.
+
+    The file is replaced at once or not at all, because workers start side by side.
+    """
+    partial = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        content = {**_read(path), _key(model_dir, name, precision, weights): verdict}
-        partial.write_text(json.dumps(content, indent=2), "utf-8")
+        partial.write_text(json.dumps({**_content(path), key: value}, indent=2), "utf-8")
         partial.replace(path)
     except OSError:
-        logger.info("the next worker will compare %s in %s again: %s cannot be written", name, precision, path)
+        logger.info("the next worker will find it out again: %s cannot be written", path)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _content(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):

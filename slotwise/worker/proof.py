@@ -1,0 +1,171 @@
+"""Decide when a worker starts how many rows may run at once: those that were proven to be kept apart (separability.py).
+
+A build proves every engine that it finds, and the archive carries the verdicts in slotwise.json. A start takes over the one
+about its own engine, version and processor. Where there is none it proves again, for `proof_s` seconds at most, and leaves the
+verdict beside the extracted archive for the next worker; in a read-only folder every worker proves for itself.
+
+What mixes rows runs row by row, and so does what is not deterministic. Where the time was too short, no larger batches run than
+were proven. Where there is nothing to prove it with, batches run, and the log says that nothing is known.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotwise.worker.digests import content
+from slotwise.worker.engines import processor, verdicts
+from slotwise.worker.mates import company
+from slotwise.worker.separability import Attempt, prove
+from slotwise.worker.verdict import About, Verdict
+
+if TYPE_CHECKING:
+    from slotwise.worker.handler import BatchHandler
+
+logger = logging.getLogger(__name__)
+
+SETTINGS, KEY = "slotwise.json", "separability"
+FILE = ".separability.json"
+SIZES = (2, 3, 4, 8, 16)  # larger batches run the same kernels
+# What may compute for an engine of the author's own, which does not say whose it is.
+LIBRARIES = ("torch", "onnxruntime", "openvino", "ctranslate2", "transformers", "tensorflow", "jax", "scikit-learn", "xgboost",
+             "lightgbm", "numpy")  # fmt: skip
+WITH = {"transformers": ("transformers", "torch")}
+
+
+def settled(handler: BatchHandler, attempt: Attempt, model_dir: Path, clock: Callable[[], float] = time.monotonic) -> Verdict:
+    """What is known of this handler's engine, which is loaded; where nothing is, it is proven now.
+
+    Says once in the log what is not separable, and what that costs. Raises ValueError where the archive requires a proof and
+    there is none.
+    """
+    settings = handler.settings
+    most = handler.max_rows or settings.batch_size
+    wanted = settings.model.get("separable", "auto")
+    if most == 1 or (not settings.proof_s and wanted != "required"):
+        return Verdict(None, "rows run one by one" if most == 1 else "it was not tried")
+    about = identity(handler)
+    verdict = kept(model_dir, about)
+    if verdict is None:
+        verdict = proven(handler, attempt, model_dir, most, settings.proof_s, clock=clock)
+        _keep(model_dir, about, verdict)
+    _report(verdict, most, wanted)
+    return verdict
+
+
+def identity(handler: BatchHandler) -> About:
+    """What a verdict is about: the engine with its precision and device, its version, and the processor."""
+    engine, settings = handler.engine, handler.settings
+    name = getattr(engine, "name", type(engine).__name__)
+    device = str(getattr(engine, "device", settings.device))
+    libraries = WITH.get(name, (name,)) if _version(name) else LIBRARIES
+    versions = [f"{library} {version}" for library in libraries if (version := _version(library))]
+    precision = getattr(engine, "precision", settings.precision)
+    return About(f"{name} {precision} {device}", ", ".join(versions), processor.named(device))
+
+
+def kept(model_dir: Path, about: About) -> Verdict | None:
+    """The verdict about this engine that the archive carries, or that an earlier worker left. None where there is neither."""
+    found = carried(_json(model_dir / SETTINGS))
+    if left := verdicts.read(model_dir / FILE, _key(model_dir, about)):
+        found += carried({KEY: [left]})
+    return next((one for one in found if one.about == about), None)
+
+
+def carried(settings: Mapping[str, Any]) -> list[Verdict]:
+    """The verdicts in an archive's slotwise.json."""
+    found = []
+    listed = settings.get(KEY, [])
+    for data in listed if isinstance(listed, list) else []:
+        try:
+            found.append(Verdict.from_json(data))
+        except ValueError:
+            logger.warning("slotwise.json holds a verdict that cannot be read")
+    return found
+
+
+def proven(
+    handler: BatchHandler,
+    attempt: Attempt,
+    model_dir: Path,
+    most: int,
+    budget_s: float,
+    *,
+    every_size: bool = False,
+    clock: Callable[[], float] = time.monotonic,
+) -> Verdict:
+    """Try it: what is found out about this handler's engine, in batches of up to `most` rows.
+
+    every_size: also look whether the bits are those of a row alone at every size.
+    """
+    try:
+        whole = company(model_dir, handler)
+        if whole is None:
+            verdict = Verdict(None, "there is no example to try it with")
+        else:
+            longest = whole.longest if whole.longest is not None and _takes(attempt, whole.longest) else None
+            verdict = prove(
+                attempt,
+                whole.row,
+                whole.mates,
+                sorted({size for size in SIZES if size < most} | {min(most, SIZES[-1])}),
+                copies=range(2, min(most, SIZES[-1]) + 1) if every_size else (),
+                longest=longest,
+                runs_before=getattr(handler.engine, "warm_up_runs", 1),
+                budget_s=budget_s,
+                clock=clock,
+            )
+    except Exception as error:
+        logger.warning("the handler's hooks make nothing to try", exc_info=True)
+        verdict = Verdict(None, f"the handler's hooks fail: {type(error).__name__}")
+    return replace(verdict, about=identity(handler))
+
+
+def _takes(attempt: Attempt, item: Any) -> bool:
+    try:
+        attempt([item], 1)
+    except Exception:
+        return False
+    return True
+
+
+def _report(verdict: Verdict, most: int, wanted: str) -> None:
+    engine = verdict.about.engine
+    if wanted == "required" and verdict.separable is not True:
+        raise ValueError(f"the archive requires that rows are kept apart: {verdict.cause} ({engine})")
+    if verdict.most_rows:
+        how = "one by one" if verdict.most_rows == 1 else f"at most {verdict.most_rows} at once"
+        calls = -(-most // verdict.most_rows)
+        logger.warning("%s: %s: rows run %s, so that a batch of %d takes %d calls", engine, verdict.cause, how, most, calls)
+    elif verdict.separable is None:
+        logger.warning("%s: nobody knows whether a row's answer depends on its mates: %s", engine, verdict.cause)
+
+
+def _keep(model_dir: Path, about: About, verdict: Verdict) -> None:
+    if key := _key(model_dir, about):
+        verdicts.write(model_dir / FILE, key, verdict.to_json())
+
+
+def _key(model_dir: Path, about: About) -> str:
+    """A digest of what the verdict is about, "" where nothing says what this folder holds."""
+    listed = content(model_dir)
+    return hashlib.sha256(json.dumps([listed, asdict(about)]).encode()).hexdigest()[:16] if listed else ""
+
+
+def _json(path: Path) -> dict[str, Any]:
+    data = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    return data if isinstance(data, dict) else {}
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""

@@ -1,0 +1,64 @@
+"""What is known of whether a network keeps its rows apart: one verdict an engine, as an archive carries it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from slotwise.worker.bits import Difference
+
+
+@dataclass(frozen=True)
+class About:
+    """What a verdict is about. engine: its name, precision and device. version: the engine's. processor: where it was tried."""
+
+    engine: str = ""
+    version: str = ""
+    processor: str = ""
+
+
+NONE, NOBODY = Difference(), About()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found out about whether one archive's network keeps its rows apart on one engine.
+
+    separable: True, False, or None where that is not known. cause: why not True, in plain words. most_rows: how many rows may
+    run at once by this proof; 0 means any number. sizes: the batches in which no mates changed the row, smallest first.
+
+    between_shapes: how far a row's output is at most from what it is alone. same_bits: the largest batch up to which a row has
+    the same bits at every size and place; 1 where they depend on that. even: the batches in which it has the same bits at every
+    place. These two are said of numbers only, and of items that have no length.
+    """
+
+    separable: bool | None
+    cause: str = ""
+    most_rows: int = 0
+    sizes: tuple[int, ...] = ()
+    between_shapes: Difference = NONE
+    same_bits: int = 1
+    even: tuple[int, ...] = ()
+    about: About = NOBODY
+
+    def to_json(self) -> dict[str, Any]:
+        """The verdict as JSON; an infinite difference is null."""
+        between = {name: value if math.isfinite(value) else None for name, value in asdict(self.between_shapes).items()}
+        return {**asdict(self), "sizes": list(self.sizes), "even": list(self.even), "between_shapes": between}
+
+    @classmethod
+    def from_json(cls, data: Any) -> Verdict:
+        """Read what `to_json` wrote. Raises ValueError for anything else."""
+        try:
+            known = {field.name: data[field.name] for field in fields(cls)}
+            between = {name: math.inf if value is None else float(value) for name, value in known["between_shapes"].items()}
+            known |= {name: tuple(map(int, known[name])) for name in ("sizes", "even")}
+            known |= {name: int(known[name]) for name in ("most_rows", "same_bits")}
+            known |= {"between_shapes": Difference(**between), "about": About(**known["about"])}
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError("not a verdict") from error
+        texts = [known["cause"], *asdict(known["about"]).values()]
+        if known["separable"] not in (True, False, None) or not all(isinstance(text, str) for text in texts):
+            raise ValueError("not a verdict")
+        return cls(**known)

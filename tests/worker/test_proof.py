@@ -1,0 +1,171 @@
+"""The proof at a worker's start: which verdict holds, when it is found anew, and what follows for the rows."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slotwise.worker import BatchHandler, Settings
+from slotwise.worker.hooks import Hooks
+from slotwise.worker.proof import identity, kept, proven, settled
+from slotwise.worker.verdict import Verdict
+
+
+class Counting(BatchHandler):
+    """Doubles its rows, and counts how often it was called."""
+
+    def __init__(self, mixes: bool = False, item: Any = np.zeros(4, np.float32), **changes: Any) -> None:
+        self.settings = Settings(batch_size=8, proof_s=5.0).but(**changes)
+        self.engine: Callable[[Any], Any] = self.run
+        self.calls, self.mixes, self.item = 0, mixes, item
+
+    def run(self, x: Any) -> Any:
+        self.calls += 1
+        return 2 * x - (x.max() if self.mixes else 0)
+
+    def example(self) -> Any:
+        return self.item
+
+
+def settle(handler: BatchHandler, folder: Path) -> Verdict:
+    return settled(handler, Hooks(handler, 1 << 20).attempt, folder)
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """An extracted archive, as far as a verdict asks for one."""
+    (tmp_path / "MAR-INF").mkdir()
+    (tmp_path / "MAR-INF" / "DIGESTS.json").write_text("{}", "utf-8")
+    (tmp_path / "slotwise.json").write_text('{"model": {}, "profiles": {}}', "utf-8")
+    return tmp_path
+
+
+def carry(archive: Path, *verdicts: Any) -> None:
+    (archive / "slotwise.json").write_text(json.dumps({"model": {}, "profiles": {}, "separability": list(verdicts)}), "utf-8")
+
+
+def test_a_start_takes_over_the_verdict_that_the_archive_carries(archive: Path) -> None:
+    handler = Counting()
+    carried = Verdict(True, sizes=(2, 3), about=identity(handler))
+    carry(archive, "nonsense", carried.to_json())
+    assert settle(handler, archive) == carried
+    assert handler.calls == 0
+    assert not (archive / ".separability.json").exists()
+
+
+@pytest.mark.parametrize("other", [{"engine": "x"}, {"version": "numpy 0.1"}, {"processor": "another"}])
+def test_a_verdict_about_another_engine_version_or_processor_does_not_count(archive: Path, other: dict[str, str]) -> None:
+    handler = Counting(mixes=True)
+    carry(archive, Verdict(True, about=replace(identity(handler), **other)).to_json())
+    assert settle(handler, archive).separable is False
+
+
+def test_the_next_worker_finds_what_the_first_has_proven(archive: Path) -> None:
+    first, second = Counting(mixes=True), Counting(mixes=True)
+    assert settle(first, archive) == settle(second, archive)
+    assert (first.calls > 5, second.calls) == (True, 0)
+    (archive / "MAR-INF" / "DIGESTS.json").write_text('{"other": 1}', "utf-8")
+    settle(second, archive)
+    assert second.calls > 5, "another archive in the same folder"
+
+
+def test_a_read_only_folder_is_proven_each_time_and_nothing_is_written(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **options: Any) -> None:
+        raise PermissionError("read-only")
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    for _ in range(2):
+        handler = Counting()
+        assert settle(handler, archive).separable is True
+        assert handler.calls > 5
+    assert not (archive / ".separability.json").exists()
+
+
+def test_without_digests_nothing_is_kept(tmp_path: Path) -> None:
+    assert settle(Counting(), tmp_path).separable is True
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_mixes_rows_runs_one_by_one_and_one_warning_says_why_and_what_it_costs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        verdict = settle(Counting(mixes=True), tmp_path)
+    assert (verdict.separable, verdict.most_rows) == (False, 1)
+    assert len(caplog.messages) == 1
+    assert "mixes rows: a batch of 2, loud mates: rows run one by one, so that a batch of 8 takes 8 calls" in caplog.messages[0]
+
+
+def test_where_the_time_is_too_short_no_larger_batch_runs_than_was_proven(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [0.0]
+    handler = Counting()
+    attempt = Hooks(handler, 1 << 20).attempt
+
+    def slow(items: list[Any], size: int) -> list[Any]:
+        now[0] += 0.1 * size
+        return attempt(items, size)
+
+    verdict = settled(handler, slow, tmp_path, clock=lambda: now[0])
+    assert (verdict.separable, verdict.cause, verdict.most_rows) == (None, "there was no time for batches of 8", 4)
+    assert "at most 4 at once, so that a batch of 8 takes 2 calls" in caplog.text
+    assert now[0] < 5.0
+
+
+def test_a_required_proof_refuses_to_start_without_one(tmp_path: Path) -> None:
+    required = {"model": {"separable": "required"}}
+    assert settle(Counting(**required), tmp_path).separable is True
+    with pytest.raises(ValueError, match=r"requires that rows are kept apart: mixes rows: a batch of 2, loud mates \(method "):
+        settle(Counting(mixes=True, **required), tmp_path)
+    with pytest.raises(ValueError, match=r"requires .*: there is no example to try it with"):
+        settle(Counting(item=None, **required), tmp_path)
+    with pytest.raises(ValueError, match=r"requires .*: there was no time"):
+        settle(Counting(proof_s=0.0, **required), tmp_path)
+
+
+def test_what_cannot_be_tried_runs_in_batches_and_the_log_says_that_nothing_is_known(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    verdict = settle(Counting(item=None), tmp_path)
+    assert (verdict.separable, verdict.most_rows) == (None, 0)
+    assert "nobody knows whether a row's answer depends on its mates: there is no example to try it with" in caplog.text
+
+
+def test_rows_that_run_alone_anyway_and_starts_that_ask_for_no_proof_run_nothing(tmp_path: Path) -> None:
+    for handler in (Counting(batch_size=1), Counting(proof_s=0.0)):
+        assert settle(handler, tmp_path).most_rows == 0
+        assert handler.calls == 0
+
+
+def test_a_hook_that_fails_proves_nothing(tmp_path: Path) -> None:
+    class Broken(Counting):
+        def example(self) -> Any:
+            raise KeyError("no")
+
+    assert settle(Broken(), tmp_path).cause == "the handler's hooks fail: KeyError"
+
+
+def test_every_size_is_looked_at_where_it_is_asked_for(tmp_path: Path) -> None:
+    handler = Counting()
+    attempt = Hooks(handler, 1 << 20).attempt
+    assert proven(handler, attempt, tmp_path, 8, 5.0, every_size=True).same_bits == 8
+    assert proven(handler, attempt, tmp_path, 8, 5.0).same_bits == 4
+    assert proven(handler, attempt, tmp_path, 64, 5.0).sizes == (2, 3, 4, 8, 16)
+
+
+def test_an_engine_of_the_authors_own_is_known_by_all_that_may_compute_for_it() -> None:
+    handler = Counting()
+    assert "numpy " in identity(handler).version
+    handler.engine = type("Onnx", (), {"name": "onnxruntime", "precision": "fp32", "device": "cpu"})()
+    about = identity(handler)
+    assert about.engine == "onnxruntime fp32 cpu"
+    assert about.version.startswith("onnxruntime ")
+    assert kept(Path("nowhere"), about) is None
