@@ -9,7 +9,8 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -57,6 +58,25 @@ def write_together(texts: Mapping[Path, str]) -> None:
     finally:
         for beside in partial.values():
             beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def written_whole(file: Path) -> Iterator[Path]:
+    """A new file beside `file`, to be written within the block; at its end it takes the place of `file`, or it is gone.
+
+    Raises SlotwiseError where `file` is there and is no regular file: a folder, a pipe, a device.
+    """
+    if file.exists() and not file.is_file():
+        raise SlotwiseError(f"{file} is no file that could be replaced", "name another one")
+    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
+    try:
+        yield partial
+        partial.replace(file)
+    except OSError as error:
+        error.filename = error.filename or str(file)
+        raise
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def check_target(file: Path | None) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise import console, project
 from slotwise.archive import onnx_graph
-from slotwise.archive.foreign import GUARD, LEGACY_MANIFEST, config_of, is_small, migrated
+from slotwise.archive.foreign import LEGACY_MANIFEST, TERMS, config_of, is_small, migrated
 from slotwise.archive.input_digests import input_digests
 from slotwise.archive.int8 import agreement_of, need_int8, served_in_int8
 from slotwise.archive.make_script import check_fit, run_make_script, without_missing_int8
@@ -52,6 +52,7 @@ class ArchiveInfo:
     """What `inspect` read. model: the description in slotwise.json ({} in an archive of another tool).
 
     inputs: the digests of what it was built from. config: TorchServe's model-config.yaml, which other tools' archives may have.
+    release: the release of slotwise whose worker or guard it carries; "" where it carries none.
     """
 
     path: Path
@@ -63,6 +64,7 @@ class ArchiveInfo:
     entries: list[ArchivedFile] = field(default_factory=list)
     inputs: dict[str, str] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
+    release: str = ""
 
     @property
     def content(self) -> str:
@@ -153,14 +155,22 @@ def inspect(path: Path, *, need_digests: bool = True) -> ArchiveInfo:
     with opened(path) as source:
         manifest = manifest_of(path, source)
         entries = [ArchivedFile(item.filename, item.file_size, _entry_sha256(source, item)) for item in source.infolist()]
-        if need_digests or {DIGESTS, "slotwise.json", f"{GUARD}/guard.json"} & set(source.namelist()):
+        names = set(source.namelist())
+        if need_digests or {DIGESTS, "slotwise.json", TERMS} & names:
             _compare(path, entries, _digests(path, source))
-        settings = _settings(path, source) if "slotwise.json" in source.namelist() else {}
+        settings = _settings(path, source) if "slotwise.json" in names else {}
+        release, _ = _release(path, source)
         model, profiles = settings.get("model", {}), settings.get("profiles", {})
         size, files = path.stat().st_size, sorted(entries, key=lambda entry: entry.name)
         config = config_of(source, manifest)
         inputs = settings.get("inputs", {})
-        return ArchiveInfo(path, size, file_sha256(path), manifest, model, profiles, files, inputs, config)
+        return ArchiveInfo(path, size, file_sha256(path), manifest, model, profiles, files, inputs, config, release)
+
+
+def release_of(path: Path) -> tuple[str, bool]:
+    """The release of slotwise whose worker an archive carries, "" where it carries none; and whether that is a guard."""
+    with opened(path) as source:
+        return _release(path, source)
 
 
 def verify(path: Path) -> None:
@@ -234,6 +244,12 @@ def _settings(path: Path, source: zipfile.ZipFile) -> dict[str, Any]:
     if not described or not "".join(profiles).isprintable() or not isinstance(settings.get("worker", 1), int):
         raise SlotwiseError(f"{path.name}: slotwise.json does not describe a model", REBUILD)
     return settings
+
+
+def _release(path: Path, source: zipfile.ZipFile) -> tuple[str, bool]:
+    names = source.namelist()
+    about = next((name for name in (TERMS, "slotwise.json") if name in names), None)
+    return shown(str(_json(path, source, about).get("slotwise", ""))) if about else "", about == TERMS
 
 
 def manifest_of(path: Path, source: zipfile.ZipFile) -> dict[str, Any]:

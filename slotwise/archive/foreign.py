@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 LEGACY_MANIFEST = "MANIFEST.json"
 GUARD = "_slotwise_guard"  # the folder that a guard adds to an archive
+TERMS = f"{GUARD}/guard.json"  # the handler that theirs was, and how it is guarded
 SOURCE_BYTES = 16 << 20  # of one Python file
 MOST_VALUES, MOST_DEEP = 10_000, 50  # of a model-config.yaml; the depth of JSON, too
 DEFAULT_HANDLERS = (

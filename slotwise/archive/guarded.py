@@ -10,20 +10,18 @@ MAR-INF/DIGESTS.json               the SHA-256 of every file
 from __future__ import annotations
 
 import ast
-import io
 import json
-import os
 import re
 import zipfile
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from slotwise import __version__, project
 from slotwise.archive.build import manifest_of, opened
-from slotwise.archive.foreign import GUARD, objection
-from slotwise.archive.packaging import DIGESTS, MANIFEST, FileContent, write_zip
+from slotwise.archive.foreign import GUARD, TERMS, objection
+from slotwise.archive.packaging import MANIFEST, in_archive, in_text, write_zip
+from slotwise.disk import written_whole
 from slotwise.errors import SlotwiseError
 from slotwise.interrupts import held
 
@@ -70,18 +68,12 @@ def guard(
         theirs = str(manifest["model"]["handler"])
         model = {**manifest["model"], "handler": f"{GUARD}:handle"} | ({"modelName": name} if name else {})
         terms = {"format": 1, "slotwise": __version__, "handler": theirs, "legacy": legacy, "audit": audit}
-        added = {MANIFEST: json.dumps({**manifest, "model": model}, indent=2)} | _code()
-        added[f"{GUARD}/guard.json"] = json.dumps({**terms, "bad_input": sorted(bad_input)}, indent=2, sort_keys=True)
-        contents = {item.filename: _kept(source, item) for item in source.infolist() if not item.is_dir()}
-        contents.pop(DIGESTS, None)
-        contents |= {file: _made(text) for file, text in added.items()}
+        added = {MANIFEST: json.dumps({**manifest, "model": model}, indent=2)} | guard_code()
+        added[TERMS] = json.dumps({**terms, "bad_input": sorted(bad_input)}, indent=2, sort_keys=True)
+        contents = in_archive(source) | {file: in_text(text) for file, text in added.items()}
         target.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = target.with_name(f".{target.name}.{os.getpid()}.partial")
-        try:
+        with written_whole(target) as unfinished:
             write_zip(contents, unfinished)
-            unfinished.replace(target)
-        finally:
-            unfinished.unlink(missing_ok=True)
     return target
 
 
@@ -94,15 +86,7 @@ def _check(path: Path, source: zipfile.ZipFile, manifest: dict[str, Any]) -> Non
         raise SlotwiseError(f"{path.name} cannot be guarded: {why}", "a guard calls a handler again for parts of a batch")
 
 
-def _kept(source: zipfile.ZipFile, item: zipfile.ZipInfo) -> FileContent:
-    return FileContent(item.file_size, partial(source.open, item))
-
-
-def _made(text: str) -> FileContent:
-    return FileContent(len(text.encode()), partial(io.BytesIO, text.encode()))
-
-
-def _code() -> dict[str, str]:
+def guard_code() -> dict[str, str]:
     """The guard's modules of slotwise.worker and all that they import of it, renamed."""
     waiting, code = [*ENTRIES], {f"{GUARD}/__init__.py": INIT}
     while waiting:

@@ -11,6 +11,7 @@ MAR-INF/DIGESTS.json               the SHA-256 of every other file
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import subprocess
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from slotwise import __version__, project
+from slotwise.disk import written_whole
 from slotwise.errors import SlotwiseError, missing_package
 from slotwise.interrupts import held
 from slotwise.model_spec import ModelSpec
@@ -48,15 +50,14 @@ def pack(spec: ModelSpec, sources: list[Path], archive: Path, inputs: Mapping[st
         handler = _stage(spec, sources, stage, inputs)
         packed = _run_archiver(spec, handler, work)
         _fix_manifest(packed / MANIFEST)
-        unfinished = archive.with_suffix(f".{os.getpid()}.partial")
-        try:
+        with written_whole(archive) as unfinished:
             write_zip(in_folder(packed), unfinished)
-            unfinished.replace(archive)
-        except OSError as error:
-            error.filename = error.filename or str(archive)
-            raise
-        finally:
-            unfinished.unlink(missing_ok=True)
+
+
+def worker_code() -> dict[str, Path]:
+    """The files of the worker, by their names in an archive."""
+    code = [project.PACKAGE / "__init__.py", *sorted((project.PACKAGE / "worker").rglob("*.py"))]
+    return {f"slotwise/{file.relative_to(project.PACKAGE)}": file for file in code}
 
 
 def _stage(spec: ModelSpec, sources: list[Path], stage: Path, inputs: Mapping[str, str]) -> Path:
@@ -70,9 +71,7 @@ def _stage(spec: ModelSpec, sources: list[Path], stage: Path, inputs: Mapping[st
             raise SlotwiseError(
                 f"model {spec.name}: a file cannot be called {path}", f"{Path(path).parts[0]} is slotwise's own"
             )
-    worker = project.PACKAGE / "worker"
-    code = [project.PACKAGE / "__init__.py", *sorted(worker.rglob("*.py"))]
-    named |= {f"slotwise/{file.relative_to(project.PACKAGE)}": file for file in code}
+    named |= worker_code()
     for path, source in named.items():
         target = stage / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -138,11 +137,32 @@ class FileContent:
     size_bytes: int
     open: Callable[[], IO[bytes]]
 
+    def sha256(self) -> str:
+        """The digest of it all."""
+        with self.open() as source:
+            return hashlib.sha256(source.read()).hexdigest()
+
 
 def in_folder(folder: Path) -> dict[str, FileContent]:
     """Every file of a folder, by its name in an archive."""
     files = [file for file in folder.rglob("*") if file.is_file()]
-    return {file.relative_to(folder).as_posix(): FileContent(file.stat().st_size, partial(_stream, file)) for file in files}
+    return {file.relative_to(folder).as_posix(): in_file(file) for file in files}
+
+
+def in_file(file: Path) -> FileContent:
+    """What a file holds."""
+    return FileContent(file.stat().st_size, partial(_stream, file))
+
+
+def in_archive(source: zipfile.ZipFile) -> dict[str, FileContent]:
+    """Every file of an open archive but its digests, which are written anew."""
+    items = [item for item in source.infolist() if not item.is_dir() and item.filename != DIGESTS]
+    return {item.filename: FileContent(item.file_size, partial(source.open, item)) for item in items}
+
+
+def in_text(text: str) -> FileContent:
+    """A text as a file's content."""
+    return FileContent(len(text.encode()), partial(io.BytesIO, text.encode()))
 
 
 def _stream(file: Path) -> IO[bytes]:

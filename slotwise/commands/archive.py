@@ -53,6 +53,7 @@ def inspect(path: Archive, as_json: Json = False) -> None:
 
     from slotwise.archive import build as building
     from slotwise.archive.foreign import lacks
+    from slotwise.archive.renew import outdated
     from slotwise.archive.store import archive_of
 
     info = building.inspect(archive_of(path), need_digests=False)
@@ -67,6 +68,8 @@ def inspect(path: Archive, as_json: Json = False) -> None:
         packed_by = f"torch-model-archiver {version}" if version else "another tool"
         typer.echo(f"{info.name} {info.version}, handler {info.handler}, packaged by {packed_by}")
         typer.echo(f"{info.size_bytes:,} bytes, sha256 {info.sha256}")
+        if info.release:
+            typer.echo(outdated(info) or f"worker of slotwise {info.release}")
         for line in lines or [f"profiles: {', '.join(info.profiles) or 'none'}; every file is what was built"]:
             typer.echo(line)
         if graph := info.model.get("options", {}).get("onnx"):

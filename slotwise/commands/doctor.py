@@ -29,6 +29,7 @@ def doctor(
     from slotwise.errors import SlotwiseError
 
     found: dict[str, Any] = {**diagnosis.machine(), **diagnosis.installed(), "running": diagnosis.running_servers()}
+    found["old_archives"] = diagnosis.old_archives()
     trials: dict[str, str] = {}
     failed = not any(found["servers"].values())
     for package, kind in diagnosis.SERVERS.items() if request else ():
@@ -65,4 +66,5 @@ def _lines(found: dict[str, Any]) -> list[str]:
         lines += [f"            note: {note}" for note in server["notes"]]
     if not found["running"]:
         lines.append("running     no server of this project")
+    lines += [f"archive     {line}" for line in found.get("old_archives", ())]
     return lines + [f"request     {told}" for told in found["requests"].values()]

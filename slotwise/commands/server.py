@@ -54,6 +54,7 @@ def serve(
     import os
 
     from slotwise import interrupts, project
+    from slotwise.archive.renew import outdated
     from slotwise.deploy.deploy import foreign_note, obtain, preloaded, registration
     from slotwise.deploy.java_training import train_in_background
     from slotwise.deploy.scaling import check_registrations
@@ -79,6 +80,8 @@ def serve(
         say(f"cores: {', '.join(f'{model} {count}' for model, count in shares.items())}, of {available_cores()}")
     for note in filter(None, (foreign_note(info, overrides) for info in archives)):
         say(f"{note} (--set batch_size=N for another)")
+    for note in filter(None, map(outdated, archives)):
+        say(note)
     if not force:
         check_registrations([(info, registration(info, loaded_profile, overrides, server)) for info in archives], {})
     say(f"starting {server}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -16,6 +15,7 @@ from slotwise.archive.foreign import lacks
 from slotwise.archive.guarded import guard
 from slotwise.archive.input_digests import changed_input
 from slotwise.archive.store import archive_file, is_stored
+from slotwise.disk import written_whole
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import load_spec
 
@@ -151,12 +151,8 @@ def _copy(info: ArchiveInfo, model_store: Path) -> ArchiveInfo:
     """The same archive inside the model store: the server may load from nowhere else."""
     target = model_store / info.path.name
     if not target.exists():
-        partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-        try:
+        with written_whole(target) as partial:
             shutil.copyfile(info.path, partial)
-            partial.replace(target)
-        finally:
-            partial.unlink(missing_ok=True)
     elif file_sha256(target) != info.sha256:
         raise SlotwiseError(f"{target} is there already, with another content", "give yours another name, or delete that one")
     return inspect(target, need_digests=False)

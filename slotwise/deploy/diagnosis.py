@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from slotwise import __version__, memory, project
+from slotwise.archive.renew import outdated_in
 from slotwise.client.management import ManagementClient
 from slotwise.deploy import drift
 from slotwise.disk import file_system
@@ -96,6 +97,11 @@ def installed() -> dict[str, Any]:
 def running_servers() -> list[dict[str, Any]]:
     """Every server of this project, its models, what is odd about them, and the gateway in front of it."""
     return [_server(record) for record in all_running()]
+
+
+def old_archives() -> list[str]:
+    """What carries the worker of an earlier release in this project's model store."""
+    return outdated_in(Path("model_store"))
 
 
 def _server(record: ServerRecord) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from slotwise.archive.build import ArchiveInfo, inspect
+from slotwise.archive.renew import outdated
 from slotwise.client.management import ManagementClient
 from slotwise.deploy import deploy
 from slotwise.errors import SlotwiseError
@@ -131,7 +132,7 @@ def differences(state: ObservedState, desired: DesiredState) -> list[Difference]
 
 def notes(state: ObservedState, cores: int) -> list[str]:
     """What a person should know of the observed state although no change of the profile would mend it."""
-    notes = []
+    notes = [note for model in state.models if (note := outdated(model.info))]
     for model in state.models:
         live = model.live
         device = state.started_with_of_model(model.info).device

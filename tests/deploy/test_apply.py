@@ -110,6 +110,13 @@ def test_a_cpu_where_cuda_was_wanted_is_a_note_and_no_difference() -> None:
     assert drift.notes(told, 4) == ["digits: its workers run on cpu, because there is no cuda here"]
 
 
+def test_a_worker_of_an_earlier_release_is_a_note() -> None:
+    old = state()
+    info = replace(old.models[0].info, release="0.2.0")
+    (note,) = drift.notes(replace(old, models=(replace(old.models[0], info=info),)), 6)
+    assert "carries the worker of slotwise 0.2.0: `slotwise renew " in note
+
+
 def test_workers_that_were_scaled_up_share_the_cores() -> None:
     scaled = state(replace(LIVE, workers=LIVE.workers * 3))
     assert drift.notes(scaled, 6) == []

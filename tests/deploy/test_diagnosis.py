@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,8 @@ from slotwise.commands.doctor import _lines
 from slotwise.deploy import diagnosis
 from slotwise.errors import EXTRAS
 from slotwise.server.record import Kind
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 
 def test_every_extra_and_every_server_is_known() -> None:
@@ -35,6 +39,17 @@ def test_a_server_is_named_with_its_version_or_with_what_brings_it(monkeypatch: 
     at = lines.index("missing     triton (nvidia-pytriton): the server Triton; Linux")
     assert lines[at + 1].strip() == f"{sys.executable} -m pip install --no-deps nvidia-pytriton==0.7.0"
     assert not [line for line in lines if line.startswith("missing     ray ")]
+
+
+def test_an_archive_with_the_worker_of_an_earlier_release_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert diagnosis.old_archives() == []
+    assert not list(tmp_path.iterdir()), "doctor makes nothing"
+    (tmp_path / "model_store").mkdir()
+    shutil.copy(FIXTURES / "sums-0.2.0.mar", tmp_path / "model_store" / "sums.mar")
+    (tmp_path / "model_store" / "broken.mar").write_text("no archive")
+    (line,) = diagnosis.old_archives()
+    assert line.endswith("carries the worker of slotwise 0.2.0: `slotwise renew model_store/sums.mar` puts today's in")
 
 
 def test_a_missing_ray_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,12 +39,17 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         stop(left)
 
 
-def slotwise(*arguments: str) -> str:
-    """What a command that must succeed prints."""
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command that must succeed."""
     command = [sys.executable, "-m", "slotwise.cli", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return done
+
+
+def slotwise(*arguments: str) -> str:
+    """What a command that must succeed prints."""
+    return run(*arguments).stdout
 
 
 def test_the_archive_is_the_one_that_0_1_0_built() -> None:
@@ -54,7 +59,8 @@ def test_the_archive_is_the_one_that_0_1_0_built() -> None:
 
 @pytest.mark.parametrize("kind", ["torchserve", "mms"])
 def test_it_serves_on_both_servers_and_through_the_gateway(home: Path, kind: Kind) -> None:
-    slotwise("serve", "digits.mar", "--server", kind, "--port", "0", "--detach")
+    warned = run("serve", "digits.mar", "--server", kind, "--port", "0", "--detach").stderr
+    assert "digits.mar carries the worker of slotwise 0.1.0: `slotwise renew " in warned
     gateway = process.start_detached("default", ["--port", "0", "--translation-port", "-1", "--drain-delay-s", "0"])
     while not gateway.status()["ready"]:
         time.sleep(0.1)
