@@ -2,7 +2,7 @@
 
 theirs, all of it                  byte for byte, but for the manifest's `handler` (and `modelName`, where another is wished)
 _slotwise_guard/__init__.py        the new handler
-_slotwise_guard/guard.json         the handler that theirs was, and the terms of the guard
+_slotwise_guard/guard.json         the handler that theirs was, the terms of the guard, and what is proven of theirs
 _slotwise_guard/**                 the part of slotwise.worker that a guard needs, under this name: theirs may bring a slotwise
 MAR-INF/DIGESTS.json               the SHA-256 of every file
 """
@@ -20,7 +20,9 @@ from typing import Any
 from slotwise import __version__, project
 from slotwise.archive.build import manifest_of, opened
 from slotwise.archive.foreign import GUARD, TERMS, objection
-from slotwise.archive.packaging import MANIFEST, in_archive, in_text, write_zip
+from slotwise.archive.guard_proof import Example, GuardProof, prove_guarded
+from slotwise.archive.packaging import MANIFEST, FileContent, in_archive, in_text, write_zip
+from slotwise.archive.zip_safety import read_small
 from slotwise.disk import written_whole
 from slotwise.errors import SlotwiseError
 from slotwise.interrupts import held
@@ -45,14 +47,59 @@ handle = GuardedHandler(Path(__file__).with_name("guard.json")).handle
 
 
 def guard(
-    path: Path, out: Path | None = None, *, name: str | None = None, audit: float = 0.0, bad_input: Sequence[str] = ()
+    path: Path,
+    out: Path | None = None,
+    *,
+    name: str | None = None,
+    audit: float = 0.0,
+    bad_input: Sequence[str] = (),
+    examples: Sequence[Example] = (),
 ) -> Path:
     """Write the guarded archive (THEIRS-guarded.mar by default) and return its path; it appears at once or not.
 
     name: another model name. audit: the share of requests that are answered again, alone. bad_input: further exceptions, as
-    "Name" or "module.Name", that tell of bad input. Raises SlotwiseError, with the reason, for what cannot be guarded.
+    "Name" or "module.Name", that tell of bad input. examples: bodies to prove with that no answer depends on its batch-mates;
+    where one does, the guarded handler gets one request at a time. Raises SlotwiseError, with the reason, for what cannot be
+    guarded, and where the handler does not start here to be proven.
     """
     target = out or path.with_name(f"{path.stem}-guarded.mar")
+    _check_paths(path, target)
+    with opened(path) as source:
+        manifest, legacy = manifest_of(path, source), MANIFEST not in source.namelist()
+        _check(path, source, manifest)
+        theirs = str(manifest["model"]["handler"])
+        terms = {"format": 1, "slotwise": __version__, "handler": theirs, "legacy": legacy, "bad_input": sorted(bad_input)}
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with written_whole(target) as unfinished:
+            proof = GuardProof()
+            if examples:
+                write_zip(_contents(source, manifest, name, {**terms, "audit": 0.0}), unfinished)
+                proof = prove_guarded(unfinished, examples)
+            decided = {**terms, "audit": audit, "together": proof.together, "proof": proof.to_json()}
+            with held():
+                write_zip(_contents(source, manifest, name, decided), unfinished)
+    return target
+
+
+def proof_of(path: Path) -> GuardProof | None:
+    """What is known of a guarded archive; None where it is no guarded one."""
+    with opened(path) as source:
+        if TERMS not in source.namelist():
+            return None
+        return GuardProof.from_terms(json.loads(read_small(source, TERMS)))
+
+
+def _contents(
+    source: zipfile.ZipFile, manifest: dict[str, Any], name: str | None, terms: dict[str, Any]
+) -> dict[str, FileContent]:
+    """Everything of theirs, the guard and its terms, and the manifest that names it."""
+    model = {**manifest["model"], "handler": f"{GUARD}:handle"} | ({"modelName": name} if name else {})
+    added = {MANIFEST: json.dumps({**manifest, "model": model}, indent=2)} | guard_code()
+    added[TERMS] = json.dumps(terms, indent=2, sort_keys=True)
+    return in_archive(source) | {file: in_text(text) for file, text in added.items()}
+
+
+def _check_paths(path: Path, target: Path) -> None:
     if target.resolve() == path.resolve():
         raise SlotwiseError(f"{path.name} would be overwritten by its guarded copy", "name another file with --out")
     if path.is_dir() or path.name.endswith((".tar.gz", ".tgz")):
@@ -62,19 +109,6 @@ def guard(
         )
     if path.suffix == ".war":
         raise SlotwiseError(f"{path.name} is a workflow archive", "guard the archives of its models, one by one")
-    with held(), opened(path) as source:
-        manifest, legacy = manifest_of(path, source), MANIFEST not in source.namelist()
-        _check(path, source, manifest)
-        theirs = str(manifest["model"]["handler"])
-        model = {**manifest["model"], "handler": f"{GUARD}:handle"} | ({"modelName": name} if name else {})
-        terms = {"format": 1, "slotwise": __version__, "handler": theirs, "legacy": legacy, "audit": audit}
-        added = {MANIFEST: json.dumps({**manifest, "model": model}, indent=2)} | guard_code()
-        added[TERMS] = json.dumps({**terms, "bad_input": sorted(bad_input)}, indent=2, sort_keys=True)
-        contents = in_archive(source) | {file: in_text(text) for file, text in added.items()}
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with written_whole(target) as unfinished:
-            write_zip(contents, unfinished)
-    return target
 
 
 def _check(path: Path, source: zipfile.ZipFile, manifest: dict[str, Any]) -> None:

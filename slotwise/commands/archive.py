@@ -53,11 +53,13 @@ def inspect(path: Archive, as_json: Json = False) -> None:
 
     from slotwise.archive import build as building
     from slotwise.archive.foreign import lacks
+    from slotwise.archive.guarded import proof_of
     from slotwise.archive.renew import outdated
     from slotwise.archive.store import archive_of
 
     info = building.inspect(archive_of(path), need_digests=False)
     lines = lacks(info)
+    proof = proof_of(info.path)
     listing = {entry.name: {"size_bytes": entry.size_bytes, "sha256": entry.sha256} for entry in info.entries}
     data = {**asdict(info), "name": info.name, "version": info.version, "handler": info.handler, "entries": listing}
 
@@ -70,6 +72,8 @@ def inspect(path: Archive, as_json: Json = False) -> None:
         typer.echo(f"{info.size_bytes:,} bytes, sha256 {info.sha256}")
         if info.release:
             typer.echo(outdated(info) or f"worker of slotwise {info.release}")
+        if proof is not None:
+            typer.echo(f"guard: {proof.sentence()}")
         for line in lines or [f"profiles: {', '.join(info.profiles) or 'none'}; every file is what was built"]:
             typer.echo(line)
         if graph := info.model.get("options", {}).get("onnx"):
@@ -78,7 +82,7 @@ def inspect(path: Archive, as_json: Json = False) -> None:
         rows = [[escape(entry.name), entry.size_bytes, f"{entry.sha256[:16]}..."] for entry in info.entries]
         return table("", ["file", "bytes", "sha256"], rows)
 
-    emit({**data, "foreign": lines}, as_json, render)
+    emit({**data, "foreign": lines, "guard": proof.to_json() if proof else None}, as_json, render)
 
 
 def guard(
@@ -92,14 +96,29 @@ def guard(
         list[str] | None,
         typer.Option(help="An exception that tells of bad input and so is a 400: NAME or MODULE.NAME; repeatable."),
     ] = None,
+    example: Annotated[
+        list[Path] | None,
+        typer.Option(help="A file that the model answers; with several, prove that no answer depends on its batch-mates."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Make anybody's archive batch-safe, its code untouched: a bad request costs nobody but its sender."""
     from slotwise.archive.build import file_sha256
+    from slotwise.archive.guard_proof import Example
     from slotwise.archive.guarded import guard as guarded
+    from slotwise.archive.guarded import proof_of
+    from slotwise.bench.bodies import from_files
 
-    made = guarded(path, out_file, name=name, audit=audit, bad_input=bad_input or ())
-    emit({"archive": str(made), "sha256": file_sha256(made)}, as_json, lambda: typer.echo(f"guarded {path.name}: {made}"))
+    examples = [
+        Example(str(file / body.name if file.is_dir() else file), body.data, body.content_type)
+        for file in example or ()
+        for body in from_files([file])
+    ]
+    made = guarded(path, out_file, name=name, audit=audit, bad_input=bad_input or (), examples=examples)
+    proof = proof_of(made)
+    assert proof is not None
+    data = {"archive": str(made), "sha256": file_sha256(made), "proof": proof.to_json()}
+    emit(data, as_json, lambda: typer.echo(f"guarded {path.name}: {made}\n{proof.sentence()}"))
 
 
 def check(

@@ -12,6 +12,7 @@ from slotwise import project
 from slotwise.archive.build import ArchiveInfo, build, file_sha256, inspect
 from slotwise.archive.download import fetch, is_url
 from slotwise.archive.foreign import lacks
+from slotwise.archive.guard_proof import GuardProof
 from slotwise.archive.guarded import guard
 from slotwise.archive.input_digests import changed_input
 from slotwise.archive.store import archive_file, is_stored
@@ -41,7 +42,7 @@ def obtain(
     info = _obtained(what, model_store, sha256, say, guarded)
     if not (guarded and lacks(info)):
         return info
-    say(f"guarding {info.path.name}")
+    say(f"guarding {info.path.name}; {GuardProof().sentence()}")
     return inspect(guard(info.path, model_store / f"{info.path.stem}-guarded.mar"))
 
 

@@ -335,7 +335,9 @@ def test_check_shows_theirs_and_the_guarded_one_side_by_side(tmp_path: Path) -> 
 def test_the_command_prints_one_line(tmp_path: Path) -> None:
     torch_archive(tmp_path, FUNCTION)
     done = slotwise("guard", "theirs.mar", "--out", "safe.mar", "--audit", "0.001", cwd=tmp_path)
-    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "guarded theirs.mar: safe.mar", "")
+    first, second = done.stdout.splitlines()
+    assert (done.returncode, first, done.stderr) == (0, "guarded theirs.mar: safe.mar", "")
+    assert second.startswith("unproven: ")
     assert json.loads(slotwise("guard", "theirs.mar", "--json", cwd=tmp_path).stdout)["sha256"]
     torch_archive(tmp_path, STREAMING, model_name="stream")
     done = slotwise("guard", "stream.mar", cwd=tmp_path)

@@ -32,6 +32,7 @@ class Guard:
     """`theirs(rows, context)` with every request in a slot of its own. `dead`: the device failed for good.
 
     bad_input: further classes of exceptions that tell of bad input. tensors: results may be torch tensors, as on TorchServe.
+    together: False where answers may depend on who shares their batch: then theirs gets one request at a time.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Guard:
         response_timeout_s: float = 120.0,
         max_response_bytes: int | None = None,
         tensors: bool = True,
+        together: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.theirs, self.held, self.bad_input, self.tensors, self.clock = theirs, held, bad_input, tensors, clock
@@ -50,6 +52,7 @@ class Guard:
         self.isolation = Isolation(self._attempt, Padding("none", LARGEST), device_alive, release, clock)
         self.audit: Audit | None = None
         self.dead = False
+        self.together = together
         self.singly, self.singly_until = 0, 0.0
 
     def answer(self, rows: Sequence[Any], raw: Any) -> list[bytes]:
@@ -123,7 +126,7 @@ class Guard:
                 alone.append([i])
             else:
                 together.append(i)
-        if self.clock() < self.singly_until:
+        if not self.together or self.clock() < self.singly_until:
             return [[i] for i in together] + alone
         return ([together] if together else []) + alone
 
@@ -148,7 +151,7 @@ class Guard:
 
     def _learn(self, n: int, tally: Tally, outputs: Sequence[Owned | SlotError]) -> None:
         """A handler that answers no two requests together, but each alone, is not asked for batches for a while."""
-        if n < 2 or self.clock() < self.singly_until:
+        if n < 2 or not self.together or self.clock() < self.singly_until:
             return
         only_alone = tally.cuts == n - 1 and all(type(output) is Owned for output in outputs)
         self.singly = self.singly + 1 if only_alone else 0

@@ -64,9 +64,11 @@ class GuardedHandler:
             response_timeout_s=limits.response_timeout_s,
             max_response_bytes=limits.max_response_bytes,
             tensors=context.server == "torchserve",
+            together=self.terms.get("together", True),
         )
         rate = float(self.terms.get("audit") or told_by_slotwise().get("audit") or 0.0)
         if rate:
             audit = self.guard.audit_with(rate, raw, context.metric_between)
             before_every_read(PACKAGES[self.server], audit.run)
-        logger.info("slotwise guard: around %s; %s; audit %g", self.terms["handler"], limits, rate)
+        how = "batches" if self.guard.together else "one request at a time"
+        logger.info("slotwise guard: around %s; %s; audit %g; %s", self.terms["handler"], limits, rate, how)

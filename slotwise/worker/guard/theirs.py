@@ -69,7 +69,7 @@ def _module(handler: str, server: str) -> tuple[ModuleType, str]:
         try:
             return importlib.import_module(f".{handler}", "ts.torch_handler"), "handle"
         except ModuleNotFoundError as missing:
-            raise (error if missing.name == f"ts.torch_handler.{handler}" else missing) from None
+            raise (error if str(missing.name).startswith("ts.torch_handler.") else missing) from None
     return module, function or "handle"
 
 
