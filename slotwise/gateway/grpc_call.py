@@ -28,10 +28,15 @@ LONGEST_MESSAGE = 1000  # of an error: it travels as a header
 
 
 class Call:
-    """One call. left_s: until its deadline. gone: set when its client waits no more."""
+    """One call. gone: set when its client waits no more.
+
+    What the context says is read here, when the call begins. Once a call has ended, which its client may do at any moment,
+    to ask the context ends the process.
+    """
 
     def __init__(self, context: Any, timeout_s: float) -> None:
-        self.context, self.gone = context, asyncio.Event()
+        self._context, self.gone = context, asyncio.Event()
+        self._sender = _address(context.peer())
         self.headers = [
             (name.encode(), value.encode("latin-1", "replace"))
             for name, value in context.invocation_metadata() or ()
@@ -49,17 +54,17 @@ class Call:
             "headers": [*headers, (b"x-request-id", self.identity.encode())],
             "path_params": {"version": version},
             "query_string": b"",
-            "client": (_address(self.context.peer()),),
+            "client": (self._sender,),
             "slotwise.key": self.key,
         }
 
     async def abort(self, status: int, message: str, retry_after_s: int) -> None:
-        """End the call with the status that stands for HTTP's."""
+        """End the call with the status that stands for HTTP's. Only from the call's own task, which ends with it."""
         code = CODES.get(status, grpc.StatusCode.INVALID_ARGUMENT if status < 500 else grpc.StatusCode.INTERNAL)
         trailing = [("x-request-id", self.identity)]
         if retry_after_s:
             trailing.append(("retry-after", str(retry_after_s)))
-        await self.context.abort(code, message[:LONGEST_MESSAGE], tuple(trailing))
+        await self._context.abort(code, message[:LONGEST_MESSAGE], tuple(trailing))
 
 
 def _text(value: bytes) -> str:

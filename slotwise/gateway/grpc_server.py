@@ -38,15 +38,12 @@ FEWEST_READ = 4  # messages that may be read at once, however large they may be
 
 
 class InferenceService:
-    """Answers the calls of the service. Messages come and go as bytes."""
+    """Answers the calls of the service. Messages come and go as bytes. under_way: what was asked, also by who is gone."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway, self.forward = gateway, Forward(gateway)
         self._reading = asyncio.Semaphore(max(FEWEST_READ, gateway.body_memory.max_bytes // gateway.max_body_bytes))
-        self._under_way: set[asyncio.Task[bytes]] = set()
-
-    def handlers(self) -> Any:
-        """What a server of grpcio needs. A call's one message is a stream to it, so that it is not read before it is wanted."""
+        self.under_way: set[asyncio.Task[bytes]] = set()
         answers = {
             "ServerLive": self._server_live,
             "ServerReady": self._server_ready,
@@ -55,8 +52,12 @@ class InferenceService:
             "ModelMetadata": self._model_metadata,
             "ModelInfer": self._model_infer,
         }
-        methods = {name: grpc.stream_unary_rpc_method_handler(self._method(name, answer)) for name, answer in answers.items()}
-        return grpc.method_handlers_generic_handler(SERVICE, methods)
+        self.methods = {name: self._method(name, answer) for name, answer in answers.items()}
+
+    def handlers(self) -> Any:
+        """What a server of grpcio needs. A call's one message is a stream to it, so that it is not read before it is wanted."""
+        streams = {name: grpc.stream_unary_rpc_method_handler(method) for name, method in self.methods.items()}
+        return grpc.method_handlers_generic_handler(SERVICE, streams)
 
     def _method(self, name: str, answer: Callable[[Call, Messages], Awaitable[bytes]]) -> Callable[..., Awaitable[bytes]]:
         async def method(messages: Messages, context: Any) -> bytes:
@@ -117,7 +118,7 @@ class InferenceService:
     async def _model_infer(self, call: Call, messages: Messages) -> bytes:
         """Where the client hangs up, what is at the server keeps its place there until it is answered, as over HTTP."""
         task = asyncio.create_task(self._infer(call, await self._read(messages, call)))
-        self._under_way.add(task)
+        self.under_way.add(task)
         task.add_done_callback(self._ended)
         try:
             return await asyncio.shield(task)
@@ -126,7 +127,7 @@ class InferenceService:
             raise
 
     def _ended(self, task: asyncio.Task[bytes]) -> None:
-        self._under_way.discard(task)
+        self.under_way.discard(task)
         if not task.cancelled():
             task.exception()  # was raised in the call, unless its client is gone
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +19,20 @@ from slotwise.gateway.backend import Backend, ModelLoader, described
 from slotwise.gateway.gateway import Gateway, GatewayOptions
 from slotwise.server.lifecycle import ServerRecord
 
+from .live import LiveFront, shared_front
 from .standin import StandIn
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(scope="package")
+def live_front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveFront]:
+    """One gateway process for all tests that speak to it over sockets."""
+    with shared_front(tmp_path_factory.mktemp("live_front"), "--timeout-s", "10") as front:
+        yield front
 
 
 @dataclass

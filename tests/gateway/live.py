@@ -6,8 +6,10 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -36,6 +38,39 @@ class StandInThread:
     def down(self) -> None:
         """Refuse connections, and cut those that are open."""
         self._run(self.server.stop())
+
+
+@dataclass
+class LiveFront:
+    """A gateway process that many tests share, and the stand-in behind it; they leave both as they found them."""
+
+    record: GatewayRecord
+    server: StandIn
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens for HTTP."""
+        parts = urlsplit(self.record.url)
+        return str(parts.hostname), int(parts.port or 0)
+
+
+@contextmanager
+def shared_front(home: Path, *options: str) -> Iterator[LiveFront]:
+    """A gateway process with gRPC; $SLOTWISE_HOME is its `home` only while it is started and stopped."""
+    server = StandInThread()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLOTWISE_HOME", str(home))
+        (home / "default").mkdir()
+        server.server.record(home / "default").save()
+        usual = ["--port", "0", "--translation-port", "-1", "--grpc-port", "0", "--drain-delay-s", "0"]
+        record = process.start_detached("default", [*usual, *options])
+    try:
+        yield LiveFront(record, server.server)
+    finally:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("SLOTWISE_HOME", str(home))
+            process.stop()
+        server.down()
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import signal
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -23,7 +24,7 @@ from slotwise.errors import SlotwiseError
 from slotwise.gateway import keys, process, serve
 from slotwise.gateway.gateway import GatewayOptions
 from slotwise.gateway.grpc_call import LONGEST_MESSAGE
-from slotwise.gateway.grpc_server import GrpcServer
+from slotwise.gateway.grpc_server import GrpcServer, InferenceService
 from slotwise.gateway.keys import KeyFile
 from slotwise.gateway.protocols import open_inference_grpc
 from slotwise.gateway.protocols.open_inference_messages import CLASSES, MOST_FIELDS, SERVICE, parsed_message
@@ -31,6 +32,7 @@ from slotwise.gateway.protocols.records import MOST_PIECES, MOST_RECORDS, ModelI
 from slotwise.gateway.serve import ListenAddress
 
 from .conftest import Front, MakeFront
+from .live import LiveFront
 from .standin import StandIn
 from .test_keys import certificate
 
@@ -147,11 +149,11 @@ async def client_of(address: str, trusted: bytes | None = None) -> AsyncIterator
     named = [("grpc.ssl_target_name_override", "slotwise.example")]
     channel = grpc.aio.secure_channel(address, credentials, named) if credentials else grpc.aio.insecure_channel(address)
 
-    async def call(method: str, message: Any = b"", compression: Any = None, **metadata: str) -> Any:
+    async def call(method: str, message: Any = b"", compression: Any = None, timeout: float = 60, **metadata: str) -> Any:
         data = message if isinstance(message, bytes) else message.SerializeToString()
         given = tuple((name.replace("_", "-"), value) for name, value in metadata.items())
         asked = channel.unary_unary(f"/{SERVICE}/{method}")
-        answer = await asked(data, timeout=60, metadata=given, compression=compression)
+        answer = await asked(data, timeout=timeout, metadata=given, compression=compression)
         return CLASSES[f"{method}Response"].FromString(answer)
 
     async with channel:
@@ -279,6 +281,45 @@ async def test_a_client_that_hangs_up_gives_up_its_place_in_the_queue(make_front
                 await asyncio.sleep(0.01)
     assert len(front.server.seen) == 1
     assert front.gateway.body_memory.now_bytes == 0
+
+
+async def test_calls_that_are_cancelled_leave_the_process_alive(live_front: LiveFront) -> None:
+    """Some are cancelled while their records are read, when their context is gone already."""
+    message = infer([64], bytes_contents=[b"a" * 1000] * 64)
+    async with client_of(live_front.record.grpc) as call:
+        for _ in range(4):
+            asked = [asyncio.ensure_future(call("ModelInfer", message, timeout=60 if i % 5 else 0.005)) for i in range(25)]
+            for one in asked:
+                await asyncio.sleep(random.uniform(0, 0.01))
+                one.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+        assert (await call("ServerLive")).live
+    assert live_front.record.alive()
+
+
+async def test_nothing_asks_the_context_of_a_call_that_has_ended(make_front: MakeFront) -> None:
+    ended, asked_late = False, []
+
+    class Context:
+        def __getattr__(self, name: str) -> Any:
+            if ended:
+                asked_late.append(name)
+            answers = {"invocation_metadata": (), "time_remaining": None, "peer": "ipv4:127.0.0.1:1"}
+            return lambda *given: answers.get(name)
+
+    async def messages() -> AsyncIterator[bytes]:
+        yield infer([1], bytes_contents=[b"a"]).SerializeToString()
+
+    front = await make_front()
+    service = InferenceService(front.gateway)
+    answering = asyncio.create_task(service.methods["ModelInfer"](messages(), Context()))
+    while not service.under_way:
+        await asyncio.sleep(0)
+    answering.cancel()
+    ended = True
+    await asyncio.wait([answering])
+    await asyncio.wait(service.under_way)
+    assert asked_late == []
 
 
 async def test_a_process_says_where_it_listens_and_ends_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,40 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from urllib.parse import urlsplit
 
 import pytest
 
-from .live import StandInThread, gateway_before
+from .live import LiveFront
 from .smuggling import FAMILIES, Case, tried
-from .standin import Seen
-
-
-@pytest.fixture(scope="module")
-def server() -> StandInThread:
-    return StandInThread()
-
-
-@pytest.fixture(scope="module")
-def address(server: StandInThread, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
-    with gateway_before(server, tmp_path_factory.mktemp("home"), "--timeout-s", "10") as record:
-        parts = urlsplit(record.url)
-        yield str(parts.hostname), int(parts.port or 0)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_there_is_one_answer_or_none(server: StandInThread, address: tuple[str, int], family: str) -> None:
+def test_there_is_one_answer_or_none(live_front: LiveFront, family: str) -> None:
     pauses_s = [0.0, 0.005] if family == "heads" else [0.0]
     tries = [(case, pause_s) for case in FAMILIES[family]() for pause_s in pauses_s]
-    faults = [fault for case, pause_s in tries if (fault := wrong(server.server.seen, address, case, pause_s))]
+    faults = [fault for case, pause_s in tries if (fault := wrong(live_front, case, pause_s))]
     assert not faults, "\n".join(faults)
 
 
-def wrong(seen: list[Seen], address: tuple[str, int], case: Case, pause_s: float) -> str:
+def wrong(front: LiveFront, case: Case, pause_s: float) -> str:
     """What is wrong with its answer; "" where nothing is."""
+    seen = front.server.seen
     seen.clear()
-    found = tried(address, case, pause_s=pause_s)
+    found = tried(front.address, case, pause_s=pause_s)
     bodies = [request.body for request in seen]
     refused = found.statuses in ([400], [413]) and not seen
     answered = len(found.statuses) == 2 and found.last and len(bodies) == 1 and bodies[0] in case.bodies
