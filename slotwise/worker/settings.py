@@ -59,8 +59,8 @@ class Settings:
     max_response_bytes: int = 6_553_500  # both servers' own default
     memory_fraction: float = 1.0
     audit: float = 0.0
-    proof_s: float = 0.0
     model: Mapping[str, Any] = field(default_factory=dict)
+    proof_s: float = 0.0
 
     @classmethod
     def load(
