@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from slotwise.gateway.ending import EndingWorkers
 from slotwise.gateway.hedging import Hedging
-from slotwise.gateway.limits import ConcurrencyLimit
 from slotwise.gateway.passage import Passage
+from slotwise.gateway.turns import ConcurrencyLimit
 
 if TYPE_CHECKING:
     from slotwise.client.live_model import LiveModel

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from slotwise.gateway.limits import ClientGone, ConcurrencyLimit, MemoryBudget
+from slotwise.gateway.limits import ClientGone, MemoryBudget
 from slotwise.gateway.replies import Refused
+from slotwise.gateway.turns import ConcurrencyLimit
 
 pytestmark = pytest.mark.anyio
 
