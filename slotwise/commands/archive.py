@@ -54,7 +54,7 @@ def inspect(path: Archive, as_json: Json = False) -> None:
     from slotwise.archive import build as building
     from slotwise.archive.foreign import lacks
     from slotwise.archive.guarded import proof_of
-    from slotwise.archive.renew import outdated
+    from slotwise.archive.renewal import outdated
     from slotwise.archive.store import archive_of
 
     info = building.inspect(archive_of(path), need_digests=False)

@@ -41,7 +41,7 @@ def register_model(
     as_json: Json = False,
 ) -> None:
     """Register a model with the server's profile (or these settings) and wait until its workers are READY."""
-    from slotwise.archive.renew import outdated
+    from slotwise.archive.renewal import outdated
     from slotwise.client.management import ManagementClient
     from slotwise.deploy.deploy import deploy, foreign_note, obtain, registration
     from slotwise.deploy.scaling import check_registrations

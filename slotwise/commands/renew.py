@@ -10,7 +10,7 @@ import typer
 from slotwise.console import Json, emit, say
 
 if TYPE_CHECKING:
-    from slotwise.archive.renew import Renewal
+    from slotwise.archive.renewal import Renewal
 
 
 def register(app: typer.Typer) -> None:
@@ -32,7 +32,7 @@ def renew(
     from dataclasses import asdict
 
     from slotwise.archive.build import file_sha256
-    from slotwise.archive.renew import renew as renewed
+    from slotwise.archive.renewal import renew as renewed
     from slotwise.archive.store import archive_of
 
     if out_file is not None and len(archives) > 1:

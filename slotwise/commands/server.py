@@ -54,7 +54,7 @@ def serve(
     import os
 
     from slotwise import interrupts, project
-    from slotwise.archive.renew import outdated
+    from slotwise.archive.renewal import outdated
     from slotwise.deploy.deploy import foreign_note, obtain, preloaded, registration
     from slotwise.deploy.java_training import train_in_background
     from slotwise.deploy.scaling import check_registrations

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from slotwise import __version__, memory, project
-from slotwise.archive.renew import outdated_in
+from slotwise.archive.renewal import outdated_in
 from slotwise.client.management import ManagementClient
 from slotwise.deploy import drift
 from slotwise.disk import file_system

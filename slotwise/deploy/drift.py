@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from slotwise.archive.build import ArchiveInfo, inspect
-from slotwise.archive.renew import outdated
+from slotwise.archive.renewal import outdated
 from slotwise.client.management import ManagementClient
 from slotwise.deploy import deploy
 from slotwise.errors import SlotwiseError

@@ -16,7 +16,7 @@ from slotwise.archive import load
 from slotwise.archive.build import file_sha256, inspect
 from slotwise.archive.guarded import guard
 from slotwise.archive.packaging import in_archive, in_text, write_zip
-from slotwise.archive.renew import outdated, outdated_in, renew
+from slotwise.archive.renewal import outdated, outdated_in, renew
 from slotwise.cli import build_app
 from slotwise.errors import SlotwiseError
 from tests.archive.foreign_archives import FUNCTION, torch_archive
