@@ -20,7 +20,7 @@ from slotwise import project
 from slotwise.gateway.limits import ClientGone
 from slotwise.gateway.replies import Refused
 from slotwise.gateway.upstream import ServerAnswer
-from slotwise.server.record import ProcessRecord
+from slotwise.server.process_record import ProcessRecord
 
 if TYPE_CHECKING:
     from slotwise.gateway.inference_request import InferenceRequest

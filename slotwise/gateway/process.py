@@ -18,8 +18,8 @@ import psutil
 from slotwise import project
 from slotwise.errors import SlotwiseError
 from slotwise.interrupts import held, let_through, settle
+from slotwise.server.process_record import ProcessRecord
 from slotwise.server.processes import start_time
-from slotwise.server.record import ProcessRecord
 
 START_TIMEOUT_S = 180.0
 STOP_GRACE_S = 5.0

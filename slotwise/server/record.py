@@ -1,9 +1,9 @@
-"""Records of processes that were started: enough to find a server or gateway again, to talk to it and to stop it."""
+"""The record of a server that was started: enough to find it again, to talk to it and to stop it."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,35 +11,12 @@ from slotwise import project
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import Profile
-from slotwise.server.processes import start_time
+from slotwise.server.process_record import ProcessRecord
 
 if TYPE_CHECKING:
     from slotwise.profiles.profile import Profile
 
 Kind = Literal["torchserve", "mms", "ray", "triton"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProcessRecord:
-    """A process that was started. started: its `start_time`, None before it has a pid.
-
-    It tells whether the pid is still the same process: the system gives pids of processes that have ended to others.
-    """
-
-    name: str
-    pid: int
-    started: float | None = None
-
-    def alive(self) -> bool:
-        """Whether that very process still runs."""
-        return self.started is not None and start_time(self.pid) == self.started
-
-    def write(self, file: Path) -> None:
-        """Write the record as JSON, in one step; nobody else can read it."""
-        partial = file.with_suffix(".json.partial")
-        partial.touch(mode=0o600)
-        partial.write_text(json.dumps(asdict(self), indent=2, default=str), "utf-8")
-        partial.replace(file)
 
 
 @dataclass(frozen=True, kw_only=True)

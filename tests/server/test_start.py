@@ -20,8 +20,9 @@ from slotwise.profiles.server_logs import log4j2
 from slotwise.server import java
 from slotwise.server.failures import WorkerLog
 from slotwise.server.lifecycle import stop
+from slotwise.server.process_record import ProcessRecord
 from slotwise.server.processes import MARK, carries, end, processes_of, start_time
-from slotwise.server.record import ProcessRecord, ServerRecord, running
+from slotwise.server.record import ServerRecord, running
 from slotwise.server.start_module import own_tmp_dir
 
 
