@@ -19,8 +19,8 @@ import pytest
 import yaml
 
 from slotwise.gateway.gateway import GatewayOptions
+from slotwise.gateway.listening import ListenAddress
 from slotwise.gateway.process import GatewayRecord
-from slotwise.gateway.serve import ListenAddress
 from slotwise.server.lifecycle import STOP_TIMEOUT_S
 from tests.server.foreground import handles
 

@@ -59,10 +59,9 @@ def kill_server(place: Place, draw: Random) -> None:
 
 
 def kill_gateway(place: Place, draw: Random) -> None:
-    """The gateway's process dies; its operator starts another one a while later."""
+    """The gateway's process dies; its keeper starts another one."""
     psutil.Process(place.front.pid).kill()
-    time.sleep(draw.uniform(0.0, 2.0))
-    place.open_gateway()
+    place.find_gateway()
 
 
 def stopped(pid: Callable[[Place, Random], int]) -> Callable[[Place, Random], None]:

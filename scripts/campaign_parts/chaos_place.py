@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from urllib.parse import urlsplit
 
 from campaign_parts import surroundings
 from campaign_parts.killers_place import WORKERS, KillersPlace
@@ -53,10 +52,16 @@ class Place(KillersPlace):
         """Start the server; where one of its name has crashed, in its place, as its operator would."""
         self.record = self.serving(self.kind, self.store)
 
-    def open_gateway(self) -> None:
-        """Start the gateway again where it was."""
-        port = str(urlsplit(self.front.url).port)
-        self.front = gateway_process.start_detached("default", ["--port", port, *OPTIONS])
+    def find_gateway(self) -> None:
+        """Wait until the gateway is another process than before."""
+        until = time.monotonic() + PATIENCE_S
+        while time.monotonic() < until:
+            found = gateway_process.running()
+            if found is not None and found.pid != self.front.pid:
+                self.front = found
+                return
+            time.sleep(0.02)
+        raise AssertionError("the gateway was not started again")
 
     def whole_again(self) -> None:
         """Wait until both workers are ready; what a round broke must not be seen in the next."""

@@ -9,6 +9,8 @@ import typer
 
 from slotwise.console import Json, emit, say
 
+PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -38,21 +40,18 @@ def gateway(
     as_json: Json = False,
 ) -> None:
     """Serve the page, REST and metrics in front of a model server."""
-    import fastapi  # noqa: F401  (what is missing is said here, not in the log of a detached gateway)
-    import uvicorn  # noqa: F401
+    _check_installed(*PACKAGES, *(["grpc"] if grpc_port >= 0 else []))
+    if public:
+        from slotwise.gateway.access import PUBLIC
 
-    if grpc_port >= 0:
-        import grpc  # noqa: F401
-    from slotwise.gateway.access import PUBLIC
-
-    unknown = sorted(set(public or []) - set(PUBLIC))
-    if unknown:
-        raise typer.BadParameter(f"{unknown[0]}: not one of {', '.join(PUBLIC)}", param_hint="--public")
+        unknown = sorted(set(public) - set(PUBLIC))
+        if unknown:
+            raise typer.BadParameter(f"{unknown[0]}: not one of {', '.join(PUBLIC)}", param_hint="--public")
     if multi_model and keys:
         raise typer.BadParameter("SageMaker sends no key: without --keys", param_hint="--multi-model")
-    if detach:
-        from slotwise.gateway.process import running, start_detached
+    from slotwise.gateway.process import already_running, running, start_detached, was_up
 
+    if detach:
         options: dict[str, object] = {
             "--name": name,
             "--host": host,
@@ -73,17 +72,38 @@ def gateway(
         found = {"page": record.page, "url": record.url, "pid": record.pid} | ({"grpc": record.grpc} if record.grpc else {})
         emit(found, as_json, record.listening)
         return
+    from slotwise.gateway.keeper import keep
+    from slotwise.gateway.listening import ListenAddress, bound
+
+    listen = ListenAddress(host, port, translation_port, drain_delay_s, grpc_port)
+    other = running(name)
+    if other is not None:
+        raise already_running(other)
+    kept = keep(bound(listen), lambda pid: was_up(name, pid))  # what follows runs in the gateway's own process
+
     from slotwise.deploy.on_demand import loader
     from slotwise.gateway.gateway import GatewayOptions
-    from slotwise.gateway.serve import Access, ListenAddress, serve
+    from slotwise.gateway.serve import Access, serve
 
     serve(
         name,
-        ListenAddress(host, port, translation_port, drain_delay_s, grpc_port),
+        listen,
         GatewayOptions(
             timeout_s=timeout_s, in_flight=max_in_flight, queued=max_queued, hedge=hedge, default_model=default_model
         ),
         say,
         Access(keys, tuple(public or ()), tls_cert, tls_key),
         loader(multi_model) if multi_model else None,
+        kept,
     )
+
+
+def _check_installed(*packages: str) -> None:
+    """Raise SlotwiseError here, not in the log of a detached gateway; nothing is imported, for the keeper stays small."""
+    from importlib.util import find_spec
+
+    from slotwise.errors import missing_package
+
+    for package in packages:
+        if find_spec(package) is None:
+            raise missing_package(package, "slotwise gateway")

@@ -11,13 +11,15 @@ alone.py               a request whose worker died; killers.py remembers the bod
 limits.py              a concurrency limit with a short queue for each model, and a budget for bodies in memory
 canary.py              a share of the requests for another archive; both are compared
 guard.py               around all routes: security headers, and keys (keys.py)
-replies.py             what leaves the gateway: error JSON, headers; http_protocol.py for what is no HTTP
+replies.py             what leaves the gateway: error JSON, headers
 upstream.py            one model server as the gateway sees it: its connections, its token, what is in flight there
 backend.py             how the gateway learns of its server
 gateway.py             the state of one gateway: its server, the models there
 app.py                 the routes; openapi.py their description; catalog.py what models take; metrics.py; static/ the page
 protocols/             KServe V1, Open Inference Protocol, SageMaker; a file each, routes.py joins them to the gateway
-serve.py               the process: its ports, its drain on SIGTERM
+http_protocol.py       one connection; http_framing.py where a request on it ends
+keeper.py              the process that starts the gateway, and again where it dies; listening.py its ports
+serve.py               the gateway's own process: its drain on SIGTERM
 process.py             the process as others see it: its record, starting and stopping it
 swap.py                another server behind a running gateway
 """

@@ -48,6 +48,7 @@ class GatewayMetrics:
         self.sheds = Counter("slotwise_sheds", "Requests refused with 429.", model, registry=r)
         self.requests = Counter("slotwise_requests", "Requests by status.", ["model", "status"], registry=r)
         self.up = Gauge("slotwise_server_up", "1 while the model server answers.", registry=r)
+        self.restarts = Gauge("slotwise_gateway_restarts", "How often the gateway died and was started again.", registry=r)
         self.swaps = Counter("slotwise_swaps", "Switches to another server.", registry=r)
         self.answered = 0
         self._by_label: dict[tuple[str, int], _AnswerCounts] = {}

@@ -30,7 +30,8 @@ class GatewayRecord(ProcessRecord):
     """A gateway in front of the server `name`. drain_s: how long it may take after SIGTERM, to finish what is in flight.
 
     key: what opens its /status, where there are keys. certificate: of its own TLS, "" where it has none.
-    grpc: host and port of its gRPC, "" where it has none.
+    grpc: host and port of its gRPC, "" where it has none. keeper: the pid of the process that starts it again where it dies,
+    0 where there is none; keeper_started: as `started`.
     """
 
     url: str
@@ -38,12 +39,40 @@ class GatewayRecord(ProcessRecord):
     key: str = ""
     certificate: str = ""
     grpc: str = ""
+    keeper: int = 0
+    keeper_started: float | None = None
 
     @classmethod
-    def of_this_process(cls, name: str, url: str, drain_s: float, key: str = "", certificate: str = "") -> GatewayRecord:
+    def of_this_process(
+        cls, name: str, url: str, drain_s: float, key: str = "", certificate: str = "", keeper: int = 0
+    ) -> GatewayRecord:
         """The record of the process that this code runs in."""
         pid = os.getpid()
-        return cls(name=name, pid=pid, started=start_time(pid), url=url, drain_s=drain_s, key=key, certificate=certificate)
+        return cls(
+            name=name,
+            pid=pid,
+            started=start_time(pid),
+            url=url,
+            drain_s=drain_s,
+            key=key,
+            certificate=certificate,
+            keeper=keeper,
+            keeper_started=start_time(keeper) if keeper else None,
+        )
+
+    def alive(self) -> bool:
+        """Whether it runs, or is just started again."""
+        return super().alive() or self.kept
+
+    @property
+    def kept(self) -> bool:
+        """Whether its keeper runs."""
+        return self.keeper_started is not None and start_time(self.keeper) == self.keeper_started
+
+    @property
+    def grpc_port(self) -> int:
+        """The port of its gRPC; -1 where it has none."""
+        return int(self.grpc.rpartition(":")[2]) if self.grpc else -1
 
     @property
     def page(self) -> str:
@@ -106,20 +135,36 @@ def running(name: str = "default") -> GatewayRecord | None:
     return record if record is not None and record.alive() else None
 
 
+def already_running(record: GatewayRecord) -> SlotwiseError:
+    """The error of who would start another one."""
+    return SlotwiseError(
+        f"a gateway for {record.name!r} is already running at {record.url}", "`slotwise stop` ends it and the server"
+    )
+
+
+def was_up(name: str, pid: int) -> bool:
+    """Whether the gateway with this pid has listened."""
+    record = GatewayRecord.load(name)
+    return record is not None and record.pid == pid
+
+
 def stop(name: str = "default") -> bool:
     """End the gateway in front of the server `name`, letting it finish what is in flight. False where none runs."""
     record = running(name)
     if record is None:
         return False
     with contextlib.suppress(psutil.NoSuchProcess):
-        process = psutil.Process(record.pid)
+        process = psutil.Process(record.keeper if record.kept else record.pid)
+        children = process.children()
         process.terminate()
         try:
             process.wait(record.drain_s + STOP_GRACE_S)
         except psutil.TimeoutExpired:
-            process.kill()
+            for one in (process, *children):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    one.kill()
             process.wait(30)
-    record.forget()
+    _file(name).unlink(missing_ok=True)
     return True
 
 
@@ -157,7 +202,7 @@ def _wait_until_it_answers(name: str, process: subprocess.Popen[bytes]) -> Gatew
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline and process.poll() is None:
         record = running(name)
-        if record is not None and record.pid == process.pid:
+        if record is not None and record.keeper == process.pid:
             with contextlib.suppress(SlotwiseError):
                 record.status()
                 return record

@@ -9,6 +9,7 @@ ends it at once, too, and KeyboardInterrupt is raised.
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
 import math
 import socket
@@ -27,25 +28,16 @@ from slotwise.gateway.app import build_app
 from slotwise.gateway.backend import ModelLoader, server_backend
 from slotwise.gateway.gateway import Gateway, GatewayOptions
 from slotwise.gateway.http_protocol import Receiver
+from slotwise.gateway.keeper import Kept, close_for_all
 from slotwise.gateway.keys import KeyFile
-from slotwise.gateway.process import GatewayRecord, running
+from slotwise.gateway.listening import ListenAddress, bound
+from slotwise.gateway.process import GatewayRecord, already_running, running
 from slotwise.interrupts import handed_to, settle
 
 if TYPE_CHECKING:
     from slotwise.gateway.grpc_server import GrpcServer
 
 KEEP_ALIVE_S = 75
-
-
-@dataclass(frozen=True)
-class ListenAddress:
-    """Where the gateway listens: the page and REST on `port`, the same on `translation_port`, gRPC on `grpc_port` (-1: not)."""
-
-    host: str = "127.0.0.1"
-    port: int = 8000
-    translation_port: int = 9527
-    drain_delay_s: float = 1.0
-    grpc_port: int = -1
 
 
 @dataclass(frozen=True)
@@ -116,6 +108,7 @@ class DrainingServer(uvicorn.Server):
             ending = self._loop.create_task(self.grpc.stop(self.config.timeout_graceful_shutdown))
             self.server_state.tasks.add(ending)
             ending.add_done_callback(self.server_state.tasks.discard)
+        close_for_all(sockets or [])
         await super().shutdown(sockets)
         if self.force_exit:
             if self.grpc:
@@ -130,24 +123,26 @@ def serve(
     say: Callable[[str], None],
     access: Access = Access(),
     loader: ModelLoader | None = None,
+    kept: Kept | None = None,
 ) -> None:
     """Run until a signal. Raises SlotwiseError where a gateway of that name runs, a port is taken, or a file is no good.
 
-    loader: as in Gateway.
+    loader: as in Gateway. kept: where a keeper has started this process.
     """
     other = running(name)
-    if other is not None:
-        raise SlotwiseError(
-            f"a gateway for {name!r} is already running at {other.url}", "`slotwise stop` ends it and the server"
-        )
+    keeper = kept.keeper if kept else 0
+    if other is not None and other.keeper == keeper != 0:
+        listen = replace(listen, grpc_port=other.grpc_port)  # this one takes its place, and its ports
+    elif other is not None:
+        raise already_running(other)
     keys = KeyFile(access.keys) if access.keys else None
     access.check()
-    sockets = [_bind(listen.host, port) for port in (listen.port, listen.translation_port) if port >= 0]
-    if listen.grpc_port > 0:
-        _bind(listen.host, listen.grpc_port).close()  # grpcio binds it itself, and says less where it cannot
+    sockets = bound(listen) if kept is None else kept.sockets
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     gateway = Gateway(server_backend(name), options, keys, loader)
+    gateway.metrics.restarts.set(kept.restarts if kept else 0)
+    faulthandler.enable()  # where C code ends the process, the log says where
     finish_s = math.ceil(options.timeout_s) + 1  # with the grace that the server's own 504 has
     config = uvicorn.Config(
         build_app(gateway, access.public),
@@ -165,7 +160,7 @@ def serve(
     shown = "127.0.0.1" if listen.host in ("0.0.0.0", "::") else listen.host
     url = f"{'https' if access.tls_cert else 'http'}://{shown}:{sockets[0].getsockname()[1]}"
     drain_s, certificate = listen.drain_delay_s + finish_s, str(access.tls_cert.resolve()) if access.tls_cert else ""
-    record = GatewayRecord.of_this_process(name, url, drain_s, keys.own if keys else "", certificate)
+    record = GatewayRecord.of_this_process(name, url, drain_s, keys.own if keys else "", certificate, keeper)
     grpc = _grpc_server(gateway, listen, access)
 
     def is_up() -> None:
@@ -197,19 +192,3 @@ def _grpc_server(gateway: Gateway, listen: ListenAddress, access: Access) -> Grp
 
 def _loopback(host: str) -> bool:
     return host in ("localhost", "::1") or host.startswith("127.")
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, port))
-    except (OSError, OverflowError) as error:
-        listening.close()
-        raise SlotwiseError(
-            f"the gateway cannot listen on {host}:{port}: {error}",
-            "--port, --translation-port, --grpc-port name others",
-        ) from error
-    listening.set_inheritable(True)
-    return listening

@@ -26,10 +26,10 @@ from slotwise.gateway.gateway import GatewayOptions
 from slotwise.gateway.grpc_call import LONGEST_MESSAGE
 from slotwise.gateway.grpc_server import GrpcServer, InferenceService
 from slotwise.gateway.keys import KeyFile
+from slotwise.gateway.listening import ListenAddress
 from slotwise.gateway.protocols import open_inference_grpc
 from slotwise.gateway.protocols.open_inference_messages import CLASSES, MOST_FIELDS, SERVICE, parsed_message
 from slotwise.gateway.protocols.records import MOST_PIECES, MOST_RECORDS, ModelInput, ProtocolFault
-from slotwise.gateway.serve import ListenAddress
 
 from .conftest import Front, MakeFront
 from .live import LiveFront

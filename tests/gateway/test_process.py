@@ -21,6 +21,7 @@ import uvicorn
 from slotwise.errors import SlotwiseError
 from slotwise.gateway import process, serve
 from slotwise.gateway.gateway import GatewayOptions
+from slotwise.gateway.listening import ListenAddress
 from slotwise.gateway.process import GatewayRecord
 from slotwise.profiles.ports import Ports
 
@@ -116,7 +117,7 @@ async def test_it_listens_no_more_and_still_finishes_what_is_in_flight(server: S
 async def test_the_end_waits_as_long_as_a_request_may_take(server: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     configs: list[uvicorn.Config] = []
     monkeypatch.setattr(uvicorn.Server, "run", lambda self, sockets: (configs.append(self.config), sockets[0].close()))
-    serve.serve("default", serve.ListenAddress(port=0, translation_port=-1), GatewayOptions(timeout_s=90.5), print)
+    serve.serve("default", ListenAddress(port=0, translation_port=-1), GatewayOptions(timeout_s=90.5), print)
     assert configs[0].timeout_graceful_shutdown == 92
     record = await start(*OPTIONS, "--timeout-s", "90.5")
     assert record.drain_s == 92.3

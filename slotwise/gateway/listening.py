@@ -1,0 +1,43 @@
+"""Take the ports that the gateway listens on. Imports little: the keeper does this before the gateway's own process exists."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+
+from slotwise.errors import SlotwiseError
+
+
+@dataclass(frozen=True)
+class ListenAddress:
+    """Where the gateway listens: the page and REST on `port`, the same on `translation_port`, gRPC on `grpc_port` (-1: not)."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    translation_port: int = 9527
+    drain_delay_s: float = 1.0
+    grpc_port: int = -1
+
+
+def bound(listen: ListenAddress) -> list[socket.socket]:
+    """The sockets of HTTP, bound; that gRPC's port can be bound is seen, too. Raises SlotwiseError."""
+    sockets = [_bind(listen.host, port) for port in (listen.port, listen.translation_port) if port >= 0]
+    if listen.grpc_port > 0:
+        _bind(listen.host, listen.grpc_port).close()  # grpcio binds it itself, and says less where it cannot
+    return sockets
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except (OSError, OverflowError) as error:
+        listening.close()
+        raise SlotwiseError(
+            f"the gateway cannot listen on {host}:{port}: {error}",
+            "--port, --translation-port, --grpc-port name others",
+        ) from error
+    listening.set_inheritable(True)
+    return listening
