@@ -10,6 +10,7 @@ import importlib
 import os
 import pkgutil
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,6 +71,9 @@ def _as_slotwise_error(problem: SlotwiseError | ModuleNotFoundError | OSError) -
 def main() -> None:
     """Run the command line and exit. An error that a person can mend is printed as one line and a hint, with exit code 1."""
     interrupts.install()
+    for stream in (sys.stdout, sys.stderr):  # a terminal that has no letter for something gets its number
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     code = _exit_code()
     interrupts.ignore_signals()
     sys.exit(code)

@@ -6,11 +6,12 @@ What takes long calls `check_writable` for everything that it will write, before
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -66,8 +67,7 @@ def written_whole(file: Path) -> Iterator[Path]:
 
     Raises SlotwiseError where `file` is there and is no regular file: a folder, a pipe, a device.
     """
-    if file.exists() and not file.is_file():
-        raise SlotwiseError(f"{file} is no file that could be replaced", "name another one")
+    check_regular(file)
     partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
     try:
         yield partial
@@ -79,12 +79,69 @@ def written_whole(file: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
+def write_secret(file: Path, text: str) -> None:
+    """Write a file that only its owner can read, unless it was open to more: as a whole, and on the disk at the end.
+
+    To be called within `locked`: what is half written there is nobody's any more, and is taken away.
+    """
+    file = file.resolve()  # what a link names is replaced, not the link
+    check_regular(file)
+    for partial in _partials(file):
+        partial.unlink(missing_ok=True)
+    mode = file.stat().st_mode & 0o777 if file.exists() else 0o600
+    with written_whole(file) as partial, open(partial, "w", encoding="utf-8", opener=_for_the_owner) as stream:
+        stream.write(text)
+        stream.flush()
+        os.fchmod(stream.fileno(), mode)
+        os.fsync(stream.fileno())
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the new name, too
+    finally:
+        os.close(folder)
+
+
+def clear_partials(file: Path) -> None:
+    """Take away what a killed process, or one whose disk was full, left half written beside `file`."""
+    file = file.resolve()
+    if _partials(file):
+        with suppress(OSError), locked(file):
+            for partial in _partials(file):
+                partial.unlink(missing_ok=True)
+
+
+def _partials(file: Path) -> list[Path]:
+    return [*file.parent.glob(f".{file.name}.*.partial"), *file.parent.glob(f"{file.name}.partial")]
+
+
+def _for_the_owner(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_EXCL, 0o600)
+
+
+@contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """Within, no other process that asks for this lock changes `file`. The lock is a file beside it, which stays there."""
+    file = file.resolve()
+    check_regular(file)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with open(os.open(file.with_name(f".{file.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def check_regular(file: Path) -> None:
+    """Raise SlotwiseError where `file` is there and is no regular file: a folder, a pipe, a device."""
+    if file.exists() and not file.is_file():
+        raise SlotwiseError(f"{file} is no regular file", "name another one")
+
+
 def check_target(file: Path | None) -> None:
     """As `check_writable`, for one file that a command was told to write; None: it was not."""
     if file is None:
         return
     if file.is_dir():
         raise SlotwiseError(f"{file} is a folder", "name a file")
+    check_regular(file)
     if not file.parent.is_dir():
         raise SlotwiseError(f"{file} cannot be written: there is no folder {file.parent}", "make it first")
     check_writable(file.parent)

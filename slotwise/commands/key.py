@@ -1,7 +1,10 @@
-"""slotwise key add / list / remove: who may ask the gateway."""
+"""slotwise key add / rotate / list / remove: who may ask the gateway."""
 
 from __future__ import annotations
 
+import re
+import time
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +13,8 @@ import typer
 from slotwise.console import Json, emit, say, table
 
 File = Annotated[Path, typer.Option("--keys", help="The file of keys that the gateway reads.")]
+For = Annotated[str, typer.Option("--for", help="How long the new key opens anything, e.g. 12h or 90d; without it: for good.")]
+UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def register(app: typer.Typer) -> None:
@@ -17,6 +22,7 @@ def register(app: typer.Typer) -> None:
     keys = typer.Typer(no_args_is_help=True, help="Keys for the gateway: `slotwise gateway --keys FILE` lets in who has one.")
     app.add_typer(keys, name="key")
     keys.command("add")(add)
+    keys.command("rotate")(rotate)
     keys.command("list")(list_keys)
     keys.command("remove")(remove)
 
@@ -26,29 +32,71 @@ def add(
     file: File = Path("keys.json"),
     models: Annotated[str, typer.Option(help="The models it may use, with commas between; all where left away.")] = "",
     rate: Annotated[float, typer.Option(min=0, help="Requests a second at most; 0: any number.")] = 0.0,
+    lasts: For = "",
     as_json: Json = False,
 ) -> None:
     """Make a key and print it: this once, for the file holds only its hash."""
     from slotwise.gateway import keys
 
-    new = keys.add(file, name, tuple(part.strip() for part in models.split(",") if part.strip()), rate)
-    emit({"name": name, "key": new, "file": str(file)}, as_json, lambda: new)
+    until = _from_now(lasts, "--for")
+    new = keys.add(file, name, tuple(part.strip() for part in models.split(",") if part.strip()), rate, until)
+    emit({"name": name, "key": new, "file": str(file), "until": until}, as_json, lambda: new)
     say(f"the key of {name}, printed this once; {file} holds its hash")
 
 
+def rotate(
+    name: Annotated[str, typer.Argument(help="Whose key it is.")],
+    file: File = Path("keys.json"),
+    keep: Annotated[str, typer.Option(help="How long the old key opens something beside the new one, e.g. 30m, 24h.")] = "24h",
+    lasts: For = "",
+    as_json: Json = False,
+) -> None:
+    """Make a second key under a name and print it; the old one, with the same models and rate, ends after a while."""
+    from slotwise.gateway import keys
+
+    old_until, until = _from_now(keep or "0s", "--keep"), _from_now(lasts, "--for")
+    new = keys.rotate(file, name, old_until, until)
+    emit({"name": name, "key": new, "file": str(file), "until": until, "old_until": old_until}, as_json, lambda: new)
+    say(f"the new key of {name}, printed this once; the old one ends {_shown(old_until)} at the latest")
+
+
 def list_keys(file: File = Path("keys.json"), as_json: Json = False) -> None:
-    """The keys by name: the models each may use, and how often."""
+    """The keys by name: the models each may use, how often, and until when."""
     from slotwise.gateway import keys
 
     known = keys.read(file)
-    found = [{"name": key.name, "models": list(key.models), "requests_per_s": key.requests_per_s} for key in known]
-    rows: list[list[object]] = [[key.name, ", ".join(key.models) or "all", key.requests_per_s or "any"] for key in known]
-    emit(found, as_json, lambda: table("", ["name", "models", "requests a second"], rows))
+    found = [
+        {"name": key.name, "models": list(key.models), "requests_per_s": key.requests_per_s, "until": key.until}
+        for key in known
+    ]
+    rows: list[list[object]] = [
+        [key.name, ", ".join(key.models) or "all", key.requests_per_s or "any", f"{'ended ' * key.ended}{_shown(key.until)}"]
+        for key in known
+    ]
+    emit(found, as_json, lambda: table("", ["name", "models", "requests a second", "until"], rows))
 
 
-def remove(name: Annotated[str, typer.Argument(help="Whose key it was.")], file: File = Path("keys.json")) -> None:
-    """Take a key away; a running gateway notices within a second."""
+def remove(
+    name: Annotated[str, typer.Argument(help="Whose key it was.")],
+    file: File = Path("keys.json"),
+    old: Annotated[bool, typer.Option("--old", help="Only the older one of two.")] = False,
+) -> None:
+    """Take a name's keys away; a running gateway notices within a second."""
     from slotwise.gateway import keys
 
-    keys.remove(file, name)
-    say(f"the key of {name} opens nothing any more")
+    keys.remove(file, name, old=old)
+    say(f"the {'older ' if old else ''}key of {name} opens nothing any more")
+
+
+def _from_now(text: str, option: str) -> float:
+    """The Unix time that lies so far ahead; 0 for ""."""
+    if not text:
+        return 0.0
+    found = re.fullmatch(r"(\d{1,6})([smhd])", text.strip())
+    if found is None:
+        raise typer.BadParameter(f"{text!r} is no time such as 30m, 24h or 90d", param_hint=option)
+    return time.time() + int(found[1]) * UNITS_S[found[2]]
+
+
+def _shown(until: float) -> str:
+    return datetime.fromtimestamp(until).astimezone().isoformat(" ", "seconds") if until else "removed"

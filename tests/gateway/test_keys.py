@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -135,6 +137,142 @@ def test_names_that_are_taken_or_no_names_are_refused(file: Path) -> None:
         keys.remove(file, "nobody")
     with pytest.raises(SlotwiseError, match="there is no file of keys"):
         keys.read(file.with_name("other"))
+
+
+def test_a_rotated_name_has_two_keys_until_the_old_one_ends(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    monkeypatch.setattr(keys, "LOOK_AGAIN_S", 0)
+    old = keys.add(file, "app", ("digits",), 2.0)
+    known = KeyFile(file)
+    new = keys.rotate(file, "app", now + 60, now + 3600)
+    both = [known.find({b"x-api-key": key.encode()}) for key in (old, new)]
+    assert [(key.name, key.models, key.requests_per_s, key.until) for key in both] == [
+        ("app", ("digits",), 2.0, now + 60),
+        ("app", ("digits",), 2.0, now + 3600),
+    ]
+    for key in both:
+        known.allow(key, "digits")
+    with pytest.raises(keys.Refused, match="2 times a second"):  # what a name may do, not each of its keys
+        known.allow(both[0], "digits")
+    with pytest.raises(SlotwiseError, match="two keys"):
+        keys.rotate(file, "app", now + 60)
+    monkeypatch.setattr(keys.time, "time", lambda: now + 61)
+    with pytest.raises(keys.Refused, match="this key has ended"):
+        known.find({b"x-api-key": old.encode()})
+    assert known.find({b"x-api-key": new.encode()}).name == "app"
+    third = keys.rotate(file, "app", now + 10_000)
+    assert {key.until for key in keys.read(file)} == {now + 3600, 0}, "it ends no later than before, and the ended one is gone"
+    keys.remove(file, "app", old=True)
+    with pytest.raises(keys.Refused, match="not known"):
+        known.find({b"x-api-key": new.encode()})
+    assert known.find({b"x-api-key": third.encode()}).until == 0
+    with pytest.raises(SlotwiseError, match="no older key"):
+        keys.remove(file, "app", old=True)
+
+
+def test_a_change_while_the_keys_are_read_is_noticed(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "LOOK_AGAIN_S", 0)
+    monkeypatch.setattr(keys, "FRESH_NS", 0)
+    gone = keys.add(file, "gone")
+    keys.add(file, "stay")
+    loads, stamp = json.loads, file.stat()
+
+    def removed_meanwhile(text: bytes) -> object:
+        monkeypatch.setattr(keys.json, "loads", loads)
+        keys.remove(file, "gone")
+        file.write_bytes(file.read_bytes().ljust(stamp.st_size))
+        os.utime(file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))  # the same size and time
+        return loads(text)
+
+    monkeypatch.setattr(keys.json, "loads", removed_meanwhile)
+    with pytest.raises(keys.Refused):
+        KeyFile(file).find({b"x-api-key": gone.encode()})
+
+
+def test_a_file_that_is_changed_twice_within_the_clocks_step_is_read_twice(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "LOOK_AGAIN_S", 0)
+    first = keys.add(file, "first")
+    known = KeyFile(file)
+    known.find({b"x-api-key": first.encode()})
+    text = file.read_text().replace(keys._sha256(first), "0" * 64)
+    with file.open("r+") as stream:  # in place: the same inode, size and, on a slow clock, times
+        stream.write(text)
+    os.utime(file, ns=(known._stamp[2], known._stamp[2]))
+    with pytest.raises(keys.Refused):
+        known.find({b"x-api-key": first.encode()})
+
+
+def test_changes_by_many_processes_at_once_are_all_in_the_file(file: Path) -> None:
+    for i in range(4):
+        keys.add(file, f"old{i}")
+    code = "import sys; from pathlib import Path; from slotwise.gateway import keys; f = Path(sys.argv[1]); i = sys.argv[2]\n"
+    code += "print(*[keys.add(f, f'new{i}-{j}') for j in range(8)], *[keys.remove(f, f'old{i}') or '' for _ in range(1)])"
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code, str(file), str(i)], stdout=subprocess.PIPE, text=True) for i in range(4)
+    ]
+    printed = [word for process in processes for word in process.communicate()[0].split()]
+    known = keys.read(file)
+    assert {key.sha256 for key in known} == {keys._sha256(key) for key in printed}
+    assert len(known) == 32
+    assert not [key for key in known if key.name.startswith("old")]
+    assert sorted(path.name for path in file.parent.iterdir()) == [".keys.json.lock", "keys.json"]
+
+
+def test_what_a_killed_process_left_is_taken_away_and_a_file_keeps_its_mode_and_its_link(file: Path, tmp_path: Path) -> None:
+    keys.add(file, "app")
+    file.chmod(0o640)
+    link = tmp_path / "link.json"
+    link.symlink_to(file)
+    left = [tmp_path / ".keys.json.123.partial", tmp_path / "keys.json.partial"]
+    for path in left:
+        path.write_text("{")
+    KeyFile(link)
+    assert not [path for path in left if path.exists()]
+    left[0].write_text("{")
+    keys.add(link, "other")
+    assert not left[0].exists()
+    assert link.is_symlink()
+    assert (len(keys.read(file)), stat.S_IMODE(file.stat().st_mode)) == (2, 0o640)
+
+
+def slotwise_key(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """`slotwise key`."""
+    command = [sys.executable, "-m", "slotwise.cli", "key", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **environ})
+
+
+@pytest.mark.parametrize("place", ["/dev/full", "/dev/zero", ".", "pipe"])
+def test_what_is_no_file_is_refused(tmp_path: Path, place: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    file = tmp_path / place
+    for change in (lambda: keys.add(file, "app"), lambda: keys.read(file), lambda: keys.rotate(file, "app", 1)):
+        with pytest.raises(SlotwiseError, match="is no regular file"):
+            change()
+    assert not list(Path("/dev").glob(".*.lock"))
+
+
+def test_a_full_disk_is_named_and_the_file_stays(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = keys.add(file, "app")
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError) as raised:
+        keys.add(file, "other")
+    assert raised.value.filename == str(file)
+    assert [known.sha256 for known in keys.read(file)] == [keys._sha256(key)]
+    assert not list(file.parent.glob("*.partial")) + list(file.parent.glob(".*.partial"))
+
+
+def test_the_commands_rotate_and_list_also_where_only_ascii_is_printed(file: Path) -> None:
+    first = slotwise_key("add", "app", "--models", "modèle", "--for", "90d", "--keys", str(file)).stdout.strip()
+    second = json.loads(slotwise_key("rotate", "app", "--keep", "30m", "--keys", str(file), "--json").stdout)
+    assert second["key"] != first
+    assert 1700 < second["old_until"] - time.time() <= 1800
+    listed = slotwise_key("list", "--keys", str(file), PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert (listed.returncode, listed.stdout.count("mod\\xe8le")) == (0, 2), listed.stderr
+    assert slotwise_key("rotate", "app", "--keep", "soon", "--keys", str(file)).returncode == 2
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:
