@@ -18,6 +18,7 @@ import grpc.aio
 
 from slotwise.errors import SlotwiseError
 from slotwise.gateway import replies
+from slotwise.gateway.certificates import CertificateFiles
 from slotwise.gateway.forward import Forward
 from slotwise.gateway.gateway import Gateway
 from slotwise.gateway.grpc_call import LONGEST_MESSAGE, Call
@@ -151,6 +152,10 @@ class InferenceService:
             whole.release_body()
 
 
+def _configuration(files: CertificateFiles) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(files.key.read_bytes(), files.certificate.read_bytes())])
+
+
 class GrpcServer:
     """The gRPC port of a gateway. port: 0 takes a free one, which stands here once it is bound."""
 
@@ -158,7 +163,10 @@ class GrpcServer:
         self.gateway, self.host, self.port = gateway, host, port
         self.credentials = None
         if tls_cert and tls_key:
-            self.credentials = grpc.ssl_server_credentials([(tls_key.read_bytes(), tls_cert.read_bytes())])
+            files = CertificateFiles(tls_cert, tls_key)  # looked at for every connection
+            self.credentials = grpc.dynamic_ssl_server_credentials(
+                _configuration(files), lambda: _configuration(files) if files.changed() else None
+            )
 
     async def bind(self) -> None:
         """Take the port. Raises SlotwiseError. A message may be as long as a body for the server that is there now."""

@@ -13,7 +13,6 @@ import faulthandler
 import logging
 import math
 import socket
-import ssl
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ import uvicorn
 from slotwise.errors import SlotwiseError
 from slotwise.gateway.app import build_app
 from slotwise.gateway.backend import ModelLoader, server_backend
+from slotwise.gateway.certificates import CertificateFiles
 from slotwise.gateway.gateway import Gateway, GatewayOptions
 from slotwise.gateway.http_protocol import Receiver
 from slotwise.gateway.keeper import Kept, close_for_all
@@ -53,11 +53,11 @@ class Access:
         """Raise SlotwiseError where TLS would fail."""
         if bool(self.tls_cert) != bool(self.tls_key):
             raise SlotwiseError("--tls-cert and --tls-key belong together", "both are PEM files")
-        if self.tls_cert:
-            try:
-                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.tls_cert, self.tls_key)
-            except (OSError, ValueError) as error:
-                raise SlotwiseError(f"the certificate and its key cannot be used: {error}", "both are PEM files") from error
+        self.certificate()
+
+    def certificate(self) -> CertificateFiles | None:
+        """The files for TLS, None where there are none. Raises SlotwiseError where they cannot be used."""
+        return CertificateFiles(self.tls_cert, self.tls_key) if self.tls_cert and self.tls_key else None
 
 
 class DrainingServer(uvicorn.Server):
@@ -162,12 +162,15 @@ def serve(
     drain_s, certificate = listen.drain_delay_s + finish_s, str(access.tls_cert.resolve()) if access.tls_cert else ""
     record = GatewayRecord.of_this_process(name, url, drain_s, keys.own if keys else "", certificate, keeper)
     grpc = _grpc_server(gateway, listen, access)
+    certificate_files, watching = access.certificate(), list[asyncio.Task[None]]()
 
     def is_up() -> None:
         nonlocal record
         if grpc:
             record = replace(record, grpc=f"{shown}:{grpc.port}")
         record.save()
+        if certificate_files and config.ssl:
+            watching.append(asyncio.get_running_loop().create_task(certificate_files.watch(config.ssl)))
         if not keys and not _loopback(listen.host):
             say(f"whoever reaches {url} can ask every model and read /status and /metrics: --keys FILE asks for a key")
         say(record.listening())

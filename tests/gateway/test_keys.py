@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import json
 import os
+import ssl
 import stat
 import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -275,9 +277,9 @@ def test_the_commands_rotate_and_list_also_where_only_ascii_is_printed(file: Pat
     assert slotwise_key("rotate", "app", "--keep", "soon", "--keys", str(file)).returncode == 2
 
 
-def certificate(folder: Path) -> tuple[Path, Path]:
+def certificate(folder: Path, name: str = "cert") -> tuple[Path, Path]:
     """A certificate of its own, and its key."""
-    cert, key = folder / "cert.pem", folder / "key.pem"
+    cert, key = folder / f"{name}.pem", folder / f"{name}.key"
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=slotwise.example"]
     subprocess.run([*command, "-keyout", key, "-out", cert], check=True, capture_output=True)
     return cert, key
@@ -285,7 +287,18 @@ def certificate(folder: Path) -> tuple[Path, Path]:
 
 def test_a_gateway_process_with_keys_and_tls(tmp_path: Path, file: Path) -> None:
     key, (cert, private) = keys.add(file, "app"), certificate(tmp_path)
-    options = ["--keys", str(file), "--tls-cert", str(cert), "--tls-key", str(private), "--public", "metrics"]
+    options = [
+        "--keys",
+        str(file),
+        "--tls-cert",
+        str(cert),
+        "--tls-key",
+        str(private),
+        "--public",
+        "metrics",
+        "--grpc-port",
+        "0",
+    ]
     home = tmp_path / "home"
     home.mkdir()
     with gateway_before(StandInThread(), home, *options) as gateway:
@@ -294,6 +307,17 @@ def test_a_gateway_process_with_keys_and_tls(tmp_path: Path, file: Path) -> None
             assert http.post("/predictions/digits", content=b"7").status_code == 401
             assert http.post("/predictions/digits", content=b"7", headers=bearer(key)).status_code == 200
             assert http.get("/metrics").status_code == 200
+        ports = [int(urlsplit(gateway.url).port or 0), int(gateway.grpc.rpartition(":")[2])]
+        assert [ssl.get_server_certificate(("127.0.0.1", port)) for port in ports] == [cert.read_text()] * 2
+        other, its_key = certificate(tmp_path, "renewed")
+        other.replace(cert)  # as certbot does it, one after the other: for a moment they do not belong together
+        time.sleep(1.5)
+        assert all(ssl.get_server_certificate(("127.0.0.1", port)) != cert.read_text() for port in ports)
+        its_key.replace(private)
+        deadline = time.monotonic() + 90
+        while [ssl.get_server_certificate(("127.0.0.1", port)) for port in ports] != [cert.read_text()] * 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
         assert gateway.status()["ready"] in (True, False)  # what `slotwise apply` asks, with the gateway's own key
         record = home / "default" / "gateway.json"
         assert stat.S_IMODE(record.stat().st_mode) == 0o600
