@@ -26,7 +26,7 @@ CHECKED = 48  # pictures
 
 
 def make(out: Path, weights: str | None, progress: Progress) -> dict[str, Any]:
-    """Write model/ and the example pictures; returns how many captions are right, and how many bf16 keeps."""
+    """Write model/ and the example pictures."""
     started, folder = time.monotonic(), out / "model"
     folder.mkdir()
     ready()
@@ -39,12 +39,11 @@ def make(out: Path, weights: str | None, progress: Progress) -> dict[str, Any]:
         save_local(str(weights), folder, "GitForCausalLM", "BertTokenizer", "CLIPImageProcessorPil")
     made_s, threads = time.monotonic() - started, useful_threads(folder)
     image = _image(folder)
-    measured = _measure(folder, image, threads, progress)
     about = {"note": NOTE if demonstration else None, "threads": threads, "image": image}
     (folder / "slotwise.json").write_text(json.dumps(about, indent=2), "utf-8")
     draw([("red", "circle")], EXAMPLE_SIDE, UNSEEN).save(out / "red-circle.png")
     draw([("blue", "square"), ("yellow", "triangle")], EXAMPLE_SIDE, UNSEEN).save(out / "two-shapes.jpg", quality=90)
-    return {"made_s": round(made_s, 1), "demonstration": demonstration, **measured}
+    return {"made_s": round(made_s, 1), "demonstration": demonstration}
 
 
 def _image(folder: Path) -> dict[str, Any]:
@@ -60,9 +59,12 @@ def _image(folder: Path) -> dict[str, Any]:
     return {"shape": [3, height, width], "interpolation": "bicubic", **resize, **numbers}
 
 
-def _measure(folder: Path, image: dict[str, Any], threads: int | None, progress: Progress) -> dict[str, Any]:
+def measure(out: Path, progress: Progress) -> dict[str, Any]:
     """Caption drawings that training never saw: how many are right, and how many stay equal alone and in bf16."""
-    known = everything()
+    folder = out / "model"
+    ready()
+    about = json.loads((folder / "slotwise.json").read_text("utf-8"))
+    image, threads, known = about["image"], about["threads"], everything()
     drawings = [known[i * len(known) // CHECKED] for i in range(CHECKED)]
     recipe, words = Recipe.of(image), load_words(folder)
     pictures = [np.asarray(recipe.fit(draw(shapes, EXAMPLE_SIDE, UNSEEN + i))) for i, shapes in enumerate(drawings)]

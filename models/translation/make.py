@@ -29,7 +29,7 @@ LEAST_AGREEMENT = 0.9  # of int8's text with the reference's, 1 = equal; int8 be
 
 
 def make(out: Path, weights: str | None, progress: Progress) -> dict[str, Any]:
-    """Write model/ (transformers) with its slotwise.json, and int8/ (CTranslate2); returns how far the two agree."""
+    """Write model/ (transformers) with its slotwise.json."""
     started, folder = time.monotonic(), out / "model"
     folder.mkdir()
     ready()
@@ -42,13 +42,22 @@ def make(out: Path, weights: str | None, progress: Progress) -> dict[str, Any]:
         save_local(str(weights), folder, "M2M100ForConditionalGeneration", "M2M100Tokenizer")
     made_s, threads = time.monotonic() - started, useful_threads(folder)
     languages = _languages(folder, LANGUAGES if demonstration else None)
-    _convert(folder, out / INT8_FOLDER)
-    measured = _compare(out, Vocabulary.load(folder, languages), threads, progress)
-    if measured["agreement"] < LEAST_AGREEMENT:
-        _leave_out(out / INT8_FOLDER, measured["agreement"])
     about = {"note": NOTE if demonstration else None, "threads": threads, "languages": languages}
     (folder / "slotwise.json").write_text(json.dumps(about, indent=2), "utf-8")
-    return {"made_s": round(made_s, 1), "demonstration": demonstration, **measured}
+    return {"made_s": round(made_s, 1), "demonstration": demonstration}
+
+
+def measure(out: Path, progress: Progress) -> dict[str, Any]:
+    """Write int8/ with the CTranslate2 that is installed; returns how far it agrees with the reference."""
+    folder, int8 = out / "model", out / INT8_FOLDER
+    ready()
+    about = json.loads((folder / "slotwise.json").read_text("utf-8"))
+    shutil.rmtree(int8, ignore_errors=True)
+    _convert(folder, int8)
+    measured = _compare(out, Vocabulary.load(folder, about["languages"]), about["threads"], progress)
+    if measured["agreement"] < LEAST_AGREEMENT:
+        _leave_out(int8, measured["agreement"])
+    return measured
 
 
 def _leave_out(int8: Path, agreement: float) -> None:

@@ -7,7 +7,6 @@ digest of all that it depends on, the code outside the model's folder included.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,13 +42,14 @@ def changed_input(built: dict[str, str], folder: Path, spec: ModelSpec) -> str:
 
 
 def made_key(folder: Path, spec: ModelSpec, weights: str | None) -> str:
-    """A digest of all that make.py's result depends on; what only concerns serving (batch sizes, say) is left out."""
+    """A digest of all that make.py's result depends on; what only concerns serving (batch sizes, say) is left out.
+
+    Nor are the versions of engines in it: what was made with others is completed (archive/make_script.py), not made anew.
+    """
     digest = hashlib.sha256(spec.model_dump_json(exclude=SERVING).encode())
     for name, sha256 in input_digests(folder, spec).items():
         if name != DESCRIPTION:
             digest.update(f"\n{name} {sha256}".encode())
-    if spec.weights.openvino_int8 and not importlib.util.find_spec("nncf"):
-        digest.update(b"\nwithout int8")
     code = [file for room in CODE for file in sorted((project.PACKAGE / room).glob("*.py"))]
     for file in [*code, *_scripts_of_others(folder)]:
         digest.update(f"\n{file.parent.name}/{file.name} {_sha256(file)}".encode())

@@ -1,11 +1,14 @@
 """Run a model's make.py once and keep what it wrote, so that a second build of the same inputs trains and exports nothing.
 
-A make.py has one function:
+A make.py has one function, and may have a second one:
 
     def make(out: Path, weights: str | None, progress: rich.progress.Progress) -> dict[str, Any]
+    def measure(out: Path, progress: rich.progress.Progress) -> dict[str, Any]
 
-It writes the files that model.toml names into `out` and returns what it measured (accuracy, agreement, speed; any JSON).
+`make` writes the files that model.toml names into `out` and returns what it measured (accuracy, agreement, speed; any JSON).
 `weights` is the build's --weights: a path, an id, "none" (make up small ones), or None (the model's default).
+`measure` measures what depends on the versions of the engines. It is called after `make`, and on what was kept where Python or
+an engine has changed since. Networks that slotwise.zoo exports need none: their engines are compared again one by one.
 """
 
 from __future__ import annotations
@@ -14,10 +17,11 @@ import errno
 import fcntl
 import importlib.util
 import json
+import re
 import shutil
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,21 +35,66 @@ from slotwise.model_spec import ModelSpec
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+MEASURED = "measured.json"
+MEASURES = re.compile(r"^def measure\(", re.MULTILINE)
+ENGINES = ("torch", "onnxruntime", "openvino", "transformers", "ctranslate2")
+
 
 def run_make_script(folder: Path, spec: ModelSpec, weights: str | None, progress: Progress) -> tuple[Path, dict[str, Any]]:
-    """Run make.py, or take its result from the cache. Returns the folder that it wrote, and what it measured."""
+    """Run make.py, or take its result from the cache. Returns the folder that it wrote, and what it measured.
+
+    What was kept is completed: with int8 weights, where nncf was not installed, and with verdicts on the engines as they are
+    now. It is made anew where it does not hold on them.
+    """
     shelf = project.cache_dir() / spec.name
     shelf.mkdir(parents=True, exist_ok=True)
     out = shelf / made_key(folder, spec, weights)
+    script = folder / "make.py"
     with _locked(shelf / ".lock"):
-        if not (out / "measured.json").is_file():
-            with _partial(shelf / f"{out.name}.partial") as partial:
-                console.say(f"{spec.name}: running its make.py (once; the result is kept)")
-                measured = _call(folder / "make.py", partial, weights, progress)
-                (partial / "measured.json").write_text(json.dumps(measured, indent=2, default=float), "utf-8")
-                shutil.rmtree(out, ignore_errors=True)
-                partial.rename(out)
-    return out, json.loads((out / "measured.json").read_text("utf-8"))
+        if (out / MEASURED).is_file():
+            try:
+                return out, _completed(out, script, spec, progress)
+            except SlotwiseError as error:
+                console.say(f"{spec.name}: what was made earlier does not hold here, it is made anew: {error.message}")
+        with _partial(shelf / f"{out.name}.partial") as partial:
+            console.say(f"{spec.name}: running its make.py (once; the result is kept)")
+            _write(partial, _call(script, "make", partial, weights, progress))
+            measured = _completed(partial, script, spec, progress)
+            shutil.rmtree(out, ignore_errors=True)
+            partial.rename(out)
+    return out, measured
+
+
+def _completed(out: Path, script: Path, spec: ModelSpec, progress: Progress) -> dict[str, Any]:
+    """What make.py measured, about the engines that are installed now, and no others."""
+    from slotwise.zoo import agreement, int8_weights  # noqa: PLC0415  brings numpy and the engines
+
+    kept: dict[str, Any] = json.loads((out / MEASURED).read_text("utf-8"))
+    if int8_weights.complete(out, spec):
+        console.say(f"{spec.name}: int8 weights were made, now that nncf is here")
+    weights = {form: name for form, name in spec.weights.model_dump(exclude_none=True).items() if (out / name).exists()}
+    measured = agreement.complete(out, weights, kept)
+    versions = installed_versions()
+    if kept.get("with") != versions and MEASURES.search(script.read_text("utf-8")):
+        _write(out, {key: value for key, value in kept.items() if key != "with"})  # until it is measured anew
+        measured |= {**_call(script, "measure", out, progress), "with": versions}
+    if measured != kept:
+        _write(out, measured)
+    return measured
+
+
+def installed_versions() -> dict[str, str]:
+    """The versions of Python and of every engine that is installed, and the processor's instructions."""
+    from slotwise.worker.engines.choice import installed  # noqa: PLC0415  brings numpy
+    from slotwise.worker.engines.versions import environment  # noqa: PLC0415  brings numpy
+
+    return {key: value for name in ENGINES if installed(name) for key, value in environment(name).items()}
+
+
+def _write(out: Path, measured: Mapping[str, Any]) -> None:
+    partial = out / f"{MEASURED}.partial"
+    partial.write_text(json.dumps(measured, indent=2), "utf-8")
+    partial.replace(out / MEASURED)
 
 
 def without_missing_int8(spec: ModelSpec, sources: list[Path]) -> ModelSpec:
@@ -113,7 +162,8 @@ def _failed(script: Path, error: Exception) -> SlotwiseError:
     return SlotwiseError(f"{script} failed{where}: {type(error).__name__}: {error}", "see that line")
 
 
-def _call(script: Path, out: Path, weights: str | None, progress: Progress) -> dict[str, Any]:
+def _call(script: Path, function: str, out: Path, *arguments: Any) -> dict[str, Any]:
+    """What this function of make.py returns for `out` and the other arguments."""
     before = set(sys.modules)
     sys.path.insert(0, str(script.parent))
     try:
@@ -122,8 +172,9 @@ def _call(script: Path, out: Path, weights: str | None, progress: Progress) -> d
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        result: dict[str, Any] = module.make(out, weights, progress) or {}
-        return result
+        result = getattr(module, function)(out, *arguments) or {}
+        as_kept: dict[str, Any] = json.loads(json.dumps(result, default=float))
+        return as_kept
     except SlotwiseError:
         raise
     except OSError as error:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from slotwise import console
+from slotwise.archive.make_script import installed_versions
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import ModelSpec
 from slotwise.worker.settings import Settings
@@ -31,14 +32,14 @@ MARKER = "trial.json"
 def run_every_form(spec: ModelSpec, sources: list[Path], make_out: Path | None = None) -> dict[str, list[str]]:
     """Run each form of [weights] on every engine that is installed. Returns the engines that ran each form, by form.
 
-    make_out: the folder of what make.py wrote; the result is kept there, and read from there the next time.
+    make_out: the folder of what make.py wrote; the result is kept there, and read from there while the engines are the same.
 
     Raises SlotwiseError for a form that no engine runs, and for outputs that do not fit. With an author's own handler such a
     failure is only printed, because it may give the network other inputs than those tried here.
     """
     marker = make_out / MARKER if make_out else None
-    if marker and marker.is_file():
-        kept: dict[str, list[str]] = json.loads(marker.read_text("utf-8"))
+    versions = installed_versions()
+    if marker and (kept := _kept(marker, versions)) is not None:
         return kept
     ran: dict[str, list[str]] = {}
     named = spec.weights.model_dump(exclude_none=True)
@@ -52,8 +53,17 @@ def run_every_form(spec: ModelSpec, sources: list[Path], make_out: Path | None =
                     raise
                 console.say(f"{spec.name}: {error.message} (unless {spec.handler} feeds it otherwise)")
     if marker:
-        marker.write_text(json.dumps(ran), "utf-8")
+        marker.write_text(json.dumps({"forms": ran, "with": versions}), "utf-8")
     return ran
+
+
+def _kept(marker: Path, versions: dict[str, str]) -> dict[str, list[str]] | None:
+    """What an earlier trial found with these versions of the engines; None where there was none."""
+    try:
+        kept = json.loads(marker.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return dict(kept["forms"]) if kept.get("with") == versions else None
 
 
 def _run(spec: ModelSpec, folder: Path, form: str) -> list[str]:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import logging
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +14,8 @@ from torch import Tensor, nn
 
 from slotwise.model_spec import ModelSpec
 from slotwise.worker.engines.choice import installed
-from slotwise.zoo import agreement, reproducible
+from slotwise.zoo import agreement, int8_weights, reproducible
+from slotwise.zoo.int8_weights import quiet
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -69,13 +66,14 @@ def export(
     """Write the weights that model.toml names, and compare every engine with `module` in eager fp32.
 
     pixels, calibration: uint8 [n, h, w, c], to compare on and to calibrate int8 with (the same ones where there are no others).
-    int8 is left out where nncf is not installed. Writes facts.json beside the weights.
+    int8 is left out where nncf is not installed; what it would be made from is kept for a later build. Writes facts.json
+    beside the weights.
     """
     weights = {key: value for key, value in spec.weights.model_dump().items() if value}
-    if not installed("nncf"):
-        weights.pop("openvino_int8", None)
     module = module.eval()
     calibration = pixels if calibration is None else calibration
+    if not installed("nncf") and weights.pop("openvino_int8", None):
+        int8_weights.postpone(out, calibration)
     onnx = out / weights.get("onnx", "")
     source = Source(module, torch.from_numpy(pixels[:2]), calibration, spec.options.get("int8_exact", 0), onnx)
     task = progress.add_task(f"{spec.name}: exporting", total=len(weights) + 1)
@@ -93,7 +91,7 @@ def export(
 
 
 def _save_torchscript(source: Source, path: Path) -> None:
-    with torch.inference_mode(), _quiet():
+    with torch.inference_mode(), quiet():
         reproducible.forget_classes()
         torch.jit.trace(source.module, source.items, check_trace=False).save(str(path))
     reproducible.torchscript(path)
@@ -101,7 +99,7 @@ def _save_torchscript(source: Source, path: Path) -> None:
 
 def _save_export(source: Source, path: Path) -> None:
     axis = {0: torch.export.Dim("b", min=1, max=4096)}
-    with _quiet():
+    with quiet():
         program = torch.export.export(source.module, (source.items,), dynamic_shapes=(axis,))
         reproducible.program(program)
         torch.export.save(program, str(path))
@@ -110,7 +108,7 @@ def _save_export(source: Source, path: Path) -> None:
 def _save_onnx(source: Source, path: Path) -> None:
     axes: Any = ({0: torch.export.Dim("b", min=1, max=4096)},)
     names = {"input_names": ["pixels"], "output_names": ["logits"]}
-    with _quiet():
+    with quiet():
         program: Any = torch.onnx.export(
             source.module, (source.items,), dynamic_shapes=axes, dynamo=True, verbose=False, **names
         )
@@ -119,20 +117,7 @@ def _save_onnx(source: Source, path: Path) -> None:
 
 
 def _save_openvino_int8(source: Source, path: Path) -> None:
-    import nncf  # noqa: PLC0415  heavy, optional
-    import openvino  # noqa: PLC0415  heavy, optional
-
-    nncf.set_log_level(logging.ERROR)
-    rows = nncf.Dataset([row[None] for row in source.calibration])
-    graph = openvino.Core().read_model(source.onnx)
-    kinds = ("Convolution", "GroupConvolution")
-    front = [part.get_friendly_name() for part in graph.get_ordered_ops() if part.get_type_name() in kinds][: source.exact]
-    exact = nncf.IgnoredScope(names=front) if front else None
-    mixed, count = nncf.QuantizationPreset.MIXED, len(source.calibration)
-    with _quiet():
-        quantized = nncf.quantize(graph, rows, preset=mixed, subset_size=count, ignored_scope=exact)
-    openvino.save_model(quantized, path, compress_to_fp16=False)
-    reproducible.openvino(path)
+    int8_weights.write(source.onnx, path, source.calibration, source.exact)
 
 
 WRITERS = {
@@ -141,18 +126,6 @@ WRITERS = {
     "onnx": _save_onnx,
     "openvino_int8": _save_openvino_int8,
 }
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Hide what exporters print and log. What matters they raise."""
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
-        logging.disable(logging.WARNING)
-        try:
-            yield
-        finally:
-            logging.disable(logging.NOTSET)
 
 
 def classes_right(module: nn.Module, pixels: Any, targets: Any) -> float:

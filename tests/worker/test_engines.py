@@ -161,7 +161,7 @@ def test_the_build_compares_every_engine_and_leaves_nothing_measured_in_the_arch
     assert {"torch-fp32", "onnxruntime-fp32", "openvino-fp32", "openvino-int8"} <= set(verdicts)
     assert all(verdict["passed"] for verdict in verdicts.values())
     assert verdicts["openvino-bf16"]["checked"] == processor.has_bf16()
-    assert {file.name for file in exported.iterdir()} == {*FORMS.values(), "int8.bin", "facts.json"}
+    assert {file.name for file in exported.iterdir()} == {*FORMS.values(), "int8.bin", "facts.json", agreement.KEPT}
     assert set(json.loads((exported / "facts.json").read_text())) == {"untrained", "weights"}
 
 

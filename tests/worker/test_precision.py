@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from slotwise.worker import Settings, engines, settings
-from slotwise.worker.engines import comparison, load_engine, processor, samples, verdicts
+from slotwise.worker.engines import comparison, load_engine, processor, samples, verdicts, versions
 
 MODEL = {
     "handler": "tensor_classifier",
@@ -134,7 +134,7 @@ def test_a_handler_that_feeds_its_engine_otherwise_is_loaded_untried(
     assert chosen(tmp_path, {**MODEL, "handler": "own.py"}) == ("openvino", "fp32")
 
 
-@pytest.mark.parametrize("changed", ["processor", "weights", "release"])
+@pytest.mark.parametrize("changed", ["processor", "weights", "release", "python"])
 def test_a_figure_of_another_machine_or_network_does_not_count(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str
 ) -> None:
@@ -145,9 +145,11 @@ def test_a_figure_of_another_machine_or_network_does_not_count(
     if changed == "weights":
         (tmp_path / "net.onnx").write_bytes(b"another")
     elif changed == "processor":
-        monkeypatch.setattr(verdicts, "fingerprint", lambda: "another")
+        monkeypatch.setattr(versions, "fingerprint", lambda: "another")
+    elif changed == "python":
+        monkeypatch.setattr(versions.platform, "python_version", lambda: "another")
     else:
-        monkeypatch.setattr(verdicts, "version", lambda name: "another")
+        monkeypatch.setattr(versions, "version", lambda name: "another")
     assert chosen(tmp_path) == ("openvino", "fp32")
 
 

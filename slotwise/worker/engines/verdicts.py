@@ -12,11 +12,10 @@ import logging
 import math
 import os
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from slotwise.worker.engines.processor import fingerprint
+from slotwise.worker.engines.versions import environment
 
 logger = logging.getLogger(__name__)
 
@@ -68,12 +67,8 @@ def _content(path: Path) -> dict[str, Any]:
 
 
 def _key(model_dir: Path, name: str, precision: str, weights: Mapping[str, str]) -> str:
-    """A digest of what the figure depends on: engine, its version, precision, processor, weights."""
-    try:
-        release = version(name)
-    except PackageNotFoundError:
-        release = ""
+    """A digest of what the figure depends on: engine, precision, versions, processor, weights."""
     files = [model_dir / file.split(":")[0] for _, file in sorted(weights.items())]
     stamps = [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files if file.is_file()]
-    facts = json.dumps([name, release, precision, fingerprint(), stamps])
+    facts = json.dumps([name, precision, environment(name), stamps])
     return hashlib.sha256(facts.encode()).hexdigest()[:16]
