@@ -205,8 +205,8 @@ def test_a_body_costs_what_all_its_pictures_cost(handler: Any) -> None:
     picture = encoded(noisy((1600, 1200)), "JPEG")
     one = handler.cost(picture, Headers())
     two = handler.cost(json.dumps([base64_of(picture)] * 2).encode(), Headers())
-    assert two.decode_ms == pytest.approx(2 * one.decode_ms)
-    assert two.memory_bytes == one.memory_bytes
+    assert 2 * one.decode_ms < two.decode_ms < 5 * one.decode_ms  # reading the base64 is a part of it
+    assert one.memory_bytes < two.memory_bytes < 2 * one.memory_bytes
     with pytest.raises(BadRequest):
         handler.cost(b"{", Headers())
 

@@ -1,4 +1,4 @@
-"""Pillow's protection against bombs belongs to the whole process: an author who opens pictures keeps it, and we keep our own."""
+"""Pillow's protection against bombs belongs to the whole process: an author keeps it, and we have our own."""
 
 from __future__ import annotations
 
@@ -33,7 +33,15 @@ print([warning.category.__name__ for warning in caught])
 def claims(side: int) -> bytes:
     """The beginning of a PNG that claims to be side x side pixels."""
     head = b"IHDR" + struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + head + struct.pack(">I", zlib.crc32(head)) + bytes(4) + b"IDAT" + bytes(8)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + struct.pack(">I", 13)
+        + head
+        + struct.pack(">I", zlib.crc32(head))
+        + bytes(4)
+        + b"IDAT"
+        + bytes(8)
+    )
 
 
 @pytest.mark.parametrize(("side", "said"), [(60_000, "refused\n[]\n"), (10_000, "['DecompressionBombWarning']\n")])

@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slotwise.worker import BadRequest, Headers, SlotError, TooLarge, UnsupportedMedia
-from slotwise.worker.budget import Cost
-from slotwise.worker.inputs import uploads
-from slotwise.worker.inputs.uploads import cost_of, each, items_of
+from slotwise.worker.inputs import json_files, packed, uploads
+from slotwise.worker.inputs.uploads import each, items_of
 
 FILE = b"\xff\xd8\xff\xfb\xff\xbf and so on"  # its base64 has + and /
 B64 = base64.b64encode(FILE).decode()
@@ -97,7 +96,7 @@ def test_what_cannot_be_read_is_one_clear_refusal(body: bytes, kind: type[SlotEr
 
 
 def test_a_file_over_the_limit_is_refused_before_it_is_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "MAX_ITEM_BYTES", 100)
+    monkeypatch.setattr(json_files, "MAX_ITEM_BYTES", 100)
     small, large = of([B64, "A" * 151])
     assert small == FILE
     assert isinstance(large, TooLarge)
@@ -107,7 +106,7 @@ def test_gzip_is_unpacked_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None
     assert items_of(gzip.compress(FILE, mtime=0), ZIPPED) == [FILE]
     assert items_of(gzip.compress(json.dumps([B64, B64]).encode()), ZIPPED) == [FILE, FILE]
     assert items_of(FILE, Headers({"content-encoding": "identity"})) == [FILE]
-    monkeypatch.setattr(uploads, "MAX_UNPACKED_BYTES", 1000)
+    monkeypatch.setattr(packed, "MAX_UNPACKED_BYTES", 1000)
     assert items_of(gzip.compress(b"\xff" * 1000, mtime=0), ZIPPED) == [b"\xff" * 1000]
     with pytest.raises(TooLarge):
         items_of(gzip.compress(b"\xff" * 1001, mtime=0), ZIPPED)
@@ -126,8 +125,8 @@ def test_a_gzip_bomb_unpacks_no_further_than_the_limit(monkeypatch: pytest.Monke
             return got
 
     zlib_decompressobj = zlib.decompressobj
-    monkeypatch.setattr(uploads.zlib, "decompressobj", Watched)
-    monkeypatch.setattr(uploads, "MAX_UNPACKED_BYTES", 1 << 20)
+    monkeypatch.setattr(packed.zlib, "decompressobj", Watched)
+    monkeypatch.setattr(packed, "MAX_UNPACKED_BYTES", 1 << 20)
     with pytest.raises(TooLarge):
         items_of(gzip.compress(bytes(30 << 20)), ZIPPED)
     assert unpacked == [(1 << 20) + 1]
@@ -187,16 +186,6 @@ def test_one_item_that_fails_is_the_requests_error_one_of_many_stands_in_its_pla
     bad = BadRequest("not base64")
     decoded = each([b"four", b"bad", bad], decode)
     assert (decoded[0], decoded[1].code, decoded[2]) == (4, 413, bad)
-
-
-def test_the_cost_of_many_files_is_their_time_together_and_the_memory_of_the_dearest() -> None:
-    def cost(item: bytes) -> Cost:
-        return Cost(len(item), 10 * len(item))
-
-    body = json.dumps([base64.b64encode(b"x" * n).decode() for n in (3, 5)] + ["?"]).encode()
-    assert cost_of(body, Headers(), cost) == Cost(8, 50)
-    with pytest.raises(BadRequest):
-        cost_of(b"{", Headers(), cost)
 
 
 json_values = st.recursive(

@@ -31,7 +31,7 @@ from slotwise.worker.inputs.flat import turned_as, upright
 from slotwise.worker.inputs.ink import fit_ink
 from slotwise.worker.inputs.jpeg import decode_jpeg, draft
 from slotwise.worker.inputs.no_picture import refusal
-from slotwise.worker.inputs.picture_header import PictureHeader, read_header
+from slotwise.worker.inputs.picture_header import PictureHeader, may_be_picture, read_header
 from slotwise.worker.slot_errors import BadRequest, SlotError, TooLarge
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
@@ -115,9 +115,12 @@ class Recipe:
         """How small a side may become while a JPEG is decoded, in pixels."""
         return 256 if self.ink else self.resize or max(self.height, self.width)
 
-    def cost(self, body: bytes) -> Cost:
-        """What `self(body)` will take, from the header alone. Raises nothing."""
-        return cost(body, size_hint=self.size_hint, max_pixels=self.max_pixels, mode=self.mode)
+    def cost(self, body: bytes, size: int | None = None) -> Cost | None:
+        """What `self(body)` will take, from the header alone. Raises nothing.
+
+        size: `body` is only the beginning of a picture of at most so many bytes; None where it does not tell.
+        """
+        return cost(body, size_hint=self.size_hint, max_pixels=self.max_pixels, mode=self.mode, size=size)
 
     def __call__(self, body: bytes) -> Pixels:
         """uint8 [height, width, channels]; raises what decode_rgb raises."""
@@ -138,12 +141,21 @@ class Recipe:
         return picture.resize((self.width, self.height), resampling, box)
 
 
-def cost(body: bytes, *, size_hint: int | None = None, max_pixels: int = MAX_PIXELS, mode: str = "RGB") -> Cost:
-    """Estimate what decoding a body will take, from its header alone. Raises nothing; a body that is refused costs REFUSED."""
-    header = read_header(body) if len(body) <= MAX_BYTES else None
+def cost(
+    body: bytes, *, size_hint: int | None = None, max_pixels: int = MAX_PIXELS, mode: str = "RGB", size: int | None = None
+) -> Cost | None:
+    """Estimate what decoding a body will take, from its header alone. Raises nothing; a body that is refused costs REFUSED.
+
+    size: `body` is only the beginning of a picture of at most so many bytes; None where it does not tell.
+    """
+    if (size or len(body)) > MAX_BYTES:
+        return REFUSED
+    header = read_header(body, whole=size is None)
+    if header is None and size is not None and may_be_picture(body):
+        return None
     if header is None or header.pixels > max_pixels or header.scans > MAX_SCANS:
         return REFUSED
-    return estimate(header, len(body), size_hint, mode)
+    return estimate(header, size or len(body), size_hint, mode)
 
 
 def _open(body: bytes, mode: str, size_hint: int | None, max_pixels: int, max_bytes: int) -> Image.Image:

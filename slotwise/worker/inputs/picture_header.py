@@ -17,6 +17,7 @@ MAX_BLOCKS = 20_000  # of a GIF's comments and the like
 STARTS_OF_FRAME = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 PROGRESSIVE = {0xC2, 0xC6, 0xCA, 0xCE}
 ARITHMETIC = {0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF}
+TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 PNG_SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 
 
@@ -45,11 +46,14 @@ class PictureHeader(NamedTuple):  # every request makes one: a frozen dataclass 
         return max(self.width * self.height, self.area)
 
 
-def read_header(body: bytes) -> PictureHeader | None:
-    """The header of a JPEG, PNG, WebP, GIF, BMP or TIFF; None where it cannot be read. Raises nothing."""
+def read_header(body: bytes, whole: bool = True) -> PictureHeader | None:
+    """The header of a JPEG, PNG, WebP, GIF, BMP or TIFF; None where it cannot be read. Raises nothing.
+
+    whole: False where `body` is only the beginning of a file: None where the rest may say something else.
+    """
     try:
         if body.startswith(b"\xff\xd8\xff"):
-            return _jpeg(body)
+            return _jpeg(body, whole)
         if body.startswith(b"\x89PNG\r\n\x1a\n"):
             return _png(body)
         if body[:4] == b"RIFF" and body[8:12] == b"WEBP":
@@ -58,11 +62,16 @@ def read_header(body: bytes) -> PictureHeader | None:
             return _gif(body)
         if body.startswith(b"BM"):
             return _bmp(body)
-        if body[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
-            return _tiff(body)
+        if body[:4] in TIFF:
+            return _tiff(body) if whole else None
     except (struct.error, IndexError, ValueError, OverflowError):
         pass
     return None
+
+
+def may_be_picture(start: bytes) -> bool:
+    """Whether a file that begins so may have a header that can be read."""
+    return start.startswith((b"\xff\xd8\xff", b"\x89PNG", b"RIFF", b"GIF8", b"BM", *TIFF))
 
 
 def _png(body: bytes) -> PictureHeader | None:
@@ -72,7 +81,7 @@ def _png(body: bytes) -> PictureHeader | None:
     return PictureHeader("PNG", width, height, depth * PNG_SAMPLES.get(colour, 4), "interlaced" if interlaced else "")
 
 
-def _jpeg(body: bytes) -> PictureHeader | None:
+def _jpeg(body: bytes, whole: bool) -> PictureHeader | None:
     frame: tuple[int, int, int] | None = None
     tagged = False
     for marker, at in _segments(body):
@@ -81,7 +90,10 @@ def _jpeg(body: bytes) -> PictureHeader | None:
         tagged = tagged or marker == 0xE1
         if marker == 0xDA and frame is not None:
             all_components = body[at + 4] == frame[2]  # a baseline picture then has no second scan that is decoded
-            scans = 1 if all_components and frame[0] not in PROGRESSIVE else body.count(b"\xff\xda", at)
+            counted = not all_components or frame[0] in PROGRESSIVE
+            if counted and not whole:
+                return None
+            scans = body.count(b"\xff\xda", at) if counted else 1
             return _jpeg_frame(body, *frame, scans)._replace(tagged=tagged)
     return None
 
