@@ -23,6 +23,7 @@ from slotwise.archive.input_digests import input_digests
 from slotwise.archive.int8 import agreement_of, need_int8, served_in_int8
 from slotwise.archive.make_script import check_fit, run_make_script, without_missing_int8
 from slotwise.archive.packaging import DIGESTS, MANIFEST, pack
+from slotwise.archive.proving import prove_archive
 from slotwise.archive.store import archive_file
 from slotwise.archive.trial import run_every_form
 from slotwise.archive.zip_safety import DAMAGE, check_entries, read_small
@@ -30,6 +31,8 @@ from slotwise.disk import check_writable
 from slotwise.errors import SlotwiseError
 from slotwise.interrupts import held
 from slotwise.model_spec import load_spec
+from slotwise.worker.proof import carried
+from slotwise.worker.verdict import Verdict
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -52,7 +55,8 @@ class ArchiveInfo:
     """What `inspect` read. model: the description in slotwise.json ({} in an archive of another tool).
 
     inputs: the digests of what it was built from. config: TorchServe's model-config.yaml, which other tools' archives may have.
-    release: the release of slotwise whose worker or guard it carries; "" where it carries none.
+    release: the release of slotwise whose worker or guard it carries; "" where it carries none. separability: what is proven of
+    its rows, a verdict an engine.
     """
 
     path: Path
@@ -65,6 +69,7 @@ class ArchiveInfo:
     inputs: dict[str, str] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
     release: str = ""
+    separability: list[Verdict] = field(default_factory=list)
 
     @property
     def content(self) -> str:
@@ -138,7 +143,7 @@ def build(
     out_dir.mkdir(parents=True, exist_ok=True)
     archive = archive_file(out_dir, spec.name, spec.version)
     with held():  # the archive and its report, or neither
-        pack(spec, sources, archive, inputs)
+        pack(spec, sources, archive, inputs, prove_archive)
         about = {"model": spec.name, "version": spec.version, "archive": archive.name, "weights": weights}
         size = {"size_bytes": archive.stat().st_size, "sha256": file_sha256(archive)}
         report = {**about, **size, "build_s": round(time.monotonic() - started, 1), "measured": measured}
@@ -164,7 +169,8 @@ def inspect(path: Path, *, need_digests: bool = True) -> ArchiveInfo:
         size, files = path.stat().st_size, sorted(entries, key=lambda entry: entry.name)
         config = config_of(source, manifest)
         inputs = settings.get("inputs", {})
-        return ArchiveInfo(path, size, file_sha256(path), manifest, model, profiles, files, inputs, config, release)
+        rows = carried(settings)
+        return ArchiveInfo(path, size, file_sha256(path), manifest, model, profiles, files, inputs, config, release, rows)
 
 
 def release_of(path: Path) -> tuple[str, bool]:

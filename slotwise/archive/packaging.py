@@ -27,7 +27,7 @@ from typing import IO, Any
 from slotwise import __version__, project
 from slotwise.disk import written_whole
 from slotwise.errors import SlotwiseError, missing_package
-from slotwise.interrupts import held
+from slotwise.interrupts import held, let_through
 from slotwise.model_spec import ModelSpec
 from slotwise.profiles.profile import load_profile
 
@@ -39,10 +39,17 @@ WORKER = 2  # what the worker code can do: 1 serves TorchServe and MMS, 2 also a
 RESERVED = ("MAR-INF", "slotwise", "slotwise.json", "examples")
 
 
-def pack(spec: ModelSpec, sources: list[Path], archive: Path, inputs: Mapping[str, str]) -> None:
+def pack(
+    spec: ModelSpec,
+    sources: list[Path],
+    archive: Path,
+    inputs: Mapping[str, str],
+    prove: Callable[[Path, ModelSpec], None] = lambda folder, spec: None,
+) -> None:
     """Write `archive`; each file comes from the first of `sources` that has it. The archive appears at once or not at all.
 
-    inputs: the digests of what it is built from, for slotwise.json.
+    inputs: the digests of what it is built from, for slotwise.json. prove(folder, spec): adds to the folder of the archive's
+    files what is known of them; it may raise.
     """
     with held(), tempfile.TemporaryDirectory(prefix="slotwise-build-") as name:  # it takes a second or two
         work = Path(name)
@@ -50,6 +57,8 @@ def pack(spec: ModelSpec, sources: list[Path], archive: Path, inputs: Mapping[st
         handler = _stage(spec, sources, stage, inputs)
         packed = _run_archiver(spec, handler, work)
         _fix_manifest(packed / MANIFEST)
+        with let_through():  # a large network takes a minute
+            prove(packed, spec)
         with written_whole(archive) as unfinished:
             write_zip(in_folder(packed), unfinished)
 

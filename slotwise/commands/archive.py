@@ -62,6 +62,7 @@ def inspect(path: Archive, as_json: Json = False) -> None:
     proof = proof_of(info.path)
     listing = {entry.name: {"size_bytes": entry.size_bytes, "sha256": entry.sha256} for entry in info.entries}
     data = {**asdict(info), "name": info.name, "version": info.version, "handler": info.handler, "entries": listing}
+    data["separability"] = [verdict.to_json() for verdict in info.separability]
 
     def render() -> Any:
         from rich.markup import escape
@@ -74,6 +75,11 @@ def inspect(path: Archive, as_json: Json = False) -> None:
             typer.echo(outdated(info) or f"worker of slotwise {info.release}")
         if proof is not None:
             typer.echo(f"guard: {proof.sentence()}")
+        for verdict in info.separability:
+            tried = f"{verdict.about.version}; {verdict.about.processor}"
+            typer.echo(f"rows on {verdict.about.engine}: {verdict.sentence()} ({tried})")
+        if info.model and not info.separability:
+            typer.echo("rows: nobody knows whether mates change an answer: a worker tries it when it starts")
         for line in lines or [f"profiles: {', '.join(info.profiles) or 'none'}; every file is what was built"]:
             typer.echo(line)
         if graph := info.model.get("options", {}).get("onnx"):

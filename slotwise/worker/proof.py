@@ -65,8 +65,8 @@ def identity(handler: BatchHandler) -> About:
     engine, settings = handler.engine, handler.settings
     name = getattr(engine, "name", type(engine).__name__)
     device = str(getattr(engine, "device", settings.device))
-    libraries = WITH.get(name, (name,)) if _version(name) else LIBRARIES
-    versions = [f"{library} {version}" for library in libraries if (version := _version(library))]
+    libraries = WITH.get(name, (name,)) if version_of(name) else LIBRARIES
+    versions = [f"{library} {version}" for library in libraries if (version := version_of(library))]
     precision = getattr(engine, "precision", settings.precision)
     return About(f"{name} {precision} {device}", ", ".join(versions), processor.named(device))
 
@@ -118,7 +118,7 @@ def proven(
                 sorted({size for size in SIZES if size < most} | {min(most, SIZES[-1])}),
                 copies=range(2, min(most, SIZES[-1]) + 1) if every_size else (),
                 longest=longest,
-                runs_before=getattr(handler.engine, "warm_up_runs", 1),
+                settling=getattr(handler.engine, "warm_up_runs", 1),
                 budget_s=budget_s,
                 clock=clock,
             )
@@ -164,7 +164,8 @@ def _json(path: Path) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-def _version(package: str) -> str:
+def version_of(package: str) -> str:
+    """The version of an installed package, "" where there is none."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

@@ -27,7 +27,6 @@ from slotwise.worker.verdict import Verdict
 
 # Items padded to so many rows: one output or SlotError an item. It may raise anything.
 Attempt = Callable[[list[Any], int], list[Any]]
-FEW = 3  # rows: in batches so small each kind of mates is tried by itself, in larger ones all together
 
 
 def prove(
@@ -38,7 +37,7 @@ def prove(
     *,
     copies: Iterable[int] = (),
     longest: Any = None,
-    runs_before: int = 0,
+    settling: int = 1,
     budget_s: float = math.inf,
     clock: Callable[[], float] = time.monotonic,
 ) -> Verdict:
@@ -46,11 +45,11 @@ def prove(
 
     row: an item that the model answers. mates: items, by what they are ("loud"). copies: further sizes, in which it is only
     looked at whether the bits are those of the row alone. longest: stands first in every batch, where items have lengths, so
-    that each batch is padded to the same one. runs_before: how often a shape runs before its outputs count.
+    that each batch is padded to the same one. settling: how often an engine may run a shape before its bits stay the same.
 
     budget_s: no size is begun that would not be done by then. The verdict's `sizes` say how far it came.
     """
-    trial = _Trial(attempt, row, mates, longest, runs_before)
+    trial = _Trial(attempt, row, mates, longest, settling)
     stop_at = clock() + budget_s
     row_s = 0.0
     with_mates = set(sizes)
@@ -71,8 +70,8 @@ def prove(
 class _Trial:
     """What is known so far. refuted: whether one bit has differed where none may. rows: how many rows the model has run."""
 
-    def __init__(self, attempt: Attempt, row: Any, mates: Mapping[str, Any], longest: Any, runs_before: int) -> None:
-        self.attempt, self.row, self.mates, self.longest, self.runs_before = attempt, row, dict(mates), longest, runs_before
+    def __init__(self, attempt: Attempt, row: Any, mates: Mapping[str, Any], longest: Any, settling: int) -> None:
+        self.attempt, self.row, self.mates, self.longest, self.settling = attempt, row, dict(mates), longest, settling
         self.alone: list[Any] = []
         self.done: list[int] = []
         self.refuted = False
@@ -83,20 +82,20 @@ class _Trial:
 
     def rows_of(self, size: int, with_mates: bool) -> int:
         """How many rows `run` will run."""
-        return size * (1 + self.runs_before + (1 + len(self.kinds(size)) if with_mates else 0))
+        return size * (max(2, self.settling + 1) + len(self.kinds(size)) if with_mates else 1)
 
     def run(self, size: int, with_mates: bool) -> str:
         """Try batches of this size. Returns what is wrong with them, "" where nothing is. Raises what the model raises."""
         if not self.alone:
-            self.alone = self.batch([self.row], self.runs_before)
+            self.alone = self.settled(1)
             if isinstance(self.alone[0], SlotError):
                 return f"the example is refused: {self.alone[0].message}"
-        copies = self.batch([self.row] * size, self.runs_before)
+        copies = self.settled(size) if with_mates else self.batch([self.row] * size)
+        if self.refuted:
+            return f"not deterministic: the same batch of {size} again"
         self.compare_with_alone(copies, size)
         if not with_mates:
             return ""
-        if not self.repeats(copies):
-            return f"not deterministic: the same batch of {size} again"
         place, tried = size // 2, False
         for kind, batch in self.kinds(size):
             batch[place] = self.row
@@ -106,34 +105,36 @@ class _Trial:
                 self.mates.pop(kind, None)
                 continue
             if bits(output) != bits(copies[place]):
-                if not self.repeats(copies):
-                    return f"not deterministic: the same batch of {size} again"
                 self.refuted = True
-                return f"mixes rows: a batch of {size}, {kind} mates"
+                repeats = bits(self.batch([self.row] * size)) == bits(copies)
+                what = f"a batch of {size}, {kind} mates" if repeats else f"the same batch of {size} again"
+                return f"{'mixes rows' if repeats else 'not deterministic'}: {what}"
             tried = True
         self.done += [size] if tried else []
         return ""
 
-    def repeats(self, copies: Sequence[Any]) -> bool:
-        """Whether the batch of copies gives the same bits again."""
-        self.refuted = bits(self.batch([self.row] * len(copies))) != bits(copies)
-        return not self.refuted
+    def settled(self, size: int) -> list[Any]:
+        """The outputs of a batch of copies, once it gives the same bits again."""
+        outputs = self.batch([self.row] * size)
+        for runs in range(2, self.settling + 3):
+            before, outputs = outputs, self.batch([self.row] * size)
+            if runs > self.settling and bits(before) == bits(outputs):
+                return outputs
+        self.refuted = True
+        return outputs
 
-    def batch(self, items: Sequence[Any], runs_before: int = 0) -> list[Any]:
+    def batch(self, items: Sequence[Any]) -> list[Any]:
         """The outputs of one batch. Nothing that a hook does to its items or its outputs later changes what is compared."""
         if self.longest is not None and len(items) > 1:
             items = [self.longest, *items[1:]]
-        self.rows += (1 + runs_before) * len(items)
-        for _ in range(runs_before):
-            self.attempt([deepcopy(item) for item in items], len(items))
+        self.rows += len(items)
         return deepcopy(self.attempt([deepcopy(item) for item in items], len(items)))
 
     def kinds(self, size: int) -> list[tuple[str, list[Any]]]:
-        """What stands around the row."""
-        if self.longest is not None and size == 2:  # there is no place for a mate
-            return []
-        if size <= FEW:
-            return [(kind, [mate] * size) for kind, mate in self.mates.items()]
+        """What stands around the row: in the smallest batch each kind of mates by itself, in larger ones all of them."""
+        smallest = 2 if self.longest is None else 3  # the longest leaves no place for a mate in a batch of two
+        if size <= smallest:
+            return [(kind, [mate] * size) for kind, mate in self.mates.items() if size == smallest]
         mates = list(self.mates.values())
         return [("all kinds of", [mates[i % len(mates)] for i in range(size)])] if mates else []
 

@@ -42,6 +42,17 @@ class Verdict:
     even: tuple[int, ...] = ()
     about: About = NOBODY
 
+    def sentence(self) -> str:
+        """What follows from it for a batch, in one line."""
+        if self.separable:
+            apart = self.between_shapes.absolute
+            between = f"another batch size moves a number by {apart:.1e} at most" if apart else "in batches of any size"
+            return f"its mates change no bit of a row; {between}"
+        if not self.most_rows:
+            return f"nobody knows whether mates change a row: {self.cause}"
+        how = "one by one" if self.most_rows == 1 else f"at most {self.most_rows} at once"
+        return f"rows run {how}: {self.cause}"
+
     def to_json(self) -> dict[str, Any]:
         """The verdict as JSON; an infinite difference is null."""
         between = {name: value if math.isfinite(value) else None for name, value in asdict(self.between_shapes).items()}

@@ -1,0 +1,92 @@
+"""Prove at build that a network keeps the rows of a batch apart, on each installed engine, with the archive's own worker.
+
+The verdicts go into the archive's slotwise.json. What was proven of the same files, with the same engines and on the same
+processor, is kept and not proven again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from slotwise import console, project
+from slotwise.errors import SlotwiseError
+from slotwise.model_spec import ModelSpec
+from slotwise.profiles.profile import load_profile
+from slotwise.worker.engines import processor, verdicts
+from slotwise.worker.proof import KEY, LIBRARIES, SETTINGS, carried, version_of
+
+ENGINE_S = 60.0  # of proving one engine; larger batches than were proven by then do not run
+LIMIT_S = 600.0  # of all together
+LEAST_ROWS, MOST_ROWS = 8, 16
+
+
+def prove_archive(folder: Path, spec: ModelSpec) -> None:
+    """Prove the archive that is laid out in `folder`, and write the verdicts into its slotwise.json.
+
+    Raises SlotwiseError where model.toml requires a proof and an engine has none. Otherwise what is not proven is said.
+    """
+    path = folder / SETTINGS
+    settings = json.loads(path.read_text("utf-8"))
+    proof = _kept(folder, spec)
+    path.write_text(json.dumps({**settings, KEY: proof["verdicts"]}, indent=2, sort_keys=True), "utf-8")
+    found = carried({KEY: proof["verdicts"]})
+    doubtful = [verdict for verdict in found if verdict.separable is not True]
+    whys = [f"on {verdict.about.engine}: {verdict.sentence()}" for verdict in doubtful] or [str(proof.get("why", ""))]
+    if spec.separable == "required" and (doubtful or not found):
+        raise SlotwiseError(
+            f"{spec.name} requires that the rows of a batch are kept apart, but {whys[0]}",
+            'with separable = "auto" in model.toml its rows run one by one',
+        )
+    for why in filter(None, whys):
+        console.say(f"{spec.name} {why}")
+
+
+def _kept(folder: Path, spec: ModelSpec) -> dict[str, Any]:
+    shelf = project.state_root() / "cache" / spec.name / "separability.json"
+    key = _key(folder)
+    before = verdicts.read(shelf, key)
+    if isinstance(before, dict):
+        return before
+    proof = _prove(folder, spec)
+    if "why" not in proof:
+        shelf.parent.mkdir(parents=True, exist_ok=True)
+        verdicts.write(shelf, key, proof)
+    return proof
+
+
+def _prove(folder: Path, spec: ModelSpec) -> dict[str, Any]:
+    """Ask the archive's own worker, in a process of its own. "why" says why there is no proof."""
+    rows = load_profile("cpu", environ={}, cores=0).for_model(spec.profiles.get("cpu", {})).batch_size
+    command = [sys.executable, "-P", "-B", "-m", "slotwise.worker.hosts.proving"]
+    command += [str(min(max(rows, LEAST_ROWS), MOST_ROWS)), str(ENGINE_S)]
+    own = {name: value for name, value in os.environ.items() if not name.startswith("SLOTWISE_")}
+    environ = {**own, "PYTHONPATH": str(folder)}
+    try:
+        done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=LIMIT_S)
+        proof: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
+    except subprocess.TimeoutExpired:
+        return {"verdicts": [], "why": f"its worker did not end in {LIMIT_S:.0f} s"}
+    finally:
+        for left in folder.glob(".*.json*"):  # what a worker leaves for the next one
+            left.unlink()
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        return {"verdicts": [], "why": lines[-1][:200] if lines else f"its worker ended with {done.returncode}"}
+    if not proof["verdicts"]:
+        proof["why"] = next((f"on {engine}: {why}" for engine, why in proof["failed"].items()), "no engine is installed")
+    return proof
+
+
+def _key(folder: Path) -> str:
+    """A digest of all that a proof depends on."""
+    digest = hashlib.sha256(json.dumps([processor.named(), {name: version_of(name) for name in LIBRARIES}]).encode())
+    for file in sorted(path for path in folder.rglob("*") if path.is_file() and "MAR-INF" not in path.parts):
+        with file.open("rb") as source:
+            digest.update(f"{file.relative_to(folder)} {hashlib.file_digest(source, 'sha256').hexdigest()}\n".encode())
+    return digest.hexdigest()[:16]
