@@ -183,3 +183,38 @@ def test_a_model_that_an_engine_answers_otherwise_is_not_built(exported: Path, p
         (tmp_path / file.name).write_bytes(file.read_bytes())
     with pytest.raises(SlotwiseError, match="onnxruntime-fp32 does not give the answers of the network"):
         agreement.check(tmp_path, {"onnx": "model.onnx"}, lambda rows: np.eye(5)[np.zeros(len(rows), int)] * 9.0, pixels, False)
+
+
+ONE_CHANNEL = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two, self.head = nn.Conv2d(1, 6, 3), nn.Conv2d(6, 4, 3), nn.Linear(4 * 8 * 8, 3)
+
+    def forward(self, x):
+        return self.head(self.two(self.one(x).relu()).relu().view(-1, 4 * 8 * 8))
+"""
+
+
+@pytest.mark.parametrize("handler", ["image_classifier", "tensor_classifier"])
+@pytest.mark.parametrize("form", ["state_dict", "torchscript"])
+def test_one_channel_is_in_the_layout_that_the_network_was_tried_in(tmp_path: Path, form: str, handler: str) -> None:
+    """With one channel, contiguous and channels_last are the same memory, and only the strides tell a network which is meant."""
+    from slotwise.worker.engines.torch import build_module
+
+    (tmp_path / "net.py").write_text(ONE_CHANNEL)
+    torch.manual_seed(0)
+    net = build_module(tmp_path / "net.py", "Net").eval()
+    torch.save(net.state_dict(), tmp_path / "weights.pt")
+    torch.jit.script(net).save(str(tmp_path / "model.pt"))
+    weights = {"state_dict": "weights.pt", "module": "net.py:Net"} if form == "state_dict" else {"torchscript": "model.pt"}
+    model = {"handler": handler, "weights": weights, "input": {"shape": [1, 12, 12]}}
+    engine = load_engine(tmp_path, Settings(engine="torch", precision="fp32", threads=1, model=model))
+    for rows in (1, 2, 3, 8):
+        pixels = np.random.default_rng(rows).standard_normal((rows, 12, 12, 1)).astype(np.float32)
+        for inputs in (pixels.transpose(0, 3, 1, 2), np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))):
+            with torch.inference_mode():
+                expected = net(torch.as_tensor(inputs.copy("C"))).numpy()
+            assert np.allclose(engine(inputs), expected, atol=1e-5)

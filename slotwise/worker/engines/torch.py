@@ -44,12 +44,12 @@ class TorchEngine:
 
     def __call__(self, inputs: Any) -> Any:
         """An array or tensor [b, ...] to a tensor [b, ...] on the host."""
-        tensor = torch.as_tensor(inputs).contiguous(memory_format=self.layout)
+        tensor = laid_out(torch.as_tensor(inputs), self.layout)
         half = HALF.get(self.precision)
         autocast = torch.autocast(self.device, half) if half else contextlib.nullcontext()
         with torch.inference_mode(), autocast:
             if self.device == "cuda":
-                tensor = tensor.pin_memory().to("cuda", non_blocking=True)
+                tensor = laid_out(tensor.pin_memory().to("cuda", non_blocking=True), self.layout)
             return self.module(tensor).float().cpu()
 
     def choose_layout(self, inputs: Sequence[Any]) -> None:
@@ -77,12 +77,28 @@ class TorchEngine:
     def _set_layout(self, layout: torch.memory_format) -> None:
         self.layout = layout
         if isinstance(self.module, torch.nn.Module) and not isinstance(self.module, torch.jit.ScriptModule):
-            self.module.to(memory_format=layout)  # a frozen script's weights are constants
+            for weights in [*self.module.parameters(), *self.module.buffers()]:  # a frozen script's are constants
+                if weights.ndim == 4:
+                    weights.data = laid_out(weights.data, layout)
 
     def release(self) -> None:
         """Give back what a failed call still holds."""
         if self.device == "cuda":
             torch.cuda.empty_cache()
+
+
+def laid_out(tensor: Any, layout: torch.memory_format) -> Any:
+    """The tensor in this layout, its strides included.
+
+    With one channel both layouts are the same memory, and `contiguous` returns the tensor as it is. But a convolution looks at
+    the strides to see which layout is meant, and gives its output in that one.
+    """
+    tensor = tensor.contiguous(memory_format=layout)
+    order = [0, 2, 3, 1] if layout is torch.channels_last else list(range(tensor.ndim))
+    strides, step = [0] * tensor.ndim, 1
+    for axis in reversed(order):
+        strides[axis], step = step, step * tensor.shape[axis]
+    return tensor if tensor.stride() == tuple(strides) else tensor.as_strided(tensor.shape, strides)
 
 
 def load(model_dir: Path, settings: Settings) -> TorchEngine:
