@@ -201,7 +201,7 @@ class Net(nn.Module):
 @pytest.mark.parametrize("handler", ["image_classifier", "tensor_classifier"])
 @pytest.mark.parametrize("form", ["state_dict", "torchscript"])
 def test_one_channel_is_in_the_layout_that_the_network_was_tried_in(tmp_path: Path, form: str, handler: str) -> None:
-    """With one channel, contiguous and channels_last are the same memory, and only the strides tell a network which is meant."""
+    """With one channel both layouts are the same memory, and only the strides tell a network which is meant."""
     from slotwise.worker.engines.torch import build_module
 
     (tmp_path / "net.py").write_text(ONE_CHANNEL)
