@@ -4,7 +4,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 missing=
-for pair in chromium:chromium promtool:prometheus haproxy:haproxy ip:iproute2 wrk:wrk ab:apache2-utils; do # program:package
+for pair in chromium:chromium promtool:prometheus haproxy:haproxy ip:iproute2 curl:curl wrk:wrk ab:apache2-utils; do # program:package
     command -v "${pair%%:*}" >/dev/null || missing="$missing ${pair#*:}"
 done
 [ -n "$missing" ] || exit 0

@@ -19,5 +19,6 @@ settings.register_profile("same", parent=settings.get_profile("here"), derandomi
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))  # HYPOTHESIS_PROFILE=here draws anew in every run
 
 os.environ["SLOTWISE_JAVA_CACHE"] = "0"  # made and used where a test says so
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # it would keep a database in the user's home
 
-pytest_plugins = ["tests.support.groups"]
+pytest_plugins = ["tests.support.groups", "tests.support.untried"]

@@ -124,7 +124,7 @@ def test_the_commands_of_the_page_print_what_it_says(page: str, project: Path, t
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(not_the_pages)}
     path = os.pathsep.join([str(tools), str(Path(sys.executable).parent), os.environ["PATH"]])
     tmp = str(project / "tmp")
-    environ = {**inherited, "PATH": path, "TMPDIR": tmp, "TEMP": tmp}
+    environ = {**inherited, "PATH": path, "TMPDIR": tmp, "TEMP": tmp, "SLOTWISE_JAVA_CACHE": "0"}
     output = project / "output.txt"
     try:
         with output.open("w") as printed:  # a pipe would be held open by the servers

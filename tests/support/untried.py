@@ -1,0 +1,25 @@
+"""At the end of a run: which areas were not tried on this machine, and why. A skip is not a pass."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
+import areas
+
+
+def lines(skipped: int) -> list[str]:
+    """What a person should know who reads only the end."""
+    untried = [f"{area}: {why}" for area, why in areas.untried()]
+    return [*(untried or ["every area can be tried here"]), f"{skipped} tests were skipped, each with its reason above"]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if terminalreporter.config.option.collectonly:
+        return
+    terminalreporter.section("not tried on this machine")
+    for line in lines(len(terminalreporter.stats.get("skipped", []))):
+        terminalreporter.line(line)
