@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from httpx import _config
 from hypothesis import HealthCheck, settings
@@ -19,6 +20,9 @@ settings.register_profile("same", parent=settings.get_profile("here"), derandomi
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))  # HYPOTHESIS_PROFILE=here draws anew in every run
 
 os.environ["SLOTWISE_JAVA_CACHE"] = "0"  # made and used where a test says so
+HIDDEN = Path(__file__).resolve().parents[1] / ".slotwise"
+os.environ["MPLCONFIGDIR"] = str(HIDDEN / "matplotlib")  # else in the user's home
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(HIDDEN / "torchinductor")  # else in /tmp, and left there
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # it would keep a database in the user's home
 
 pytest_plugins = ["tests.support.groups", "tests.support.untried"]

@@ -17,6 +17,7 @@ import errno
 import fcntl
 import importlib.util
 import json
+import os
 import re
 import shutil
 import sys
@@ -165,6 +166,9 @@ def _failed(script: Path, error: Exception) -> SlotwiseError:
 def _call(script: Path, function: str, out: Path, *arguments: Any) -> dict[str, Any]:
     """What this function of make.py returns for `out` and the other arguments."""
     before = set(sys.modules)
+    os.environ.setdefault(
+        "TORCHINDUCTOR_CACHE_DIR", str(project.state_root() / "torchinductor")
+    )  # else torch leaves it in /tmp
     sys.path.insert(0, str(script.parent))
     try:
         spec = importlib.util.spec_from_file_location(f"slotwise_make_{script.parent.name}", script)

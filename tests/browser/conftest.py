@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -37,13 +38,15 @@ def executable() -> str:
 
 
 @pytest.fixture(scope="package")
-def browser() -> Iterator[Browser]:
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     pytest.importorskip("playwright")
     from playwright.sync_api import sync_playwright
 
     path = executable()
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=FLAGS, timeout=180_000)
+        browser = playwright.chromium.launch(
+            executable_path=path, args=FLAGS, timeout=180_000, env={**os.environ, "HOME": str(tmp_path_factory.mktemp("home"))}
+        )
         yield browser
         browser.close()
 
