@@ -56,7 +56,7 @@ def serve(
     from slotwise import interrupts, project
     from slotwise.archive.renewal import outdated
     from slotwise.deploy.deploy import foreign_note, obtain, preloaded, registration
-    from slotwise.deploy.java_training import train_in_background
+    from slotwise.deploy.java_training import end_training, train_in_background
     from slotwise.deploy.scaling import check_registrations
     from slotwise.deploy.serving import complaint, deploy_each, gather
     from slotwise.deploy.shares import parse_parts, share_cores
@@ -102,7 +102,7 @@ def serve(
             with interrupts.let_through():
                 live = deploy_each(archives, lambda info: _deploy(record, info, loaded_profile), unserved, strict)
                 emit(_as_json(record, live, unserved), as_json, lambda: _show(record, live))
-                if train_in_background(server):
+                if train_in_background(server, record.state_dir):
                     say("making the next start quicker, in the background (SLOTWISE_JAVA_CACHE=0: never)")
             if detach:
                 interrupts.settle()
@@ -112,6 +112,7 @@ def serve(
             stop_server(record)
             raise
         if not detach:
+            end_training(record.state_dir)
             stop_server(record)
             interrupts.say_stopped()
     if unserved:
@@ -142,6 +143,7 @@ def _hold(record: ServerRecord, unserved: Sequence[UnservedModel]) -> None:
 def stop(name: Annotated[str, typer.Argument(help="The server's name.")] = "default", as_json: Json = False) -> None:
     """Stop a server and everything it started, and the gateway in front of it."""
     from slotwise import project
+    from slotwise.deploy.java_training import end_training
     from slotwise.gateway.process import stop as stop_gateway
     from slotwise.server.lifecycle import ServerRecord
     from slotwise.server.lifecycle import stop as stop_server
@@ -151,6 +153,7 @@ def stop(name: Annotated[str, typer.Argument(help="The server's name.")] = "defa
     record = ServerRecord.load(project.state_root() / name)
     ran = record is not None and record.alive()
     if record is not None:
+        end_training(record.state_dir)
         stop_server(record)  # also where it crashed: it may have left workers behind
     emit({"name": name, "stopped": ran}, as_json, lambda: f"{name} stopped" if ran else f"no server named {name!r} is running")
 

@@ -23,6 +23,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
+
 from slotwise.client.inference import InferenceClient
 from slotwise.client.management import ManagementClient
 from slotwise.profiles.ports import Ports
@@ -30,6 +32,7 @@ from slotwise.profiles.profile import load_profile
 from slotwise.server import java_cache
 from slotwise.server.java import java_home
 from slotwise.server.lifecycle import Kind, ServerRecord, start, stop
+from slotwise.server.processes import start_time
 
 # What the training gets of our environment: all that finds programs, folders and a locale.
 KEPT = {"PATH", "HOME", "XDG_CACHE_HOME", "JAVA_HOME", "LD_LIBRARY_PATH", "TMPDIR", "LANG", "LC_ALL", "LC_CTYPE", "VIRTUAL_ENV"}
@@ -42,15 +45,20 @@ def handle(data, context):
     return ["{}"] * len(data) if data else []
 """
 MODEL = "training"
+PROCESS = "java-training.pid"
+ENDING_S = 60.0
 
 
-def train_in_background(kind: str) -> bool:
-    """Make the cache where it is missing and can be made, with the lowest priority; whether that has begun. Never fails."""
+def train_in_background(kind: str, state: Path) -> bool:
+    """Make the cache where it is missing and can be made, with the lowest priority; whether that has begun. Never fails.
+
+    state: the server's folder, where `end_training` finds the process.
+    """
     with contextlib.suppress(Exception):  # a server runs without it, too
         file = java_cache.wanted(kind, java_home())
         if file is None or _is_locked(file):
             return False
-        subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "slotwise.deploy.java_training", kind],
             cwd=file.parent,
             env={key: value for key, value in os.environ.items() if key in KEPT},
@@ -59,8 +67,20 @@ def train_in_background(kind: str) -> bool:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
+        (state / PROCESS).write_text(f"{process.pid} {start_time(process.pid)}", "utf-8")
         return True
     return False
+
+
+def end_training(state: Path) -> None:
+    """End the training that this server's start has begun, where it still runs, and wait until its own server has ended."""
+    with contextlib.suppress(OSError, ValueError, psutil.Error):
+        pid, started = (state / PROCESS).read_text("utf-8").split()
+        (state / PROCESS).unlink()
+        if str(start_time(int(pid))) == started:
+            process = psutil.Process(int(pid))
+            process.terminate()
+            process.wait(ENDING_S)
 
 
 def train(kind: Kind) -> Path | None:
@@ -79,7 +99,7 @@ def train(kind: Kind) -> Path | None:
                 made = _make(kind, Path(work))
                 made.chmod(0o600)
                 made.replace(file)
-        except BaseException:
+        except Exception:
             java_cache.remember_failure(file)
             raise
     java_cache.delete_unused()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -15,6 +17,7 @@ from slotwise.profiles.profile import load_profile
 from slotwise.server import java_cache
 from slotwise.server.java_start import changed
 from slotwise.server.lifecycle import start, stop
+from slotwise.server.processes import start_time
 
 
 @pytest.fixture
@@ -103,6 +106,18 @@ def test_one_that_failed_or_made_java_crash_is_not_made_again_at_once(home: Path
     hours_ago = file.with_suffix(".failed").stat().st_mtime - 2 * java_cache.RETRY_S
     os.utime(file.with_suffix(".failed"), (hours_ago, hours_ago))
     assert java_cache.wanted("torchserve", home) == file
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_stop_ends_the_training_that_the_start_began_and_no_other_process(tmp_path: Path, ours: bool) -> None:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
+        began = start_time(process.pid) if ours else 1.0
+        (tmp_path / java_training.PROCESS).write_text(f"{process.pid} {began}")
+        java_training.end_training(tmp_path)
+        assert (psutil.pid_exists(process.pid) and psutil.Process(process.pid).is_running()) is not ours
+        process.kill()
+    assert not list(tmp_path.iterdir())
+    java_training.end_training(tmp_path)  # nothing to end
 
 
 @pytest.mark.server
