@@ -1,143 +1,191 @@
-"""Decode a batch's requests in threads, so that a slow request does not hold up the others.
+"""Run an author's hooks for the requests of a batch, so that none of them can hold up the others.
 
-No decoder can be stopped. One that takes longer than its share is left behind in its thread: new threads decode the requests
-that wait, and its own request is answered without it.
+No hook can be stopped. So they run in threads, which the batch's own thread can leave behind. A request that takes longer than
+its share while others wait goes on alone: its thread takes no other request, ends when it is done, and another thread takes its
+place. Whatever is not done at the end of the batch's time is left behind as well, and answered without.
 
-A change of threads takes longer than decoding a small body. So a handler that has always been quick decodes without threads, as
-long as no body is larger than those it was quick with.
+At any moment at most `threads` + MAX_STUCK requests are being decoded, those that earlier batches left behind among them. Where
+no thread can be had any more, requests are not decoded, and the worker ends after this batch.
+
+A change of threads takes some 20 microseconds, which is more than decoding a small tensor takes. So a quick batch wakes one
+thread, once.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import Any
+from typing import TypeVar, cast
 
 from slotwise.worker.request import Request
 
-QUICK_S = 0.001  # of computing a request, on average
-PREEMPTED_S = 0.02  # that a quick batch may wait for a core: where others keep the cores busy it is not the handler's fault
-TRUSTED_AFTER = 256  # requests in a row that were quick
-DOUBTED_FOR = 10_000  # requests, after a trusted handler was slow once
+logger = logging.getLogger(__name__)
+
+QUICK_S = 0.001  # that a batch may take in one thread before the others are woken, and that a bounded request may take here
+PREEMPTED_S = 0.02  # that bounded requests may wait for a core together before the rest of them goes to the threads
 MAX_STUCK = 32  # threads that were left behind and still run; with more the worker is not fit to serve
+
+Outcome = TypeVar("Outcome")
 
 
 class Work:
     """One batch's requests. Whichever thread is free takes the next one."""
 
-    def __init__(self, call: Callable[[Any], Any], requests: Sequence[Any]) -> None:
+    def __init__(self, call: Callable[[Request], object], requests: Sequence[Request]) -> None:
         self.call, self.requests = call, requests
         self.waiting = deque(range(len(requests)))
-        self.results: list[Any] = [None] * len(requests)
+        self.outcomes: list[object] = [None] * len(requests)
         self.left = len(requests)
-        self.computed_s = 0.0
-        self.lock = threading.Lock()
-        self.done = threading.Lock()  # released once by the thread that finishes the last request
+        self.lock = threading.Lock()  # for all that a thread and the batch look at both
+        self.done = threading.Lock()  # released once, by the thread that finishes the last request
         self.done.acquire()
 
-    def take(self) -> None:
-        """Decode one request after the other until none waits."""
-        while True:
+    def take(self, decoder: Decoder) -> None:
+        """Decode one request after the other until none waits, or the decoder is left behind."""
+        i = self._next(decoder)
+        while i is not None:
+            outcome = None
             try:
-                i = self.waiting.popleft()
-            except IndexError:
-                return
-            before = time.thread_time()
-            self.results[i] = self.call(self.requests[i])
-            with self.lock:
-                self.computed_s += time.thread_time() - before
+                outcome = self.call(self.requests[i])
+            except BaseException:  # nobody would see that a thread has ended
+                logger.exception("request %s: decoding it ended its thread", self.requests[i].id)
+            i = self._next(decoder, i, outcome)
+
+    def _next(self, decoder: Decoder, finished: int | None = None, outcome: object = None) -> int | None:
+        """Keep the outcome of what is finished, and say which request this decoder is at now."""
+        with self.lock:
+            decoder.since = None
+            if finished is not None:
+                self.outcomes[finished] = outcome
                 self.left -= 1
                 if not self.left:
                     self.done.release()
+            if decoder.behind or not self.waiting:
+                return None
+            decoder.since = time.monotonic()
+            return self.waiting.popleft()
+
+    def close(self) -> list[object]:
+        """What there is by now. No further request is started."""
+        with self.lock:
+            self.waiting.clear()
+            return list(self.outcomes)
+
+
+class Decoder(threading.Thread):
+    """One thread.
+
+    since: on time.monotonic(), when the request that it is at was started; None: it is at none. behind: whether it ends after
+    that request. work: what it was given last; only the batch's thread looks at it.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.inbox: SimpleQueue[Work | None] = SimpleQueue()
+        self.since: float | None = None
+        self.behind = False
+        self.work: Work | None = None
+
+    def run(self) -> None:
+        """Do the work that comes."""
+        while not self.behind and (work := self.inbox.get()) is not None:
+            work.take(self)
+            del work  # with the bodies of a batch that is over
 
 
 class Decoders:
-    """`threads` threads; started with the first batch that needs them."""
+    """At most `threads` threads, and those that were left behind. For one batch at a time."""
 
     def __init__(self, threads: int) -> None:
         self.threads = max(1, threads)
-        self.queue: SimpleQueue[Work | None] | None = None
-        self.running: list[threading.Thread] = []
-        self.behind: list[threading.Thread] = []
-        self.quick = 0  # requests in a row
-        self.largest = 0  # bytes of a body that was quick
-        self.took_long = False  # the last batch, and whether it computed or waited for a core is not known
+        self.running: list[Decoder] = []
+        self.behind: list[Decoder] = []
+        self.quick = True  # whether one thread was enough for the last batch
 
-    def run(self, call: Callable[[Any], Any], requests: Sequence[Request], share_s: float, until: float) -> list[Any]:
+    def run(
+        self, call: Callable[[Request], Outcome], requests: Sequence[Request], share_s: float, until: float, here: bool = False
+    ) -> list[Outcome | None]:
         """`call(request)` of every request, None where it was not ready at `until` (time.monotonic()).
 
-        The first requests are started first. `call` raises nothing.
+        The first requests are started first. `call` raises nothing. here: `call` is known to be quick for these, so it
+        runs in this thread.
         """
-        most_s = QUICK_S * len(requests)
-        largest = max([len(request.body) for request in requests], default=0)
-        trusted = self.quick >= TRUSTED_AFTER and largest <= self.largest
-        # A thread's own time is a system call: of a trusted handler it is asked for only after a batch that took long.
-        clock = time.monotonic if trusted and not self.took_long else time.thread_time
-        started, computed_s = time.monotonic(), -clock()
-        results: list[Any] = []
-        if trusted or len(requests) <= 1:  # one alone holds up nobody
+        outcomes: list[Outcome | None] = []
+        if here:
+            stop_at = time.monotonic() + QUICK_S * len(requests) + PREEMPTED_S
             for request in requests:
-                results.append(call(request))
-                if time.monotonic() - started > most_s + PREEMPTED_S:  # not so quick after all
+                outcomes.append(call(request))
+                if time.monotonic() > stop_at:  # the machine is busy, or the bodies are heavier than they look
                     break
-        computed_s += clock()
-        if len(results) < len(requests):
-            work = self._side_by_side(call, requests[len(results) :], share_s, until)
-            results += work.results
-            computed_s += work.computed_s
-        took_s = time.monotonic() - started
-        self.took_long = took_s > most_s
-        if (computed_s <= most_s or clock is time.monotonic) and took_s <= most_s + PREEMPTED_S:
-            self.quick, self.largest = self.quick + len(requests), max(self.largest, largest)
-        else:
-            self.quick, self.largest = -DOUBTED_FOR if trusted else 0, 0
-        return results
-
-    def _side_by_side(self, call: Callable[[Any], Any], requests: Sequence[Request], share_s: float, until: float) -> Work:
-        """The work: finished, or as far as it came until then."""
-        work = Work(call, requests)
-        self._start(work)
-        while not work.done.acquire(timeout=max(0.0, min(share_s, until - time.monotonic()))):
-            if time.monotonic() >= until:
-                work.waiting.clear()
-                self._leave_behind()
-                break
-            if work.waiting:
-                self._leave_behind()
-                self._start(work)
-        return work
+        if len(outcomes) < len(requests):
+            work = Work(call, requests[len(outcomes) :])
+            outcomes += cast("list[Outcome | None]", self._in_threads(work, share_s, until))
+        return outcomes
 
     def stuck(self) -> int:
-        """How many threads were left behind and still run."""
-        self.behind = [thread for thread in self.behind if thread.is_alive()]
+        """How many threads were left behind and are still at their request."""
+        self.behind = [decoder for decoder in self.behind if decoder.since is not None]
         return len(self.behind)
 
     def close(self) -> None:
         """Let the threads end."""
-        if self.queue is not None:
-            for _ in self.running:
-                self.queue.put(None)
-        self.queue, self.running = None, []
+        for decoder in self.running:
+            decoder.inbox.put(None)
+        self.running = []
 
-    def _start(self, work: Work) -> None:
-        queue = self.queue
-        if queue is None:
-            queue = self.queue = SimpleQueue()
-            names = [f"decode-{i}" for i in range(self.threads)]
-            self.running = [threading.Thread(target=_serve, args=(queue,), name=name, daemon=True) for name in names]
-            for thread in self.running:
-                thread.start()
-        for _ in range(min(self.threads, len(work.waiting))):
-            queue.put(work)
+    def _in_threads(self, work: Work, share_s: float, until: float) -> list[object]:
+        """The outcomes: all, or as far as the work came until then."""
+        try:
+            self._wake(work, 1 if self.quick else self.threads)
+            self.quick = ended = _wait(work, min(QUICK_S, until - time.monotonic()))
+            while not ended and self.running and time.monotonic() < until:
+                self._leave_behind(work, share_s)
+                self._wake(work, self.threads)
+                ended = _wait(work, min(self._patience(work, share_s), until - time.monotonic()))
+        finally:
+            outcomes = work.close()
+            if work.left:
+                self._leave_behind(work, 0.0, self.threads)
+            for decoder in self.running:
+                decoder.work = None
+        return outcomes
 
-    def _leave_behind(self) -> None:
-        self.behind += self.running
-        self.close()
+    def _wake(self, work: Work, count: int) -> None:
+        """Have up to `count` threads at this work, as many as have something to do."""
+        count = min(count, len(work.waiting) + sum(decoder.work is work for decoder in self.running))
+        while len(self.running) < count and len(self.running) + self.stuck() < self.threads + MAX_STUCK:
+            decoder = Decoder(f"decode-{len(self.running)}")
+            decoder.start()
+            self.running.append(decoder)
+        for decoder in self.running[:count]:
+            if decoder.work is not work:
+                decoder.work = work
+                decoder.inbox.put(work)
+
+    def _leave_behind(self, work: Work, share_s: float, more: int = 0) -> None:
+        """Leave behind who has been at one request for longer than its share, as long as fewer than MAX_STUCK + more are."""
+        with work.lock:
+            before = time.monotonic() - share_s
+            late = [decoder for decoder in self.running if decoder.since is not None and decoder.since <= before]
+            for decoder in late if work.waiting or more else []:
+                if self.stuck() < MAX_STUCK + more:
+                    decoder.behind = True
+                    self.running.remove(decoder)
+                    self.behind.append(decoder)
+
+    def _patience(self, work: Work, share_s: float) -> float:
+        """Seconds until somebody may have been at one request for longer than its share while others wait."""
+        if not work.waiting:
+            return float("inf")
+        now = time.monotonic()
+        starts = [since for decoder in self.running if (since := decoder.since) is not None]
+        return max(QUICK_S, min(starts, default=now) + share_s - now)
 
 
-def _serve(queue: SimpleQueue[Work | None]) -> None:
-    while (work := queue.get()) is not None:
-        work.take()
+def _wait(work: Work, seconds: float) -> bool:
+    """Whether all of the work is done."""
+    return work.done.acquire(timeout=max(0.0, min(seconds, 3600.0)))

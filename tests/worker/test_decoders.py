@@ -1,55 +1,124 @@
-"""When the decoders take threads, and when they ask what decoding cost."""
+"""Decoders have a limit in time each, and a limit of how many of them run at once, whatever they do."""
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
+from collections.abc import Iterator
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from slotwise.worker import decoders
-from slotwise.worker.decoders import TRUSTED_AFTER, Decoders
-from slotwise.worker.request import Headers, Request
-
-REQUESTS = [Request(b"body", Headers({})) for _ in range(4)]
+from slotwise.worker import Headers, Request, decoders
+from slotwise.worker.decoders import Decoders
 
 
-def run(pool: Decoders, call: object) -> list[object]:
-    return pool.run(call, REQUESTS, 10.0, time.monotonic() + 60)  # type: ignore[arg-type]
+class Author:
+    """Decodes b"ok" at once, and b"hang" when it is released, or when so many "ok" are done: those waited for none that hangs.
+
+    It counts how many run at the same time.
+    """
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+        self.lock = threading.Lock()
+        self.now = self.most = 0
+        self.release_after = -1
+
+    def __call__(self, request: Request) -> bytes:
+        with self.lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        if request.body == b"hang":
+            assert self.released.wait(60), "all others wait for this one"
+        with self.lock:
+            self.now -= 1
+            self.release_after -= request.body == b"ok"
+            if self.release_after == 0:
+                self.released.set()
+        return request.body
 
 
 @pytest.fixture
-def trusted(monkeypatch: pytest.MonkeyPatch) -> Decoders:
-    """Decoders of a handler that has been quick until now, however long a batch waits for a core."""
-    monkeypatch.setattr(decoders, "PREEMPTED_S", 60.0)
+def author() -> Iterator[Author]:
+    made = Author()
+    yield made
+    made.released.set()
+
+
+def requests(*bodies: bytes) -> list[Request]:
+    return [Request(body, Headers({})) for body in bodies]
+
+
+def soon(seconds: float) -> float:
+    return time.monotonic() + seconds
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.sampled_from([b"ok", b"hang"]), max_size=12), st.integers(1, 3))
+def test_whatever_hangs_every_other_request_is_decoded(bodies: list[bytes], threads: int) -> None:
+    author, pool = Author(), Decoders(threads)
+    bodies = [*bodies, b"ok"]
+    author.release_after = bodies.count(b"ok")
+    assert pool.run(author, requests(*bodies), 0.002, soon(60)) == bodies
+    assert author.most <= threads + bodies.count(b"hang")
+
+
+def test_one_alone_has_a_limit_too_and_however_often_its_handler_was_quick(author: Author) -> None:
     pool = Decoders(2)
-    while pool.quick < TRUSTED_AFTER:
-        run(pool, lambda request: request.body)
-    return pool
+    for _ in range(400):
+        pool.run(author, requests(b"ok"), 1, soon(60))
+    assert pool.run(author, requests(b"hang"), 0.01, soon(0.05)) == [None]
 
 
-def test_a_trusted_handler_decodes_here_and_nobody_asks_for_the_threads_time(
-    trusted: Decoders, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(decoders.time, "thread_time", lambda: pytest.fail("a system call"))
-    trusted.took_long = False
-    assert run(trusted, lambda request: threading.current_thread()) == [threading.current_thread()] * 4
+def test_never_more_than_the_bound_run_at_once_and_then_none(author: Author, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoders, "MAX_STUCK", 5)
+    pool = Decoders(2)
+    while pool.stuck() < 5 + 2:
+        assert pool.run(author, requests(*[b"hang"] * 20), 0.005, soon(0.05)) == [None] * 20
+        assert author.now <= pool.stuck()
+    assert author.most == author.now == 5 + 2
+    before = time.monotonic()
+    assert pool.run(author, requests(b"ok"), 1, soon(600)) == [None], "no thread is free, and nobody waits for one"
+    assert time.monotonic() - before < 60
+    author.released.set()
+    while pool.stuck():
+        time.sleep(0.001)
+    assert pool.run(author, requests(b"ok"), 1, soon(60)) == [b"ok"]
 
 
-def test_a_trusted_handler_that_computes_long_is_doubted_by_the_second_batch(trusted: Decoders) -> None:
-    def slow(request: Request) -> bytes:
-        until = time.thread_time() + 0.003
-        while time.thread_time() < until:
-            pass
+def test_who_was_left_behind_takes_no_further_request(author: Author) -> None:
+    pool = Decoders(2)
+    pool.run(author, requests(*[b"hang"] * 6), 0.005, soon(0.2))
+    author.released.set()
+    while pool.stuck():
+        time.sleep(0.001)
+    author.most = 0
+    pool.run(author, requests(*[b"ok"] * 100), 1, soon(60))
+    assert author.most <= 2
+
+
+def test_the_bodies_of_a_batch_that_is_over_are_let_go(author: Author) -> None:
+    pool = Decoders(2)
+    (sent,) = requests(b"ok")
+    pool.run(author, [sent], 1, soon(60))
+    gone = weakref.ref(sent)
+    del sent
+    for _ in range(1000):
+        gc.collect()
+        if gone() is None:
+            return
+        time.sleep(0.005)
+    pytest.fail("somebody keeps the request")
+
+
+def test_a_thread_in_which_the_worker_itself_fails_goes_on() -> None:
+    def fails(request: Request) -> bytes:
+        if request.body == b"bad":
+            raise KeyboardInterrupt
         return request.body
 
-    for _ in range(2):
-        assert run(trusted, slow) == [b"body"] * 4
-    assert trusted.quick < 0
-
-
-def test_a_trusted_handler_that_waited_for_a_core_stays_trusted(trusted: Decoders) -> None:
-    for _ in range(2):
-        run(trusted, lambda request: time.sleep(0.002))
-    assert trusted.took_long
-    assert trusted.quick >= TRUSTED_AFTER
+    assert Decoders(1).run(fails, requests(b"bad", b"ok"), 1, soon(60)) == [None, b"ok"]
