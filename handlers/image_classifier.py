@@ -12,7 +12,7 @@ from slotwise.worker import BatchHandler, Headers, Request, Settings
 from slotwise.worker.budget import Cost
 from slotwise.worker.inputs.images import Recipe
 from slotwise.worker.inputs.uploads import cost_of, each, items_of
-from slotwise.worker.labels import classified, in_words, probabilities, wants_softmax
+from slotwise.worker.labels import answered, in_words, scores
 
 
 class ImageClassifier(BatchHandler):
@@ -50,11 +50,10 @@ class ImageClassifier(BatchHandler):
         return ((pixels - self.mean) / self.std).transpose(0, 3, 1, 2) if self.floats else pixels
 
     def predict(self, inputs: Any) -> Any:
-        outputs = super().predict(inputs)
-        return probabilities(outputs) if wants_softmax(self.model) else outputs
+        return scores(super().predict(inputs), self.model)
 
     def encode(self, output: Any, item: Any) -> dict[str, Any]:
-        answer = classified(output, self.model.get("labels", []), self.model.get("top_k", 5))
+        answer = answered(output, self.model)
         return {**answer, "untrained": True} if self.untrained else answer
 
     def respond(self, request: Request, results: list[Any]) -> tuple[Any, str]:

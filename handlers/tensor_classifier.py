@@ -1,8 +1,8 @@
 """Classify tensors: a tensor in, its label and probabilities out.
 
 A body is raw little-endian numbers of `input.dtype` and `input.shape`, a .npy file, or nested lists in JSON. `input.mean` and
-`input.std` are applied to each channel. `[options] softmax = false` says that the model ends in a softmax of its own; in an
-ONNX graph the build finds that by itself.
+`input.std` are applied to each channel. `output` in model.toml says what the network gives: "probabilities", "logits" (the
+default, unless an ONNX graph ends in a softmax), or "regression", which is answered as `{"value": 3.1}`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from slotwise.worker import BadRequest, BatchHandler, Headers, Request, Settings, Unprocessable
-from slotwise.worker.labels import classified, in_words, probabilities, wants_softmax
+from slotwise.worker.labels import answered, in_words, scores
 
 NEUTRAL = {"mean": 0, "std": 1}
 
@@ -53,8 +53,7 @@ class TensorClassifier(BatchHandler):
         return ((rows - self.mean) / self.std).astype(self.dtype, copy=False) if self.scaled else rows
 
     def predict(self, inputs: Any) -> Any:
-        outputs = super().predict(inputs)
-        return probabilities(outputs) if wants_softmax(self.model) else outputs
+        return scores(super().predict(inputs), self.model)
 
     def from_npy(self, body: bytes) -> Any:
         try:
@@ -81,7 +80,7 @@ class TensorClassifier(BatchHandler):
             return array.reshape(self.shape).astype(self.dtype, copy=False)
 
     def encode(self, output: Any, item: Any) -> Any:
-        return classified(output, self.model.get("labels", []), self.model.get("top_k", 5))
+        return answered(output, self.model)
 
     def respond(self, request: Request, results: list[Any]) -> tuple[Any, str]:
         return in_words(request, *super().respond(request, results))

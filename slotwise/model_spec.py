@@ -123,6 +123,9 @@ class ModelSpec(_Section):
     files: further files or folders for the archive. options: for the handler alone. hedge: whether the gateway may send a
     request a second time when its answer is late; false where answering has side effects. separable: "required" refuses to
     build and to serve a network that is not proven to keep the rows of a batch apart; with "auto" its rows run one by one.
+
+    output: what the given classifiers take the network's numbers for, "probabilities", "logits" or "regression"; or the name of
+    one of an ONNX graph's outputs; or both, "scores:logits".
     """
 
     name: Annotated[str, AfterValidator(_named)]
@@ -137,6 +140,7 @@ class ModelSpec(_Section):
     weights: Weights = Weights()
     options: dict[str, Any] = {}
     hedge: bool = True
+    output: str = ""
     separable: Literal["auto", "required"] = "auto"
     profiles: dict[str, dict[str, Any]] = {}
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from slotwise import project
+from slotwise.archive.network_output import named_output
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import ModelSpec
 
@@ -38,10 +39,11 @@ def fit(spec: ModelSpec, sources: list[Path]) -> tuple[ModelSpec, list[Path], di
 def prepare(spec: ModelSpec, source: Path) -> tuple[Path | None, dict[str, Any]]:
     """Convert a graph where that is needed. Returns the folder of the graph to serve, None for `source` itself, and facts.
 
-    The facts: "batch" is "dynamic", "made dynamic" or "row by row"; "opset" is the version, or `9 -> 17`; "input" is the name
-    of the input; "softmax" is there where the graph ends in one.
+    The facts: "batch" is "dynamic", "made dynamic" or "row by row"; "opset" is the version, or `9 -> 17`; "input" is its name;
+    "output" is the name of the one that is served, where there are several; "softmax" is there where that is a softmax's.
 
-    Raises SlotwiseError where the graph's input is not one tensor of spec.input.shape.
+    Raises SlotwiseError where the graph's input is not one tensor of spec.input.shape, and where nobody says which of several
+    outputs is served.
     """
     import onnx  # noqa: PLC0415  optional
 
@@ -54,9 +56,12 @@ def prepare(spec: ModelSpec, source: Path) -> tuple[Path | None, dict[str, Any]]
         ) from error
     tensor = _input(graph, spec, source)
     first = tensor.type.tensor_type.shape.dim[0]
-    opset = next(o.version for o in graph.opset_import if o.domain in ("", "ai.onnx"))
+    opset = next((o.version for o in graph.opset_import if o.domain in ("", "ai.onnx")), OPSET)  # a tree needs no other domain
+    output = named_output(graph, spec, source)
     facts: dict[str, Any] = {"input": tensor.name, "opset": str(opset)}
-    if any(node.op_type == "Softmax" and graph.graph.output[0].name in node.output for node in graph.graph.node):
+    if len(graph.graph.output) > 1:
+        facts["output"] = output
+    if any(node.op_type == "Softmax" and output in node.output for node in graph.graph.node):
         facts["softmax"] = True  # so the handlers do not apply another one
     if opset >= OPSET and not first.HasField("dim_value"):
         return None, {**facts, "batch": "dynamic"}
@@ -68,7 +73,7 @@ def prepare(spec: ModelSpec, source: Path) -> tuple[Path | None, dict[str, Any]]
     facts["opset"] = f"{opset} -> {OPSET}" if converted is not graph else str(opset)
     fixed = first.HasField("dim_value")
     changed = _dynamic(converted) if fixed else converted
-    good = _same(graph, changed, tensor.name, spec)
+    good = _same(graph, changed, tensor.name, output, spec)
     kept = changed if good else graph
     facts["batch"] = ("made dynamic" if good else "row by row") if fixed else "dynamic"
     facts["opset"] = facts["opset"] if good else str(opset)
@@ -144,7 +149,7 @@ def _dynamic(graph: Any) -> Any:
     return copy
 
 
-def _same(graph: Any, changed: Any, name: str, spec: ModelSpec) -> bool:
+def _same(graph: Any, changed: Any, name: str, output: str, spec: ModelSpec) -> bool:
     """Whether three different rows at once give what each of them gives alone in the original graph."""
     import numpy as np  # noqa: PLC0415  slow to import
     import onnxruntime  # noqa: PLC0415  optional
@@ -160,7 +165,7 @@ def _same(graph: Any, changed: Any, name: str, spec: ModelSpec) -> bool:
 
     def run(model: Any, batch: Any) -> Any:
         session = onnxruntime.InferenceSession(model.SerializeToString(), quiet, providers=["CPUExecutionProvider"])
-        return session.run(None, {name: batch})[0]
+        return session.run([output], {name: batch})[0]
 
     try:
         together = run(changed, rows)

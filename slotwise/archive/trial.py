@@ -13,10 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from slotwise import console
 from slotwise.archive.make_script import installed_versions
+from slotwise.archive.network_output import check_output
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import ModelSpec
+from slotwise.worker.mates import LOUD
 from slotwise.worker.settings import Settings
 
 ENGINES = {
@@ -79,8 +83,11 @@ def _run(spec: ModelSpec, folder: Path, form: str) -> list[str]:
     failed: dict[str, str] = {}
     for name in [name for name in ENGINES[form] if inputs and importlib.util.find_spec(name)]:
         try:
-            _try(name, folder, {**model, "weights": weights}, inputs)
+            outputs = _try(name, folder, {**model, "weights": weights}, inputs)
+            check_output(spec, weights[form], outputs)
             ran.append(name)
+        except SlotwiseError:
+            raise
         except Exception as error:
             failed[name] = _reason(error)
     for name, why in failed.items():
@@ -91,20 +98,28 @@ def _run(spec: ModelSpec, folder: Path, form: str) -> list[str]:
     return ran
 
 
-def _try(name: str, folder: Path, model: dict[str, Any], inputs: list[Any]) -> None:
-    """Run two rows at once, then one alone, as a worker's warm-up does. Raises whatever is wrong."""
+def _try(name: str, folder: Path, model: dict[str, Any], inputs: list[Any]) -> Any:
+    """Run two rows at once, then one alone, as a worker's warm-up does, and loud ones. Raises whatever is wrong.
+
+    Returns all outputs.
+    """
     from slotwise.worker.engines import load_engine  # noqa: PLC0415  brings the engine
 
     precision = "int8" if "openvino_int8" in model["weights"] else "fp32"
     threads = len(os.sched_getaffinity(0))
     engine = load_engine(folder, Settings(engine=name, precision=precision, threads=threads, model=model))
-    for rows in inputs[:2]:
+    loud = [LOUD * inputs[0]] if inputs[0].dtype.kind == "f" else []
+    found = []
+    for rows in [*inputs[:2], *loud]:
         outputs = engine(rows)
         if len(outputs) != len(rows):
             raise ValueError(f"it gives {len(outputs)} outputs for {len(rows)} rows")
-    labels, scores = len(model.get("labels", [])), int(outputs[0].numel() if name == "torch" else outputs[0].size)
-    if labels and scores != labels and not model["handler"].endswith(".py"):
+        found.append(np.asarray(outputs))
+    labels, scores = len(model.get("labels", [])), found[0][0].size
+    second = (labels, scores) == (2, 1)  # see check_output
+    if labels and scores != labels and not second and not model["handler"].endswith(".py"):
         raise ValueError(f"it gives {scores} scores, but there are {labels} labels")
+    return np.concatenate(found)
 
 
 def _reason(error: Exception) -> str:

@@ -1,7 +1,13 @@
-"""Turn a classifier's scores into its answer: `{"label": "7", "probabilities": {"7": 0.98, "1": 0.01}}`, best first."""
+"""Turn a classifier's scores into its answer: `{"label": "7", "probabilities": {"7": 0.98, "1": 0.01}}`, best first.
+
+What a network's numbers are is one of three: probabilities, logits, or a regression's values, which are answered as
+`{"value": 3.1}`. `output` in model.toml says it, where that is not plain.
+"""
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +16,7 @@ import numpy as np
 from slotwise.worker.request import Request
 from slotwise.worker.slot_errors import ModelFault
 
+KINDS = ("probabilities", "logits", "regression")
 STEPS = 1e6  # a probability has six digits
 FEW = 32  # classes that are sorted quicker without numpy
 
@@ -24,13 +31,57 @@ def probabilities(logits: Any) -> Any:
     return values
 
 
+def said_of(model: Mapping[str, Any]) -> tuple[str, str]:
+    """Which output of the graph model.toml names, and what it says of its numbers ("scores:logits"); "" for what is left."""
+    said = str(model.get("output") or "")
+    name, _, kind = said.rpartition(":")
+    return (name, kind) if kind in KINDS else (said, "")
+
+
+def kind_of(model: Mapping[str, Any]) -> str:
+    """What a model's numbers are: one of KINDS."""
+    return said_of(model)[1] or ("logits" if wants_softmax(model) else "probabilities")
+
+
 def wants_softmax(model: Mapping[str, Any]) -> bool:
     """Whether a model's outputs are logits, so that a softmax has to follow.
 
-    [options] softmax in model.toml decides. Without it they are, unless the build found a softmax at the end of the graph.
+    `output` or [options] softmax in model.toml decides. Without them they are, unless the build found a softmax at the end of
+    the graph.
     """
+    if kind := said_of(model)[1]:
+        return kind == "logits"
     options = model.get("options", {})
     return bool(options.get("softmax", not options.get("onnx", {}).get("softmax")))
+
+
+def scores(outputs: Any, model: Mapping[str, Any]) -> Any:
+    """A network's outputs [b, ...] as what is answered: probabilities [b, classes], or a regression's values as they are.
+
+    One number a row is the second of two labels', where model.toml says what it is.
+    """
+    kind = kind_of(model)
+    if kind == "regression":
+        return outputs
+    if said_of(model)[1] and math.prod(np.shape(outputs)[1:]) == 1:
+        second = np.array(outputs, np.float64).reshape(-1, 1)
+        if kind == "logits":
+            second = np.exp(-np.logaddexp(0.0, -second))
+        return np.concatenate([1.0 - second, second], axis=1)
+    return probabilities(outputs) if kind == "logits" else outputs
+
+
+def answered(row: Any, model: Mapping[str, Any]) -> dict[str, Any]:
+    """One row of what `scores` gives as the model's answer."""
+    labels = model.get("labels", [])
+    if kind_of(model) != "regression":
+        return classified(row, labels, model.get("top_k", 5))
+    values = [float(str(value)) for value in np.ravel(row)]  # 3.1, where the nearest float32 would be 3.0999999
+    if labels:
+        if len(labels) != len(values):
+            raise ModelFault(f"the model gives {len(values)} values for {len(labels)} labels")
+        return {"values": dict(zip(labels, values, strict=True))}
+    return {"value": values[0]} if len(values) == 1 else {"values": values}
 
 
 def classified(row: Any, labels: Sequence[str], top_k: int) -> dict[str, Any]:
@@ -39,7 +90,7 @@ def classified(row: Any, labels: Sequence[str], top_k: int) -> dict[str, Any]:
         raise ModelFault(f"the model gives {len(row)} scores for {len(labels)} labels")
     # Python's round takes longer than all the rest of this line
     probabilities_by_label = {
-        labels[i] if labels else str(i): int(score * STEPS + 0.5) / STEPS for i, score in _best(row, top_k)
+        labels[i] if labels else str(i): math.floor(score * STEPS + 0.5) / STEPS for i, score in _best(row, top_k)
     }
     return {"label": next(iter(probabilities_by_label)), "probabilities": probabilities_by_label}
 
@@ -54,7 +105,8 @@ def _best(row: Any, top_k: int) -> Iterable[tuple[int, float]]:
 
 
 def in_words(request: Request, body: Any, content_type: str) -> tuple[Any, str]:
-    """The bare label where the client accepts only text (`Accept: text/plain`), else the answer as it is."""
+    """The bare label or value where the client accepts only text (`Accept: text/plain`), else the answer as it is."""
     if request.headers.get("accept", "").startswith("text/plain") and isinstance(body, dict):
-        return body["label"], "text/plain; charset=utf-8"
+        bare = body.get("label", body.get("value", body))
+        return bare if isinstance(bare, str) else json.dumps(bare), "text/plain; charset=utf-8"
     return body, content_type

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from slotwise.project import handler_file
-from slotwise.worker import Settings, engines
-from slotwise.worker.labels import classified, probabilities
+from slotwise.worker import Headers, ModelFault, Request, Settings, engines
+from slotwise.worker.labels import answered, classified, in_words, probabilities, said_of
 from tests.worker.toy import ask, begin
 
 SHAPE = (1, 2, 3)
@@ -130,8 +130,27 @@ def test_normalisation_and_whole_numbers(started: Started) -> None:
 
 def test_probabilities_and_labels_that_do_not_fit(started: Started) -> None:
     assert classified(np.array([0.1, 0.7, 0.2]), [], 2) == {"label": "1", "probabilities": {"1": 0.7, "2": 0.2}}
+    assert classified(np.array([-0.0000013, -2.5]), [], 2)["probabilities"] == {"0": -0.000001, "1": -2.5}
     assert probabilities([[1000.0, 0.0]]).tolist() == [[1.0, 0.0]]
     assert np.isnan(probabilities([[np.inf, 0.0], [np.nan, 1.0]])).any(axis=1).all()
     assert ask(started(labels=["only", "two"]), [TENSOR.tobytes()])[0].code == 500
     handler = started(options={"softmax": False})
     assert ask(handler, [TENSOR.tobytes()])[0].value["probabilities"] == {"b": 3.0, "f": 1.0}
+
+
+def test_a_regression_answers_its_value_and_in_text_the_bare_one(started: Started) -> None:
+    values = answered(np.array([3.1], np.float32), {"output": "regression"})
+    assert values == {"value": 3.1}
+    assert answered([1.5, 2.5], {"output": "x:regression", "labels": ["a", "b"]}) == {"values": {"a": 1.5, "b": 2.5}}
+    with pytest.raises(ModelFault, match="2 values for 1 labels"):
+        answered([1.5, 2.5], {"output": "regression", "labels": ["a"]})
+    request = Request(b"", Headers({"accept": "text/plain"}))
+    assert in_words(request, {"value": 3.1}, "application/json") == ("3.1", "text/plain; charset=utf-8")
+    assert in_words(request, {"label": "b"}, "application/json") == ("b", "text/plain; charset=utf-8")
+
+
+def test_a_name_and_a_kind_of_output_are_told_apart() -> None:
+    said = {"logits": ("", "logits"), "scores": ("scores", ""), "scores:logits": ("scores", "logits")}
+    said |= {"Identity:0": ("Identity:0", "")}
+    assert {output: said_of({"output": output}) for output in said} == said
+    assert said_of({}) == ("", "")

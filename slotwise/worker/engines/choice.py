@@ -57,6 +57,12 @@ def choose(
     return engine
 
 
+def output_of(model: Mapping[str, Any]) -> str | None:
+    """The name of the ONNX graph's output that is served, where a build has written it down; None for the first."""
+    name: str | None = model.get("options", {}).get("onnx", {}).get("output")
+    return name
+
+
 def installed(name: str) -> bool:
     """Whether the engine's package can be imported."""
     return importlib.util.find_spec(name) is not None

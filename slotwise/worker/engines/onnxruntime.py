@@ -8,26 +8,30 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
+from slotwise.worker.engines.choice import output_of
 from slotwise.worker.settings import Settings
 
 
 class OnnxRuntimeEngine:
-    """Runs a graph with one input and one output; where its batch is fixed at 1, row by row."""
+    """Runs a graph with one input, for one output; where its batch is fixed at 1, row by row."""
 
     name = "onnxruntime"
     precision = "fp32"
     device = "cpu"
 
-    def __init__(self, session: onnxruntime.InferenceSession) -> None:
+    def __init__(self, session: onnxruntime.InferenceSession, output: str | None = None) -> None:
         self.session = session
+        self.outputs = [output or session.get_outputs()[0].name]
         self.inputs = session.get_inputs()[0].name
         self.row_by_row = session.get_inputs()[0].shape[:1] == [1]
 
     def __call__(self, inputs: Any) -> Any:
         """[b, ...] to [b, ...]."""
         if self.row_by_row:
-            return np.concatenate([self.session.run(None, {self.inputs: inputs[i : i + 1]})[0] for i in range(len(inputs))])
-        return self.session.run(None, {self.inputs: inputs})[0]
+            return np.concatenate(
+                [self.session.run(self.outputs, {self.inputs: inputs[i : i + 1]})[0] for i in range(len(inputs))]
+            )
+        return self.session.run(self.outputs, {self.inputs: inputs})[0]
 
 
 def load(model_dir: Path, settings: Settings) -> OnnxRuntimeEngine:
@@ -39,4 +43,5 @@ def load(model_dir: Path, settings: Settings) -> OnnxRuntimeEngine:
     options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # idle threads leave the cores to decoding
     path = str(model_dir / settings.model["weights"]["onnx"])
-    return OnnxRuntimeEngine(onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"]))
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return OnnxRuntimeEngine(session, output_of(settings.model))

@@ -8,17 +8,22 @@ from typing import Any
 import numpy as np
 import openvino
 
+from slotwise.worker.engines.choice import output_of
 from slotwise.worker.engines.processor import cpu_precision
 from slotwise.worker.settings import Settings
 
 
 class OpenVinoEngine:
-    """Runs a graph with one input and one output; where its batch is fixed at 1, row by row."""
+    """Runs a graph with one input, for one output; where its batch is fixed at 1, row by row."""
 
     name = "openvino"
     device = "cpu"
 
-    def __init__(self, compiled: openvino.CompiledModel, precision: str) -> None:
+    def __init__(self, compiled: openvino.CompiledModel, precision: str, output: str | None = None) -> None:
+        names = [port.get_names() for port in compiled.outputs]
+        self.output = next((i for i, known in enumerate(names) if output in known), 0)
+        if output and output not in names[self.output]:
+            raise ValueError(f"the graph has no output {output}")
         self.request = compiled.create_infer_request()
         self.row_by_row = compiled.input(0).partial_shape[0].is_static
         self.precision = precision
@@ -33,7 +38,7 @@ class OpenVinoEngine:
     def _run(self, inputs: Any) -> Any:
         self.request.set_input_tensor(openvino.Tensor(inputs, shared_memory=True))
         self.request.infer()
-        return self.request.get_output_tensor(0).data.astype(np.float32)
+        return self.request.get_output_tensor(self.output).data.astype(np.float32)
 
 
 def load(model_dir: Path, settings: Settings) -> OpenVinoEngine:
@@ -50,4 +55,4 @@ def load(model_dir: Path, settings: Settings) -> OpenVinoEngine:
         "ENABLE_CPU_PINNING": False,  # two workers would be pinned to the same cores
         "INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" else "f32",
     }
-    return OpenVinoEngine(core.compile_model(graph, "CPU", options), precision)
+    return OpenVinoEngine(core.compile_model(graph, "CPU", options), precision, output_of(settings.model))

@@ -1,0 +1,158 @@
+"""What a network gives is looked at when it is built: nothing is guessed, and the line that model.toml lacks is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slotwise.archive.build import build
+from slotwise.errors import SlotwiseError
+from tests.worker.serving import Served
+
+graphs = pytest.importorskip("tests.archive.graphs")
+pytest.importorskip("onnxruntime")
+from tests.archive.graphs import FLOAT, INT64, node, save  # noqa: E402
+
+WEIGHTS = np.random.default_rng(4).standard_normal((4, 3)).astype(np.float32)
+ROW = np.array([0.5, -1.0, 2.0, 0.25], np.float32)
+LOGITS = ROW @ WEIGHTS
+LIKELY = np.exp(LOGITS) / np.exp(LOGITS).sum()
+SCIKIT = {
+    "classlabels_ints": [0, 1, 2],
+    "coefficients": WEIGHTS.T.ravel().tolist(),
+    "intercepts": [0.0] * 3,
+    "multi_class": 1,
+    "post_transform": "SOFTMAX",
+}
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path / "home"))
+
+
+def scikit(path: Path) -> None:
+    """As skl2onnx writes a LogisticRegression: the label first, then the probabilities."""
+    nodes = [node("LinearClassifier", "x", "label probabilities", domain="ai.onnx.ml", **SCIKIT)]
+    save(path, nodes, {"label": (INT64, ["b"]), "probabilities": (FLOAT, ["b", 3])}, {}, ["b", 4])
+
+
+def own_softmax(path: Path) -> None:
+    """A softmax that is no Softmax node."""
+    nodes = [node("MatMul", "x w", "s"), node("Exp", "s", "e"), node("ReduceSum", "e axis", "sum"), node("Div", "e sum", "y")]
+    save(path, nodes, {"y": (FLOAT, ["b", 3])}, {"w": WEIGHTS, "axis": np.array([1])}, ["b", 4])
+
+
+def sigmoids(path: Path, columns: int = 3) -> None:
+    nodes = [node("MatMul", "x w", "s"), node("Sigmoid", "s", "y")]
+    save(path, nodes, {"y": (FLOAT, ["b", columns])}, {"w": WEIGHTS[:, :columns]}, ["b", 4])
+
+
+def products(path: Path, columns: int = 3) -> None:
+    nodes = [node("MatMul", "x w", "y")]
+    save(path, nodes, {"y": (FLOAT, ["b", columns])}, {"w": WEIGHTS[:, :columns]}, ["b", 4])
+
+
+def described(folder: Path, output: str = "", labels: tuple[str, ...] = ("a", "b", "c")) -> Path:
+    text = f'name = "net"\nhandler = "tensor_classifier"\nlabels = {json.dumps(labels)}\n' + (
+        f'output = "{output}"\n' * bool(output)
+    )
+    (folder / "model.toml").write_text(f'{text}[input]\nshape = [4]\n[weights]\nonnx = "net.onnx"\n')
+    return folder
+
+
+def refusal(folder: Path) -> tuple[str, str]:
+    with pytest.raises(SlotwiseError) as raised:
+        build(folder, folder / "store")
+    return raised.value.message, raised.value.hint
+
+
+def answer(folder: Path, body: bytes = ROW.tobytes(), headers: dict[str, str] | None = None) -> Any:
+    served = Served.of(build(folder, folder / "store"), {"engine": "onnxruntime"})
+    replied = served.ask([body], [headers or {}])[0]
+    assert replied.code == 200, replied.body
+    return replied.value
+
+
+def test_a_label_and_its_probabilities_are_told_apart(tmp_path: Path) -> None:
+    scikit(tmp_path / "net.onnx")
+    message, line = refusal(described(tmp_path))
+    assert message == (
+        "net.onnx has the outputs label (int64 [b]), probabilities (float32 [b, 3]), and nobody says which is served"
+    )
+    assert line == 'write in model.toml: output = "probabilities"'
+    found = answer(described(tmp_path, "probabilities"))
+    assert found["label"] == "c"[0] if LIKELY.argmax() == 2 else "ab"[LIKELY.argmax()]
+    assert [found["probabilities"][name] for name in "abc"] == pytest.approx(LIKELY, abs=2e-6)
+    message, _ = refusal(described(tmp_path, "label"))
+    assert message == "net.onnx: its output label is int64 [b]: no scores"
+    message, _ = refusal(described(tmp_path, "scores"))
+    assert message.startswith("net.onnx has no output scores: it has label")
+
+
+def test_a_list_of_dicts_is_no_output(tmp_path: Path) -> None:
+    nodes = [
+        node("LinearClassifier", "x", "label scores", domain="ai.onnx.ml", **SCIKIT),
+        node("ZipMap", "scores", "probabilities", domain="ai.onnx.ml", classlabels_int64s=[0, 1, 2]),
+    ]
+    save(tmp_path / "net.onnx", nodes, {"label": (INT64, ["b"])}, {}, ["b", 4])
+    graph = graphs.onnx.load(tmp_path / "net.onnx")
+    each = graphs.onnx.helper.make_map_type_proto(INT64, graphs.onnx.helper.make_tensor_type_proto(FLOAT, None))
+    listed = graphs.onnx.helper.make_sequence_type_proto(each)
+    graph.graph.output.append(graphs.onnx.helper.make_value_info("probabilities", listed))
+    graphs.onnx.save(graph, tmp_path / "net.onnx")
+    message, line = refusal(described(tmp_path, "probabilities"))
+    assert message == "net.onnx: its output probabilities is sequence: no scores"
+    assert line == "export it with a tensor in its place (skl2onnx: options={'zipmap': False})"
+
+
+def test_rows_that_are_probabilities_already_get_no_second_softmax(tmp_path: Path) -> None:
+    own_softmax(tmp_path / "net.onnx")
+    message, line = refusal(described(tmp_path))
+    assert message == "net.onnx gives rows that sum to one already: a softmax would change them"
+    assert line.startswith('write in model.toml: output = "probabilities"')
+    found = answer(described(tmp_path, "probabilities"))
+    assert [found["probabilities"][name] for name in "abc"] == pytest.approx(LIKELY, abs=2e-6)
+
+
+def test_scores_that_stay_between_0_and_1_are_probabilities_of_one_label_each(tmp_path: Path) -> None:
+    sigmoids(tmp_path / "net.onnx")
+    message, _ = refusal(described(tmp_path))
+    assert message == "net.onnx gives rows that lie between 0 and 1: a softmax would change them"
+    found = answer(described(tmp_path, "probabilities"))
+    assert [found["probabilities"][name] for name in "abc"] == pytest.approx(1 / (1 + np.exp(-LOGITS)), abs=2e-6)
+
+
+def test_one_number_a_row_is_a_regression_or_the_second_of_two_labels(tmp_path: Path) -> None:
+    products(tmp_path / "net.onnx", 1)
+    message, line = refusal(described(tmp_path, labels=()))
+    assert "net.onnx gives one number a row (numbers from " in message
+    assert line.startswith('write in model.toml: output = "regression"')
+    assert answer(described(tmp_path, "regression", ())) == {"value": pytest.approx(LOGITS[0], abs=1e-6)}
+    second = 1 / (1 + np.exp(-LOGITS[0]))
+    found = answer(described(tmp_path, "logits", ("no", "yes")))
+    assert found["probabilities"] == {"no": pytest.approx(1 - second, abs=2e-6), "yes": pytest.approx(second, abs=2e-6)}
+    message, _ = refusal(described(tmp_path, "probabilities", ("no", "yes")))
+    assert "which are no probabilities" in message
+    sigmoids(tmp_path / "net.onnx", 1)
+    found = answer(described(tmp_path, "probabilities", ("no", "yes")))
+    assert found["probabilities"]["yes"] == pytest.approx(second, abs=2e-6)
+
+
+def test_several_values_a_row_are_a_regression_of_each_label(tmp_path: Path) -> None:
+    products(tmp_path / "net.onnx")
+    expected = dict(zip("abc", (pytest.approx(value, abs=1e-5) for value in LOGITS), strict=True))
+    assert answer(described(tmp_path, "y:regression")) == {"values": expected}
+
+
+def test_logits_need_no_line(tmp_path: Path) -> None:
+    products(tmp_path / "net.onnx")
+    found = answer(described(tmp_path))
+    assert [found["probabilities"][name] for name in "abc"] == pytest.approx(LIKELY, abs=2e-6)
+    message, line = refusal(described(tmp_path, "probabilities"))
+    assert "which are no probabilities" in message
+    assert line == 'write in model.toml: output = "logits" or "regression"'
