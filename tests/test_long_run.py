@@ -21,6 +21,7 @@ GREEN = {"commit": "0" * 40, "day": "2026-01-31", "result": "green", "last_line"
         (GREEN, long_run.MOST_COMMITS + 1, "too old"),
         (GREEN, None, ""),
         ({**GREEN, "result": "red", "last_line": "1 failed"}, 0, "red (1 failed)"),
+        ({**GREEN, "result": "not tried", "last_line": "Python 3.13 is not here"}, 0, ""),
         (None, None, "never ran"),
     ],
 )
