@@ -1,4 +1,7 @@
-"""Run the tests that start no server, and print how much of each room they reach: python scripts/coverage_by_room.py
+"""Run the worker's and the archives' tests, and print how much of each room they reach.
+
+    python scripts/coverage_by_room.py                                  those that start no server
+    python scripts/coverage_by_room.py tests -n 2 -m "not long"         all tests, in hours
 
 Exit code 1 where a test fails, or where they take fewer than LEAST of the worker's branches. Processes that tests start count,
 too, also those that run an archive's own copy of the worker.
@@ -38,7 +41,7 @@ exclude_also =
 
 def main(arguments: list[str]) -> int:
     """Measure and print; the exit code. arguments: pytest's, in place of the usual choice."""
-    chosen = arguments or ["-n", "2", "-m", "not server and not browser and not slow and not long"]
+    chosen = arguments or ["tests/worker", "tests/archive", "-n", "2", "-m", "not server and not slow and not long"]
     with tempfile.TemporaryDirectory(prefix="coverage-") as name:
         folder = Path(name)
         (folder / "rc").write_text(SETTINGS.format(folder=folder, root=ROOT), "utf-8")
