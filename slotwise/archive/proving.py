@@ -20,6 +20,7 @@ from slotwise.model_spec import ModelSpec
 from slotwise.profiles.profile import load_profile
 from slotwise.worker.engines import processor, verdicts
 from slotwise.worker.proof import KEY, LIBRARIES, SETTINGS, carried, version_of
+from slotwise.worker.verdict import Verdict
 
 ENGINE_S = 60.0  # of proving one engine; larger batches than were proven by then do not run
 LIMIT_S = 600.0  # of all together
@@ -37,7 +38,7 @@ def prove_archive(folder: Path, spec: ModelSpec) -> None:
     path.write_text(json.dumps({**settings, KEY: proof["verdicts"]}, indent=2, sort_keys=True), "utf-8")
     found = carried({KEY: proof["verdicts"]})
     doubtful = [verdict for verdict in found if verdict.separable is not True]
-    whys = [f"on {verdict.about.engine}: {verdict.sentence()}" for verdict in doubtful] or [str(proof.get("why", ""))]
+    whys = [f"on {verdict.about}: {verdict.sentence()}" for verdict in doubtful] or [str(proof.get("why", ""))]
     if spec.separable == "required" and (doubtful or not found):
         raise SlotwiseError(
             f"{spec.name} requires that the rows of a batch are kept apart, but {whys[0]}",
@@ -61,26 +62,32 @@ def _kept(folder: Path, spec: ModelSpec) -> dict[str, Any]:
 
 
 def _prove(folder: Path, spec: ModelSpec) -> dict[str, Any]:
-    """Ask the archive's own worker, in a process of its own. "why" says why there is no proof."""
     rows = load_profile("cpu", environ={}, cores=0).for_model(spec.profiles.get("cpu", {})).batch_size
-    command = [sys.executable, "-P", "-B", "-m", "slotwise.worker.hosts.proving"]
-    command += [str(min(max(rows, LEAST_ROWS), MOST_ROWS)), str(ENGINE_S)]
+    return ask_worker(folder, min(max(rows, LEAST_ROWS), MOST_ROWS))
+
+
+def ask_worker(folder: Path, batch_size: int, profile: str = "") -> dict[str, Any]:
+    """Ask the worker of the archive in `folder`, in a process of its own: {"verdicts": [...]}, and "why" where there is none.
+
+    profile: ask about the one engine that it takes, and not about all.
+    """
+    command = [sys.executable, "-P", "-B", "-m", "slotwise.worker.hosts.proving", str(batch_size), str(ENGINE_S)]
+    command += [profile] if profile else []
     own = {name: value for name, value in os.environ.items() if not name.startswith("SLOTWISE_")}
     environ = {**own, "PYTHONPATH": str(folder)}
     try:
         done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=LIMIT_S)
-        proof: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {}
+        return dict(json.loads(done.stdout)) if done.returncode == 0 else _ended(f"it ends the worker ({done.returncode})")
     except subprocess.TimeoutExpired:
-        return {"verdicts": [], "why": f"its worker did not end in {LIMIT_S:.0f} s"}
+        return _ended(f"it does not end in {LIMIT_S:.0f} s")
     finally:
         for left in folder.glob(".*.json*"):  # what a worker leaves for the next one
             left.unlink()
-    if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        return {"verdicts": [], "why": lines[-1][:200] if lines else f"its worker ended with {done.returncode}"}
-    if not proof["verdicts"]:
-        proof["why"] = next((f"on {engine}: {why}" for engine, why in proof["failed"].items()), "no engine is installed")
-    return proof
+
+
+def _ended(why: str) -> dict[str, Any]:
+    """Nothing is known, and no server's worker shall try: a verdict about nobody's engine holds for each of them."""
+    return {"verdicts": [Verdict(None, f"when it is tried, {why}").to_json()]}
 
 
 def _key(folder: Path) -> str:

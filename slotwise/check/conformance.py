@@ -17,11 +17,13 @@ from slotwise.bench.bodies import RequestBody, from_files
 from slotwise.check.conversation import Conversation, PromiseBroken, PromiseUntested
 from slotwise.check.promises import PROMISES
 from slotwise.check.real_worker import SERVERS, RealWorker, WorkerFault, installed
+from slotwise.check.rows import Rows, known_of_rows
 from slotwise.errors import MMS, SlotwiseError, pip_install
 
 SOCKET_FOLDER = 70  # characters: below it sw-XXXXXXXX/run-XXXXXXXX/worker.9000 is as long as a Unix socket's path may be
 DAMAGE = "It does not start on damaged files."
-SENTENCES = {name: (check.__doc__ or "").strip() for name, check in PROMISES.items()} | {"damage": DAMAGE}
+APART = "Its mates change no bit of a row, or each row runs alone."
+SENTENCES = {name: (check.__doc__ or "").strip() for name, check in PROMISES.items()} | {"damage": DAMAGE, "apart": APART}
 OWN_PARTS = ("MAR-INF", "slotwise", "slotwise.json", "examples", GUARD, LEGACY_MANIFEST)
 
 
@@ -59,6 +61,7 @@ class CheckedArchive:
     profile: str | None
     timeout_s: float
     folder: Path
+    rows: Rows
     workers: list[RealWorker] = field(default_factory=list)
     stopped: Event = field(default_factory=Event)
 
@@ -134,7 +137,8 @@ def check(
         if not examples:
             hint = 'name some in model.toml (examples = ["one.png"]) or give --body FILE'
             raise SlotwiseError(f"{path.name} carries no example to ask with", hint)
-        subject = CheckedArchive(path, info, examples, batch_size, profile, timeout_s, folder)
+        rows = known_of_rows(info, folder, batch_size, profile)
+        subject = CheckedArchive(path, info, examples, batch_size, profile, timeout_s, folder, rows)
         with ThreadPoolExecutor(len(kinds)) as pool:
             try:
                 futures = {kind: pool.submit(_check_on, subject, kind, progress) for kind in kinds}
@@ -150,7 +154,7 @@ def carried_bodies(info: ArchiveInfo) -> list[str]:
 
 
 def _check_on(subject: CheckedArchive, kind: str, progress: Callable[[str, str], None]) -> list[Verdict]:
-    talk = Conversation(lambda: subject.worker(kind), subject.examples, subject.batch_size)
+    talk = Conversation(lambda: subject.worker(kind), subject.examples, subject.batch_size, subject.rows.tolerance)
     verdicts = []
     try:
         for name, promise in PROMISES.items():
@@ -161,7 +165,8 @@ def _check_on(subject: CheckedArchive, kind: str, progress: Callable[[str, str],
     finally:
         talk.restart()
     progress(kind, "damage")
-    return [*verdicts, _verdict("damage", lambda: _damage(subject, kind))]
+    verdicts.append(_verdict("damage", lambda: _damage(subject, kind)))
+    return [*verdicts, Verdict("apart", subject.rows.holds, subject.rows.why)]
 
 
 def _verdict(name: str, experiment: Callable[[], None]) -> Verdict:

@@ -9,7 +9,7 @@ from slotwise.bench.bodies import RequestBody
 from slotwise.check.example_variants import variants
 from slotwise.check.real_worker import RealWorker, WorkerFault
 from slotwise.check.worker_protocol import SlotAnswer
-from slotwise.worker.agree import agree
+from slotwise.worker.agree import TOLERANCE, agree
 
 DISTINCT = 6  # bodies with different answers; more are not needed
 
@@ -26,11 +26,13 @@ class Conversation:
     """One worker, started when it is needed, and again after a batch killed it.
 
     good: the bodies that are answered with 200. alone[i]: the answer to good[i] in a batch of its own. distinct: the numbers
-    of good bodies of which no two have the same answer. bad: the bodies that are refused.
+    of good bodies of which no two have the same answer. bad: the bodies that are refused. tolerance: see worker/agree.py.
     """
 
-    def __init__(self, start: Callable[[], RealWorker], examples: list[RequestBody], batch_size: int) -> None:
-        self.start, self.examples, self.batch_size = start, examples, batch_size
+    def __init__(
+        self, start: Callable[[], RealWorker], examples: list[RequestBody], batch_size: int, tolerance: float = TOLERANCE
+    ) -> None:
+        self.start, self.examples, self.batch_size, self.tolerance = start, examples, batch_size, tolerance
         self.worker: RealWorker | None = None
         self.good: list[RequestBody] = []
         self.alone: list[Any] = []
@@ -57,13 +59,17 @@ class Conversation:
             self.worker.close()
         self.worker = None
 
+    def same(self, value: Any, number: int) -> bool:
+        """Whether this is the answer that good body gets alone."""
+        return agree(value, self.alone[number], self.tolerance)
+
     def learn(self, body: RequestBody) -> bool:
         """Send `body` alone and remember its answer. False where it is refused."""
         answer = self.ask([body])[0]
         if answer.code != 200:
             return False
         value = answer.value()
-        if not any(agree(value, self.alone[i]) for i in self.distinct):
+        if not any(self.same(value, i) for i in self.distinct):
             self.distinct.append(len(self.good))
         self.good.append(body)
         self.alone.append(value)
@@ -107,7 +113,7 @@ class Conversation:
         if answer.code != 200:
             raise PromiseBroken(f"{where} got {answer.code} {_short(answer)}; alone it is answered")
         value = answer.value()
-        if agree(value, self.alone[number]):
+        if self.same(value, number):
             return
         whose = self._whose(sent, slot, value)
         raise PromiseBroken(f"{where} got {_short(answer)}{whose}; alone it gets {str(self.alone[number])[:80]}")
@@ -115,7 +121,7 @@ class Conversation:
     def _whose(self, sent: Sequence[RequestBody], slot: int, value: Any) -> str:
         """Which other slot this answer belongs to, for the message; nothing where no slot fits."""
         for other, body in enumerate(sent):
-            if other != slot and body in self.good and agree(value, self.alone[self.good.index(body)]):
+            if other != slot and body in self.good and self.same(value, self.good.index(body)):
                 return f", the answer of slot {other}"
         return ""
 

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from slotwise.bench.bodies import RequestBody, bad_bodies
 from slotwise.check.conversation import Conversation, PromiseBroken, PromiseUntested
 from slotwise.check.worker_protocol import SlotAnswer
-from slotwise.worker.agree import agree
 
 
 def starts(talk: Conversation) -> None:
@@ -105,7 +104,7 @@ def memory(talk: Conversation) -> None:
     talk.restart()
     for number in reversed(range(len(talk.good))):  # a fresh worker, asked in another order
         value = talk.ask([talk.good[number]])[0].value()
-        if not agree(value, talk.alone[number]):
+        if not talk.same(value, number):
             was = str(talk.alone[number])[:80]
             raise PromiseBroken(f"{talk.good[number].name} alone gets {str(value)[:80]}; asked in another order it got {was}")
     batch = talk.mixed(talk.batch_size)

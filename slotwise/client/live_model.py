@@ -42,7 +42,8 @@ class LiveWorker:
 class LiveModel:
     """One registered version of a model. max_batch_delay in ms.
 
-    profile, engine, precision, device, threads, padding: what its workers got, None where they do not report it.
+    profile, engine, precision, device, threads, padding: what its workers got, None where they do not report it. rows: what is
+    known of whether batch-mates change an answer.
     failure: why it cannot become ready, where the server says so (Ray, Triton).
     """
 
@@ -61,6 +62,7 @@ class LiveModel:
     threads: int | None
     padding: str | None
     failure: str = ""
+    rows: str | None = None
 
     @property
     def ready_workers(self) -> int:
@@ -83,7 +85,7 @@ def live_model(answer: Mapping[str, Any], record: ServerRecord) -> LiveModel:
         max_workers=int(answer.get("maxWorkers", 0)),
         workers=workers,
         failure=str(answer.get("failure", "")),
-        **{key: got.get(key) for key in ("profile", "engine", "precision", "device", "threads", "padding")},
+        **{key: got.get(key) for key in ("profile", "engine", "precision", "device", "threads", "padding", "rows")},
     )
 
 

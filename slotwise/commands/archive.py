@@ -76,8 +76,7 @@ def inspect(path: Archive, as_json: Json = False) -> None:
         if proof is not None:
             typer.echo(f"guard: {proof.sentence()}")
         for verdict in info.separability:
-            tried = f"{verdict.about.version}; {verdict.about.processor}"
-            typer.echo(f"rows on {verdict.about.engine}: {verdict.sentence()} ({tried})")
+            typer.echo(f"rows on {verdict.about}: {verdict.sentence()}{verdict.about.tried()}")
         if info.model and not info.separability:
             typer.echo("rows: nobody knows whether mates change an answer: a worker tries it when it starts")
         for line in lines or [f"profiles: {', '.join(info.profiles) or 'none'}; every file is what was built"]:
@@ -194,7 +193,7 @@ def _render_check(reports: list[CheckReport], sentences: dict[str, str]) -> None
     out().print(table("", ["promise", "", *columns], rows))
     for report, kind in asked:
         for verdict in report.verdicts[kind]:
-            if not verdict.holds:
+            if not verdict.holds or verdict.why:
                 typer.echo(f"{names[id(report)]}{kind}, {verdict.promise}, {VERDICTS[verdict.holds]}: {verdict.why}")
 
 

@@ -147,7 +147,7 @@ def describe(model: Model, version: Version = None, name: Name = "default", as_j
 
     def render() -> Any:
         typer.echo(_summary(live))
-        for key in ("profile", "engine", "precision", "device", "threads", "padding"):
+        for key in ("profile", "engine", "precision", "device", "threads", "padding", "rows"):
             typer.echo(f"  {key:10} {getattr(live, key)}")
         typer.echo(f"  inference  {record.prediction_url(live.name)}")
         for key, note in (live.workers[0].got.get("notes") or {}).items() if live.workers else ():

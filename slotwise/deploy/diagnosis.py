@@ -13,6 +13,7 @@ from typing import Any
 
 from slotwise import __version__, memory, project
 from slotwise.archive.renewal import outdated_in
+from slotwise.client.live_model import LiveModel
 from slotwise.client.management import ManagementClient
 from slotwise.deploy import drift
 from slotwise.disk import file_system
@@ -111,11 +112,16 @@ def _server(record: ServerRecord) -> dict[str, Any]:
     try:
         with ManagementClient(record) as client:
             live = [version for model in client.list() for version in client.describe_all(model.name)]
-        found["models"] = [f"{m.name} {m.version}: {m.ready_workers} of {len(m.workers)} workers READY" for m in live]
+        found["models"] = [_model(version) for version in live]
         found["notes"] = drift.notes(drift.read(record), available_cores())
     except SlotwiseError as error:
         found["notes"].append(error.message)
     return found
+
+
+def _model(live: LiveModel) -> str:
+    rows = f"; {live.rows}" if live.rows else ""
+    return f"{live.name} {live.version}: {live.ready_workers} of {len(live.workers)} workers READY{rows}"
 
 
 def _version(package: str) -> str | None:

@@ -26,10 +26,12 @@ from slotwise.worker.decoders import MAX_STUCK, Decoders
 from slotwise.worker.hooks import Hooks
 from slotwise.worker.isolation import NOT_RUN, EngineDead, Isolation
 from slotwise.worker.padding import Padding
+from slotwise.worker.proof import keep_rows_apart
 from slotwise.worker.request import Request
 from slotwise.worker.settings import Settings
 from slotwise.worker.slot_errors import DeadlineExceeded, ModelFault, SlotError, Unavailable
 from slotwise.worker.turns import divide, helpings, in_turn
+from slotwise.worker.verdict import Verdict
 
 if TYPE_CHECKING:
     from slotwise.worker.handler import BatchHandler
@@ -41,6 +43,7 @@ class Pipeline:
     """Answers batches with one handler whose engine is loaded.
 
     handler: `start` has set its `settings` and `engine`.
+    verdict: what is known of whether its rows keep apart.
     dead: whether the host should end this worker, because the engine failed for good or too many decoders never end.
     """
 
@@ -51,6 +54,7 @@ class Pipeline:
         self.padding = Padding(self.settings.padding, handler.max_rows or self.settings.batch_size)
         self.isolation = Isolation(self.hooks.attempt, self.padding, self._alive, self.hooks.release)
         self.decoders = Decoders(self.settings.decode_threads)
+        self.verdict = Verdict(None, "it was not tried")
         self.dead = False
 
     @classmethod
@@ -58,7 +62,9 @@ class Pipeline:
         """Load the handler's engine and warm it up. Raises what the handler raises."""
         handler.settings = settings
         handler.engine = handler.load(model_dir, settings)
+        verdict = keep_rows_apart(handler, model_dir)
         pipeline = cls(handler)
+        pipeline.verdict = verdict
         if (item := handler.example()) is not None:
             pipeline.isolation.prepare(item, getattr(handler.engine, "warm_up_runs", 1))
         return pipeline

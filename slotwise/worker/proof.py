@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise.worker.digests import content
 from slotwise.worker.engines import processor, verdicts
+from slotwise.worker.hooks import Hooks
 from slotwise.worker.mates import company
 from slotwise.worker.separability import Attempt, prove
-from slotwise.worker.verdict import About, Verdict
+from slotwise.worker.verdict import NOBODY, About, Verdict
 
 if TYPE_CHECKING:
     from slotwise.worker.handler import BatchHandler
@@ -40,6 +41,20 @@ LIBRARIES = ("torch", "onnxruntime", "openvino", "ctranslate2", "transformers", 
 WITH = {"transformers": ("transformers", "torch")}
 
 
+def keep_rows_apart(handler: BatchHandler, model_dir: Path) -> Verdict:
+    """Run no more rows of this handler at once than are known to keep apart: sets its `max_rows`. Its engine is loaded."""
+    verdict = settled(handler, caller(handler), model_dir)
+    if verdict.most_rows:
+        most = min(handler.max_rows or handler.settings.batch_size, verdict.most_rows)
+        vars(handler)["max_rows"] = most  # of this handler, not of its class
+    return verdict
+
+
+def caller(handler: BatchHandler) -> Attempt:
+    """What runs its model once on a list of items."""
+    return Hooks(handler, handler.settings.max_response_bytes).attempt
+
+
 def settled(handler: BatchHandler, attempt: Attempt, model_dir: Path, clock: Callable[[], float] = time.monotonic) -> Verdict:
     """What is known of this handler's engine, which is loaded; where nothing is, it is proven now.
 
@@ -50,7 +65,7 @@ def settled(handler: BatchHandler, attempt: Attempt, model_dir: Path, clock: Cal
     most = handler.max_rows or settings.batch_size
     wanted = settings.model.get("separable", "auto")
     if most == 1 or (not settings.proof_s and wanted != "required"):
-        return Verdict(None, "rows run one by one" if most == 1 else "it was not tried")
+        return Verdict(None, "a batch has one row" if most == 1 else "it was not tried")
     about = identity(handler)
     verdict = kept(model_dir, about)
     if verdict is None:
@@ -72,11 +87,14 @@ def identity(handler: BatchHandler) -> About:
 
 
 def kept(model_dir: Path, about: About) -> Verdict | None:
-    """The verdict about this engine that the archive carries, or that an earlier worker left. None where there is neither."""
+    """The verdict about this engine that the archive carries, or that an earlier worker left. None where there is neither.
+
+    One about nobody's engine says that none shall be tried.
+    """
     found = carried(_json(model_dir / SETTINGS))
     if left := verdicts.read(model_dir / FILE, _key(model_dir, about)):
         found += carried({KEY: [left]})
-    return next((one for one in found if one.about == about), None)
+    return next((one for one in found if one.about == about), None) or next((one for one in found if one.about == NOBODY), None)
 
 
 def carried(settings: Mapping[str, Any]) -> list[Verdict]:
@@ -105,6 +123,7 @@ def proven(
 
     every_size: also look whether the bits are those of a row alone at every size.
     """
+    tried = sorted({size for size in SIZES if size < most} | {most if every_size else min(most, SIZES[-1])})
     try:
         whole = company(model_dir, handler)
         if whole is None:
@@ -115,8 +134,8 @@ def proven(
                 attempt,
                 whole.row,
                 whole.mates,
-                sorted({size for size in SIZES if size < most} | {min(most, SIZES[-1])}),
-                copies=range(2, min(most, SIZES[-1]) + 1) if every_size else (),
+                tried,
+                copies=range(2, tried[-1] + 1) if every_size and most <= SIZES[-1] else (),
                 longest=longest,
                 settling=getattr(handler.engine, "warm_up_runs", 1),
                 budget_s=budget_s,
@@ -137,7 +156,7 @@ def _takes(attempt: Attempt, item: Any) -> bool:
 
 
 def _report(verdict: Verdict, most: int, wanted: str) -> None:
-    engine = verdict.about.engine
+    engine = verdict.about
     if wanted == "required" and verdict.separable is not True:
         raise ValueError(f"the archive requires that rows are kept apart: {verdict.cause} ({engine})")
     if verdict.most_rows:

@@ -17,6 +17,13 @@ class About:
     version: str = ""
     processor: str = ""
 
+    def __str__(self) -> str:
+        return self.engine or "any engine"
+
+    def tried(self) -> str:
+        """Where it was tried, as it stands behind a verdict."""
+        return f" ({self.version}; {self.processor})" if self.engine else ""
+
 
 NONE, NOBODY = Difference(), About()
 

@@ -1,4 +1,4 @@
-"""What a build proves of a network: which mix rows, what it says of them, and where it refuses."""
+"""What a build proves of a network: which mix rows, what it says of them, and that their answers are nobody else's."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ from typer.testing import CliRunner
 from slotwise.archive.build import build, inspect
 from slotwise.cli import build_app
 from slotwise.errors import SlotwiseError
+from slotwise.worker.proof import caller, settled
 from slotwise.worker.verdict import Verdict
+from tests.worker.serving import Served
 
 TOML = 'name = "mixed"\nlabels = ["a", "b", "c"]\n[input]\nshape = [1, 4, 4]\n'
 NET = """
@@ -107,8 +110,12 @@ def verdicts(archive: Path) -> dict[str, Verdict]:
     return {verdict.about.engine: verdict for verdict in map(Verdict.from_json, listed)}
 
 
+def rows(count: int) -> list[Any]:
+    return list(np.random.default_rng(3).standard_normal((count, 16)).astype(np.float32))
+
+
 @pytest.mark.parametrize("form", [state_dict, exported, dynamic_int8])
-def test_a_network_that_mixes_rows_is_named(
+def test_a_network_that_mixes_rows_gives_everybody_their_own_answer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], form: Callable[[Path], str]
 ) -> None:
     folder = tmp_path / "mixed"
@@ -119,6 +126,15 @@ def test_a_network_that_mixes_rows_is_named(
     assert found
     assert all(verdict.separable is False or verdict.most_rows == 1 for verdict in found.values()), found
     assert "rows run one by one: " in capsys.readouterr().err
+    served = Served.of(archive, {})
+    assert not list(served.model_dir.glob(".separability.json")), "the verdict of the build is taken over"
+    alone, *mates = [row.tobytes() for row in rows(8)]
+    loud = (100 * rows(1)[0]).tobytes()
+    expected = served.ask([alone])[0].body
+    for batch in ([alone, *mates], [alone, loud], [alone, *[loud] * 7]):
+        answers = served.ask(batch)
+        assert [answer.code for answer in answers] == [200] * len(batch)
+        assert answers[0].body == expected
 
 
 def test_a_handler_that_mixes_rows_is_named_and_refused_where_a_proof_is_required(
@@ -168,4 +184,25 @@ def test_a_handler_that_cannot_be_loaded_here_is_not_proven(tmp_path: Path, caps
     (folder / "mixing.py").write_text(HANDLER.replace("return lambda x: x", "raise KeyError('no')"))
     (folder / "model.toml").write_text(f'handler = "mixing.py"\n{TOML}')
     assert verdicts(build(folder, tmp_path / "store")) == {}
-    assert "mixed on auto auto: KeyError: 'no'" in capsys.readouterr().err
+    assert "mixed auto auto: KeyError: 'no'" in capsys.readouterr().err
+
+
+def test_a_handler_that_ends_its_process_is_tried_in_no_servers_worker(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    ends = "return __import__('os')._exit(3) if len(rows) > 1 else rows"
+    (folder / "mixing.py").write_text(HANDLER.replace("return (rows - rows.mean(0)) / (rows.std(0) + 1e-3)", ends))
+    (folder / "model.toml").write_text(f'handler = "mixing.py"\n{TOML}')
+    archive = build(folder, tmp_path / "store")
+    assert "mixed on any engine: nobody knows whether mates change a row: when it is tried, it ends the worker (3)" in (
+        capsys.readouterr().err
+    )
+    served = Served.of(archive, {}, batch_size=1)
+    assert served.ask([rows(1)[0].tobytes()])[0].code == 200
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("slotwise.worker.proof.proven", lambda *args, **options: pytest.fail("it is tried"))
+        served.handler.settings = served.handler.settings.but(batch_size=8)
+        verdict = settled(served.handler, caller(served.handler), served.model_dir)
+    assert verdict.separable is None

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from slotwise.worker import BatchHandler, Settings
-from slotwise.worker.hooks import Hooks
-from slotwise.worker.proof import identity, kept, proven, settled
+from slotwise.worker.proof import caller, identity, kept, proven, settled
 from slotwise.worker.verdict import Verdict
 
 
@@ -35,7 +34,7 @@ class Counting(BatchHandler):
 
 
 def settle(handler: BatchHandler, folder: Path) -> Verdict:
-    return settled(handler, Hooks(handler, 1 << 20).attempt, folder)
+    return settled(handler, caller(handler), folder)
 
 
 @pytest.fixture
@@ -108,7 +107,7 @@ def test_where_the_time_is_too_short_no_larger_batch_runs_than_was_proven(
 ) -> None:
     now = [0.0]
     handler = Counting()
-    attempt = Hooks(handler, 1 << 20).attempt
+    attempt = caller(handler)
 
     def slow(items: list[Any], size: int) -> list[Any]:
         now[0] += 0.1 * size
@@ -155,7 +154,7 @@ def test_a_hook_that_fails_proves_nothing(tmp_path: Path) -> None:
 
 def test_every_size_is_looked_at_where_it_is_asked_for(tmp_path: Path) -> None:
     handler = Counting()
-    attempt = Hooks(handler, 1 << 20).attempt
+    attempt = caller(handler)
     assert proven(handler, attempt, tmp_path, 8, 5.0, every_size=True).same_bits == 8
     assert proven(handler, attempt, tmp_path, 8, 5.0).same_bits == 4
     assert proven(handler, attempt, tmp_path, 64, 5.0).sizes == (2, 3, 4, 8, 16)

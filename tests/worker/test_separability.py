@@ -14,9 +14,9 @@ import pytest
 
 from slotwise.worker import BatchHandler, Headers, Settings
 from slotwise.worker.bits import Difference, bits, difference
-from slotwise.worker.hooks import Hooks
 from slotwise.worker.mates import company
 from slotwise.worker.padding import pad_sequences
+from slotwise.worker.proof import caller
 from slotwise.worker.separability import prove
 from slotwise.worker.verdict import About, Verdict
 
@@ -40,7 +40,7 @@ class Serving(BatchHandler):
 def verdict(handler: BatchHandler, sizes: tuple[int, ...] = SIZES, folder: Path = Path("nowhere"), **options: Any) -> Verdict:
     whole = company(folder, handler)
     assert whole is not None
-    attempt = Hooks(handler, 1 << 20).attempt
+    attempt = caller(handler)
     return prove(attempt, whole.row, whole.mates, sizes, longest=whole.longest, **options)
 
 

@@ -74,7 +74,7 @@ class EntryPoint:
         self.meter = telemetry.Meter()
         self.audit = audit_of(self.pipeline, context)
         headers = self.pipeline.hooks.headers()
-        telemetry.write(context, self.pipeline.settings, self.handler.engine, headers if isinstance(headers, dict) else {})
+        telemetry.write(context, self.pipeline, headers if isinstance(headers, dict) else {})
 
 
 def audit_of(pipeline: Pipeline, context: ServerContext) -> Audit | None:

@@ -43,7 +43,7 @@ class LocalWorker:
         rate = self.pipeline.settings.audit
         self.audit = Audit(rate, alone(self.pipeline), self.context.metric) if rate else None
         notes = self.pipeline.hooks.headers()
-        telemetry.write(self.context, self.pipeline.settings, handler.engine, notes if isinstance(notes, dict) else {})
+        telemetry.write(self.context, self.pipeline, notes if isinstance(notes, dict) else {})
 
     @property
     def started(self) -> dict[str, Any]:

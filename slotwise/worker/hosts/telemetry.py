@@ -9,12 +9,12 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from slotwise.worker.batch import Batch
 from slotwise.worker.digests import content
 from slotwise.worker.handler_metrics import HandlerMetrics
-from slotwise.worker.settings import Settings
+from slotwise.worker.pipeline import Pipeline
 
 logger = logging.getLogger(__name__)
 
@@ -42,11 +42,12 @@ class WorkerContext(Protocol):
         """Take one number. unit: "ms", "%" or "" (a count). code: an HTTP status, as a count's dimension."""
 
 
-def write(context: WorkerContext, settings: Settings, engine: Any, notes: Mapping[str, str]) -> None:
+def write(context: WorkerContext, pipeline: Pipeline, notes: Mapping[str, str]) -> None:
     """Write `$SLOTWISE_STATE/workers/PID.json` for `slotwise describe`: what this worker really runs with.
 
     notes: the headers of every answer. Without SLOTWISE_STATE the facts stand in the log only.
     """
+    settings, engine = pipeline.settings, pipeline.handler.engine
     facts = {
         "model": context.model_name,
         "version": context.model_version,
@@ -56,6 +57,7 @@ def write(context: WorkerContext, settings: Settings, engine: Any, notes: Mappin
         "device": getattr(engine, "device", settings.device),
         "threads": settings.threads,
         "padding": settings.padding,
+        "rows": pipeline.verdict.sentence(),
         "batch_size": settings.batch_size,
         "archive": content(context.model_dir),
         "notes": dict(notes),
