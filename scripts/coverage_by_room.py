@@ -20,6 +20,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 LEAST = {"worker": 0.95}
+LISTED = 25  # files of the worker that lack most
 SETTINGS = """
 [run]
 branch = true
@@ -80,10 +81,9 @@ def show(rooms: dict[str, dict[str, int]], files: dict[str, Any]) -> bool:
         if branches < LEAST.get(room, 0):
             low = True
             print(f"error: at least {LEAST[room]:.0%} of the branches of {room}/ were expected", file=sys.stderr)
-    lacking = [(found["summary"]["num_branches"] - found["summary"]["covered_branches"], path) for path, found in files.items()]
-    for missing, path in sorted(lacking, reverse=True)[:20]:
-        if "worker" in Path(path).parts and missing:
-            print(f"{missing:4} branches missing in {path}: {_branches(files[path])}")
+    of_worker = {path: len(found["missing_branches"]) for path, found in files.items() if "worker" in Path(path).parts}
+    for path, missing in sorted(of_worker.items(), key=lambda item: -item[1])[:LISTED]:
+        print(f"{missing:4} branches missing in {path}: {_branches(files[path])}")
     worker = _share(rooms["worker"], "covered_branches", "num_branches")
     print(f"branch coverage of worker/ {worker:.1%}")
     return low

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +69,7 @@ def test_an_archive_does_not_replace_another_of_its_name(mine: Path, monkeypatch
 
     def full(source: Path, target: Path) -> None:
         target.touch()
-        raise OSError("No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("shutil.copyfile", full)
     with pytest.raises(OSError, match="No space left"):
