@@ -1,10 +1,10 @@
-"""Run the worker's and the archives' tests, and print how much of each room they reach.
+"""Run the tests of the worker, the archives and the check, and print how much of each room they reach.
 
     python scripts/coverage_by_room.py                                  those that start no server
     python scripts/coverage_by_room.py tests -n 2 -m "not long"         all tests, in hours
 
 Exit code 1 where a test fails, or where they take fewer than LEAST of the worker's branches. Processes that tests start count,
-too, also those that run an archive's own copy of the worker.
+too, also those that run an archive's own copy of the worker, unless they are killed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,21 @@ SETTINGS = """
 branch = true
 parallel = true
 sigterm = true
-patch = subprocess
-source_pkgs = slotwise
+patch =
+    subprocess
+    _exit
+include =
+    {root}/slotwise/*
+    */slotwise/worker/*
+    */_slotwise_guard/*
 data_file = {folder}/data
 [paths]
 slotwise =
     {root}/slotwise
     */slotwise
+worker =
+    {root}/slotwise/worker
+    */_slotwise_guard
 [report]
 exclude_also =
     if TYPE_CHECKING:
@@ -42,7 +50,15 @@ exclude_also =
 
 def main(arguments: list[str]) -> int:
     """Measure and print; the exit code. arguments: pytest's, in place of the usual choice."""
-    chosen = arguments or ["tests/worker", "tests/archive", "-n", "2", "-m", "not server and not slow and not long"]
+    chosen = arguments or [
+        "tests/worker",
+        "tests/archive",
+        "tests/check",
+        "-n",
+        "2",
+        "-m",
+        "not server and not slow and not long",
+    ]
     with tempfile.TemporaryDirectory(prefix="coverage-") as name:
         folder = Path(name)
         (folder / "rc").write_text(SETTINGS.format(folder=folder, root=ROOT), "utf-8")
