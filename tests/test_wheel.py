@@ -60,7 +60,7 @@ def test_a_given_model_is_built_from_an_empty_folder(installed: Path, tmp_path: 
     built = json.loads(run(installed, "build", "digits", "--json", cwd=tmp_path))
     assert Path(built["archive"]) == tmp_path / "model_store" / "digits.mar"
     info = json.loads(run(installed, "inspect", built["archive"], "--json", cwd=tmp_path))
-    assert set(info["profiles"]) == {"cpu", "cuda", "ei"}
+    assert set(info["profiles"]) == {"cpu", "cuda", "deterministic", "ei"}
     assert "slotwise/worker/handler.py" in info["entries"]
 
 

@@ -18,8 +18,9 @@ from slotwise import console, project
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import ModelSpec
 from slotwise.profiles.profile import load_profile
+from slotwise.worker.about import LIBRARIES, version_of
 from slotwise.worker.engines import processor, verdicts
-from slotwise.worker.proof import KEY, LIBRARIES, SETTINGS, carried, version_of
+from slotwise.worker.proof import KEY, SETTINGS, carried
 from slotwise.worker.verdict import Verdict
 
 ENGINE_S = 60.0  # of proving one engine; larger batches than were proven by then do not run

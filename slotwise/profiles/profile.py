@@ -63,7 +63,14 @@ class Profile(BaseModel):
         "numbers the engine computes in; auto takes bf16 only where its answers are those of fp32, and never int8",
     )
     threads: int = _key("worker", 0, "engine threads of one worker; 0: its share of the cores", ge=0, le=1024)
-    decode_threads: int = _key("worker", 0, "threads that decode a batch's requests; 0: as many as threads", ge=0, le=1024)
+    decode_threads: int = _key(
+        "worker",
+        0,
+        "threads that decode a batch's requests; 0: as many as threads. Beside them run at most 32 that were left behind, "
+        "because a request took too long",
+        ge=0,
+        le=1024,
+    )
     decode_budget_ms: int = _key(
         "worker", 1000, "how long a batch may decode, by what its bodies are estimated to cost; more is 413", ge=1, le=600_000
     )
@@ -77,6 +84,11 @@ class Profile(BaseModel):
         "how long a start may try whether rows are kept apart, where no build has proven it; 0: never",
         ge=0,
         le=600,
+    )
+    deterministic: bool = _key(
+        "worker",
+        False,
+        "the same request gives the same bytes, always; batches are padded to one size where that helps",
     )
     memory_fraction: float = _key("worker", 1.0, "share of a GPU's memory that one worker may take", gt=0, le=1)
 

@@ -113,7 +113,8 @@ class Isolation:
                 continue
             self.release()
             no_memory = is_out_of_memory(error)
-            alone = (size if no_memory else count) == 1  # padding rows take memory, but they cannot be guilty
+            smaller = no_memory and self.padding.shrinks
+            alone = (size if smaller else count) == 1  # padding rows take memory, but they cannot be guilty
             if not engine_checked and (alone or not no_memory):  # several rows without memory say nothing about the engine
                 self._check_alive(error, ids())
                 engine_checked = True
@@ -122,9 +123,9 @@ class Isolation:
                 row_too_large = row_too_large or no_memory
                 continue
             tally.cuts += 1
-            if no_memory:
+            if smaller:
                 too_many = min(size, too_many or size)
-            pieces.append((start, stop, self.padding.next_limit(size) if no_memory else (count + 1) // 2))
+            pieces.append((start, stop, self.padding.next_limit(size) if smaller else (count + 1) // 2))
         self._move_ceiling(largest_run, too_many, row_too_large, ids)
         return outputs
 
@@ -138,7 +139,7 @@ class Isolation:
             try:
                 output = [self.attempt([item], size)[0] for _ in range(runs)][-1]
             except Exception as error:
-                if size == 1 or not is_out_of_memory(error):
+                if size == 1 or not is_out_of_memory(error) or not self.padding.shrinks:
                     raise
                 self.release()
                 self.ceiling = self.padding.next_limit(size)

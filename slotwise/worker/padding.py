@@ -3,6 +3,7 @@
 none        the engine takes any size: m rows stay m
 bucketed    the engine prefers few sizes: m rows become the next rung of the ladder
 static      the engine takes prepared sizes only: always the top rung, unless isolation asks for a lower one
+fixed       always the top rung, also where isolation runs fewer rows: the shape of a call never changes
 
 The ladder is b, b/2, b/4, ... 1: the sizes that an engine prepares when it is loaded.
 """
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-KINDS = ("none", "static", "bucketed")
+KINDS = ("none", "static", "bucketed", "fixed")
 
 
 def ladder(batch_size: int) -> list[int]:
@@ -29,7 +30,7 @@ def ladder(batch_size: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Padding:
-    """How groups are padded. kind: "none", "bucketed" or "static"; max_rows: the most rows of one call."""
+    """How groups are padded. kind: one of KINDS; max_rows: the most rows of one call."""
 
     kind: str
     max_rows: int
@@ -40,14 +41,23 @@ class Padding:
         if self.max_rows < 1:
             raise ValueError(f"max_rows is {self.max_rows}, but it must be at least 1")
 
+    @property
+    def shrinks(self) -> bool:
+        """Whether fewer rows may take less memory."""
+        return self.kind != "fixed"
+
     def sizes(self) -> list[int]:
-        """The sizes to warm an engine up with, largest first; for "none" only the largest and 1."""
+        """The sizes to warm an engine up with, largest first; for "none" only the largest and 1, for "fixed" only that one."""
+        if self.kind == "fixed":
+            return [self.max_rows]
         return ladder(self.max_rows) if self.kind != "none" else sorted({self.max_rows, 1}, reverse=True)
 
     def size(self, m: int, limit: int) -> int:
         """The padded size of m rows (1 <= m <= limit <= max_rows) where at most `limit` rows may run at once."""
         if self.kind == "none":
             return m
+        if self.kind == "fixed":
+            return self.max_rows
         least = limit if self.kind == "static" else m
         return next(rung for rung in reversed(ladder(self.max_rows)) if rung >= least)
 

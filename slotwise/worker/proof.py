@@ -11,7 +11,6 @@ were proven. Where there is nothing to prove it with, batches run, and the log s
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import logging
 import time
@@ -20,12 +19,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slotwise.worker.about import NOBODY, About, identity
 from slotwise.worker.digests import content
-from slotwise.worker.engines import processor, verdicts
+from slotwise.worker.engines import verdicts
 from slotwise.worker.hooks import Hooks
 from slotwise.worker.mates import company
+from slotwise.worker.padding import Padding
+from slotwise.worker.same_bytes import padded, same_bytes
 from slotwise.worker.separability import Attempt, prove
-from slotwise.worker.verdict import NOBODY, About, Verdict
+from slotwise.worker.verdict import Verdict
 
 if TYPE_CHECKING:
     from slotwise.worker.handler import BatchHandler
@@ -35,18 +37,21 @@ logger = logging.getLogger(__name__)
 SETTINGS, KEY = "slotwise.json", "separability"
 FILE = ".separability.json"
 SIZES = (2, 3, 4, 8, 16)  # larger batches run the same kernels
-# What may compute for an engine of the author's own, which does not say whose it is.
-LIBRARIES = ("torch", "onnxruntime", "openvino", "ctranslate2", "transformers", "tensorflow", "jax", "scikit-learn", "xgboost",
-             "lightgbm", "numpy")  # fmt: skip
-WITH = {"transformers": ("transformers", "torch")}
+ROWS = ("ordinary", "tiny")  # further rows to try
 
 
 def keep_rows_apart(handler: BatchHandler, model_dir: Path) -> Verdict:
-    """Run no more rows of this handler at once than are known to keep apart: sets its `max_rows`. Its engine is loaded."""
-    verdict = settled(handler, caller(handler), model_dir)
-    if verdict.most_rows:
-        most = min(handler.max_rows or handler.settings.batch_size, verdict.most_rows)
-        vars(handler)["max_rows"] = most  # of this handler, not of its class
+    """Run no more rows of this handler at once than are known to keep apart: sets its `max_rows` and its padding.
+
+    Its engine is loaded.
+    """
+    verdict, settings = settled(handler, caller(handler), model_dir), handler.settings
+    asked = Padding(settings.padding, handler.max_rows or settings.batch_size)
+    padding = padded(verdict, asked, settings.deterministic)
+    if padding.max_rows < asked.max_rows:
+        vars(handler)["max_rows"] = padding.max_rows  # of this handler, not of its class
+    if padding.kind != asked.kind:
+        handler.settings = settings.but(padding=padding.kind)
     return verdict
 
 
@@ -64,8 +69,12 @@ def settled(handler: BatchHandler, attempt: Attempt, model_dir: Path, clock: Cal
     settings = handler.settings
     most = handler.max_rows or settings.batch_size
     wanted = settings.model.get("separable", "auto")
-    if most == 1 or (not settings.proof_s and wanted != "required"):
+    if most == 1 or (not settings.proof_s and wanted != "required" and not settings.deterministic):
         return Verdict(None, "a batch has one row" if most == 1 else "it was not tried")
+    if settings.deterministic:  # the number of threads counts, too, so no other worker's verdict is taken over
+        return same_bytes(
+            proven(handler, attempt, model_dir, most, settings.proof_s, every_size=True, several=True, clock=clock), most
+        )
     about = identity(handler)
     verdict = kept(model_dir, about)
     if verdict is None:
@@ -73,17 +82,6 @@ def settled(handler: BatchHandler, attempt: Attempt, model_dir: Path, clock: Cal
         _keep(model_dir, about, verdict)
     _report(verdict, most, wanted)
     return verdict
-
-
-def identity(handler: BatchHandler) -> About:
-    """What a verdict is about: the engine with its precision and device, its version, and the processor."""
-    engine, settings = handler.engine, handler.settings
-    name = getattr(engine, "name", type(engine).__name__)
-    device = str(getattr(engine, "device", settings.device))
-    libraries = WITH.get(name, (name,)) if version_of(name) else LIBRARIES
-    versions = [f"{library} {version}" for library in libraries if (version := version_of(library))]
-    precision = getattr(engine, "precision", settings.precision)
-    return About(f"{name} {precision} {device}", ", ".join(versions), processor.named(device))
 
 
 def kept(model_dir: Path, about: About) -> Verdict | None:
@@ -117,30 +115,36 @@ def proven(
     budget_s: float,
     *,
     every_size: bool = False,
+    several: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> Verdict:
     """Try it: what is found out about this handler's engine, in batches of up to `most` rows.
 
-    every_size: also look whether the bits are those of a row alone at every size.
+    every_size: also look whether the bits are those of a row alone at every size. several: with more rows than one, because of
+    one row a softmax may hide which bits its logits had.
     """
+    stop_at = clock() + budget_s
     tried = sorted({size for size in SIZES if size < most} | {most if every_size else min(most, SIZES[-1])})
+    copies = range(2, tried[-1] + 1) if every_size and most <= SIZES[-1] else ()
+    verdict = Verdict(None, "there is no example to try it with")
     try:
-        whole = company(model_dir, handler)
-        if whole is None:
-            verdict = Verdict(None, "there is no example to try it with")
-        else:
+        if (whole := company(model_dir, handler)) is not None:
             longest = whole.longest if whole.longest is not None and _takes(attempt, whole.longest) else None
-            verdict = prove(
-                attempt,
-                whole.row,
-                whole.mates,
-                tried,
-                copies=range(2, tried[-1] + 1) if every_size and most <= SIZES[-1] else (),
-                longest=longest,
-                settling=getattr(handler.engine, "warm_up_runs", 1),
-                budget_s=budget_s,
-                clock=clock,
-            )
+            settling = getattr(handler.engine, "warm_up_runs", 1)
+            rows = [whole.row, *([whole.mates[kind] for kind in ROWS if kind in whole.mates] if several else [])]
+            for i, row in enumerate(rows):
+                one = prove(
+                    attempt,
+                    row,
+                    whole.mates,
+                    tried,
+                    copies=copies,
+                    longest=longest,
+                    settling=settling,
+                    budget_s=stop_at - clock(),
+                    clock=clock,
+                )
+                verdict = verdict.both(one) if i else one
     except Exception as error:
         logger.warning("the handler's hooks make nothing to try", exc_info=True)
         verdict = Verdict(None, f"the handler's hooks fail: {type(error).__name__}")
@@ -181,11 +185,3 @@ def _key(model_dir: Path, about: About) -> str:
 def _json(path: Path) -> dict[str, Any]:
     data = json.loads(path.read_text("utf-8")) if path.is_file() else {}
     return data if isinstance(data, dict) else {}
-
-
-def version_of(package: str) -> str:
-    """The version of an installed package, "" where there is none."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""

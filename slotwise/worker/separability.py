@@ -27,6 +27,7 @@ from slotwise.worker.verdict import Verdict
 
 # Items padded to so many rows: one output or SlotError an item. It may raise anything.
 Attempt = Callable[[list[Any], int], list[Any]]
+NOT_DETERMINISTIC = "not deterministic"
 
 
 def prove(
@@ -92,7 +93,7 @@ class _Trial:
                 return f"the example is refused: {self.alone[0].message}"
         copies = self.settled(size) if with_mates else self.batch([self.row] * size)
         if self.refuted:
-            return f"not deterministic: the same batch of {size} again"
+            return f"{NOT_DETERMINISTIC}: the same batch of {size} again"
         self.compare_with_alone(copies, size)
         if not with_mates:
             return ""
@@ -108,7 +109,7 @@ class _Trial:
                 self.refuted = True
                 repeats = bits(self.batch([self.row] * size)) == bits(copies)
                 what = f"a batch of {size}, {kind} mates" if repeats else f"the same batch of {size} again"
-                return f"{'mixes rows' if repeats else 'not deterministic'}: {what}"
+                return f"{'mixes rows' if repeats else NOT_DETERMINISTIC}: {what}"
             tried = True
         self.done += [size] if tried else []
         return ""

@@ -43,6 +43,8 @@ class Settings:
 
     audit: the share of requests that are answered again, alone, after their batch was answered, and compared. proof_s: how many
     seconds a start may take to prove that rows are kept apart, where no verdict is there; 0: it asks for none.
+
+    deterministic: the same request gives the same bytes, whatever its mates.
     """
 
     profile: str = "cpu"
@@ -61,6 +63,7 @@ class Settings:
     audit: float = 0.0
     model: Mapping[str, Any] = field(default_factory=dict)
     proof_s: float = 0.0
+    deterministic: bool = False
 
     @classmethod
     def load(

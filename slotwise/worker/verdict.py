@@ -6,26 +6,10 @@ import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from slotwise.worker.about import NOBODY, About
 from slotwise.worker.bits import Difference
 
-
-@dataclass(frozen=True)
-class About:
-    """What a verdict is about. engine: its name, precision and device. version: the engine's. processor: where it was tried."""
-
-    engine: str = ""
-    version: str = ""
-    processor: str = ""
-
-    def __str__(self) -> str:
-        return self.engine or "any engine"
-
-    def tried(self) -> str:
-        """Where it was tried, as it stands behind a verdict."""
-        return f" ({self.version}; {self.processor})" if self.engine else ""
-
-
-NONE, NOBODY = Difference(), About()
+NONE = Difference()
 
 
 @dataclass(frozen=True)
@@ -48,6 +32,20 @@ class Verdict:
     same_bits: int = 1
     even: tuple[int, ...] = ()
     about: About = NOBODY
+
+    def both(self, other: Verdict) -> Verdict:
+        """What is known where this was found with one row, and the other with another."""
+        worse = next((one for one in (self, other) if one.separable is False), None) or (other if self.separable else self)
+        return Verdict(
+            worse.separable,
+            worse.cause,
+            min((one.most_rows for one in (self, other) if one.most_rows), default=0),
+            tuple(size for size in self.sizes if size in other.sizes),
+            self.between_shapes.most(other.between_shapes),
+            min(self.same_bits, other.same_bits),
+            tuple(size for size in self.even if size in other.even),
+            self.about,
+        )
 
     def sentence(self) -> str:
         """What follows from it for a batch, in one line."""

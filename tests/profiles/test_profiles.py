@@ -17,7 +17,7 @@ from slotwise.profiles.render import render_properties
 from slotwise.worker.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
-GIVEN = ("cpu", "cuda", "ei")
+GIVEN = ("cpu", "cuda", "deterministic", "ei")
 
 
 def written(folder: Path, text: str, name: str = "mine") -> str:
@@ -42,13 +42,14 @@ def test_a_given_profile_says_every_key_but_the_servers_own_choices(name: str) -
 
 
 def test_the_given_profiles_keep_what_they_promise() -> None:
-    cpu, cuda, ei = (load_profile(name, environ={}, cores=0) for name in GIVEN)
+    cpu, cuda, same, ei = (load_profile(name, environ={}, cores=0) for name in GIVEN)
     assert (cpu.device, cpu.initial_workers, cpu.padding) == ("cpu", 1, "none")
     assert (cuda.device, cuda.precision, cuda.initial_workers) == ("cuda", "fp16", 1)
     assert (ei.batch_size, ei.max_batch_delay_ms, ei.initial_workers) == (32, 10, 2)
     assert (ei.engine, ei.padding) == ("torch", "static")
     assert ei.memory_fraction * ei.initial_workers <= 1
-    assert all((p.log_level, p.request_log, p.metrics_mode) == ("WARN", False, "prometheus") for p in (cpu, cuda, ei))
+    assert all((p.log_level, p.request_log, p.metrics_mode) == ("WARN", False, "prometheus") for p in (cpu, cuda, same, ei))
+    assert [p.deterministic for p in (cpu, cuda, same, ei)] == [False, False, True, False]
 
 
 @pytest.mark.parametrize(
@@ -191,7 +192,7 @@ def test_only_the_model_store_may_be_loaded_from() -> None:
 
 def test_no_gpu_is_given_out_where_the_profile_wants_none() -> None:
     said = {name: properties(render_properties(load_profile(name, environ={}, cores=0))) for name in GIVEN}
-    assert [said[name].get("number_of_gpu") for name in GIVEN] == ["0", None, None]
+    assert [said[name].get("number_of_gpu") for name in GIVEN] == ["0", None, "0", None]
 
 
 def test_what_is_not_latin_is_escaped_for_java() -> None:

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from slotwise.worker import BatchHandler, Settings
-from slotwise.worker.proof import caller, identity, kept, proven, settled
+from slotwise.worker.about import identity
+from slotwise.worker.proof import caller, kept, proven, settled
 from slotwise.worker.verdict import Verdict
 
 

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from slotwise.worker import BatchHandler, Headers, Settings
+from slotwise.worker.about import About
 from slotwise.worker.bits import Difference, bits, difference
 from slotwise.worker.mates import company
 from slotwise.worker.padding import pad_sequences
 from slotwise.worker.proof import caller
 from slotwise.worker.separability import prove
-from slotwise.worker.verdict import About, Verdict
+from slotwise.worker.verdict import Verdict
 
 SIZES = (2, 3, 4, 8, 16)
 

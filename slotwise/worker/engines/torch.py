@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import inspect
 import logging
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -109,7 +110,10 @@ def load(model_dir: Path, settings: Settings) -> TorchEngine:
     device, precision = settings.device, settings.precision
     if device == "cuda":
         precision = "fp16" if precision == "auto" else precision
-        torch.backends.cudnn.benchmark = True
+        torch.backends.cudnn.benchmark = not settings.deterministic  # it takes whichever kernel is quickest now
+        if settings.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            torch.use_deterministic_algorithms(True)
         torch.cuda.set_per_process_memory_fraction(settings.memory_fraction)
     else:
         precision = cpu_precision(precision)
