@@ -51,7 +51,7 @@ def main() -> int:
 def run(part: str) -> bool:
     """Run one part, and keep what came of it."""
     print(f"--- {part}: {' '.join(PARTS[part])}", flush=True)
-    started = time.monotonic()
+    started, commit = time.monotonic(), git("rev-parse", "HEAD")
     with subprocess.Popen(PARTS[part], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as job:
         assert job.stdout is not None
         last = ""
@@ -60,7 +60,7 @@ def run(part: str) -> bool:
             last = line.strip() or last
     kept = _kept(KEPT)
     kept[part] = {
-        "commit": git("rev-parse", "HEAD"),
+        "commit": commit,
         "day": time.strftime("%Y-%m-%d", time.gmtime()),
         "result": RESULTS.get(job.returncode, "red"),
         "last_line": last.strip("= "),

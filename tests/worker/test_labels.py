@@ -1,0 +1,44 @@
+"""What a network's numbers become: probabilities with labels, or a regression's values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slotwise.worker.labels import answered, classified, scores
+from slotwise.worker.slot_errors import ModelFault
+
+TWO = {"labels": ["no", "yes"]}
+
+
+def test_one_number_a_row_is_the_second_of_two_labels() -> None:
+    logits = scores(np.float32([[0.0], [100.0], [-100.0]]), {**TWO, "output": "score:logits"})
+    assert logits.tolist() == [[0.5, 0.5], [0.0, 1.0], [1.0, pytest.approx(0.0, abs=1e-30)]]
+    assert scores(np.float32([0.25]), {**TWO, "output": "probabilities"}).tolist() == [[0.75, 0.25]]
+
+
+def test_probabilities_stay_what_they_are_and_logits_do_not() -> None:
+    rows = np.float32([[0.25, 0.75]])
+    assert scores(rows, {"options": {"onnx": {"softmax": True}}}) is rows
+    assert scores(rows, {"output": "regression"}) is rows
+    assert scores(np.float32([[0.0, 0.0]]), {}).tolist() == [[0.5, 0.5]]
+
+
+def test_a_regression_gives_its_values() -> None:
+    model: dict[str, Any] = {"output": "price:regression"}
+    assert answered(np.float32([3.1]), model) == {"value": 3.1}
+    assert answered(np.float32([3.1, -1]), model) == {"values": [3.1, -1.0]}
+    assert answered(np.float32([3.1, -1]), {**model, "labels": ["x", "y"]}) == {"values": {"x": 3.1, "y": -1.0}}
+    with pytest.raises(ModelFault, match="2 values for 1 labels"):
+        answered(np.float32([3.1, -1]), {**model, "labels": ["x"]})
+
+
+@pytest.mark.parametrize("classes", [3, 40])
+def test_the_best_come_first_and_of_equals_the_lower_number(classes: int) -> None:
+    row = np.zeros(classes)
+    row[[1, 2]] = 0.4
+    assert classified(row, (), 3) == {"label": "1", "probabilities": {"1": 0.4, "2": 0.4, "0": 0.0}}
+    with pytest.raises(ModelFault, match=f"{classes} scores for 1 labels"):
+        classified(row, ["a"], 3)
