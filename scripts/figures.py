@@ -21,6 +21,7 @@ python scripts/figures.py scale     1 to 1,000 replicas on Ray, simulated from t
 python scripts/figures.py nodes     a stand-in that only sleeps on one and two nodes of Ray, beside the same simulation
 python scripts/figures.py jpeg      one JPEG with pillow and with simplejpeg, in turns; how far a smaller size moves labels
 python scripts/figures.py starting  from `slotwise serve digits` to the first answer: before, and now with Java's cache
+python scripts/figures.py bits      each model on each engine: whether mates change a bit, and how far shapes are apart
 python scripts/figures.py keep NAME FILE...    what a slotwise command measured here just now, as docs/figures/NAME.json
 python scripts/figures.py render [--check]     the pages, from docs/figures
 """
@@ -56,6 +57,7 @@ PARTS = (
     "nodes",
     "jpeg",
     "starting",
+    "bits",
 )
 
 

@@ -352,3 +352,10 @@ def starting(options: Namespace, work: Path) -> dict[str, Any]:
     from measuring.starting import measure
 
     return measure(options, work)
+
+
+def bits(options: Namespace, work: Path) -> dict[str, Any]:
+    """Whether mates change a bit of an answer, for every model on every engine."""
+    from measuring.bit_for_bit import measure
+
+    return measure(options, work)

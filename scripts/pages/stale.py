@@ -37,6 +37,7 @@ CODE = {  # what each of docs/figures measures; what measures it counts as well
         "slotwise/zoo/vision.py",
         "models/efficientnet",
     ),
+    "bits": ("slotwise/worker/engines", "handlers", "models"),
     "hostile": (WORKER, "handlers/image_classifier.py", "handlers/captioner.py"),
     "lean": ("slotwise/gateway", "slotwise/client/http_exchange.py"),
     "campaign": (WORKER, "handlers", "slotwise/archive", "slotwise/gateway", "slotwise/server", "scripts/campaign_parts"),

@@ -443,6 +443,21 @@ def campaign_soak(figures: Figures) -> str:
     return table([*columns, "memory, MiB", "threads", "files", "sockets"], lines) if lines else "Not in this run."
 
 
+def bits_rows(figures: Figures) -> str:
+    """Every model on every engine: answers that differ in a bit at equal shapes, and how far shapes are apart."""
+
+    def line(row: Row) -> list[Any]:
+        apart = row["between_shapes"]
+        if row["texts"]:
+            between = "the same texts" if apart["absolute"] == 0 else "other texts"
+        else:
+            between = f"{apart['absolute']:.1e} ({apart['relative']:.1e})" if apart["absolute"] else "0"
+        return [row["model"], row["engine"], row["version"], row["answers"], row["differing"], between]
+
+    columns = ["model", "engine", "version", "answers", "of those differ in a bit", "between shapes at most (relative)"]
+    return table(columns, map(line, figures["bits"]["rows"]))
+
+
 TABLES: dict[str, Callable[[Figures], str]] = {
     "text.rows": text_rows,
     "captions.rows": captions_rows,
@@ -459,6 +474,7 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "repeat.rows": repeat_rows,
     "hostile.rows": hostile_rows,
     "jpeg.rows": jpeg_rows,
+    "bits.rows": bits_rows,
     "start.rows": start_rows,
     "campaign.rows": campaign_rows,
     "campaign.soak": campaign_soak,

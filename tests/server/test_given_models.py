@@ -18,6 +18,7 @@ from PIL import Image
 
 from slotwise.archive.build import build, inspect
 from slotwise.bench.bodies import examples
+from slotwise.check.example_variants import variants
 from slotwise.client.inference import InferenceClient
 from slotwise.deploy.deploy import registration
 from slotwise.profiles.profile import load_profile
@@ -92,6 +93,22 @@ def test_a_bad_request_at_every_place_costs_only_itself(live: Live, store: Path,
                 else:
                     assert same(_good(answer), alone[which[i]]), (i, answer, alone[which[i]])
         assert live.pids(model) == [pid]
+
+
+@pytest.mark.parametrize("model", given(*QUICK, *LARGE), indirect=True)
+def test_batch_mates_change_not_a_byte_of_an_answer(live: Live, store: Path, model: str) -> None:
+    """At one place of a batch of one size: among copies of itself, among the other examples, and among what is made of them."""
+    (example, *others) = examples(str(store / f"{model}.mar"))
+    mates = [body.data for body in [*others, *variants(example)]] or [example.data]
+    with live.registered(model, batch_size=BATCH_SIZE, max_batch_delay=3000), InferenceClient(live.record) as client:
+        among_copies = {answer.slot: answer for answer in together(client, model, [example.data] * BATCH_SIZE)}
+        assert {(slot, answer.status) for slot, answer in among_copies.items()} == {(slot, 200) for slot in range(BATCH_SIZE)}
+        place = BATCH_SIZE // 2  # where it is sent; requests may overtake each other
+        for start in range(0, min(len(mates), 9), 3):
+            sent = [mates[(start + i) % len(mates)] for i in range(BATCH_SIZE)]
+            sent[place] = example.data
+            answer = together(client, model, sent)[place]
+            assert (answer.batch_size, answer.body) == (BATCH_SIZE, among_copies[answer.slot].body)
 
 
 def _good(answer: Answer) -> Any:

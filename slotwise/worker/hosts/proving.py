@@ -33,11 +33,11 @@ PRECISIONS = ("fp32", "bf16", "int8")
 Proof = tuple[list[Verdict], dict[str, str]]
 
 
-def prove_all(kind: type[BatchHandler], model_dir: Path, choices: Sequence[Settings], budget_s: float) -> Proof:
+def prove_all(kind: type[BatchHandler], model_dir: Path, tried: Sequence[Settings], budget_s: float) -> Proof:
     """A verdict for each engine that runs here, and why the others could not be loaded."""
     verdicts: dict[About, Verdict] = {}
     failed: dict[str, str] = {}
-    for settings in choices:
+    for settings in tried:
         handler = kind()
         handler.settings = settings
         try:
@@ -52,7 +52,7 @@ def prove_all(kind: type[BatchHandler], model_dir: Path, choices: Sequence[Setti
     return list(verdicts.values()), failed
 
 
-def _choices(model_dir: Path, batch_size: int, profile: str = "") -> list[Settings]:
+def choices(model_dir: Path, batch_size: int, profile: str = "") -> list[Settings]:
     """What a profile may choose here: the engine that `auto` takes, and each that has weights, in each precision."""
     profiles = [profile] if profile else ["cpu", *(["cuda"] if has_cuda() else [])]
     chosen = [Settings.load(model_dir, {**os.environ, "SLOTWISE_PROFILE": name}, batch_size=batch_size) for name in profiles]
@@ -70,14 +70,14 @@ def prove_here(folder: Path, batch_size: int, budget_s: float, profile: str = ""
     """What is said of the archive in this folder; "why" where nothing can be."""
     try:
         manifest = json.loads((folder / "MAR-INF" / "MANIFEST.json").read_text("utf-8"))
-        choices = _choices(folder, batch_size, profile)
-        choices[0].limit_threads()
+        chosen = choices(folder, batch_size, profile)
+        chosen[0].limit_threads()
         module, _, name = manifest["model"]["handler"].partition(":")
         entry: Any = getattr(importlib.import_module(module.removesuffix(".py")), name or "handle", None)
         handler = getattr(getattr(entry, "__self__", None), "handler", None)
         if not isinstance(handler, BatchHandler):
             raise ValueError(f"{module} has no `handle = ....entry_point()`")
-        verdicts, failed = prove_all(type(handler), folder, choices, budget_s)
+        verdicts, failed = prove_all(type(handler), folder, chosen, budget_s)
     except Exception as error:
         return {"verdicts": [], "why": " ".join(f"{type(error).__name__}: {error}".split())[:200]}
     why = next((f"{engine}: {reason}" for engine, reason in failed.items()), "no engine is installed")
