@@ -72,9 +72,7 @@ def settled(handler: BatchHandler, attempt: Attempt, model_dir: Path, clock: Cal
     if most == 1 or (not settings.proof_s and wanted != "required" and not settings.deterministic):
         return Verdict(None, "a batch has one row" if most == 1 else "it was not tried")
     if settings.deterministic:  # the number of threads counts, too, so no other worker's verdict is taken over
-        return same_bytes(
-            proven(handler, attempt, model_dir, most, settings.proof_s, every_size=True, several=True, clock=clock), most
-        )
+        return same_bytes(proven(handler, attempt, model_dir, most, settings.proof_s, thorough=True, clock=clock), most)
     about = identity(handler)
     verdict = kept(model_dir, about)
     if verdict is None:
@@ -114,24 +112,23 @@ def proven(
     most: int,
     budget_s: float,
     *,
-    every_size: bool = False,
-    several: bool = False,
+    thorough: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> Verdict:
     """Try it: what is found out about this handler's engine, in batches of up to `most` rows.
 
-    every_size: also look whether the bits are those of a row alone at every size. several: with more rows than one, because of
-    one row a softmax may hide which bits its logits had.
+    thorough: also look at every size whether its bits are those of the row alone, and with more rows than one, because of one
+    row a softmax may hide which bits its logits had.
     """
     stop_at = clock() + budget_s
-    tried = sorted({size for size in SIZES if size < most} | {most if every_size else min(most, SIZES[-1])})
-    copies = range(2, tried[-1] + 1) if every_size and most <= SIZES[-1] else ()
+    tried = sorted({size for size in SIZES if size < most} | {most if thorough else min(most, SIZES[-1])})
+    copies = range(2, tried[-1] + 1) if thorough and most <= SIZES[-1] else ()
     verdict = Verdict(None, "there is no example to try it with")
     try:
         if (whole := company(model_dir, handler)) is not None:
             longest = whole.longest if whole.longest is not None and _takes(attempt, whole.longest) else None
             settling = getattr(handler.engine, "warm_up_runs", 1)
-            rows = [whole.row, *([whole.mates[kind] for kind in ROWS if kind in whole.mates] if several else [])]
+            rows = [whole.row, *([whole.mates[kind] for kind in ROWS if kind in whole.mates] if thorough else [])]
             for i, row in enumerate(rows):
                 one = prove(
                     attempt,

@@ -156,7 +156,7 @@ def test_a_hook_that_fails_proves_nothing(tmp_path: Path) -> None:
 def test_every_size_is_looked_at_where_it_is_asked_for(tmp_path: Path) -> None:
     handler = Counting()
     attempt = caller(handler)
-    assert proven(handler, attempt, tmp_path, 8, 5.0, every_size=True).same_bits == 8
+    assert proven(handler, attempt, tmp_path, 8, 5.0, thorough=True).same_bits == 8
     assert proven(handler, attempt, tmp_path, 8, 5.0).same_bits == 4
     assert proven(handler, attempt, tmp_path, 64, 5.0).sizes == (2, 3, 4, 8, 16)
 

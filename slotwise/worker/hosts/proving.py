@@ -48,7 +48,7 @@ def prove_all(kind: type[BatchHandler], model_dir: Path, tried: Sequence[Setting
         about = identity(handler)
         if about not in verdicts:
             most = min(settings.batch_size, handler.max_rows or settings.batch_size)
-            verdicts[about] = proven(handler, caller(handler), model_dir, most, budget_s, every_size=True)
+            verdicts[about] = proven(handler, caller(handler), model_dir, most, budget_s)
     return list(verdicts.values()), failed
 
 
