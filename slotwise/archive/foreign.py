@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from slotwise.archive.packaging import DIGESTS, MANIFEST, WORKER
+from slotwise.archive.packaging import DIGESTS, MANIFEST, WITHOUT_SERVER
 from slotwise.archive.zip_safety import read_small
 from slotwise.errors import SlotwiseError
 
@@ -189,7 +189,7 @@ def need_worker(info: ArchiveInfo, server: str, host: str) -> None:
     with zipfile.ZipFile(info.path) as source:
         names = set(source.namelist())
         carried = json.loads(source.read("slotwise.json")) if "slotwise.json" in names else {}
-    if f"{GUARD}/{host}" in names or (carried.get("worker", 1) >= WORKER and f"slotwise/worker/{host}" in names):
+    if f"{GUARD}/{host}" in names or (carried.get("worker", 1) >= WITHOUT_SERVER and f"slotwise/worker/{host}" in names):
         return
     if info.foreign:
         hint = f"`slotwise guard` makes one of it that runs on {server}"

@@ -21,7 +21,7 @@ from slotwise import __version__, project
 from slotwise.archive.build import manifest_of, opened
 from slotwise.archive.foreign import GUARD, TERMS, objection
 from slotwise.archive.guard_proof import Example, GuardProof, prove_guarded
-from slotwise.archive.packaging import MANIFEST, FileContent, in_archive, in_text, write_zip
+from slotwise.archive.packaging import MANIFEST, WORKER, FileContent, in_archive, in_text, write_zip
 from slotwise.archive.zip_safety import read_small
 from slotwise.disk import written_whole
 from slotwise.errors import SlotwiseError
@@ -68,7 +68,14 @@ def guard(
         manifest, legacy = manifest_of(path, source), MANIFEST not in source.namelist()
         _check(path, source, manifest)
         theirs = str(manifest["model"]["handler"])
-        terms = {"format": 1, "slotwise": __version__, "handler": theirs, "legacy": legacy, "bad_input": sorted(bad_input)}
+        terms = {
+            "format": 1,
+            "worker": WORKER,
+            "slotwise": __version__,
+            "handler": theirs,
+            "legacy": legacy,
+            "bad_input": sorted(bad_input),
+        }
         target.parent.mkdir(parents=True, exist_ok=True)
         with written_whole(target) as unfinished:
             proof = GuardProof()

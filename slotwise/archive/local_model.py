@@ -9,7 +9,6 @@ plain data crosses: headers as JSON, bodies as bytes.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
@@ -20,13 +19,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from slotwise.archive.build import extract
-from slotwise.archive.foreign import GUARD
-from slotwise.archive.packaging import WORKER
+from slotwise.archive.earlier_worker import EarlierWorker
+from slotwise.archive.foreign import GUARD, TERMS
+from slotwise.archive.packaging import WITHOUT_SERVER, WORKER
 from slotwise.errors import SlotwiseError
+from slotwise.worker.hosts.child import START_TIMEOUT_S, Worker, WorkerDied, WorkerFailed, WorkerLate
 
+T = TypeVar("T")
 # A body, a body with its headers, or with the parameters of its address, too.
 LocalRequest = bytes | tuple[bytes, Mapping[str, str]] | tuple[bytes, Mapping[str, str], Mapping[str, str]]
 
@@ -49,7 +51,7 @@ class LocalModel:
     """An archive that answers in a child process; a `with` block or `close` ends it.
 
     measured(name, value, unit, code): takes the worker's numbers after each batch; unit is "ms", "%" or "" (a count), code an
-    HTTP status that a count is for, or None.
+    HTTP status that a count is for, or None. start_timeout_s: how long it may take to start.
     """
 
     def __init__(
@@ -59,19 +61,17 @@ class LocalModel:
         batch_size: int = 8,
         environ: Mapping[str, str] | None = None,
         measured: Callable[[str, float, str, int | None], None] = lambda name, value, unit, code: None,
+        start_timeout_s: float = START_TIMEOUT_S,
     ) -> None:
-        self.archive, self.measured = archive, measured
+        self.archive, self.measured, self.start_timeout_s = archive, measured, start_timeout_s
         self.lock = threading.Lock()
         self.folder = tempfile.TemporaryDirectory(prefix="slotwise-local-")
         try:
             model_dir = extract(archive, Path(self.folder.name) / "model")
-            package = self._worker_package(model_dir)
-            self.log = (Path(self.folder.name) / "log").open("w+")
+            kind, module = self._host(model_dir)
             variables = {**os.environ, **(environ or {}), "PYTHONPATH": str(model_dir)}
-            command = [sys.executable, "-P", "-m", f"{package}.hosts.local"]
-            self.child = subprocess.Popen(
-                command, cwd=model_dir, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log
-            )
+            self.log = (Path(self.folder.name) / "log").open("a+", encoding="utf-8", errors="replace")
+            self.worker = kind(sys.executable, module, model_dir, variables, self.log.fileno())
         except BaseException:
             self.folder.cleanup()
             raise
@@ -83,7 +83,7 @@ class LocalModel:
 
     def start(self, batch_size: int) -> dict[str, Any]:
         """Start the handler again, as after a registration with this batch size. Returns its engine and profile."""
-        return dict(self._ask({"start": {"batch_size": batch_size}}, [])[0]["started"])
+        return self._asked(lambda: self.worker.start(batch_size, self.start_timeout_s))
 
     def answer(self, requests: Sequence[LocalRequest]) -> list[LocalAnswer]:
         """Answer one batch: a body, or a body and its headers, each. Exactly one answer a request, in order."""
@@ -102,28 +102,32 @@ class LocalModel:
             headers, query = [dict(each) for each in (*about, {}, {})][:2]
             entries.append({"headers": headers, "query": query, "bytes": len(body)})
             sent.append(body)
-        message = {"requests": entries, "n": len(sent) if n is None else n, "seconds": seconds}
-        reply, bodies = self._ask(message, sent)
-        for number in reply.get("metrics", []):  # an archive of an earlier release has none
+        count = len(sent) if n is None else n
+        message = {"requests": entries, "n": count, "seconds": seconds}
+        reply = self._asked(lambda: self.worker.answer(message, sent, count))
+        if reply.dead:  # its last answers: it would not take another batch
+            self.worker.kill()
+        for number in reply.metrics:  # an archive of an earlier release has none
             self.measured(*number)
-        keys = ("status", "content_type", "headers")
-        answers = zip(reply["answers"], bodies, strict=True)
-        return [LocalAnswer(**{key: one[key] for key in keys}, body=body) for one, body in answers], reply["times"]
+        answers = [LocalAnswer(one.status, one.content_type, one.headers, one.body) for one in reply.answers]
+        return answers, reply.times
+
+    @property
+    def child(self) -> subprocess.Popen[bytes]:
+        """The process that answers."""
+        return self.worker.child
 
     @property
     def alive(self) -> bool:
         """Whether the child still answers."""
-        return self.child.poll() is None
+        return self.worker.alive
 
     def close(self) -> None:
         """End the child and remove what was unpacked."""
-        if self.child.poll() is None:
-            self.child.kill()
-        self.child.wait()
-        for pipe in (self.child.stdin, self.child.stdout, self.log):
-            if pipe is not None:
-                with contextlib.suppress(OSError):  # what could not be sent any more
-                    pipe.close()
+        self.worker.kill()  # who waits for an answer does so no longer
+        with self.lock:
+            self.worker.close()
+        self.log.close()
         self.folder.cleanup()
 
     def __enter__(self) -> LocalModel:
@@ -132,43 +136,35 @@ class LocalModel:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _worker_package(self, model_dir: Path) -> str:
-        """The package of the archive's own worker, or of the guard around a stranger's handler."""
-        if (model_dir / GUARD / "hosts" / "local.py").is_file():
-            return GUARD
-        settings = model_dir / "slotwise.json"
-        carried = json.loads(settings.read_text("utf-8")) if settings.is_file() else {}
-        if carried.get("worker", 1) < WORKER:
+    def _host(self, model_dir: Path) -> tuple[type[Worker], str]:
+        """What asks the archive's own worker, or the guard around a stranger's handler, and the module that answers there.
+
+        Raises SlotwiseError for an archive of 0.1.0, and for one of a later release than this.
+        """
+        guarded = (model_dir / GUARD / "hosts" / "local.py").is_file()
+        about = model_dir / (TERMS if guarded else "slotwise.json")
+        carried = json.loads(about.read_text("utf-8")) if about.is_file() else {}
+        can = carried.get("worker", WITHOUT_SERVER if guarded else 1)
+        if can < WITHOUT_SERVER:
             hint = "build it again, or guard a stranger's; TorchServe and MMS serve it as it is"
             raise SlotwiseError(f"{self.archive.name} carries no worker that answers without a server", hint)
-        return "slotwise.worker"
+        if can > WORKER:
+            raise SlotwiseError(f"{self.archive.name} is of slotwise {carried.get('slotwise')}", "upgrade slotwise to load it")
+        package = GUARD if guarded else "slotwise.worker"
+        return Worker if can == WORKER else EarlierWorker, f"{package}.hosts.local"
 
-    def _ask(self, message: dict[str, Any], bodies: Sequence[bytes]) -> tuple[dict[str, Any], list[bytes]]:
-        """Send one message and wait for its answer, one thread at a time. Raises SlotwiseError where there is none."""
-        with self.lock:
-            try:
-                return self._exchange(message, bodies)
-            except SlotwiseError:
-                raise
-            except BaseException:  # half a message was sent: no later answer would belong to its question
-                self.child.kill()
-                raise
-
-    def _exchange(self, message: dict[str, Any], bodies: Sequence[bytes]) -> tuple[dict[str, Any], list[bytes]]:
-        assert self.child.stdin is not None
-        assert self.child.stdout is not None
+    def _asked(self, question: Callable[[], T]) -> T:
+        """What the child answers, one thread at a time. Raises SlotwiseError where there is no answer."""
+        hint = "see `slotwise check`"
         try:
-            self.child.stdin.write(json.dumps(message).encode() + b"\n" + b"".join(bodies))
-            self.child.stdin.flush()
-            line = self.child.stdout.readline()
-        except OSError:
-            line = b""
-        if not line:
-            raise SlotwiseError(f"{self.archive.name}: {self._last_log_line()}", "see `slotwise check`")
-        reply: dict[str, Any] = json.loads(line)
-        if "error" in reply:
-            raise SlotwiseError(f"{self.archive.name}: {reply['error']}", "see `slotwise check`")
-        return reply, [self.child.stdout.read(one["bytes"]) for one in reply.get("answers", [])]
+            with self.lock:
+                return question()
+        except WorkerFailed as error:
+            raise SlotwiseError(f"{self.archive.name}: {error}", hint) from error
+        except WorkerLate as late:
+            raise SlotwiseError(f"{self.archive.name}: {late}", hint) from late
+        except WorkerDied as died:
+            raise SlotwiseError(f"{self.archive.name}: {self._last_log_line()}", hint) from died
 
     def _last_log_line(self) -> str:
         self.log.seek(0)

@@ -35,7 +35,9 @@ CREATED_ON = "01/01/1980 00:00:00"  # the archiver would stamp the time; zip's o
 EPOCH = (1980, 1, 1, 0, 0, 0)
 DIGESTS = "MAR-INF/DIGESTS.json"
 MANIFEST = "MAR-INF/MANIFEST.json"
-WORKER = 2  # what the worker code can do: 1 serves TorchServe and MMS, 2 also answers without a server
+# What the worker code can do: 1 serves TorchServe and MMS; 2 also answers without a server; 3 has messages with ids then, on
+# descriptors of its own (worker/hosts/messages.py).
+WORKER, WITHOUT_SERVER = 3, 2
 RESERVED = ("MAR-INF", "slotwise", "slotwise.json", "examples")
 
 

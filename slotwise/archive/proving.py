@@ -77,7 +77,9 @@ def ask_worker(folder: Path, batch_size: int, profile: str = "") -> dict[str, An
     own = {name: value for name, value in os.environ.items() if not name.startswith("SLOTWISE_")}
     environ = {**own, "PYTHONPATH": str(folder)}
     try:
-        done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=LIMIT_S)
+        done = subprocess.run(
+            command, cwd=folder, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S
+        )
         return dict(json.loads(done.stdout)) if done.returncode == 0 else _ended(f"it ends the worker ({done.returncode})")
     except subprocess.TimeoutExpired:
         return _ended(f"it does not end in {LIMIT_S:.0f} s")

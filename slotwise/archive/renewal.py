@@ -134,15 +134,16 @@ def _folder(info: ArchiveInfo) -> str:
 def _fresh(info: ArchiveInfo, old: dict[str, FileContent]) -> dict[str, FileContent]:
     """Today's worker or guard, and the file that says whose it is."""
     if _is_guarded(info):
-        about, ours = TERMS, {}
+        about = TERMS
         code = {name: in_text(text) for name, text in guard_code().items()}
     else:
-        about, ours = "slotwise.json", {"worker": WORKER}
+        about = "slotwise.json"
         code = {name: in_file(file) for name, file in worker_code().items()}
         code |= {name: in_text(text) for name, text in _at_old_places(old, code).items()}
     with old[about].open() as file:
         described: dict[str, Any] = json.load(file)
-    return code | {about: in_text(json.dumps(described | ours | {"slotwise": __version__}, indent=2, sort_keys=True))}
+    described |= {"worker": WORKER, "slotwise": __version__}
+    return code | {about: in_text(json.dumps(described, indent=2, sort_keys=True))}
 
 
 def _holds(info: ArchiveInfo, fresh: dict[str, FileContent]) -> bool:
@@ -202,7 +203,7 @@ def _agree(one: LocalAnswer, other: LocalAnswer) -> bool:
     """Whether two answers say the same: JSON within an engine's tolerance, everything else exactly."""
     try:
         return one.body == other.body or agree(one.json(), other.json())
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 

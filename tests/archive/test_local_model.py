@@ -11,7 +11,9 @@ from slotwise import archive
 from slotwise.archive.build import build, extract
 from slotwise.archive.guarded import guard
 from slotwise.archive.local_model import LocalModel
+from slotwise.archive.packaging import WORKER
 from slotwise.errors import SlotwiseError
+from slotwise.worker.hosts import messages
 from tests.archive.foreign_archives import torch_archive
 
 STRANGERS = Path(__file__).parents[1] / "server" / "strangers"
@@ -150,4 +152,4 @@ def test_a_handler_that_does_not_start_says_why(tmp_path: Path) -> None:
 
 def test_the_archive_says_what_its_worker_can(echo: Path, tmp_path: Path) -> None:
     settings = json.loads((extract(echo, tmp_path / "x") / "slotwise.json").read_text())
-    assert settings["worker"] == 2
+    assert settings["worker"] == WORKER == messages.VERSION

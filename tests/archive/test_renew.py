@@ -15,7 +15,7 @@ from slotwise import __version__, project
 from slotwise.archive import load
 from slotwise.archive.build import file_sha256, inspect
 from slotwise.archive.guarded import guard
-from slotwise.archive.packaging import in_archive, in_text, write_zip
+from slotwise.archive.packaging import WORKER, in_archive, in_text, write_zip
 from slotwise.archive.renewal import outdated, outdated_in, renew
 from slotwise.cli import build_app
 from slotwise.errors import SlotwiseError
@@ -58,7 +58,7 @@ def test_the_worker_is_todays_and_all_else_stays_to_the_byte(tmp_path: Path, rel
     assert {file: digest for file, digest in before.items() if not file.startswith(ours)}.items() <= after.items()
     worker = {f"slotwise/{file.relative_to(project.PACKAGE)}": file for file in (project.PACKAGE / "worker").rglob("*.py")}
     assert {file: after[file] for file in worker} == {file: file_sha256(path) for file, path in worker.items()}
-    described = {"worker": 2, "slotwise": __version__}
+    described = {"worker": WORKER, "slotwise": __version__}
     old_settings = json.loads(contents(FIXTURES / f"{name}-{release}.mar")["slotwise.json"])
     assert json.loads(contents(path)["slotwise.json"]) == {**old_settings, **described}
     assert outdated(inspect(path)) == ""
@@ -139,6 +139,7 @@ def test_a_guard_is_renewed_and_theirs_stays(tmp_path: Path) -> None:
     path = guard(torch_archive(tmp_path, FUNCTION))
     terms: dict[str, Any] = json.loads(contents(path)["_slotwise_guard/guard.json"])
     fresh = digests(path)
+    assert terms.pop("worker") == WORKER
     changed(path, **{"_slotwise_guard/guard__json": json.dumps({**terms, "slotwise": "0.2.0"}), "_slotwise_guard/gone__py": ""})
     assert outdated(inspect(path)).startswith("theirs-guarded.mar carries the guard of slotwise 0.2.0: ")
     done = renew(path)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from slotwise.archive.build import extract
+from slotwise.worker.hosts.child import WorkerFailed
 from slotwise.worker.hosts.triton import TritonHost
 from tests.server.conftest import build_handler
 from tests.worker import triton_backend as backend
@@ -131,5 +132,5 @@ def broken() -> Any:
 
 def test_a_handler_that_does_not_start_says_why(extracted: dict[str, Path], tmp_path: Path) -> None:
     arguments = backend.arguments(extracted["faults"], SLOTWISE_PROFILE="no-such-profile")
-    with pytest.raises(ValueError, match="SLOTWISE_PROFILE is 'no-such-profile'"):
+    with pytest.raises(WorkerFailed, match="SLOTWISE_PROFILE is 'no-such-profile'"):
         TritonHost(backend, arguments, extracted["faults"])

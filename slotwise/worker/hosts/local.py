@@ -1,34 +1,32 @@
-"""Answer batches in a process without any server: for notebooks, tests and timing.
+"""Answer batches in a process without any server: for Ray, Triton, notebooks, tests and timing.
 
-    python -P -m slotwise.worker.hosts.local       in the extracted archive, its folder first on PYTHONPATH
+    python -P -m slotwise.worker.hosts.local SOURCE TARGET      in the extracted archive, its folder first on PYTHONPATH
 
-The process reads messages from its standard input, and answers each with one message on its standard output. A message is a
-line of JSON and the bytes whose number stands in that line. Nothing else crosses, so neither side runs code of the other.
-
-    {"start": {"batch_size": 8}}                         -> {"started": {"model": ..., "engine": ...}}
-    {"requests": [{"headers": {}, "query": {}, "bytes": 5}, ...]}
-                                  -> {"answers": [{"status": 200, ..., "bytes": 9}, ...], "times": [...], "metrics": [...],
-                                      "dead": false}
-
-With "n" and "seconds" the requests are answered n at a time, again and again for so many seconds. "times" has the milliseconds
-of every batch, and "answers" has the answers of the last batch.
+The process reads messages (messages.py) from the descriptor SOURCE and answers each with exactly one message on TARGET. Both
+are its own: a handler's standard input is empty, and what it or its programs print goes to standard error.
 
 `Answerer` is what every host without a server's context asks: this process, Ray's replicas through it, and Triton's backend.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
+import logging
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 from slotwise.worker.answer import Answer
+from slotwise.worker.hosts.messages import VERSION, BrokenMessage, Message, encoded, read_message
 from slotwise.worker.request import Headers, Request
+from slotwise.worker.slot_errors import text
+
+logger = logging.getLogger(__name__)
 
 
 class Answered(Protocol):
@@ -76,24 +74,6 @@ def answerer(model_dir: Path, batch_size: int) -> Answerer:
     return started
 
 
-def read_message(source: BinaryIO, counted: str) -> tuple[dict[str, Any], list[bytes]] | None:
-    """Read the next message and the bytes behind it; None at the end.
-
-    counted: the key of the message whose entries have the number of their `bytes`.
-    """
-    line = source.readline()
-    if not line:
-        return None
-    message: dict[str, Any] = json.loads(line)
-    return message, [source.read(entry["bytes"]) for entry in message.get(counted, [])]
-
-
-def write_message(target: BinaryIO, message: dict[str, Any], bodies: Sequence[bytes] = ()) -> None:
-    """Write one message and the bytes behind it."""
-    target.writelines([json.dumps(message).encode() + b"\n", *bodies])
-    target.flush()
-
-
 def _requests(entries: list[dict[str, Any]], bodies: list[bytes]) -> list[Request]:
     requests = []
     for i, (entry, body) in enumerate(zip(entries, bodies, strict=True)):
@@ -117,36 +97,81 @@ def _timed(local: Answerer, requests: list[Request], n: int, seconds: float) -> 
             return batch, times
 
 
-def _reply(local: Answerer, message: dict[str, Any], bodies: list[bytes], target: BinaryIO) -> None:
-    requests = _requests(message["requests"], bodies)
-    batch, times = _timed(local, requests, int(message.get("n", len(requests))), float(message.get("seconds", 0.0)))
-    answers = [
-        {"status": a.status, "content_type": a.content_type, "headers": a.headers, "bytes": len(a.body)} for a in batch.answers
-    ]
-    reply = {"answers": answers, "times": times, "metrics": local.take_metrics(), "dead": local.dead}
-    write_message(target, reply, [answer.body for answer in batch.answers])
-    local.between()
+class LocalHost:
+    """Answers messages one after the other, with the handler that the first one started."""
+
+    def __init__(self) -> None:
+        self.local: Answerer | None = None
+
+    def serve(self, source: BinaryIO, target: BinaryIO) -> None:
+        """Answer messages until there are no more, or the engine is dead: one message for each, whatever happens."""
+        while (message := read_message(source, "requests")) is not None:
+            target.write(self.answer(message))
+            target.flush()
+            if self.local is not None:
+                if self.local.dead:
+                    return
+                self._between(self.local)
+
+    def answer(self, message: Message) -> bytes:
+        """The one answer to a message, with its id. One that cannot be answered is answered with {"error": ...}."""
+        try:
+            head, bodies = self._start(message) if "start" in message.head else self._batch(message)
+            return encoded({"id": message.id, **head}, bodies)
+        except BrokenMessage:
+            raise
+        except Exception as error:
+            logger.warning("message %d cannot be answered", message.id, exc_info=True)
+            return encoded({"id": message.id, "error": f"{type(error).__name__}: {text(error)}"})
+
+    def _start(self, message: Message) -> tuple[Mapping[str, Any], Sequence[bytes]]:
+        if message.head.get("version") != VERSION:
+            raise ValueError(f"this worker speaks version {VERSION} of the messages, its host {message.head.get('version')}")
+        self.local = answerer(Path.cwd(), int(message.head["start"]["batch_size"]))
+        return {"version": VERSION, "started": self.local.started}, ()
+
+    def _batch(self, message: Message) -> tuple[Mapping[str, Any], Sequence[bytes]]:
+        local = self.local
+        if local is None:
+            raise ValueError("not started")
+        requests = _requests(message.head["requests"], message.bodies)
+        n, seconds = int(message.head.get("n", len(requests))), float(message.head.get("seconds", 0.0))
+        batch, times = _timed(local, requests, n, seconds)
+        answers = [
+            {"status": a.status, "content_type": a.content_type, "headers": dict(a.headers), "bytes": len(a.body)}
+            for a in batch.answers
+        ]
+        head = {"answers": answers, "times": times, "metrics": local.take_metrics(), "dead": local.dead}
+        return head, [answer.body for answer in batch.answers]
+
+    def _between(self, local: Answerer) -> None:
+        try:
+            local.between()
+        except Exception:  # the answers are on their way: nothing may come behind them
+            logger.exception("what is done between two batches failed")
+
+
+def own_streams(source: int, target: int) -> tuple[BinaryIO, BinaryIO]:
+    """The two descriptors as streams of this process alone: no program that a handler starts has them, and no fork of it."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (source, target):
+        os.set_inheritable(descriptor, False)
+        os.register_at_fork(after_in_child=functools.partial(os.dup2, nothing, descriptor, inheritable=False))
+    return os.fdopen(source, "rb"), os.fdopen(target, "wb")
 
 
 def main() -> None:
-    """Answer messages until there are no more. A message that cannot be answered is answered with {"error": ...}."""
-    source, target = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what the handler prints goes to standard error, not among the answers
-    local: Answerer | None = None
-    while (read := read_message(source, "requests")) is not None:
-        message, bodies = read
-        try:
-            if "start" in message:
-                local = answerer(Path.cwd(), int(message["start"]["batch_size"]))
-                write_message(target, {"started": local.started})
-            elif local is None:
-                write_message(target, {"error": "not started"})
-            else:
-                _reply(local, message, bodies, target)
-        except Exception as error:
-            write_message(target, {"error": f"{type(error).__name__}: {error}"})
-        if local is not None and local.dead:
-            return
+    """Answer what comes on the two descriptors that the host named."""
+    if len(sys.argv) != 3:  # a host of 0.2.0: it reads one answer from standard output
+        sys.stdout.write('{"error": "this archive is of a later release of slotwise: upgrade the one that loads it"}\n')
+        return
+    source, target = own_streams(int(sys.argv[1]), int(sys.argv[2]))
+    try:
+        LocalHost().serve(source, target)
+    except BrokenMessage as error:  # the host is gone, or confused: nothing that comes after it can be trusted
+        sys.exit(f"the worker ends: {error}")
+    except BrokenPipeError:
+        sys.exit("the worker ends: its host has gone")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,9 @@ from typing import Any
 
 import numpy as np
 
-from slotwise.worker.hosts.replaced_worker import ReplacedWorker, WorkerDied
+from slotwise.worker.hosts.child import START_TIMEOUT_S, WorkerDied, WorkerFailed
+from slotwise.worker.hosts.messages import ChildAnswer
+from slotwise.worker.hosts.replaced_worker import ReplacedWorker
 from slotwise.worker.slot_errors import BadRequest, SlotError
 
 logger = logging.getLogger(__name__)
@@ -51,6 +53,7 @@ class TritonHost:
             float(given.get("response_timeout_s", 0)),
             environment(arguments, given),
             self._report,
+            float(given.get("start_timeout_s", START_TIMEOUT_S)),
         )
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
@@ -61,9 +64,7 @@ class TritonHost:
             try:
                 headers, body = self._read(request)
             except SlotError as error:
-                responses[i] = self._refusal(
-                    error.code, {"content-type": "application/json"}, json.dumps(error.body()).encode()
-                )
+                responses[i] = self._refusal(error.code, JSON, json.dumps(error.body()).encode())
                 continue
             slots.append(i)
             entries.append({"headers": headers, "bytes": len(body)})
@@ -80,16 +81,15 @@ class TritonHost:
 
     def _answers(self, entries: list[dict[str, Any]], bodies: list[bytes]) -> list[Any]:
         try:
-            reply, answers = self.worker.answer({"requests": entries}, bodies)
-            if "error" in reply:
-                raise WorkerDied(str(reply["error"]))
+            reply = self.worker.answer({"requests": entries}, bodies)
         except WorkerDied as died:  # as TorchServe answers then
-            kind = "InternalServerException" if died.status == 500 else "ServiceUnavailableException"
-            error = {"code": died.status, "type": kind, "message": str(died)}
-            return [self._refusal(died.status, JSON, json.dumps(error).encode()) for _ in entries]
-        for number in reply.get("metrics", []):
-            self.metrics.add(*number)
-        return [self._response(about, body) for about, body in zip(reply["answers"], answers, strict=True)]
+            return [self._failure(died.status, str(died)) for _ in entries]
+        except WorkerFailed as error:
+            logger.error("a batch was not answered: %s", error)
+            return [self._failure(500, "the worker could not answer this batch") for _ in entries]
+        for name, value, unit, code in reply.metrics:
+            self.metrics.add(name, value, unit, code)
+        return [self._response(answer) for answer in reply.answers]
 
     def _read(self, request: Any) -> tuple[dict[str, str], bytes]:
         """The headers and the body of one request."""
@@ -97,7 +97,7 @@ class TritonHost:
         text = self._input(request, "HEADERS")
         try:
             headers = json.loads(text) if text else {}
-        except ValueError:
+        except (ValueError, RecursionError):
             headers = None
         if not isinstance(headers, dict):
             raise BadRequest("HEADERS must be a JSON object")
@@ -115,14 +115,13 @@ class TritonHost:
             raise BadRequest(f"{name} must be [1, bytes]: a request carries one body, and Triton makes the batches")
         return array.tobytes()
 
-    def _response(self, about: Mapping[str, Any], body: bytes) -> Any:
-        headers = {"content-type": about["content_type"], **about["headers"]}
-        status = int(about["status"])
-        if status >= 400:
-            return self._refusal(status, headers, body)
+    def _response(self, answer: ChildAnswer) -> Any:
+        headers = {"content-type": answer.content_type, **answer.headers}
+        if answer.status >= 400:
+            return self._refusal(answer.status, headers, answer.body)
         tensors = [
-            self._tensor("ANSWER", np.frombuffer(bytearray(body), np.uint8)[None]),
-            self._tensor("STATUS", np.array([[status]], np.int32)),
+            self._tensor("ANSWER", np.frombuffer(bytearray(answer.body), np.uint8)[None]),
+            self._tensor("STATUS", np.array([[answer.status]], np.int32)),
             self._tensor("HEADERS", np.frombuffer(bytearray(json.dumps(headers).encode()), np.uint8)[None]),
         ]
         return self.backend.InferenceResponse(output_tensors=tensors)
@@ -132,6 +131,10 @@ class TritonHost:
         error = self.backend.TritonError
         code = CODES.get(status) or ("INVALID_ARG" if status < 500 else "INTERNAL")
         return self.backend.InferenceResponse(output_tensors=[], error=error(message, getattr(error, code)))
+
+    def _failure(self, status: int, message: str) -> Any:
+        kind = "InternalServerException" if status == 500 else "ServiceUnavailableException"
+        return self._refusal(status, JSON, json.dumps({"code": status, "type": kind, "message": message}).encode())
 
     def _tensor(self, name: str, array: Any) -> Any:
         capsule = array.__dlpack__()
