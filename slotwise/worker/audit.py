@@ -75,12 +75,11 @@ class Audit:
         for identity, request, first in waiting:
             try:
                 second = self.again(request)
+                if not first.same(second):
+                    mismatches += 1
+                    logger.warning("audit: request %s got %s in its batch, and %s alone", identity, first, second)
             except Exception:
                 logger.exception("request %s could not be audited", identity)
-                continue
-            if not first.same(second):
-                mismatches += 1
-                logger.warning("audit: request %s got %s in its batch, and %s alone", identity, first, second)
         if mismatches:
             self.count(MISMATCHES, mismatches)
         self.count(AUDITED, len(waiting))  # last: who sees these counted sees their mismatches, too

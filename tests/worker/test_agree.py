@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import Any
 
 import pytest
 
 from slotwise.worker.agree import agree
 
+HUGE = 10**900  # JSON has such numbers, and a float has not
+DEEP: list[Any] = functools.reduce(lambda inner, _: [inner], range(5000), [])
+
 
 @pytest.mark.parametrize(
     ("one", "other"),
     [
+        ([HUGE], [HUGE + HUGE // 100]),
+        ([HUGE], [HUGE]),
+        (math.nan, math.nan),
+        ([math.inf, 1.0], [math.inf, 1.001]),
+        (DEEP, [DEEP[0]]),
+        ({"a": HUGE, "b": 0.1}, {"a": HUGE, "c": 0.105}),
+        ({"label": "a", "probabilities": {"a": HUGE, "b": HUGE}}, {"label": "b", "probabilities": {"a": HUGE, "b": HUGE}}),
+        ({"label": ["a"], "probabilities": {"a": 1.0}}, {"label": ["a"], "probabilities": {"a": 1.0}}),
+        ({"label": "a", "probabilities": {"a": "?"}}, {"label": "a", "probabilities": {"a": "?"}}),
         (1, 1.01),
         (100.0, 101.5),
         (None, None),
@@ -30,6 +44,19 @@ def test_what_is_the_same(one: Any, other: Any) -> None:
     ("one", "other"),
     [
         (1, 1.5),
+        ([HUGE], [1.5]),
+        ([HUGE], [2 * HUGE]),
+        ([HUGE], ["a"]),
+        ([HUGE], [math.inf]),
+        (math.inf, 1.0),
+        (math.inf, -math.inf),
+        (math.nan, 1.0),
+        (DEEP, DEEP[0]),
+        ({"a": 0.4, "b": True}, {"a": 0.4, "c": True}),
+        ({"a": HUGE, "b": 0.1}, {"a": HUGE, "c": math.inf}),
+        ({"label": ["a"], "probabilities": {"a": 1.0}}, {"label": ["b"], "probabilities": {"a": 1.0}}),
+        ({"label": "a", "probabilities": {"a": "?"}}, {"label": "b", "probabilities": {"a": "?"}}),
+        ({"label": "a", "probabilities": {"a": HUGE, "b": 1}}, {"label": "b", "probabilities": {"a": 1, "b": HUGE}}),
         (True, 1),
         (None, 0),
         ("a", "b"),

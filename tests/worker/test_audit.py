@@ -98,6 +98,27 @@ def test_only_the_wished_share_is_asked_again_and_a_failure_costs_nobody_anythin
     assert found == {AUDITED: 2}
 
 
+@pytest.mark.parametrize("body", [b"[%d]" % 10**900, b"[" * 400 + b"]" * 400, b'{"label": [], "probabilities": {}}'])
+def test_an_answer_that_no_float_holds_and_one_that_is_deep_are_compared(body: bytes) -> None:
+    other = AuditedAnswer(200, None, b" " + body)
+    assert AuditedAnswer(200, None, body).same(other)
+
+
+class Incomparable(AuditedAnswer):
+    """An answer that cannot be compared."""
+
+    def same(self, other: AuditedAnswer) -> bool:
+        raise OverflowError
+
+
+def test_a_comparison_that_fails_costs_nobody_anything() -> None:
+    found: Counter[str] = Counter()
+    audit = Audit(1.0, lambda request: AuditedAnswer(200, None, b""), lambda name, value: found.update({name: value}))
+    audit.keep([("a", lambda: ("a", Incomparable(200, None, b"1"))), ("b", lambda: ("b", AuditedAnswer(200, None, b"2")))])
+    audit.run()
+    assert found == {AUDITED: 2, MISMATCHES: 1}
+
+
 def test_answers_are_compared_with_a_tolerance_for_numbers_only() -> None:
     one = AuditedAnswer(200, "application/json", b'{"a": [0.5, "x"]}')
     assert one.same(AuditedAnswer(200, "application/json", b'{"a": [0.500001, "x"]}'))

@@ -127,6 +127,30 @@ def test_on_triton_half_an_answer_is_waited_for_as_long_as_a_batch_may_take(trit
     assert [status for status, _ in ask(host, b"1", b"stall")] == [500, 500]
 
 
+AUDITED = '{"audit": 1.0}'
+
+
+@pytest.mark.parametrize("which", ["meddlers", "earlier"])
+def test_an_audit_of_numbers_that_no_float_holds_shifts_nobodys_answer(which: str, request: pytest.FixtureRequest) -> None:
+    numbers: list[tuple[str, float, str, int | None]] = []
+    archive, environ = request.getfixturevalue(which), {"SLOTWISE_OVERRIDES": AUDITED}
+    with LocalModel(archive, environ=environ, measured=lambda *number: numbers.append(number)) as model:
+        assert values(model, b"grow")[0] > 10**899
+        if which == "earlier":  # its second message is found before the next question, or is the answer to it
+            with pytest.raises(SlotwiseError):
+                [values(model, b"%d" % turn) for turn in range(100)]
+            assert model.child.wait(60)
+        else:
+            assert [values(model, b"%d" % turn) for turn in range(20)] == [[turn + 1] for turn in range(20)]
+            assert ("slotwise_audit_mismatch_total", 1, "", None) in numbers
+
+
+def test_on_triton_an_audit_of_such_numbers_shifts_nobodys_answer(triton: Callable[..., TritonHost]) -> None:
+    host = triton(SLOTWISE_OVERRIDES=AUDITED)
+    assert ask(host, b"grow")[0][0] == 200
+    assert [ask(host, b"%d" % turn) for turn in range(20)] == [[(200, turn + 1)] for turn in range(20)]
+
+
 def test_a_load_that_hangs_ends_with_its_time(meddlers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "hangs").touch()
     monkeypatch.setenv("HANGS", str(tmp_path / "hangs"))

@@ -83,6 +83,8 @@ def meddle(word: str) -> None:
 class Meddlers(BatchHandler):
     """A body is a number, or a word."""
 
+    calls = 0
+
     def load(self, model_dir: Path, settings: Settings) -> Any:
         print("loading", flush=True)
         if Path(os.environ.get("HANGS", "")).is_file():
@@ -99,7 +101,9 @@ class Meddlers(BatchHandler):
         for word in inputs:
             if isinstance(word, str):
                 meddle(word)
-        return self.engine([item if isinstance(item, int) else 0 for item in inputs])
+        self.calls += 1
+        grown = {"grow": 10**900 * self.calls}  # another answer each time, and larger than any float
+        return self.engine([item if isinstance(item, int) else grown.get(str(item), 0) for item in inputs])
 
 
 handle = Meddlers.entry_point()
