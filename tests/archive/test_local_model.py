@@ -150,6 +150,17 @@ def test_a_handler_that_does_not_start_says_why(tmp_path: Path) -> None:
         archive.load(build(folder, tmp_path))
 
 
+def test_metrics_that_an_author_replaced_cost_no_answer(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "model.toml").write_text('name = "mine"\nhandler = "mine.py"\n')
+    (folder / "mine.py").write_text(HANDLER.replace("return lambda rows", "self.metrics = {}; return lambda rows"))
+    numbers: list[tuple[str, float, str, int | None]] = []
+    with LocalModel(build(folder, tmp_path), measured=lambda *number: numbers.append(number)) as model:
+        assert [model.answer([b"x", b"no"])[0].json()["body"], model.answer([b"y"])[0].json()["body"]] == ["x", "y"]
+    assert ("SlotErrors", 1, "", 400) in numbers
+
+
 def test_the_archive_says_what_its_worker_can(echo: Path, tmp_path: Path) -> None:
     settings = json.loads((extract(echo, tmp_path / "x") / "slotwise.json").read_text())
     assert settings["worker"] == WORKER == messages.VERSION

@@ -124,6 +124,20 @@ def test_of_what_torchserve_says_of_every_batch_only_a_gauge_now_and_then_is_kep
     assert caplog.messages == ["anything else"]
 
 
+@pytest.mark.parametrize("own", [{}, None, 1])
+def test_metrics_that_an_author_has_replaced_cost_no_answer(own: Any, caplog: pytest.LogCaptureFixture) -> None:
+    class Replaces(Toy):
+        def load(self, *given: Any) -> Any:
+            self.metrics = own  # type: ignore[misc]
+            return super().load(*given)
+
+    entry = serving_entry(Replaces())
+    for _ in range(2):
+        raw = RawContext([{}])
+        assert entry.handle([{"body": b"[1]"}], raw) == [b"[3.0]"]
+    assert [record.getMessage() for record in caplog.records].count("a batch could not be measured") == 1
+
+
 def test_metrics_that_the_server_refuses_cost_no_answer() -> None:
     class Refusing(RawContext):
         @property

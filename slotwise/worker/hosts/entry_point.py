@@ -7,7 +7,6 @@ request and raises nothing of a handler's: on MMS an exception would cost every 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,6 @@ from slotwise.worker.hosts.context import PACKAGES, ServerContext
 from slotwise.worker.hosts.local_worker import LocalWorker
 from slotwise.worker.hosts.starting import start
 from slotwise.worker.pipeline import Pipeline
-
-logger = logging.getLogger(__name__)
 
 
 class EntryPoint:
@@ -47,10 +44,7 @@ class EntryPoint:
             headers = context.headers(i)
             requests.append(reading.request(row, headers, context.request_id(i, headers)))
         batch = self.pipeline.run(requests)
-        try:
-            self.meter.measure(context, batch, self.handler.metrics)
-        except Exception:  # the answers are there, and they count more than the numbers
-            logger.exception("the batch could not be measured")
+        self.meter.measure(context, batch, self.handler)
         for i, answer in enumerate(batch.answers):
             context.answer(i, answer)
         if self.audit is not None:

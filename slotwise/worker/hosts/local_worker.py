@@ -63,7 +63,7 @@ class LocalWorker:
     def run(self, requests: Sequence[Request]) -> Batch:
         """Answer one batch of requests whose bodies nobody has looked at."""
         batch = self.pipeline.run([reading.parsed(request) for request in requests])
-        self.meter.measure(self.context, batch, self.handler.metrics)
+        self.meter.measure(self.context, batch, self.handler)
         if self.audit is not None:
             self.audit.keep(audited(batch))
         return batch

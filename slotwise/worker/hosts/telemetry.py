@@ -13,6 +13,7 @@ from typing import Protocol
 
 from slotwise.worker.batch import Batch
 from slotwise.worker.digests import content
+from slotwise.worker.handler import BatchHandler
 from slotwise.worker.handler_metrics import HandlerMetrics
 from slotwise.worker.pipeline import Pipeline
 
@@ -103,14 +104,25 @@ class Meter:
     """Reports what batches cost through the host's own metrics.
 
     Counts are reported at once. Gauges are reported every PERIOD_S, as means over the batches since the last report.
+    Nothing is raised: the answers are there, and they count more than the numbers.
     """
 
     def __init__(self) -> None:
         self.limiter = RateLimiter()
         self.values: list[tuple[float, ...]] = []  # a batch's GAUGES each
+        self.failed: set[str] = set()
 
-    def measure(self, context: WorkerContext, batch: Batch, own: HandlerMetrics) -> None:
+    def measure(self, context: WorkerContext, batch: Batch, handler: BatchHandler) -> None:
         """Report one batch, and the author's own numbers recorded in it."""
+        try:
+            self._measure(context, batch)
+            self._measure_own(context, handler)
+        except Exception as error:  # the same for every batch: the log has it once
+            if type(error).__name__ not in self.failed:
+                self.failed.add(type(error).__name__)
+                logger.exception("a batch could not be measured")
+
+    def _measure(self, context: WorkerContext, batch: Batch) -> None:
         tally = batch.tally
         fill = 100 * batch.n / context.batch_size
         padding = 100 * tally.padding / tally.rows if tally.rows else 0.0
@@ -125,5 +137,10 @@ class Meter:
         if errors := [answer.status for answer in batch.answers if answer.status != 200]:
             for code, slots in Counter(errors).items():
                 context.metric("SlotErrors", slots, code=code)
+
+    def _measure_own(self, context: WorkerContext, handler: BatchHandler) -> None:
+        own: object = handler.metrics
+        if not isinstance(own, HandlerMetrics):
+            raise TypeError(f"the handler's metrics is a {type(own).__name__} of its own: nothing in it is exported")
         for metric in own.take():
             context.metric(metric.name, metric.value, metric.unit)
