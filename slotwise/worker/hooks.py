@@ -9,17 +9,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from slotwise.worker.answer import Answer, CheckedHeaders, checked, json_safe, serialise, sound
 from slotwise.worker.budget import Cost, total
+from slotwise.worker.handler import BatchHandler
 from slotwise.worker.outputs import WrongCount, on_host, rows_of
 from slotwise.worker.padding import pad_rows
 from slotwise.worker.request import Request
 from slotwise.worker.slot_errors import BadRequest, DeadlineExceeded, ModelFault, OutOfMemory, SlotError
-
-if TYPE_CHECKING:
-    from slotwise.worker.handler import BatchHandler
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +31,7 @@ class Hooks:
     def __init__(self, handler: BatchHandler, max_response_bytes: int) -> None:
         self.handler = handler
         self.max_response_bytes = max_response_bytes
-        self.estimates = "cost" in _overridden(handler)
+        self.estimates = type(handler).cost is not BatchHandler.cost
 
     def cost(self, request: Request) -> Cost | SlotError | None:
         """What decoding the request costs, all parts of its form together; None where there is no estimate.
@@ -69,7 +67,9 @@ class Hooks:
                 return [sound(item) if isinstance(item, SlotError) else item for item in items]
             logger.error("request %s: decode gave %s, not a list", request.id, type(items).__name__)
             return ModelFault("the handler's decode did not return a list")
-        except BaseException as error:  # in a thread of its own: no interrupt arrives here
+        except KeyboardInterrupt:  # a quick request is decoded in the batch's own thread
+            raise
+        except BaseException as error:
             if isinstance(error, SlotError):
                 return sound(error)
             if isinstance(error, MemoryError):
@@ -147,9 +147,3 @@ class Hooks:
         free = getattr(self.handler.engine, "release", None)
         if callable(free):
             free()
-
-
-def _overridden(handler: BatchHandler) -> set[str]:
-    """The names that the author's classes define, without those of BatchHandler."""
-    kinds = type(handler).__mro__
-    return {name for kind in kinds[: [k.__name__ for k in kinds].index("BatchHandler")] for name in vars(kind)}

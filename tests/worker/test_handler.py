@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slotwise.worker import BatchHandler, Headers, Settings
+from slotwise.worker import BatchHandler, Cost, Headers, Request, Settings
+from slotwise.worker.hooks import Hooks
 from tests.worker.toy import POISON, Clock, Toy, ask, begin, shown, started
 
 
@@ -249,3 +250,18 @@ def test_many_decoders_that_do_not_end_cost_the_quick_ones_nothing() -> None:
     ended.set()
     assert [shown(answers[i]) for i in (0, 41)] == [(200, [3.0]), (200, [5.0])]
     assert {answer.code for answer in answers[1:41]} == {503}
+
+
+def test_a_handler_that_is_called_like_its_base_has_its_cost() -> None:
+    named = type("BatchHandler", (Toy,), {"cost": lambda self, body, headers: Cost(1e9)})
+    for handler, estimates in ((Toy(), False), (named(), True), (type("Mine", (named,), {})(), True)):
+        assert Hooks(handler, 1 << 20).estimates is estimates
+
+
+def test_an_interrupt_while_a_request_is_decoded_is_no_answer() -> None:
+    class Interrupted(Toy):
+        def decode(self, body: bytes, headers: Headers) -> list[Any]:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Hooks(Interrupted(), 1 << 20).decode(Request(b"[1]"))
