@@ -78,6 +78,8 @@ class BatchQueue(Generic[RequestT, AnswerT]):
     async def _answer(self, batch: Sequence[Waiting[RequestT, AnswerT]]) -> None:
         try:
             answers = await self.answer_batch([one.request for one in batch])
+            if len(answers) != len(batch):  # before the first one is handed out: nobody knows whose they are
+                raise ValueError(f"{len(answers)} answers to {len(batch)} requests")
             for one, answer in zip(batch, answers, strict=True):
                 if not one.answer.done():
                     one.answer.set_result(answer)

@@ -87,3 +87,14 @@ def test_who_goes_away_takes_no_place(running: bool) -> None:
         assert worker.batches == ([[0], [1, 2]] if running else [[1, 2]])
 
     asyncio.run(run())
+
+
+def test_a_batch_with_an_answer_too_few_gives_nobody_one() -> None:
+    async def main() -> list[object]:
+        async def short(requests: list[int]) -> list[int]:
+            return requests[1:]
+
+        queue = BatchQueue(short, 3, LONG_S)
+        return await asyncio.gather(*(queue.answer(i) for i in range(3)), return_exceptions=True)
+
+    assert [type(answer) for answer in asyncio.run(main())] == [ValueError] * 3

@@ -86,6 +86,28 @@ def test_a_strangers_streams_are_not_the_messages_either(tmp_path: Path) -> None
         assert [values(model, b"1", b"2"), values(model, b"3")] == [[2, 3], [4]]
 
 
+DEEP = """
+def handle(data, context):
+    if data is None:
+        return
+    context.set_response_header(0, "X-Tab", "a\tb")
+    depth, value = 0, data[0]["body"]
+    while isinstance(value, list) and value:
+        depth, value = depth + 1, value[0]
+    return [depth] * len(data)
+"""
+
+
+def test_deep_json_and_an_odd_header_cost_a_guards_batch_nothing(tmp_path: Path) -> None:
+    about = {"content-type": "application/json"}
+    with LocalModel(guard(torch_archive(tmp_path, DEEP), audit=1.0)) as model:
+        for depth in (100, 900, 990, 5000):
+            answers = model.answer([(b"[" * depth + b"]" * depth, about), (b"[1]", about)])
+            assert {answer.status for answer in answers} <= {200, 400, 500}
+            assert len(answers) == 2
+        assert model.alive
+
+
 @pytest.mark.parametrize("word", BROKEN)
 def test_what_is_no_answer_to_this_message_ends_the_child(meddlers: Path, word: str) -> None:
     with LocalModel(meddlers) as model:

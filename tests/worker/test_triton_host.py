@@ -76,14 +76,15 @@ def test_what_is_no_request_is_refused_alone(start: Start) -> None:
     host = start()
     requests = [
         InferenceRequest(b"1", headers=b"{"),
+        InferenceRequest(b"1", headers=b'{"a":' * 2000 + b"1" + b"}" * 2000),
         InferenceRequest(b"1", b"2"),
         InferenceRequest(b"7"),
         InferenceRequest(b""),
     ]
     told = [response.told() for response in host.execute(requests)]
-    assert [status for status, _, _ in told] == [400, 400, 200, 400]
-    assert json.loads(told[2][2]) == {"answer": 15.0}
-    assert told[2][1]["x-batch-size"] == "2"
+    assert [status for status, _, _ in told] == [400, 400, 400, 200, 400]
+    assert json.loads(told[3][2]) == {"answer": 15.0}
+    assert told[3][1]["x-batch-size"] == "2"
 
 
 def test_a_dead_engine_is_replaced_and_nothing_is_lost(start: Start, tmp_path: Path) -> None:

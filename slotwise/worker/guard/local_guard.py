@@ -83,4 +83,7 @@ def _row(request: Request) -> dict[str, Any]:
 def _answer(slot: StandInSlot, body: Any) -> Answer:
     headers = dict(slot.get_response_headers())
     status = slot.get_response_status_code()
-    return Answer(200 if status is None else status, headers.pop("content-type", ""), bytes(body), headers)
+    try:
+        return Answer(200 if status is None else status, headers.pop("content-type", ""), bytes(body), headers)
+    except SlotError as error:  # a header with a tab in it, for example: it passes a server, and not here
+        return refusal(error, CheckedHeaders())
