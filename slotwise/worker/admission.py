@@ -18,9 +18,10 @@ def admit(batch: Batch, budget: Budget, cost_of: Callable[[Request], Cost | Slot
     packed_last = sorted(range(batch.n), key=lambda i: "content-encoding" in batch.requests[i].headers)
     for i in packed_last:  # to estimate a packed body it has to be unpacked, which takes time
         if budget.over(budget.decode_until):
-            batch.errors[i] = batch.errors[i] or Unavailable("there was no time to look at this body")
+            if batch.slots[i].error is None:
+                batch.reject(i, Unavailable("there was no time to look at this body"))
             continue
-        cost = cost_of(batch.requests[i]) if batch.errors[i] is None else None
+        cost = cost_of(batch.requests[i]) if batch.slots[i].error is None else None
         if isinstance(cost, SlotError):
             batch.reject(i, cost)
         else:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from slotwise.worker.slot_errors import PHRASES, ModelFault, SlotError, known_status, text
 
@@ -30,7 +30,7 @@ class CheckedHeaders(dict[str, str]):
         return copy
 
 
-def checked(raw: Any) -> CheckedHeaders:
+def checked(raw: object) -> CheckedHeaders:
     """Check a handler's response headers: any mapping, or None for no headers.
 
     A number becomes text, and a character beyond ASCII becomes "?". Headers that frame a message are left out.
@@ -50,7 +50,7 @@ def checked(raw: Any) -> CheckedHeaders:
     return headers
 
 
-def header_text(value: Any) -> str:
+def header_text(value: object) -> str:
     """One header's value as ASCII. Raises ModelFault where it holds a line break or another control character."""
     return _one_line(text(value))
 
@@ -94,10 +94,42 @@ class Answer:
         return PHRASES[self.status]
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An error that somebody is answered with, written down: whatever becomes of the error itself, this stays.
+
+    status: the HTTP status. message: for the client. body: the error as JSON. source: the error, for an author's `respond`.
+    """
+
+    status: int
+    message: str
+    body: bytes
+    source: SlotError
+
+    @classmethod
+    def of(cls, error: SlotError) -> Refusal:
+        """What a SlotError becomes. This cannot fail, whatever an author's error is like."""
+        error = sound(error)
+        return cls(known_status(error.code), error.message, serialise(error.body()), error)
+
+    def answer(self, headers: CheckedHeaders) -> Answer:
+        """One slot's answer."""
+        return Answer(self.status, JSON_TYPE, self.body, headers)
+
+    def error(self) -> SlotError:
+        """The error as an author's `respond` gets it, made anew each time."""
+        with contextlib.suppress(Exception):
+            again = copy.deepcopy(self.source)
+            if known_status(again.code) == self.status and serialise(again.body()) == self.body:
+                return again
+        plain = SlotError(self.message)
+        plain.code = self.status
+        return plain
+
+
 def refusal(error: SlotError, headers: CheckedHeaders) -> Answer:
     """The answer that a SlotError becomes. This cannot fail, whatever an author's error is like."""
-    error = sound(error)
-    return Answer(known_status(error.code), JSON_TYPE, serialise(error.body()), headers)
+    return Refusal.of(error).answer(headers)
 
 
 def sound(error: SlotError) -> SlotError:
@@ -116,14 +148,14 @@ def sound(error: SlotError) -> SlotError:
     return plain
 
 
-def _attribute(error: SlotError, name: str) -> Any:
+def _attribute(error: SlotError, name: str) -> object:
     try:
         return getattr(error, name)
     except Exception:
         return "the handler failed"
 
 
-def serialise(body: Any) -> bytes:
+def serialise(body: object) -> bytes:
     """A body as bytes: bytes stay, text becomes UTF-8, and anything else becomes JSON in UTF-8.
 
     A lone surrogate becomes its \\uXXXX escape. Raises ValueError on NaN, on infinity and on what contains itself, and
@@ -135,11 +167,11 @@ def serialise(body: Any) -> bytes:
     return written.encode("utf-8", "backslashreplace")
 
 
-def json_safe(result: Any) -> Any:
-    """The result itself, or a ModelFault where it cannot be written as JSON."""
+def json_safe(result: object) -> object:
+    """The result itself, or a Refusal where it cannot be written as JSON."""
     try:
-        if not isinstance(result, SlotError):
+        if not isinstance(result, Refusal):
             serialise(result)
         return result
     except Exception:
-        return ModelFault("the model's output could not be encoded")
+        return Refusal.of(ModelFault("the model's output could not be encoded"))

@@ -16,7 +16,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 DECODE_MEMORY_BYTES = 1 << 30  # for all bodies that are being decoded at one moment
 
@@ -32,7 +31,7 @@ class Cost:
     memory_bytes: int
 
 
-def total(costs: Sequence[Any]) -> Cost | None:
+def total(costs: Sequence[object]) -> Cost | None:
     """The cost of bodies that are decoded one after the other; None where no estimate makes sense.
 
     Their times are added, and their memory is that of the largest. What is no Cost of sensible numbers is left out.
@@ -41,7 +40,7 @@ def total(costs: Sequence[Any]) -> Cost | None:
     return Cost(sum(cost.decode_ms for cost in known), max(cost.memory_bytes for cost in known)) if known else None
 
 
-def _sensible(number: Any) -> bool:
+def _sensible(number: object) -> bool:
     return isinstance(number, int | float) and math.isfinite(number) and number >= 0
 
 

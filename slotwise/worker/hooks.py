@@ -1,7 +1,7 @@
 """Call an author's hooks for one request, one row or one slot. Whatever a hook does wrong becomes that one's SlotError.
 
-Only a KeyboardInterrupt passes through, because it comes from the operator. An author's `sys.exit()` is a failure like any
-other.
+What a hook returns is owned before any hook is called again (owned.py), and what it is handed is its own. Only a
+KeyboardInterrupt passes through, because it comes from the operator. An author's `sys.exit()` is a failure like any other.
 """
 
 from __future__ import annotations
@@ -9,29 +9,34 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from typing import Any
 
-from slotwise.worker.answer import Answer, CheckedHeaders, checked, json_safe, serialise, sound
+from slotwise.worker.answer import Answer, CheckedHeaders, Refusal, checked, json_safe, serialise, sound
 from slotwise.worker.budget import Cost, total
 from slotwise.worker.handler import BatchHandler
-from slotwise.worker.outputs import WrongCount, on_host, rows_of
-from slotwise.worker.padding import pad_rows
+from slotwise.worker.outputs import WrongCount, rows_of, ways_to_read
+from slotwise.worker.owned import owned
 from slotwise.worker.request import Request
+from slotwise.worker.row import Row
 from slotwise.worker.slot_errors import BadRequest, DeadlineExceeded, ModelFault, OutOfMemory, SlotError
 
 logger = logging.getLogger(__name__)
 
 
 class Hooks:
-    """One handler's hooks. Each method returns what the hook gave, or a SlotError; only `attempt` may raise.
+    """One handler's hooks. Each method returns what the hook gave, or a SlotError; only `attempt` and `good_row` may raise.
 
-    estimates: whether the author has a `cost` hook.
+    estimates: whether the author has a `cost` hook. way: how the model's outputs are read (outputs.py), "" until that is known.
     """
 
     def __init__(self, handler: BatchHandler, max_response_bytes: int) -> None:
         self.handler = handler
         self.max_response_bytes = max_response_bytes
-        self.estimates = type(handler).cost is not BatchHandler.cost
+        self.estimates = _is_authors(handler, "cost")
+        self.groups_are_authors = _is_authors(handler, "groups")
+        self.collate_is_authors = _is_authors(handler, "collate")  # ours copies: nothing that follows it can change an item
+        self.respond_is_authors = _is_authors(handler, "respond")
+        self.way = ""
+        self.known_good: object = None  # an item that the model has run, where the author gives no example
 
     def cost(self, request: Request) -> Cost | SlotError | None:
         """What decoding the request costs, all parts of its form together; None where there is no estimate.
@@ -47,7 +52,7 @@ class Hooks:
             return costs[0]
         return total(costs)
 
-    def _cost(self, body: bytes, request: Request) -> Any:
+    def _cost(self, body: bytes, request: Request) -> object:
         try:
             return self.handler.cost(body, request.headers)
         except KeyboardInterrupt:
@@ -55,16 +60,14 @@ class Hooks:
         except BaseException as error:
             return sound(error) if isinstance(error, SlotError) else None
 
-    def decode(self, request: Request) -> list[Any] | SlotError:
+    def decode(self, request: Request) -> list[object] | SlotError:
         """The request's items, or the error that it is answered with."""
         try:
             if request.deadline_s is not None and time.time() > request.deadline_s:
                 return DeadlineExceeded("the deadline had passed when the request was read")
-            items = self.handler.read(request)
+            items: object = self.handler.read(request)
             if isinstance(items, list):
-                if len(items) == 1 and not isinstance(items[0], SlotError):  # nearly every request
-                    return items
-                return [sound(item) if isinstance(item, SlotError) else item for item in items]
+                return [_own_item(item) for item in items]
             logger.error("request %s: decode gave %s, not a list", request.id, type(items).__name__)
             return ModelFault("the handler's decode did not return a list")
         except KeyboardInterrupt:  # a quick request is decoded in the batch's own thread
@@ -77,23 +80,64 @@ class Hooks:
             logger.warning("request %s could not be decoded", request.id, exc_info=True)
             return BadRequest("the body could not be decoded")
 
-    def attempt(self, items: list[Any], size: int) -> list[Any]:
-        """Run the model once on `items` padded to `size` rows: one output or SlotError an item. May raise anything."""
-        inputs = self.handler.collate(pad_rows(items, size, items[-1]))
-        return rows_of(on_host(self.handler.predict(inputs)), size, len(items))  # b = size
+    def groups(self, rows: Sequence[Row]) -> list[list[int]]:
+        """Which rows run together. May raise anything. The hook gets copies: what it does to them is nothing to the model."""
+        items = [owned(row.item) for row in rows] if self.groups_are_authors else [row.item for row in rows]
+        return self.handler.groups(items)
 
-    def encode(self, output: Any, item: Any, request: Request) -> Any:
-        """One row's result."""
+    def attempt(self, rows: list[Row], size: int) -> None:
+        """Run the model once on these rows padded to `size`, and give each its output or its own error. May raise anything."""
+        if not self.way and size > 1:
+            self.way = self._learned(rows[0], size)
+        outputs = self._predicted(rows, size)
+        for row, output in zip(rows, rows_of(outputs, size, len(rows), self.way), strict=True):  # b = size
+            row.ran(output)
+        if self.known_good is None and rows[0].error is None:
+            self.known_good = owned(rows[0].item if rows[0].decoded is None else rows[0].decoded)
+
+    def _predicted(self, rows: list[Row], size: int) -> object:
+        """What the model gives for these rows and copies of the last one, `size` in all."""
+        items = [self._handed_out(row) for row in rows]
+        items += [self._handed_out(rows[-1], padding=True) for _ in range(size - len(rows))]
+        outputs: object = self.handler.predict(self.handler.collate(items))
+        return outputs
+
+    def _handed_out(self, row: Row, padding: bool = False) -> object:
+        """The row's item as it was decoded, whatever `collate` did to the one that it got before."""
+        if not self.collate_is_authors:
+            return row.item
+        if row.decoded is None:
+            row.decoded = owned(row.item)
+        elif not padding:
+            row.item = owned(row.decoded)
+        return owned(row.decoded) if padding else row.item
+
+    def _learned(self, row: Row, size: int) -> str:
+        """How the outputs are read, from what the model gives for one row alone, and for `size` copies of it."""
+        ways = [self._ways(row, n) for n in (1, size)]
+        both = ways[0] & ways[1]
+        if len(both) != 1:
+            raise WrongCount(None, size)
+        return both.pop()
+
+    def _ways(self, row: Row, size: int) -> set[str]:
+        copy = Row(row.owner, owned(row.item if row.decoded is None else row.decoded))
+        return set(ways_to_read(self._predicted([copy], size), size))
+
+    def encode(self, row: Row, request: Request, keep: bool) -> object:
+        """One row's result, or its Refusal. keep: hooks are called again before the result is used."""
         try:
-            result = self.handler.encode(output, item)
-            return sound(result) if isinstance(result, SlotError) else result
+            result: object = self.handler.encode(row.output, row.item)
+            if isinstance(result, SlotError):
+                return Refusal.of(result)
+            return owned(result) if keep else result
         except KeyboardInterrupt:
             raise
         except BaseException as error:
             if isinstance(error, SlotError):
-                return sound(error)
+                return Refusal.of(error)
             logger.warning("request %s: an output could not be encoded", request.id, exc_info=True)
-            return ModelFault("the model's output could not be encoded")
+            return Refusal.of(ModelFault("the model's output could not be encoded"))
 
     def headers(self) -> CheckedHeaders | SlotError:
         """The headers of every answer."""
@@ -105,13 +149,17 @@ class Hooks:
             logger.exception("response_headers() failed")
             return error if type(error) is ModelFault else ModelFault("the handler's response headers failed")
 
-    def answer(self, request: Request, results: list[Any], headers: CheckedHeaders) -> Answer | SlotError:
-        """One slot's answer. A result that cannot be written as JSON is an error in its own place."""
+    def answer(self, request: Request, results: list[object], headers: CheckedHeaders) -> Answer | SlotError:
+        """One slot's answer. A result that cannot be written as JSON is an error in its own place.
+
+        results: one a record, a Refusal in the place of each that failed.
+        """
         try:
+            again = _owned_results(results) if self.respond_is_authors else results
             try:
                 return self._answer(request, results, headers)
             except (ValueError, TypeError, RecursionError):
-                return self._answer(request, [json_safe(result) for result in results], headers)
+                return self._answer(request, [json_safe(result) for result in again], headers)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -120,30 +168,60 @@ class Hooks:
             logger.warning("request %s: the answer could not be encoded", request.id, exc_info=True)
             return ModelFault("the answer could not be encoded")
 
-    def _answer(self, request: Request, results: Sequence[Any], headers: CheckedHeaders) -> Answer:
-        body, content_type = self.handler.respond(request, list(results))
+    def _answer(self, request: Request, results: Sequence[object], headers: CheckedHeaders) -> Answer:
+        given = [result.error() if isinstance(result, Refusal) else result for result in results]
+        body, content_type = self.handler.respond(request, given)
         content = serialise(body)
         if len(content) > self.max_response_bytes:  # the server would end the worker, and with it the whole batch
             raise ModelFault(f"the answer has {len(content)} bytes, but the server sends at most {self.max_response_bytes}")
         return Answer(200, content_type, content, headers)
 
+    def good_row(self) -> Row | None:
+        """A row of the author's example, made anew; None where there is none. May raise anything."""
+        item = self.handler.example()
+        return None if item is None else Row(0, owned(item))
+
     def alive(self, size: int) -> bool:
-        """Whether the engine still runs the warm-up input."""
+        """Whether the model still runs the author's example, or else an item that it has run before.
+
+        True where there is neither.
+        """
         try:
-            item = self.handler.example()
-            if item is not None:
-                self.attempt([item], size)
-            return True
+            row = self.good_row() or Row(0, owned(self.known_good))
+            if row.item is None:
+                return True
+            self.attempt([row], size)
         except KeyboardInterrupt:
             raise
         except WrongCount:  # a wrong number of outputs, but it runs
             return True
         except BaseException:
-            logger.exception("the warm-up input fails")
+            logger.exception("the model fails on what it is known to run")
             return False
+        return row.error is None
 
     def release(self) -> None:
-        """Let the engine free what a failed call holds."""
+        """Let the engine free what a failed call holds. May raise anything: after some failures a device frees nothing."""
         free = getattr(self.handler.engine, "release", None)
         if callable(free):
             free()
+
+
+def _is_authors(handler: BatchHandler, hook: str) -> bool:
+    """Whether this hook is another than BatchHandler's."""
+    return hook in vars(handler) or getattr(type(handler), hook) is not getattr(BatchHandler, hook)
+
+
+def _own_item(item: object) -> object:
+    if isinstance(item, SlotError):
+        return sound(item)
+    try:
+        return owned(item)
+    except Exception:
+        logger.exception("decode gave a %s that cannot be copied, so it may change", type(item).__name__)
+        return ModelFault("what the handler decoded cannot be copied")
+
+
+def _owned_results(results: list[object]) -> list[object]:
+    """The results as they are now: an author's `respond` may change what it gets."""
+    return [owned(result) for result in results] if len(results) > 1 else results

@@ -1,30 +1,32 @@
 """Find the rows that make a batch fail, and give all other rows their outputs.
 
-A group that fails is cut in halves until each guilty row stands alone. With k guilty rows among n rows that takes at most
-about 2k*(log2(n/k) + 1) calls of the model.
+A group that fails is cut in halves, between owners as long as there are several, until each guilty row stands alone. Where one
+half runs, the other must be guilty: it is cut without being run. With k guilty rows among n rows that takes at most about
+2k*(log2(n/k) + 1) calls of the model. No row is convicted that did not fail alone.
 
-Out of memory is the fault of no row. The group is then run in smaller pieces, and the size that fits becomes the ceiling of
-later groups. When no call has run out of memory for RETRY_AFTER_S, the next larger size is tried once.
+Out of memory is the fault of no row. The group is then run in smaller pieces (memory_ceiling.py).
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
-from slotwise.worker.padding import Padding, ladder
-from slotwise.worker.slot_errors import ModelFault, OutOfMemory, SlotError, Unavailable
+from slotwise.worker.answer import Refusal
+from slotwise.worker.memory_ceiling import MemoryCeiling
+from slotwise.worker.padding import Padding
+from slotwise.worker.row import NOT_RUN, Row
+from slotwise.worker.slot_errors import ModelFault, OutOfMemory, SlotError
 
 logger = logging.getLogger(__name__)
 
-RETRY_AFTER_S = 60.0  # without an out-of-memory; then a size above the ceiling is tried
-LONGEST_RETRY_S = 3600.0  # each trial that fails doubles the wait, up to this
-NOT_RUN = Unavailable("there was no time left to run this row")
+MOST_GUILTY = 16  # rows of one owner; then the model is asked for none of its rows any more
+TOO_MANY_GUILTY = Refusal.of(ModelFault(f"the model failed on {MOST_GUILTY} inputs of this request, and was asked for no more"))
 
-Attempt = Callable[[list[Any], int], list[Any]]
+Attempt = Callable[[list[Row], int], None]
 
 
 class EngineDead(Exception):
@@ -33,11 +35,32 @@ class EngineDead(Exception):
 
 @dataclass
 class Tally:
-    """What one batch cost: rows that the model ran, padding among them, and how often a group was cut."""
+    """What one batch cost: rows that the model ran, padding among them, and how often a group was cut.
+
+    guilty: how many rows of each owner were convicted.
+    """
 
     rows: int = 0
     padding: int = 0
     cuts: int = 0
+    guilty: Counter[int] = field(default_factory=Counter)
+
+    def hopeless(self) -> set[int]:
+        """The owners of so many guilty rows that the model is asked for none of theirs any more."""
+        return {owner for owner, rows in self.guilty.items() if rows >= MOST_GUILTY}
+
+
+@dataclass(slots=True)
+class Piece:
+    """Rows that are still to be run, at most `limit` at once.
+
+    guilty: whether one of them must be. rest: the other half, which must be guilty if this one is not.
+    """
+
+    rows: list[Row]
+    limit: int
+    guilty: bool = False
+    rest: Piece | None = None
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -50,13 +73,11 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 class Isolation:
-    """Runs lists of items through the model, so that a row that fails costs no other row its output.
+    """Runs rows through the model, so that a row that fails costs no other row its output.
 
-    attempt(items, size): collate the items, pad them to `size` rows, run the model once, and return one output (or
-    SlotError) an item; it may raise anything. alive(): whether the warm-up input still runs. release(): free what a failed
-    call holds. clock: seconds that never go back.
-
-    ceiling: the most rows at once that are believed to fit into memory.
+    attempt(rows, size): pad the rows to `size`, run the model once, and give each row its output or its own refusal; or raise
+    anything, and leave the rows as they are. alive(): whether the model still runs what it is known to run. release(): free
+    what a failed call holds. clock: seconds that never go back.
     """
 
     def __init__(
@@ -72,126 +93,168 @@ class Isolation:
         self.alive = alive
         self.release = release
         self.clock = clock
-        self.ceiling = padding.max_rows
-        self.retry_after_s = RETRY_AFTER_S
-        self.retry_at = 0.0  # on `clock`: when a size above the ceiling may be tried
+        self.ceiling = MemoryCeiling(padding, clock)
 
     def run(
         self,
-        items: Sequence[Any],
+        rows: Sequence[Row],
         stop_at: float = float("inf"),
         tally: Tally | None = None,
         ids: Callable[[], str] = lambda: "",
-    ) -> list[Any]:
-        """Run the model on these items: one output or SlotError an item, in order.
+    ) -> None:
+        """Run the model on these rows: each then has its output, or an error.
 
-        stop_at: a time on `clock`. No call is started after that, and items that were not run get Unavailable.
-        ids(): the ids of the requests that sent the items, for the log.
-        Raises EngineDead where the warm-up input fails as well.
+        stop_at: a time on `clock`. No call is started after that, and rows that were not run keep the error that says so.
+        ids(): the ids of the requests that sent the rows, for the log.
+        Raises EngineDead where the model fails on what it is known to run, too. Rows that have an output by then keep it.
         """
-        tally = tally if tally is not None else Tally()
-        outputs: list[Any] = [NOT_RUN] * len(items)
-        largest_run = 0  # rows of the largest call that succeeded
-        too_many: int | None = None  # rows of the smallest call of several rows that ran out of memory
-        row_too_large = False  # whether a row ran out of memory although it was alone
-        engine_checked = False
-        # The pieces still to run, the next one last: items[start:stop], at most `limit` items at once. Padding may add rows.
-        pieces = [(0, len(items), self._limit(len(items)))] if items else []
-        while pieces and self.clock() < stop_at:
-            start, stop, limit = pieces.pop()
-            count = stop - start
-            if count > limit:
-                pieces.append((start + limit, stop, limit))
-                pieces.append((start, start + limit, limit))
-                continue
-            size = self.padding.size(count, limit)
-            tally.rows += size
-            tally.padding += size - count
-            error = self._try(list(items[start:stop]), size, outputs, start)
-            if error is None:
-                largest_run = max(largest_run, size)
-                continue
-            self.release()
-            no_memory = is_out_of_memory(error)
-            smaller = no_memory and self.padding.shrinks
-            alone = (size if smaller else count) == 1  # padding rows take memory, but they cannot be guilty
-            if not engine_checked and (alone or not no_memory):  # several rows without memory say nothing about the engine
-                self._check_alive(error, ids())
-                engine_checked = True
-            if alone:
-                outputs[start] = _row_error(error, no_memory)
-                row_too_large = row_too_large or no_memory
-                continue
-            tally.cuts += 1
-            if smaller:
-                too_many = min(size, too_many or size)
-            pieces.append((start, stop, self.padding.next_limit(size) if smaller else (count + 1) // 2))
-        self._move_ceiling(largest_run, too_many, row_too_large, ids)
-        return outputs
+        if rows:
+            _Bisection(self, tally if tally is not None else Tally(), ids).run(list(rows), stop_at)
 
-    def prepare(self, item: Any, runs: int = 1) -> None:
-        """Warm up: run one good item at each of the padding's sizes, the largest first, `runs` times each.
+    def prepare(self, row: Callable[[], Row | None], runs: int = 1) -> None:
+        """Warm up: run one good row at each of the padding's sizes, the largest first, `runs` times each.
 
-        A size that does not fit into memory lowers the ceiling. Raises what any other failure raises, because such an
-        engine cannot serve.
+        row(): a row of the warm-up input, None where there is none. A size that does not fit into memory lowers the ceiling.
+        Raises what any other failure raises, because such an engine cannot serve.
         """
         for size in self.padding.sizes():
             try:
-                output = [self.attempt([item], size)[0] for _ in range(runs)][-1]
+                for _ in range(runs):
+                    if (ran := row()) is None:
+                        return
+                    self.attempt([ran], size)
             except Exception as error:
                 if size == 1 or not is_out_of_memory(error) or not self.padding.shrinks:
                     raise
                 self.release()
-                self.ceiling = self.padding.next_limit(size)
-                self.retry_at = self.clock() + self.retry_after_s
+                self.ceiling.lower(size)
                 continue
-            if isinstance(output, SlotError):
-                raise ValueError(f"the warm-up input fails: {output.message}")
+            if ran is not None and ran.error is not None:
+                raise ValueError(f"the warm-up input fails: {ran.error.message}")
 
-    def _limit(self, rows: int) -> int:
-        """The most rows that may run at once: the ceiling, or one step more when memory has been enough for a while."""
-        if self.ceiling >= min(rows, self.padding.max_rows) or self.clock() < self.retry_at:
-            return self.ceiling
-        return next(rung for rung in reversed(ladder(self.padding.max_rows)) if rung > self.ceiling)
 
-    def _move_ceiling(self, largest_run: int, too_many: int | None, row_too_large: bool, ids: Callable[[], str]) -> None:
-        """Move the ceiling to what this group has shown."""
-        if too_many is not None:
-            trial_failed = too_many > self.ceiling  # up to the ceiling everything fits
-            self.retry_after_s = min(2 * self.retry_after_s, LONGEST_RETRY_S) if trial_failed else RETRY_AFTER_S
-            self.retry_at = self.clock() + self.retry_after_s
-            # A guilty row may have cut the pieces smaller than memory did.
-            ceiling = max(largest_run, self.padding.next_limit(too_many))
-            # A row that does not fit even alone says nothing about how many of the others fit.
-            if largest_run and ceiling < self.ceiling and not trial_failed and not row_too_large:
-                self.ceiling = ceiling
-                logger.warning("requests %s: out of memory: from now on at most %d rows at once", ids(), ceiling)
-        elif largest_run > self.ceiling:
-            self.ceiling = largest_run
-            self.retry_at = self.clock() + self.retry_after_s
-            logger.info("%d rows at once fit again", largest_run)
+class _Bisection:
+    """One group of rows on its way through the model.
 
-    def _try(self, items: list[Any], size: int, outputs: list[Any], start: int) -> BaseException | None:
-        """Run the model once. Put its outputs in their places, from `start` on, or return what was raised."""
+    unsure: rows that failed alone since the model last ran anything: it may be the engine that fails.
+    """
+
+    def __init__(self, isolation: Isolation, tally: Tally, ids: Callable[[], str]) -> None:
+        self.isolation, self.tally, self.ids = isolation, tally, ids
+        self.padding = isolation.padding
+        self.pieces: list[Piece] = []  # the next one last
+        self.unsure: list[Row] = []
+        self.engine_checked = False
+        self.largest_run = 0
+        self.too_many: int | None = None
+        self.row_too_large = False
+
+    def run(self, rows: list[Row], stop_at: float) -> None:
+        self.pieces = [Piece(rows, self.isolation.ceiling.limit(len(rows)))]
+        while self.pieces and self.isolation.clock() < stop_at:
+            self._next(self.pieces.pop())
+        if self.unsure:
+            self._check_alive()
+        self.isolation.ceiling.learn(self.largest_run, self.too_many, self.row_too_large, self.ids)
+
+    def _next(self, piece: Piece) -> None:
+        """Run a piece, or cut it."""
+        piece.rows = self._without_the_hopeless(piece.rows)
+        if not piece.rows:
+            return
+        if len(piece.rows) > piece.limit:
+            first, second = piece.rows[: piece.limit], piece.rows[piece.limit :]
+            self.pieces += [Piece(second, piece.limit), Piece(first, piece.limit)]
+        elif piece.guilty and len(piece.rows) > 1:
+            self._halve(piece)
+        elif (error := self._attempt(piece)) is not None:
+            self._failed(piece, error)
+        elif piece.rest is not None:
+            piece.rest.guilty = True
+
+    def _attempt(self, piece: Piece) -> BaseException | None:
+        """Run the model once. Returns what it raised."""
+        size = self.padding.size(len(piece.rows), piece.limit)
+        self.tally.rows += size
+        self.tally.padding += size - len(piece.rows)
         try:
-            outputs[start : start + len(items)] = self.attempt(items, size)
+            self.isolation.attempt(piece.rows, size)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # an author's sys.exit() is no reason to end the worker
             return error
+        self.largest_run = max(self.largest_run, size)
+        if all(row.error is not None for row in piece.rows):  # the state of the engine itself may be NaN
+            self.unsure += piece.rows
+        else:
+            self.unsure = []
         return None
 
-    def _check_alive(self, error: BaseException, ids: str) -> None:
-        """Log the failure, and raise EngineDead where the warm-up input fails as well."""
-        logger.warning("requests %s: a group of rows failed: %s", ids, type(error).__name__, exc_info=error)
-        if not self.alive():
-            raise EngineDead("the warm-up input fails as well") from error
+    def _failed(self, piece: Piece, error: BaseException) -> None:
+        """Convict the row that stands alone, or cut the piece."""
+        no_memory = is_out_of_memory(error)
+        smaller = no_memory and self.padding.shrinks
+        size = self.padding.size(len(piece.rows), piece.limit)
+        alone = (size if smaller else len(piece.rows)) == 1  # padding rows take memory, but they cannot be guilty
+        lives = False
+        telling = alone or not no_memory  # that several rows do not fit into memory says nothing of the engine
+        if not self._release() or (telling and not self.engine_checked):
+            logger.warning("requests %s: a group of rows failed: %s", self.ids(), type(error).__name__, exc_info=error)
+            self._check_alive()
+            self.engine_checked = lives = True
+        if alone:
+            row = piece.rows[0]
+            row.refuse(_row_error(error, no_memory))
+            self.tally.guilty[row.owner] += 1
+            self.row_too_large = self.row_too_large or no_memory
+            self.unsure += [] if lives else [row]
+        elif smaller:
+            self.tally.cuts += 1
+            self.too_many = min(size, self.too_many or size)
+            self.pieces.append(Piece(piece.rows, self.padding.next_limit(size)))
+        else:
+            self._halve(piece)
+
+    def _halve(self, piece: Piece) -> None:
+        """Put both halves in the place of a piece that holds a guilty row: half of its owners, or of its one owner's rows."""
+        self.tally.cuts += 1
+        by_owner: dict[int, list[Row]] = {}
+        for row in piece.rows:
+            by_owner.setdefault(row.owner, []).append(row)
+        parts = list(by_owner.values()) if len(by_owner) > 1 else [[row] for row in piece.rows]
+        middle = (len(parts) + 1) // 2
+        second = Piece([row for part in parts[middle:] for row in part], piece.limit)
+        first = Piece([row for part in parts[:middle] for row in part], piece.limit, rest=second)
+        self.pieces += [second, first]
+
+    def _without_the_hopeless(self, rows: list[Row]) -> list[Row]:
+        """Refuse the rows of owners who have had their share of guilty ones; returns all others."""
+        hopeless = self.tally.hopeless()
+        for row in rows if hopeless else ():
+            if row.owner in hopeless:
+                row.refuse(TOO_MANY_GUILTY)
+        return [row for row in rows if row.owner not in hopeless] if hopeless else rows
+
+    def _release(self) -> bool:
+        """Whether what the failed call holds could be freed; after some failures a device frees nothing any more."""
+        try:
+            self.isolation.release()
+        except Exception:
+            logger.warning("requests %s: the engine cannot free what a failed call holds", self.ids(), exc_info=True)
+            return False
+        return True
+
+    def _check_alive(self) -> None:
+        """Raise EngineDead where the model fails on what it is known to run: whoever failed since it last ran is innocent."""
+        if not self.isolation.alive():
+            for row in self.unsure:
+                row.refuse(NOT_RUN)
+            raise EngineDead("the model fails on what it is known to run, too")
+        self.unsure = []
 
 
-def _row_error(error: BaseException, no_memory: bool) -> SlotError:
+def _row_error(error: BaseException, no_memory: bool) -> Refusal:
     """What the one row that failed alone is answered with."""
     if no_memory:
-        return OutOfMemory("this input alone does not fit into the memory of the model's device")
-    if isinstance(error, SlotError):
-        return error
-    return ModelFault("the model failed on this input")
+        return Refusal.of(OutOfMemory("this input alone does not fit into the memory of the model's device"))
+    return Refusal.of(error if isinstance(error, SlotError) else ModelFault("the model failed on this input"))

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import numpy as np
+    import numpy.typing as npt
 
 KINDS = ("none", "static", "bucketed", "fixed")
 
@@ -66,14 +67,9 @@ class Padding:
         return size // 2
 
 
-def pad_rows(items: Sequence[Any], size: int, filler: Any) -> list[Any]:
-    """The items followed by copies of `filler`, `size` in all."""
-    return [*items, *([filler] * (size - len(items)))]
-
-
 def pad_sequences(
     sequences: Sequence[Sequence[int]], value: int, multiple: int = 1
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Token sequences of unequal length as one rectangle, padded on the right with `value`.
 
     Returns ids [b, t] and mask [b, t] (1 = token, 0 = padding), both int64; t is the longest length rounded up to `multiple`.

@@ -6,8 +6,10 @@
 A pipeline knows no server. A host (worker/hosts/) turns what its server gives into requests, and turns the answers into what
 its server wants.
 
-Letters: n requests, and request i has slot i; m items, one a row, and owners[row] is the row's slot; b rows of one call of the
+Letters: n requests, and request i has slot i; m items, one a row, and a row's owner is its slot; b rows of one call of the
 model.
+
+What a hook returned is owned before any hook is called again, so nobody's value can become somebody else's (owned.py).
 """
 
 from __future__ import annotations
@@ -16,18 +18,19 @@ import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from slotwise.worker.admission import admit, quickest_first
-from slotwise.worker.answer import Answer, CheckedHeaders, refusal, sound
-from slotwise.worker.batch import Batch
+from slotwise.worker.answer import Answer, CheckedHeaders, Refusal
+from slotwise.worker.batch import Batch, Slot
 from slotwise.worker.budget import Budget
 from slotwise.worker.decoders import MAX_STUCK, Decoders
 from slotwise.worker.hooks import Hooks
-from slotwise.worker.isolation import NOT_RUN, EngineDead, Isolation
+from slotwise.worker.isolation import TOO_MANY_GUILTY, EngineDead, Isolation
 from slotwise.worker.padding import Padding
 from slotwise.worker.proof import keep_rows_apart
 from slotwise.worker.request import Request
+from slotwise.worker.row import NOT_RUN, Row
 from slotwise.worker.settings import Settings
 from slotwise.worker.slot_errors import DeadlineExceeded, ModelFault, SlotError, Unavailable
 from slotwise.worker.turns import divide, helpings, in_turn
@@ -65,8 +68,7 @@ class Pipeline:
         verdict = keep_rows_apart(handler, model_dir)
         pipeline = cls(handler)
         pipeline.verdict = verdict
-        if (item := handler.example()) is not None:
-            pipeline.isolation.prepare(item, getattr(handler.engine, "warm_up_runs", 1))
+        pipeline.isolation.prepare(pipeline.hooks.good_row, getattr(handler.engine, "warm_up_runs", 1))
         return pipeline
 
     def answer(self, requests: Sequence[Request]) -> list[Answer]:
@@ -84,13 +86,13 @@ class Pipeline:
             self.predict(batch, budget)
             batch.decode_ms = (decoded - started) * 1000
             batch.inference_ms = (time.perf_counter() - decoded) * 1000
-            self.encode(batch, budget)
             self.respond(batch, budget)
         except Exception:
             logger.exception("requests %s: the worker itself failed on them", ", ".join(batch.ids()))
-            fault = ModelFault("the handler failed")
+            fault = Refusal.of(ModelFault("the handler failed"))
             # Without a slot's number: the gateway takes it for the server's own failure, and tries again.
-            batch.answers = [refusal(error or fault, CheckedHeaders()) for error in batch.errors]
+            for slot in batch.slots:
+                slot.answer = slot.answer or (slot.error or fault).answer(CheckedHeaders())
         if self.decoders.stuck() > MAX_STUCK:  # this batch is answered, but the next one would find no thread
             logger.error("requests %s: too many decoders never end: this worker ends", ", ".join(batch.ids()))
             self.dead = True
@@ -98,100 +100,109 @@ class Pipeline:
         return batch
 
     def decode(self, batch: Batch, budget: Budget) -> None:
-        """Decode every request by itself: `batch.items` are the rows, and what cannot be decoded is that slot's error."""
+        """Decode every request by itself: its rows, and what cannot be decoded is that slot's error."""
         costs = admit(batch, budget, self.hooks.cost) if self.hooks.estimates else {}
-        slots = [i for i, error in enumerate(batch.errors) if error is None]
-        light, heavy = quickest_first(batch, slots, costs, budget)
+        open_slots = [i for i, slot in enumerate(batch.slots) if slot.error is None]
+        light, heavy = quickest_first(batch, open_slots, costs, budget)
         decoded = self._decode_together(batch, light, budget)
         for i in heavy:  # one at a time: together they would take too much memory
             if budget.over(budget.decode_until):
                 break
             decoded |= self._decode_together(batch, [i], budget)
-        for i in slots:
+        for i in open_slots:
             items = decoded.get(i)
             if isinstance(items, list):
                 batch.accept(i, items)
             else:
                 batch.reject(i, items or Unavailable("there was no time left to decode this body"))
 
-    def _decode_together(self, batch: Batch, slots: list[int], budget: Budget) -> dict[int, Any]:
+    def _decode_together(self, batch: Batch, slots: list[int], budget: Budget) -> dict[int, list[object] | SlotError | None]:
         """Decode the requests of these slots side by side: the items of each, its SlotError, or None where time ran out."""
         requests = [batch.requests[i] for i in slots]
         items = self.decoders.run(self.hooks.decode, requests, budget.decode_share_s, budget.decode_until)
         return dict(zip(slots, items, strict=True))
 
     def predict(self, batch: Batch, budget: Budget) -> None:
-        """Run the rows group by group; `batch.outputs[row]` is the row's output or its SlotError."""
+        """Run the rows group by group: each row then has its output or its error."""
         if self.dead:
-            batch.outputs = [Unavailable("this worker is being restarted")] * batch.m
+            for row in batch.rows:
+                row.refuse(Refusal.of(Unavailable("this worker is being restarted")))
             return
-        batch.outputs = [NOT_RUN] * batch.m
         try:
-            for rows in helpings(batch.owners, self.padding.max_rows):
+            for helping in helpings(batch.rows, self.padding.max_rows):
                 if budget.over(budget.predict_until):
                     return
-                groups, ungrouped = divide(self.handler.groups, batch.items, rows, batch.owners)
+                groups, ungrouped = divide(self.hooks.groups, helping)
                 if ungrouped:
                     logger.error("requests %s: groups() failed on their rows", ", ".join(batch.ids(ungrouped)))
                 for row in ungrouped:
-                    batch.outputs[row] = ModelFault("the handler could not group this row")
+                    row.refuse(Refusal.of(ModelFault("the handler could not group this row")))
                 for group in groups:
                     self._run_group(batch, group, budget)
         except EngineDead:
             logger.exception("requests %s: the engine is dead: this worker ends", ", ".join(batch.ids()))
-            dead = Unavailable("the model's engine failed and is being restarted")
-            # What was not run is Unavailable; a handler's own 503 reads the same.
-            batch.outputs = [dead if isinstance(output, Unavailable) else output for output in batch.outputs]
+            dead = Refusal.of(Unavailable("the model's engine failed and is being restarted"))
+            for row in batch.rows:
+                if row.error is NOT_RUN:
+                    row.refuse(dead)
             self.dead = True
+        for owner in batch.tally.hopeless():  # as a whole: which of its rows ran depends on who was in its batch
+            batch.slots[owner].error = TOO_MANY_GUILTY
 
-    def encode(self, batch: Batch, budget: Budget) -> None:
-        """Encode every row by itself, the requests taking turns, and give each result to the request that owns the row."""
-        results = list(batch.outputs)
-        for row in in_turn(batch.owners):
-            if isinstance(results[row], SlotError):
-                continue
-            if budget.over(budget.encode_until):
-                results[row] = Unavailable("there was no time to encode this row")
-            else:
-                results[row] = self.hooks.encode(results[row], batch.items[row], batch.requests[batch.owners[row]])
-        batch.scatter(results)
-
-    def respond(self, batch: Batch, budget: Budget) -> None:
-        """Make every slot's answer by itself: `batch.answers`."""
-        headers = self.hooks.headers()
-        headers_error = headers if isinstance(headers, SlotError) else None  # for every slot without an error of its own
-        shared = CheckedHeaders() if isinstance(headers, SlotError) else headers
-        shared["x-batch-size"] = str(batch.n)
-        shared["x-decode-ms"], shared["x-inference-ms"] = f"{batch.decode_ms:.2f}", f"{batch.inference_ms:.2f}"
-        answers: dict[int, Answer] = {}
-        lengths = [len(results) for results in batch.results]
-        for i in sorted(range(batch.n), key=lengths.__getitem__):  # a short one waits for no long one
-            request = batch.requests[i]
-            slot_headers = shared.with_slot(i)
-            error = batch.errors[i] or headers_error
-            if error is None and budget.over(budget.encode_until):
-                error = Unavailable("there was no time to encode this answer")
-            outcome = error or self.hooks.answer(request, batch.results[i], slot_headers)
-            if isinstance(outcome, SlotError):
-                outcome = refusal(outcome, slot_headers)
-                logger.info("request %s: %d %.200a", request.id, outcome.status, outcome.body)
-            answers[i] = outcome
-        batch.answers = [answers[i] for i in range(batch.n)]
-
-    def _run_group(self, batch: Batch, group: list[int], budget: Budget) -> None:
+    def _run_group(self, batch: Batch, group: list[Row], budget: Budget) -> None:
         """Run one group's rows, except those whose deadline has passed."""
         now = time.time()
         due = []
         for row in group:
-            deadline_s = batch.requests[batch.owners[row]].deadline_s
+            deadline_s = batch.requests[row.owner].deadline_s
             if deadline_s is not None and now > deadline_s:
-                batch.outputs[row] = DeadlineExceeded("the deadline passed before the model ran")
+                row.refuse(Refusal.of(DeadlineExceeded("the deadline passed before the model ran")))
             else:
                 due.append(row)
-        items = [batch.items[row] for row in due]
-        outputs = self.isolation.run(items, budget.predict_until, batch.tally, lambda: ", ".join(batch.ids(due)))
-        for row, output in zip(due, outputs, strict=True):
-            batch.outputs[row] = sound(output) if isinstance(output, SlotError) else output
+        self.isolation.run(due, budget.predict_until, batch.tally, lambda: ", ".join(batch.ids(due)))
+
+    def respond(self, batch: Batch, budget: Budget) -> None:
+        """Encode every row by itself, the requests taking turns, and answer each request as soon as its last row is encoded."""
+        headers = self.hooks.headers()
+        shared = CheckedHeaders() if isinstance(headers, SlotError) else headers
+        shared["x-batch-size"] = str(batch.n)
+        shared["x-decode-ms"], shared["x-inference-ms"] = f"{batch.decode_ms:.2f}", f"{batch.inference_ms:.2f}"
+        fault = Refusal.of(headers) if isinstance(headers, SlotError) else None  # for every slot without an error of its own
+        left = [sum(isinstance(record, Row) for record in slot.records) for slot in batch.slots]
+        for i, slot in enumerate(batch.slots):
+            slot.error = slot.error or fault
+            if slot.error is not None or not left[i]:
+                self._answer(slot, shared.with_slot(i), budget)
+        for row in in_turn(batch.rows):
+            slot = batch.slots[row.owner]
+            if slot.answer is None:
+                self._encode(row, slot, budget)
+                left[row.owner] -= 1
+                if not left[row.owner]:
+                    self._answer(slot, shared.with_slot(row.owner), budget)
+
+    def _encode(self, row: Row, slot: Slot, budget: Budget) -> None:
+        """Give the row its result. Where no answer is made of it at once, it is owned: `encode` is called again before that."""
+        if row.error is not None:
+            row.result = row.error
+        elif budget.over(budget.encode_until):
+            row.result = Refusal.of(Unavailable("there was no time to encode this row"))
+        else:
+            row.result = self.hooks.encode(row, slot.request, keep=len(slot.records) > 1)
+
+    def _answer(self, slot: Slot, headers: CheckedHeaders, budget: Budget) -> None:
+        """Make one slot's answer."""
+        if slot.error is None and budget.over(budget.encode_until):
+            slot.error = Refusal.of(Unavailable("there was no time to encode this answer"))
+        if slot.error is None:
+            results = [record.result if isinstance(record, Row) else record for record in slot.records]
+            outcome = self.hooks.answer(slot.request, results, headers)
+            if isinstance(outcome, Answer):
+                slot.answer = outcome
+                return
+            slot.error = Refusal.of(outcome)
+        logger.info("request %s: %d %.200a", slot.request.id, slot.error.status, slot.error.body)
+        slot.answer = slot.error.answer(headers)
 
     def _alive(self) -> bool:
         return self.hooks.alive(1)  # every engine is prepared for one row

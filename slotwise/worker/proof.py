@@ -25,6 +25,7 @@ from slotwise.worker.engines import verdicts
 from slotwise.worker.hooks import Hooks
 from slotwise.worker.mates import company
 from slotwise.worker.padding import Padding
+from slotwise.worker.row import Row
 from slotwise.worker.same_bytes import padded, same_bytes
 from slotwise.worker.separability import Attempt, prove
 from slotwise.worker.verdict import Verdict
@@ -56,8 +57,15 @@ def keep_rows_apart(handler: BatchHandler, model_dir: Path) -> Verdict:
 
 
 def caller(handler: BatchHandler) -> Attempt:
-    """What runs its model once on a list of items."""
-    return Hooks(handler, handler.settings.max_response_bytes).attempt
+    """What runs its model once on a list of items: one output, or the SlotError of that row, an item."""
+    hooks = Hooks(handler, handler.settings.max_response_bytes)
+
+    def attempt(items: list[Any], size: int) -> list[Any]:
+        rows = [Row(0, item) for item in items]
+        hooks.attempt(rows, size)
+        return [row.output if row.error is None else row.error.error() for row in rows]
+
+    return attempt
 
 
 def settled(handler: BatchHandler, attempt: Attempt, model_dir: Path, clock: Callable[[], float] = time.monotonic) -> Verdict:

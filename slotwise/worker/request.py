@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar, overload
 
 from slotwise.worker.slot_errors import SlotError
+
+Default = TypeVar("Default")
 
 
 class Headers(Mapping[str, str]):
     """Request headers. Names are found in any case; iteration gives them in lower case."""
 
-    def __init__(self, raw: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, raw: Mapping[str, object] | None = None) -> None:
         self._values = {str(k).lower(): v for k, v in (raw or {}).items() if isinstance(v, str)}
 
     def __getitem__(self, name: str) -> str:
         return self._values[name.lower()]
 
-    def get(self, name: str, default: Any = None) -> Any:
+    @overload
+    def get(self, name: str, default: None = None) -> str | None: ...
+
+    @overload
+    def get(self, name: str, default: str | Default) -> str | Default: ...
+
+    def get(self, name: str, default: object = None) -> object:
         """The value of a header, or `default` where the request has none."""
         # Mapping's own `get` goes through an exception, four times a request.
         return self._values.get(name.lower(), default)

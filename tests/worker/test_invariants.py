@@ -86,14 +86,17 @@ def test_nothing_survives_from_one_batch_to_the_next(handler: Toy, first: list[A
 def test_what_stands_in_padding_rows_changes_nothing(kind: str, batch_size: int, sent: list[Any]) -> None:
     class NanPadded(Toy):
         def collate(self, items: list[Any]) -> Any:
-            seen: set[int] = set()  # padding repeats the last item: the second time it is met, it is padding
-            filled = []
-            for item in items:
-                filled.append(np.full(1, np.nan) if id(item) in seen else item)
-                seen.add(id(item))
-            return np.stack(filled)
+            rows = self.__dict__.get("rows", 1)
+            return np.stack([*items[:rows], *[np.full(1, np.nan)] * (len(items) - rows)])
 
     handler = started(NanPadded(Settings(batch_size=batch_size, padding=kind)))
+    attempt = handler.isolation.attempt
+
+    def counted(rows: list[Any], size: int) -> None:
+        vars(handler)["rows"] = len(rows)
+        attempt(rows, size)
+
+    handler.isolation.attempt = counted
     assert _answer(handler, sent) == _owed(sent)
 
 
@@ -147,7 +150,7 @@ def test_out_of_memory_halves_and_remembers_what_worked(kind: str, n: int, capac
 def test_one_row_that_fits_nowhere_lowers_no_ceiling(kind: str, n: int, where: int) -> None:
     handler = started(batch_size=n, padding=kind)
     ask(handler, [[HUGE if i == where % n else i] for i in range(n)])
-    assert handler.isolation.ceiling == n
+    assert handler.isolation.ceiling.rows == n
 
 
 @given(handlers, bodies, st.integers(-3, 3).filter(bool))
@@ -173,7 +176,7 @@ def test_groups_that_lose_or_repeat_rows_give_errors_not_wrong_answers(sent: lis
             assert record in (right, 500)
 
 
-@pytest.mark.parametrize("stage", ["decode", "predict", "encode", "respond"])
+@pytest.mark.parametrize("stage", ["decode", "predict", "respond"])
 def test_a_fault_in_the_worker_itself_still_answers_every_slot(stage: str) -> None:
     handler = started()
 

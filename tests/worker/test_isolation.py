@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from slotwise.worker import ModelFault, OutOfMemory, Unavailable
-from slotwise.worker.isolation import RETRY_AFTER_S, EngineDead, Isolation, Tally, is_out_of_memory
+from slotwise.worker.isolation import EngineDead, Isolation, Tally, is_out_of_memory
+from slotwise.worker.memory_ceiling import RETRY_AFTER_S
 from slotwise.worker.padding import KINDS, Padding
+from slotwise.worker.row import Row
+
+Model = Callable[[list[Any], int], list[Any]]
 
 
 def echo(items: list[Any], size: int) -> list[Any]:
     return list(items)
+
+
+class Alone(Isolation):
+    """An isolation of a function of items, each of an owner of its own; what it gives are outputs and errors."""
+
+    def __init__(self, model: Model, *args: Any, **more: Any) -> None:
+        def attempt(rows: list[Row], size: int) -> None:
+            for row, output in zip(rows, model([row.item for row in rows], size), strict=True):
+                row.ran(output)
+
+        super().__init__(attempt, *args, **more)
+
+    def outputs(self, items: list[Any], *args: Any, **more: Any) -> list[Any]:
+        rows = [Row(i, item) for i, item in enumerate(items)]
+        self.run(rows, *args, **more)
+        return [row.output if row.error is None else row.error.error() for row in rows]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -20,17 +41,17 @@ def test_nothing_to_run_runs_nothing(kind: str) -> None:
     def forbidden(items: list[Any], size: int) -> list[Any]:
         raise AssertionError("called")
 
-    assert Isolation(forbidden, Padding(kind, 8)).run([]) == []
+    assert Alone(forbidden, Padding(kind, 8)).outputs([]) == []
 
 
 def test_more_rows_than_the_ceiling_run_in_pieces() -> None:
     tally = Tally()
-    assert Isolation(echo, Padding("static", 4)).run(list(range(10)), tally=tally) == list(range(10))
+    assert Alone(echo, Padding("static", 4)).outputs(list(range(10)), tally=tally) == list(range(10))
     assert (tally.rows, tally.padding, tally.cuts) == (12, 2, 0)
 
 
 def test_nothing_starts_after_stop_at() -> None:
-    answers = Isolation(echo, Padding("none", 4)).run([1, 2], stop_at=0.0)
+    answers = Alone(echo, Padding("none", 4)).outputs([1, 2], stop_at=0.0)
     assert all(isinstance(answer, Unavailable) for answer in answers)
 
 
@@ -39,8 +60,8 @@ def test_a_dead_engine_is_told_from_a_bad_row_by_the_warm_up_input() -> None:
         raise RuntimeError("gone")
 
     with pytest.raises(EngineDead):
-        Isolation(broken, Padding("none", 4), alive=lambda: False).run([1, 2, 3])
-    assert [type(a) for a in Isolation(broken, Padding("none", 4)).run([1, 2, 3])] == [ModelFault] * 3
+        Alone(broken, Padding("none", 4), alive=lambda: False).outputs([1, 2, 3])
+    assert [type(a) for a in Alone(broken, Padding("none", 4)).outputs([1, 2, 3])] == [ModelFault] * 3
 
 
 def test_memory_that_never_suffices_ends_in_507_for_each_and_keeps_the_ceiling() -> None:
@@ -49,9 +70,9 @@ def test_memory_that_never_suffices_ends_in_507_for_each_and_keeps_the_ceiling()
     def full(items: list[Any], size: int) -> list[Any]:
         raise MemoryError
 
-    isolation = Isolation(full, Padding("static", 8), release=lambda: released.append(1))
-    assert [type(a) for a in isolation.run([1, 2, 3])] == [OutOfMemory] * 3
-    assert isolation.ceiling == 8
+    isolation = Alone(full, Padding("static", 8), release=lambda: released.append(1))
+    assert [type(a) for a in isolation.outputs([1, 2, 3])] == [OutOfMemory] * 3
+    assert isolation.ceiling.rows == 8
     assert released
 
 
@@ -74,28 +95,28 @@ def test_after_a_quiet_while_one_step_more_is_tried_and_given_up_at_once_if_it_f
             raise MemoryError
         return list(items)
 
-    isolation = Isolation(device, Padding("static", 8), clock=lambda: now[0])
-    isolation.run(list(range(8)))
-    assert isolation.ceiling == 2
+    isolation = Alone(device, Padding("static", 8), clock=lambda: now[0])
+    isolation.outputs(list(range(8)))
+    assert isolation.ceiling.rows == 2
 
     def ran() -> list[int]:
         sizes.clear()
-        assert isolation.run(list(range(8))) == list(range(8))
+        assert isolation.outputs(list(range(8))) == list(range(8))
         return list(sizes)
 
     assert set(ran()) == {2}, "not at once"
     now[0] += RETRY_AFTER_S
     assert ran()[0] == 4
-    assert isolation.ceiling == 2
+    assert isolation.ceiling.rows == 2
     assert set(ran()) == {2}, "back at once"
     now[0] += RETRY_AFTER_S
     assert set(ran()) == {2}, "a trial that failed doubles the wait"
     capacity[0] = 8
     now[0] += RETRY_AFTER_S
-    assert (set(ran()), isolation.ceiling) == ({4}, 4)
+    assert (set(ran()), isolation.ceiling.rows) == ({4}, 4)
     assert set(ran()) == {4}
     now[0] += 2 * RETRY_AFTER_S
-    assert (set(ran()), isolation.ceiling) == ({8}, 8)
+    assert (set(ran()), isolation.ceiling.rows) == ({8}, 8)
 
 
 def test_a_guilty_row_does_not_lower_the_ceiling() -> None:
@@ -106,11 +127,11 @@ def test_a_guilty_row_does_not_lower_the_ceiling() -> None:
             raise ValueError
         return list(items)
 
-    isolation = Isolation(device, Padding("bucketed", 16))
-    isolation.run([-1, *range(8)])
-    assert isolation.ceiling == 8, "the pieces became smaller because of the guilty row, not because of memory"
-    isolation.run([-1, *range(8)])
-    assert isolation.ceiling == 8
+    isolation = Alone(device, Padding("bucketed", 16))
+    isolation.outputs([-1, *range(8)])
+    assert isolation.ceiling.rows == 8, "the pieces became smaller because of the guilty row, not because of memory"
+    isolation.outputs([-1, *range(8)])
+    assert isolation.ceiling.rows == 8
 
 
 def test_a_trial_that_fails_leaves_the_ceiling_where_it_was() -> None:
@@ -122,8 +143,8 @@ def test_a_trial_that_fails_leaves_the_ceiling_where_it_was() -> None:
             raise MemoryError
         return list(items)
 
-    isolation = Isolation(device, Padding("none", 8), clock=lambda: now[0])
-    isolation.run(list(range(8)))
+    isolation = Alone(device, Padding("none", 8), clock=lambda: now[0])
+    isolation.outputs(list(range(8)))
     now[0] += RETRY_AFTER_S
-    isolation.run(list(range(7)))
-    assert (max(sizes[-4:]), isolation.ceiling) == (7, 4)
+    isolation.outputs(list(range(7)))
+    assert (max(sizes[-4:]), isolation.ceiling.rows) == (7, 4)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
-from slotwise.worker.answer import serialise
+from slotwise.worker.answer import Refusal, serialise
 from slotwise.worker.audit import Audit, AuditedAnswer
 from slotwise.worker.budget import Budget
 from slotwise.worker.guard.blame import verdict
@@ -18,6 +18,7 @@ from slotwise.worker.guard.owned import Owned, numbers, one_each, owned
 from slotwise.worker.guard.slots import BatchSlots, KeptSlot
 from slotwise.worker.isolation import EngineDead, Isolation, Tally, is_out_of_memory
 from slotwise.worker.padding import Padding
+from slotwise.worker.row import Row
 from slotwise.worker.slot_errors import SlotError, Unavailable
 
 logger = logging.getLogger(__name__)
@@ -106,9 +107,12 @@ class Guard:
         tally = Tally()
         try:
             for group in self._groups(slots, outputs):
-                found = self.isolation.run(group, budget.predict_until, tally, slots.all_ids)
-                for i, output in zip(group, found, strict=True):
-                    outputs[i] = output
+                rows = [Row(i, None) for i in group]
+                try:
+                    self.isolation.run(rows, budget.predict_until, tally, slots.all_ids)
+                finally:  # who was answered before the device died keeps that
+                    for row in rows:
+                        outputs[row.owner] = _outcome(row)
         except EngineDead:
             logger.exception("the device is dead: this worker ends")
             self.dead = True
@@ -130,16 +134,15 @@ class Guard:
             return [[i] for i in together] + alone
         return ([together] if together else []) + alone
 
-    def _attempt(self, group: list[int], size: int) -> list[Owned | SlotError]:
-        """Theirs on some slots: what it gave for each; raises what it raised, or for one slot alone what its client gets."""
-        slots = self.slots
+    def _attempt(self, attempted: list[Row], size: int) -> None:
+        """Theirs on some slots: each gets what it gave; raises what it raised, or for one slot alone what its client gets."""
+        slots, group = self.slots, [row.owner for row in attempted]
         rows = slots.enter(group)
         try:
             results = one_each(self.theirs(rows, slots.raw), len(group))
             given = zip(results, slots.raw.request_processor, strict=True)
             answers = [owned(result, processor, self.tensors, self.max_response_bytes) for result, processor in given]
             slots.keep()
-            return answers
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # a stranger's sys.exit() is no reason to end the worker
@@ -148,6 +151,8 @@ class Guard:
             if len(group) == 1 and not is_out_of_memory(error):
                 raise verdict(error, self.bad_input, slots.rows[group[0]]) from error
             raise
+        for row, answer in zip(attempted, answers, strict=True):
+            row.ran(Refusal.of(answer) if isinstance(answer, SlotError) else answer)
 
     def _learn(self, n: int, tally: Tally, outputs: Sequence[Owned | SlotError]) -> None:
         """A handler that answers no two requests together, but each alone, is not asked for batches for a while."""
@@ -159,6 +164,14 @@ class Guard:
             self.singly_until = self.clock() + SINGLY_S
             if self.singly == SINGLY_AFTER:
                 logger.warning("the handler answers no batches: from now on it gets one request at a time")
+
+
+def _outcome(row: Row) -> Owned | SlotError:
+    """What theirs gave for one slot, or why there is nothing."""
+    if row.error is not None:
+        return row.error.error()
+    assert isinstance(row.output, Owned)
+    return row.output
 
 
 def _comparable(answer: Owned | SlotError) -> AuditedAnswer:

@@ -1,0 +1,33 @@
+"""Copy dicts and lists however deep they are nested."""
+
+from __future__ import annotations
+
+import copy
+
+ATOMS = frozenset({bytes, str, int, float, complex, bool, type(None)})  # nobody can change these
+
+
+def copied(value: object) -> object:
+    """A copy of dicts and lists nested as deep as memory allows. Raises what copying anything else in them raises."""
+    made: dict[int, object] = {}
+    waiting: list[tuple[object, object]] = []
+
+    def one(value: object) -> object:
+        if type(value) in ATOMS:
+            return value
+        if id(value) not in made:
+            if type(value) is dict or type(value) is list:
+                made[id(value)] = type(value)()
+                waiting.append((value, made[id(value)]))
+            else:
+                made[id(value)] = copy.deepcopy(value)
+        return made[id(value)]
+
+    top = one(value)
+    while waiting:
+        source, target = waiting.pop()
+        if isinstance(source, dict) and isinstance(target, dict):
+            target.update((key, one(part)) for key, part in source.items())
+        elif isinstance(source, list) and isinstance(target, list):
+            target.extend(map(one, source))
+    return top

@@ -1,0 +1,60 @@
+"""Own what an author's hook returned: a value that nobody else can change any more.
+
+Hooks may fill the same objects again in their next call, and may change what they are handed. So what a hook returned is owned
+before any hook runs again, and what is handed out twice is a copy each time.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import fields, is_dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from slotwise.worker.copies import ATOMS, copied
+
+
+def owned(value: object) -> object:
+    """The value itself where nothing can change it, else a copy. Raises what copying it raises."""
+    if type(value) in ATOMS:
+        return value
+    try:
+        return _owned(value)
+    except RecursionError:  # JSON may be nested deeper than Python calls functions
+        return copied(value)
+
+
+def _owned(value: object) -> object:
+    kind = type(value)
+    if kind in ATOMS:
+        return value
+    if isinstance(value, np.ndarray):
+        return _array(value)
+    if isinstance(value, np.generic) and not isinstance(value, np.void):
+        return value
+    if kind is list and isinstance(value, list):
+        return [_owned(part) for part in value]
+    if kind is dict and isinstance(value, dict):
+        return {name: _owned(part) for name, part in value.items()}
+    if kind is tuple and isinstance(value, tuple):
+        return tuple([_owned(part) for part in value])
+    if callable(clone := getattr(value, "clone", None)) and hasattr(value, "detach"):  # a tensor
+        return clone().detach()
+    return value if _is_fixed(value) else copy.deepcopy(value)
+
+
+def _array(array: npt.NDArray[np.float64]) -> object:  # numbers of any kind, for which numpy has no type but Any
+    if type(array) is not np.ndarray or array.dtype.hasobject:
+        return copy.deepcopy(array)
+    source: object = array
+    while isinstance(source, np.ndarray) and not source.flags.writeable:
+        source = source.base
+    return array if type(source) is bytes else array.copy()  # numpy.frombuffer(body) shows bytes, which never change
+
+
+def _is_fixed(value: object) -> bool:
+    """Whether this is a frozen dataclass of values that nobody can change."""
+    if not is_dataclass(value) or isinstance(value, type) or not type(value).__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        return False
+    return all(type(getattr(value, field.name)) in ATOMS for field in fields(value))
