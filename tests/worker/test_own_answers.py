@@ -29,7 +29,7 @@ def narrow(handler: Untidy, rows: int | None) -> Untidy:
 
 
 def owed(sent: list[Any], container: str) -> list[Any]:
-    """What these requests are to get: what each of them alone gets, and nobody anything from a container that cannot be read."""
+    """What these requests are to get: what each of them alone gets, and nothing from a container that nobody can read."""
     answers = [expected(None if isinstance(body, bytes) else body) for body in sent]
     if container not in REFUSED:
         return answers

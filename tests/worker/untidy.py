@@ -1,4 +1,4 @@
-"""Handlers whose authors do nothing unusual: they reuse what they return, change what they get, and return it in any container."""
+"""Handlers whose authors reuse what they return, change what they get, and return it in any container."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ def refill(kept: Any, fresh: Any) -> Any:
 class Untidy(Toy):
     """A toy that answers [2x + 1] a row, whatever it does on the way.
 
-    container: in what it returns its outputs. habits: what else it does: "reuse" outputs, change "items", "inputs", "groups" and
-    "results", return the same "result", "answer" and "error" again, "decode" into one buffer, have no "example".
+    container: in what it returns its outputs. habits: what else it does: "reuse" outputs, change "items", "inputs", "groups"
+    and "results", return the same "result" and "answer" again, "decode" into one buffer, have no "example".
     """
 
     def __init__(self, container: str = "array", habits: frozenset[str] = frozenset(), **settings: Any) -> None:

@@ -169,7 +169,7 @@ class Guard:
 def _outcome(row: Row) -> Owned | SlotError:
     """What theirs gave for one slot, or why there is nothing."""
     if row.error is not None:
-        return row.error.error()
+        return row.error.source  # made for this slot, by blame.py; its status may be one that only the server knows
     assert isinstance(row.output, Owned)
     return row.output
 
