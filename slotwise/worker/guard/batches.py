@@ -18,7 +18,7 @@ from slotwise.worker.guard.owned import Owned, numbers, one_each, owned
 from slotwise.worker.guard.slots import BatchSlots, KeptSlot
 from slotwise.worker.isolation import EngineDead, Isolation, Tally, is_out_of_memory
 from slotwise.worker.padding import Padding
-from slotwise.worker.row import Row
+from slotwise.worker.row import NOT_RUN, Row
 from slotwise.worker.slot_errors import SlotError, Unavailable
 
 logger = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class Guard:
                     self.isolation.run(rows, budget.predict_until, tally, slots.all_ids)
                 finally:  # who was answered before the device died keeps that
                     for row in rows:
-                        outputs[row.owner] = _outcome(row)
+                        outputs[row.owner] = _outcome(row, slots)
         except EngineDead:
             logger.exception("the device is dead: this worker ends")
             self.dead = True
@@ -149,7 +149,8 @@ class Guard:
             slots.drop()
             let_go(error)
             if len(group) == 1 and not is_out_of_memory(error):
-                raise verdict(error, self.bad_input, slots.rows[group[0]]) from error
+                slots.verdicts[group[0]] = verdict(error, self.bad_input, slots.rows[group[0]])
+                raise slots.verdicts[group[0]] from error
             raise
         for row, answer in zip(attempted, answers, strict=True):
             row.ran(Refusal.of(answer) if isinstance(answer, SlotError) else answer)
@@ -166,10 +167,12 @@ class Guard:
                 logger.warning("the handler answers no batches: from now on it gets one request at a time")
 
 
-def _outcome(row: Row) -> Owned | SlotError:
-    """What theirs gave for one slot, or why there is nothing."""
+def _outcome(row: Row, slots: BatchSlots) -> Owned | SlotError:
+    """What theirs gave for one slot, or why there is nothing; a verdict may have a status that HTTP does not know."""
+    if row.error is NOT_RUN:
+        return NOT_RUN.error()
     if row.error is not None:
-        return row.error.source  # made for this slot, by blame.py; its status may be one that only the server knows
+        return slots.verdicts.get(row.owner, row.error.source)
     assert isinstance(row.output, Owned)
     return row.output
 

@@ -51,6 +51,7 @@ class BatchSlots:
         self.headers = [keep(processor.get_request_properties()) for processor in self.processors]
         self.rows = [_kept(row) for row in rows]
         self.unseen: list[Any] = list(rows)  # each may be given out once as it is
+        self.verdicts: dict[int, SlotError] = {}  # what a slot is answered that theirs failed on alone
 
     @property
     def n(self) -> int:
