@@ -43,7 +43,7 @@ LOADING_S = 120.0  # what the server before it had is taken for being loaded so 
 class GatewayOptions:
     """The gateway's options. in_flight 0: two batches for each worker; queued -1: one more batch for each worker.
 
-    default_model: what /invocations asks; "": the only one.
+    default_model: what /invocations asks; "": the only one. max_form_fields: a form of more is refused.
     """
 
     timeout_s: float = 60.0
@@ -52,6 +52,7 @@ class GatewayOptions:
     queued: int = -1
     hedge: bool = True
     default_model: str = ""
+    max_form_fields: int = 1000
 
 
 @dataclass

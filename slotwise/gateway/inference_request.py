@@ -10,7 +10,7 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from slotwise.gateway import replies
+from slotwise.gateway import forms, replies
 from slotwise.gateway.gateway import Gateway
 from slotwise.gateway.limits import ClientGone, Receive
 from slotwise.gateway.replies import SEQUENCE, Refused
@@ -22,7 +22,6 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}"  # of a model, and of a version
 PATH = "/predictions/"
 _PASSED_ON = {b"content-type", b"accept", b"content-encoding"}
 _MODEL = re.compile(NAME).fullmatch
-_FORM = re.compile(rb"[A-Za-z0-9%+&=*._\-]+").fullmatch
 
 
 @dataclass
@@ -93,8 +92,9 @@ class InferenceRequest:
                 self.body = await self._read(receive)
         except TimeoutError:
             raise Refused(504, "the deadline passed before the body had arrived", close=True) from None
-        if self.headers.get("content-type", "").startswith("application/x-www-form-urlencoded") and not _FORM(self.body):
-            self.headers["content-type"] = "application/octet-stream"  # curl --data-binary gives every file the type of a form
+        if "content-type" in self.headers:
+            most = self.gateway.options.max_form_fields
+            self.headers["content-type"] = forms.sent_as(self.headers["content-type"], self.body, most)
 
     def hold(self, body: bytes) -> None:
         """Take a body that has arrived. Raises Refused (413, 429)."""
