@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise.worker.answer import Answer, CheckedHeaders, checked, json_safe, serialise, sound
 from slotwise.worker.budget import Cost, total
+from slotwise.worker.inputs import packed
 from slotwise.worker.outputs import WrongCount, on_host, rows_of
 from slotwise.worker.padding import pad_rows
 from slotwise.worker.request import Request
@@ -27,19 +28,24 @@ logger = logging.getLogger(__name__)
 class Hooks:
     """One handler's hooks. Each method returns what the hook gave, or a SlotError; only `attempt` may raise.
 
-    estimates: whether the author has a `cost` hook.
+    estimates, responds: whether the author has a hook `cost`, `respond`.
     """
 
     def __init__(self, handler: BatchHandler, max_response_bytes: int) -> None:
         self.handler = handler
         self.max_response_bytes = max_response_bytes
-        self.estimates = "cost" in _overridden(handler)
+        own = _overridden(handler)
+        self.estimates, self.responds = "cost" in own, "respond" in own
 
     def cost(self, request: Request) -> Cost | SlotError | None:
         """What decoding the request costs, all parts of its form together; None where there is no estimate.
 
-        A body without an estimate is decoded: that shows what it is.
+        A body without an estimate is decoded: that shows what it is. One that is packed costs what unpacking it does.
         """
+        return self._own_cost(request) or packed.unpacking_cost(request)
+
+    def _own_cost(self, request: Request) -> Cost | SlotError | None:
+        """What the author's hook says."""
         if not request.fields:
             cost = self._cost(request.body, request)
             return cost if isinstance(cost, SlotError) else total([cost])
@@ -62,7 +68,7 @@ class Hooks:
         try:
             if request.deadline_s is not None and time.time() > request.deadline_s:
                 return DeadlineExceeded("the deadline had passed when the request was read")
-            items = self.handler.read(request)
+            items = self.handler.read(packed.plain(request))
             if isinstance(items, list):
                 if len(items) == 1 and not isinstance(items[0], SlotError):  # nearly every request
                     return items
@@ -121,7 +127,7 @@ class Hooks:
             return ModelFault("the answer could not be encoded")
 
     def _answer(self, request: Request, results: Sequence[Any], headers: CheckedHeaders) -> Answer:
-        body, content_type = self.handler.respond(request, list(results))
+        body, content_type = self.handler.respond(packed.plain(request) if self.responds else request, list(results))
         content = serialise(body)
         if len(content) > self.max_response_bytes:  # the server would end the worker, and with it the whole batch
             raise ModelFault(f"the answer has {len(content)} bytes, but the server sends at most {self.max_response_bytes}")
