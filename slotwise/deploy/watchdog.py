@@ -82,7 +82,7 @@ class Watchdog:
 
         A model that does not become ready stays registered, as it was. Raises SlotwiseError where the server does not start.
         """
-        from slotwise.deploy.again import start_again  # noqa: PLC0415  heavy
+        from slotwise.deploy.start_again import start_again  # noqa: PLC0415  heavy
 
         say(f"{self.record.kind} (pid {self.record.pid}) has answered nothing for {self.silent_s:g} s: it is started again")
         processes.end(self.record.run_id, 0)  # it would not hear that it should stop

@@ -43,8 +43,12 @@ def start_again(record: ServerRecord, lives: Iterable[LiveModel], say: Say) -> S
             shares=record.shares,
             cluster=record.cluster,
         )
-        with let_through():
-            _register(started, models, profile, can_register, say)
+        try:
+            with let_through():
+                _register(started, models, profile, can_register, say)
+        except BaseException:
+            lifecycle.stop(started)
+            raise
     return started
 
 

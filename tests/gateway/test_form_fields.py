@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slotwise.gateway.forms import sent_as
+from slotwise.gateway.form_fields import sent_as
 from slotwise.gateway.replies import Refused
 
 from .conftest import MakeFront
