@@ -66,7 +66,7 @@ def serve(
     from slotwise.deploy.shares import parse_parts, share_cores
     from slotwise.profiles.ports import Ports
     from slotwise.profiles.profile import from_environment, load_profile
-    from slotwise.server.lifecycle import check_can_start, start
+    from slotwise.server.lifecycle import check_can_start, running, start
     from slotwise.server.lifecycle import stop as stop_server
     from slotwise.worker.cores import available_cores
 
@@ -119,7 +119,10 @@ def serve(
             raise
         if not detach:
             end_training(record.state_dir)
+            successor = running(name)
             stop_server(record)
+            if successor is not None and successor.run_id != record.run_id:  # `apply` has put it in this one's place
+                watchdog.start_detached(name, restart_after_s)
             interrupts.say_stopped()
     if unserved:
         raise complaint(unserved)

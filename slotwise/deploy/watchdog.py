@@ -37,7 +37,7 @@ LEAST_PINGS = 3  # in vain: a machine that was asleep has asked only once
 MODELS_EVERY_S = 10.0
 MANAGEMENT_S = 10.0
 AGAIN_S = 30.0  # after a start that failed
-GONE_S = 120.0  # without any server of that name, as between the two of `slotwise apply`, the watch ends
+GONE_S = 45.0  # without any server of that name, as between the two of `slotwise apply`, the watch ends
 ENDING_S = 60.0
 
 
