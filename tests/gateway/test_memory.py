@@ -29,6 +29,7 @@ from slotwise.gateway.protocols.records import ModelInput, RecordAnswer
 
 from .conftest import MakeFront
 from .standin import StandIn
+from .test_grpc import infer, port_of
 
 FILES, TENSORS = ModelInput("file"), ModelInput("tensor")
 PICTURES = ModelInput("picture")
@@ -309,3 +310,22 @@ async def test_the_metrics_and_the_page_have_it(make_front: MakeFront) -> None:
     watching = asyncio.create_task(front.gateway.loop_blocks.watch())
     await asyncio.sleep(0.2)
     watching.cancel()
+
+
+@pytest.mark.anyio
+async def test_large_messages_of_grpc_are_read_and_answered_in_threads(
+    make_front: MakeFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: dict[str, str] = {}
+    for name in ("request", "reply", "reading_bytes"):
+
+        def work(*given: Any, name: str = name, original: Any = getattr(open_inference_grpc, name)) -> Any:
+            threads[name] = threading.current_thread().name.partition("_")[0]
+            return original(*given)
+
+        monkeypatch.setattr(open_inference_grpc, name, work)
+    front = await make_front(StandIn(likely=True), in_flight=64)
+    async with port_of(front) as call:
+        assert (await call("ModelInfer", infer([500], bytes_contents=[b"\x89PNG" + b"x" * 200] * 500))).outputs
+    assert threads == {"request": "large", "reply": "large", "reading_bytes": "large"}
+    assert front.gateway.body_memory.now_bytes == 0
