@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
+M_MMAP_THRESHOLD = -3  # of glibc's mallopt
 CGROUP = Path("/sys/fs/cgroup")
 LIMITS = (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"))  # v2, v1
 
@@ -23,6 +26,15 @@ def free_bytes(cgroup: Path = CGROUP) -> int:
         if limit is not None and used is not None:
             free = min(free, max(0, limit - used))
     return free
+
+
+def give_back_blocks(least_bytes: int) -> None:
+    """Have this process give every block of that size or more back to the system as soon as it is free, on Linux with glibc.
+
+    Else it keeps them, and the more the larger they once were, in pieces between what lives longer.
+    """
+    with suppress(OSError, AttributeError):  # only glibc has it
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, least_bytes)
 
 
 def _number(file: Path) -> int | None:

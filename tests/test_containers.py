@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from slotwise.gateway.gateway import GatewayOptions
+from slotwise.gateway.limits import MOST_DERIVED_BYTES, OWN_BYTES, derived_budget
 from slotwise.gateway.listening import ListenAddress
 from slotwise.gateway.process import GatewayRecord
 from slotwise.server.lifecycle import STOP_TIMEOUT_S
@@ -90,6 +91,15 @@ def test_compose_runs_it_locked_down() -> None:
     assert text["extends"] == other["extends"]
     assert text["build"]["args"]["EXTRAS"] == "onnx,text"
     assert all((ROOT / "models" / name / "model.toml").is_file() for name in text["build"]["args"]["MODELS"].split())
+
+
+def test_kubernetes_gives_the_gateway_the_memory_that_it_takes() -> None:
+    """The budget for requests follows from the limit; what a run took beside it was under 100 MB (docs/gateway.md)."""
+    pod = yaml.safe_load((ROOT / "k8s" / "base" / "deployment.yaml").read_text("utf-8"))["spec"]["template"]["spec"]
+    container = next(container for container in pod["containers"] if container["name"] == "gateway")
+    limit_bytes = int(container["resources"]["limits"]["memory"].removesuffix("Mi")) * 2**20
+    assert derived_budget(limit_bytes) == MOST_DERIVED_BYTES
+    assert limit_bytes > MOST_DERIVED_BYTES + OWN_BYTES + 100e6
 
 
 def test_kubernetes_gives_the_longest_request_its_time() -> None:

@@ -26,6 +26,10 @@ def gateway(
     timeout_s: Annotated[float, typer.Option(min=0.1, help="A request's deadline, where the client sets none.")] = 60.0,
     max_in_flight: Annotated[int, typer.Option(min=0, help="Requests of a model at the server; 0: two batches a worker.")] = 0,
     max_queued: Annotated[int, typer.Option(min=-1, help="Requests of a model that wait here; -1: a batch a worker.")] = -1,
+    max_memory_mb: Annotated[
+        int, typer.Option(min=0, help="MiB for all requests together: bodies, records, answers; 0: by the container's limit.")
+    ] = 0,
+    max_form_fields: Annotated[int, typer.Option(min=1, help="A form of more fields gets 413; a server never sees it.")] = 1000,
     drain_delay_s: Annotated[float, typer.Option(min=0, help="After SIGTERM, still accept this long while not ready.")] = 1.0,
     hedge: Annotated[bool, typer.Option("--hedge/--no-hedge", help="Send a request again when its answer is late.")] = True,
     default_model: Annotated[str, typer.Option(help="What /invocations asks. Default: the only model.")] = "",
@@ -61,6 +65,8 @@ def gateway(
             "--timeout-s": timeout_s,
             "--max-in-flight": max_in_flight,
             "--max-queued": max_queued,
+            "--max-memory-mb": max_memory_mb,
+            "--max-form-fields": max_form_fields,
             "--drain-delay-s": drain_delay_s,
             "--default-model": default_model,
         }
@@ -89,7 +95,13 @@ def gateway(
         name,
         listen,
         GatewayOptions(
-            timeout_s=timeout_s, in_flight=max_in_flight, queued=max_queued, hedge=hedge, default_model=default_model
+            timeout_s=timeout_s,
+            max_memory_bytes=max_memory_mb * 2**20,
+            in_flight=max_in_flight,
+            queued=max_queued,
+            hedge=hedge,
+            default_model=default_model,
+            max_form_fields=max_form_fields,
         ),
         say,
         Access(keys, tuple(public or ()), tls_cert, tls_key),

@@ -10,7 +10,7 @@ from slotwise.commands.apply import Force, ServerKind
 from slotwise.console import Json, emit, progress, say
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from slotwise.archive.build import ArchiveInfo
     from slotwise.client.live_model import LiveModel
@@ -48,6 +48,9 @@ def serve(
     detach: Annotated[
         bool, typer.Option("--detach", help="Return once the models are ready; `slotwise stop` ends it.")
     ] = False,
+    restart_after_s: Annotated[
+        float, typer.Option(min=0, help="Start it again once it has answered no ping for so long; 0: never.")
+    ] = 60.0,
     as_json: Json = False,
 ) -> None:
     """Start a server with these models, ready to answer; archives that are missing are built first."""
@@ -55,6 +58,7 @@ def serve(
 
     from slotwise import interrupts, project
     from slotwise.archive.renewal import outdated
+    from slotwise.deploy import watchdog
     from slotwise.deploy.deploy import foreign_note, obtain, preloaded, registration
     from slotwise.deploy.java_training import end_training, train_in_background
     from slotwise.deploy.scaling import check_registrations
@@ -62,7 +66,7 @@ def serve(
     from slotwise.deploy.shares import parse_parts, share_cores
     from slotwise.profiles.ports import Ports
     from slotwise.profiles.profile import from_environment, load_profile
-    from slotwise.server.lifecycle import check_can_start, start
+    from slotwise.server.lifecycle import check_can_start, running, start
     from slotwise.server.lifecycle import stop as stop_server
     from slotwise.worker.cores import available_cores
 
@@ -84,6 +88,7 @@ def serve(
         say(note)
     if not force:
         check_registrations([(info, registration(info, loaded_profile, overrides, server)) for info in archives], {})
+    watchdog.end(name)  # of a server of that name that crashed
     say(f"starting {server}")
     loaded = None if loaded_profile.model_api else preloaded(archives, loaded_profile, overrides)
     with interrupts.held():
@@ -106,14 +111,18 @@ def serve(
                     say("making the next start quicker, in the background (SLOTWISE_JAVA_CACHE=0: never)")
             if detach:
                 interrupts.settle()
+                watchdog.start_detached(name, restart_after_s)
             else:
-                _hold(record, unserved)
+                record = _hold(record, unserved, watchdog.watching(restart_after_s, say))
         except BaseException:
             stop_server(record)
             raise
         if not detach:
             end_training(record.state_dir)
+            successor = running(name)
             stop_server(record)
+            if successor is not None and successor.run_id != record.run_id:  # `apply` has put it in this one's place
+                watchdog.start_detached(name, restart_after_s)
             interrupts.say_stopped()
     if unserved:
         raise complaint(unserved)
@@ -129,20 +138,23 @@ def _check_cluster(server: str, ray_address: str) -> None:
         check_address(ray_address)
 
 
-def _hold(record: ServerRecord, unserved: Sequence[UnservedModel]) -> None:
-    """Stay in the foreground. A signal is held by now: it ends the wait."""
+def _hold(
+    record: ServerRecord, unserved: Sequence[UnservedModel], look: Callable[[ServerRecord], ServerRecord]
+) -> ServerRecord:
+    """Stay in the foreground; returns the server that serves in the end. A signal is held by now: it ends the wait."""
     from slotwise.deploy.serving import complaint
     from slotwise.server.lifecycle import wait_until_ended
 
     if unserved:
         say(complaint(unserved).message)
     say("Ctrl-C stops it")
-    wait_until_ended(record)
+    return wait_until_ended(record, look)
 
 
 def stop(name: Annotated[str, typer.Argument(help="The server's name.")] = "default", as_json: Json = False) -> None:
     """Stop a server and everything it started, and the gateway in front of it."""
     from slotwise import project
+    from slotwise.deploy import watchdog
     from slotwise.deploy.java_training import end_training
     from slotwise.gateway.process import stop as stop_gateway
     from slotwise.server.lifecycle import ServerRecord
@@ -150,6 +162,7 @@ def stop(name: Annotated[str, typer.Argument(help="The server's name.")] = "defa
 
     if stop_gateway(name):  # first: it answers what is in flight
         say("gateway stopped")
+    watchdog.end(name)  # it would start the server again
     record = ServerRecord.load(project.state_root() / name)
     ran = record is not None and record.alive()
     if record is not None:

@@ -13,7 +13,7 @@ its content, which is compared, too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -104,20 +104,28 @@ def read(record: ServerRecord) -> ObservedState:
 
     Raises SlotwiseError where the server does not answer, or where an archive is gone or another one by now.
     """
-    models: list[DeployedModel] = []
     with ManagementClient(record) as client:
-        for listed in client.list():
-            first = client.describe(listed.name)  # the default version: registered first, it becomes the default again
-            others = [live for live in client.describe_all(listed.name) if live.version != first.version]
-            for live in (first, *others):
-                info = inspect(record.model_store / live.archive.rpartition("/")[2], need_digests=False)
-                if live.version not in ("", info.version):  # MMS may not know it
-                    raise SlotwiseError(
-                        f"{live.name} {live.version} is registered, but {info.path.name} now holds {info.version}",
-                        f"put its archive back, or unregister all versions of {live.name} and register it again",
-                    )
-                models.append(DeployedModel(live, info))
-    return ObservedState(record, record.effective_profile(), tuple(models))
+        models = tuple(deployed(record, live) for live in live_models(client))
+    return ObservedState(record, record.effective_profile(), models)
+
+
+def live_models(client: ManagementClient) -> Iterator[LiveModel]:
+    """Every version of every model; the default version before the others: registered first, it becomes the default again."""
+    for listed in client.list():
+        first = client.describe(listed.name)
+        yield first
+        yield from (live for live in client.describe_all(listed.name) if live.version != first.version)
+
+
+def deployed(record: ServerRecord, live: LiveModel) -> DeployedModel:
+    """The model with its archive. Raises SlotwiseError where that is gone or another one by now."""
+    info = inspect(record.model_store / live.archive.rpartition("/")[2], need_digests=False)
+    if live.version not in ("", info.version):  # MMS may not know it
+        raise SlotwiseError(
+            f"{live.name} {live.version} is registered, but {info.path.name} now holds {info.version}",
+            f"put its archive back, or unregister all versions of {live.name} and register it again",
+        )
+    return DeployedModel(live, info)
 
 
 def differences(state: ObservedState, desired: DesiredState) -> list[Difference]:

@@ -41,11 +41,12 @@ def build_app(gateway: Gateway, public: Collection[str] = ()) -> SecurityHeaders
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await gateway.first_look()
-        watching = asyncio.create_task(gateway.watch())
+        watching = [asyncio.create_task(gateway.watch()), asyncio.create_task(gateway.loop_blocks.watch())]
         yield
-        watching.cancel()
-        with suppress(asyncio.CancelledError):
-            await watching
+        for task in watching:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
         await gateway.close()
 
     app = FastAPI(

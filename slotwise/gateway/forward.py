@@ -13,13 +13,15 @@ import math
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from dataclasses import dataclass
 from typing import Any
 
 from slotwise.client.http_exchange import RawHeaders
 from slotwise.errors import SlotwiseError
 from slotwise.gateway import replies
 from slotwise.gateway.gateway import Gateway
-from slotwise.gateway.inference_request import InferenceRequest, Scope
+from slotwise.gateway.inference_request import ABORT, InferenceRequest, Scope
+from slotwise.gateway.large_work import LARGE_BYTES
 from slotwise.gateway.limits import ClientGone, Receive
 from slotwise.gateway.race import Race
 from slotwise.gateway.replies import Refused
@@ -37,6 +39,7 @@ WRONG_TOKEN = b"InvalidKeyException"
 DEADLINE = b"the deadline "  # a worker's words, of what it has not computed
 CLOCK_S = 1.0  # by how much a worker's clock may differ
 
+SEND_S, SLOWEST_BYTES_A_S = 30.0, 64 * 1024  # who takes an answer more slowly is cut off: it is in memory until then
 CLIENT_GONE = 499  # for the log and the metrics; nobody is there to get it
 
 
@@ -61,19 +64,30 @@ class Forward:
             await request.read_body(receive)
             return await self._answer(request, receive)
 
-        status, headers, body = await self._outcome(request, read_and_answered())
-        seconds = None if request.sent_at is None else time.monotonic() - request.sent_at
-        if status != CLIENT_GONE:
-            await self._send(send, request, status, headers, body, seconds)
+        try:
+            status, headers, body = await self._outcome(request, read_and_answered())
+            seconds = None if request.sent_at is None else time.monotonic() - request.sent_at
+            if status != CLIENT_GONE:
+                await self._send(_Client(send, scope.get(ABORT)), request, status, headers, body, seconds)
+        finally:
+            request.release()
 
     async def record(self, request: InferenceRequest, gone: asyncio.Event) -> tuple[int, RawHeaders, bytes]:
         """The reply to one record of a request that has been read: it waits for a place as everybody does, unless `gone`."""
-        return await self._outcome(request, self._answer(request, gone.wait))
+        try:
+            return await self._outcome(request, self._answer(request, gone.wait))
+        finally:
+            request.release()
 
     async def _outcome(self, request: InferenceRequest, answered: Awaitable[ServerAnswer]) -> tuple[int, RawHeaders, bytes]:
-        """Status, headers and body of the reply, whatever becomes of `answered`. It is counted, and an error is logged."""
+        """Status, headers and body of the reply, whatever becomes of `answered`. It is counted, and an error is logged.
+
+        From then on the request holds the memory of its reply, no longer that of its body.
+        """
         try:
             status, headers, body = _reply(await answered, request)
+            request.body = b""
+            request.hold_bytes(len(body))
         except Refused as refused:
             status, headers = refused.status, [replies.JSON_TYPE, *refused.headers()]
             body = replies.error_body(refused.status, refused.message, request.identity)
@@ -82,8 +96,6 @@ class Forward:
         except Exception:
             log.exception("%s %s", request.identity, request.target)
             status, headers, body = 500, [replies.JSON_TYPE], replies.error_body(500, replies.CRASH, request.identity)
-        finally:
-            request.release_body()
         seconds = None if request.sent_at is None else time.monotonic() - request.sent_at
         self.gateway.metrics.answer(request.label, status, seconds, int(_number(headers, b"x-batch-size")))
         if status >= 400:
@@ -153,7 +165,7 @@ class Forward:
         return answer
 
     async def _send(
-        self, send: Send, request: InferenceRequest, status: int, headers: RawHeaders, body: bytes, seconds: float | None
+        self, client: _Client, request: InferenceRequest, status: int, headers: RawHeaders, body: bytes, seconds: float | None
     ) -> None:
         headers += [(b"x-request-id", request.identity.encode()), (b"content-length", b"%d" % len(body)), *replies.ANSWER]
         if seconds is not None:
@@ -166,8 +178,33 @@ class Forward:
             headers.append((b"x-slotwise-sent", request.sent.encode()))
         if self.gateway.draining:
             headers.append((b"connection", b"close"))
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        await client.send({"type": "http.response.start", "status": status, "headers": headers})
+        if not await client.take(body):
+            log.info("%s %s the client does not take its answer", request.identity, request.target)
+
+
+@dataclass(frozen=True)
+class _Client:
+    """Who gets the answer. abort: cuts the connection off, where that is known."""
+
+    send: Send
+    abort: Callable[[], None] | None
+
+    async def take(self, body: bytes) -> bool:
+        """Send the body; a large one is waited for until it was taken. False where the client is too slow: it is cut off."""
+        if len(body) <= LARGE_BYTES:
+            await self.send({"type": "http.response.body", "body": body})
+            return True
+        try:
+            async with asyncio.timeout(SEND_S + len(body) / SLOWEST_BYTES_A_S):
+                await self.send({"type": "http.response.body", "body": body, "more_body": True})
+                await self.send({"type": "http.response.body"})  # waits until the client has taken most of it
+        except TimeoutError:
+            if self.abort:
+                self.abort()
+                await asyncio.sleep(0)  # until the connection knows
+            return False
+        return True
 
 
 class ModelPaths:

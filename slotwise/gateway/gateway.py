@@ -21,7 +21,8 @@ from slotwise.gateway.canary import Canary, RolloutRecord
 from slotwise.gateway.catalog import ModelCard, model_card
 from slotwise.gateway.keys import KeyFile
 from slotwise.gateway.killers import Killers
-from slotwise.gateway.limits import MemoryBudget
+from slotwise.gateway.large_work import LargeWork, LoopBlocks
+from slotwise.gateway.limits import MemoryBudget, derived_budget
 from slotwise.gateway.metrics import GatewayMetrics
 from slotwise.gateway.traffic import ModelTraffic
 from slotwise.gateway.upstream import Upstream
@@ -43,15 +44,18 @@ LOADING_S = 120.0  # what the server before it had is taken for being loaded so 
 class GatewayOptions:
     """The gateway's options. in_flight 0: two batches for each worker; queued -1: one more batch for each worker.
 
-    default_model: what /invocations asks; "": the only one.
+    max_memory_bytes: for all requests together; 0: by the container's limit (limits.derived_budget).
+
+    default_model: what /invocations asks; "": the only one. max_form_fields: a form of more is refused.
     """
 
     timeout_s: float = 60.0
-    max_body_memory_bytes: int = 256 * 2**20
+    max_memory_bytes: int = 0
     in_flight: int = 0
     queued: int = -1
     hedge: bool = True
     default_model: str = ""
+    max_form_fields: int = 1000
 
 
 @dataclass
@@ -74,7 +78,10 @@ class Gateway:
 
     def __post_init__(self) -> None:
         self.metrics = GatewayMetrics()
-        self.body_memory = MemoryBudget(self.options.max_body_memory_bytes)
+        self.body_memory = MemoryBudget(self.options.max_memory_bytes or derived_budget())
+        self.large_work, self.loop_blocks = LargeWork(), LoopBlocks()
+        self.metrics.memory.set_function(lambda: self.body_memory.now_bytes)
+        self.metrics.loop_block.set_function(lambda: self.loop_blocks.longest_s)
         self.killers = Killers()
         self._traffic: dict[str, ModelTraffic] = {}
         self._served: set[str] = set()  # the models that were ready at some time, and are registered
@@ -131,6 +138,7 @@ class Gateway:
             "rollout": self.canary.shown() if self.canary else None,
             "leaving": sum(old.in_flight for old in self._retired),
             "requests_per_s": self._rate(),
+            "longest_block_ms": round(self.loop_blocks.longest_s * 1000, 1),
             "models": self.described(),
         }
 
@@ -268,6 +276,7 @@ class Gateway:
             task.cancel()
         for upstream in [*self._retired, *([self.upstream] if self.upstream else [])]:
             upstream.close()
+        self.large_work.close()
 
 
 def _settings(model: LiveModel) -> dict[str, Any]:

@@ -25,9 +25,10 @@ from slotwise.gateway.grpc_call import LONGEST_MESSAGE, Call
 from slotwise.gateway.inference_request import InferenceRequest
 from slotwise.gateway.protocols import open_inference, open_inference_grpc
 from slotwise.gateway.protocols.each_record import answered
-from slotwise.gateway.protocols.open_inference_messages import SERVICE, parsed_message
+from slotwise.gateway.protocols.open_inference import InferRequest
+from slotwise.gateway.protocols.open_inference_messages import SERVICE, message_bytes, parsed_message
 from slotwise.gateway.protocols.records import ProtocolFault, failed_alike
-from slotwise.gateway.protocols.routes import FRESH_S, found_model, model_input
+from slotwise.gateway.protocols.routes import FRESH_S, REPLY_COPIES, found_model, model_input
 from slotwise.gateway.replies import Refused
 
 log = logging.getLogger("slotwise.gateway")
@@ -133,23 +134,39 @@ class InferenceService:
             task.exception()  # was raised in the call, unless its client is gone
 
     async def _infer(self, call: Call, data: bytes) -> bytes:
-        whole = InferenceRequest(self.gateway, "", call.deadline)
+        whole, work = InferenceRequest(self.gateway, "", call.deadline), self.gateway.large_work
         try:
             whole.hold(data)
-            message = await asyncio.to_thread(parsed_message, "ModelInferRequest", data)
-            name, version = message.model_name, message.model_version
-            whole.ask(name)
-            whole.read_head(call.scope(version))
-            model = model_input(self.gateway, name)
-            asked = await asyncio.to_thread(open_inference_grpc.request, message, model)
+            del data
+            async with work.turn(whole.memory_bytes):
+                asked = await self._read_records(whole, call)
+            name, model = whole.model, model_input(self.gateway, whole.model)
             answers = await answered(self.forward, whole, asked.records, call.key, call.gone)
             failed = failed_alike(answers)
             if failed:
                 raise Refused(failed.status, failed.message, retry_after_s=int(failed.status in (429, 503)))
             live = self.gateway.models.get(name)
-            return open_inference_grpc.reply(asked, name, version or (live.version if live else ""), model, answers)
+            version, size = whole.version or (live.version if live else ""), sum(len(answer.body) for answer in answers)
+            async with work.turn(size):
+                with whole.borrowed(REPLY_COPIES * size):
+                    return await work.run(size, open_inference_grpc.reply, asked, name, version, model, answers)
         finally:
-            whole.release_body()
+            whole.release()
+
+    async def _read_records(self, whole: InferenceRequest, call: Call) -> InferRequest:
+        """What is asked of which model. Of the message nothing is kept."""
+        work, size = self.gateway.large_work, whole.memory_bytes
+        with whole.borrowed(await work.run(size, message_bytes, "ModelInferRequest", whole.body)):
+            message = await work.run(size, parsed_message, "ModelInferRequest", whole.body)
+            whole.ask(message.model_name)
+            whole.read_head(call.scope(message.model_version))
+            with whole.borrowed(await work.run(size, open_inference_grpc.reading_bytes, message)):
+                model = model_input(self.gateway, whole.model)
+                asked = await work.run(size, open_inference_grpc.request, message, model)
+                del message
+                whole.body = b""
+        whole.hold_bytes(sum(len(record.body) for record in asked.records))
+        return asked
 
 
 def _configuration(files: CertificateFiles) -> grpc.ServerCertificateConfiguration:

@@ -17,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from slotwise.gateway import replies
 from slotwise.gateway.http_framing import END_OF_HEAD, Body, Malformed, body_of, check_line_ends, check_lines
+from slotwise.gateway.inference_request import ABORT
 
 log = logging.getLogger("slotwise.gateway")
 
@@ -154,6 +155,7 @@ class GatewayProtocol(HttpToolsProtocol):
         """See how the body comes, then start to answer."""
         self._body = body_of(self.parser.get_http_version(), self.headers)
         super().on_headers_complete()
+        self.scope[ABORT] = self.transport.abort  # type: ignore[literal-required]  # the answer begins later
 
     def on_body(self, body: bytes) -> None:
         """httptools is given no body."""

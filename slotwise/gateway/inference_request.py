@@ -6,11 +6,12 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from slotwise.gateway import replies
+from slotwise.gateway import form_fields, replies
 from slotwise.gateway.gateway import Gateway
 from slotwise.gateway.limits import ClientGone, Receive
 from slotwise.gateway.replies import SEQUENCE, Refused
@@ -20,16 +21,17 @@ Scope = MutableMapping[str, Any]
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}"  # of a model, and of a version
 
 PATH = "/predictions/"
+ABORT = "slotwise.abort"  # in a scope: what cuts its connection off
 _PASSED_ON = {b"content-type", b"accept", b"content-encoding"}
 _MODEL = re.compile(NAME).fullmatch
-_FORM = re.compile(rb"[A-Za-z0-9%+&=*._\-]+").fullmatch
 
 
 @dataclass
 class InferenceRequest:
     """A request to a model. target: path and query for the server. length: the content-length, None where it is not given.
 
-    deadline, sent_at (when it began to wait for a place): on time.monotonic's clock. body_memory_bytes: taken for the body.
+    deadline, sent_at (when it began to wait for a place): on time.monotonic's clock. memory_bytes: taken of the
+    gateway's budget, for the body at first.
     """
 
     gateway: Gateway
@@ -41,7 +43,7 @@ class InferenceRequest:
     headers: dict[str, str] = field(default_factory=dict)
     length: int | None = None
     body: bytes = b""
-    body_memory_bytes: int = 0
+    memory_bytes: int = 0
     sent_at: float | None = None
     sender: str = ""  # whose request it is, where bodies end workers
     sent: str = ""  # how it was sent, where not plainly: hedged, alone
@@ -76,7 +78,7 @@ class InferenceRequest:
         self.write_deadline()
         if b"content-length" in headers:
             self.length = int(headers[b"content-length"])
-            self._refuse_if_large(self.length)
+            self.refuse_if_large(self.length)
         if key and self.gateway.keys:
             self.gateway.keys.allow(key, self.model)
         self.gateway.killers.refuse_sender(self.sender)
@@ -93,13 +95,14 @@ class InferenceRequest:
                 self.body = await self._read(receive)
         except TimeoutError:
             raise Refused(504, "the deadline passed before the body had arrived", close=True) from None
-        if self.headers.get("content-type", "").startswith("application/x-www-form-urlencoded") and not _FORM(self.body):
-            self.headers["content-type"] = "application/octet-stream"  # curl --data-binary gives every file the type of a form
+        if "content-type" in self.headers:
+            most = self.gateway.options.max_form_fields
+            self.headers["content-type"] = form_fields.sent_as(self.headers["content-type"], self.body, most)
 
     def hold(self, body: bytes) -> None:
         """Take a body that has arrived. Raises Refused (413, 429)."""
-        self._refuse_if_large(len(body))
-        self._take_memory(len(body))
+        self.refuse_if_large(len(body))
+        self.hold_bytes(len(body))
         self.body = body
 
     def to_model(self, name: str) -> InferenceRequest:
@@ -111,7 +114,7 @@ class InferenceRequest:
         identity = f"{self.identity}-{i}"
         headers = {**self.headers, "content-type": content_type, "accept": "application/json", "x-request-id": identity}
         headers.pop("content-encoding", None)
-        return replace(self, identity=identity, headers=headers, body=body, body_memory_bytes=0, sent_at=None, sent="")
+        return replace(self, identity=identity, headers=headers, body=body, memory_bytes=0, sent_at=None, sent="")
 
     def refuse_killer(self) -> None:
         """Raise Refused (422) where this body has ended workers of the model."""
@@ -126,25 +129,38 @@ class InferenceRequest:
                 raise ClientGone
             chunk, more = message.get("body", b""), message.get("more_body", False)
             size += len(chunk)
-            self._refuse_if_large(size)
-            self._take_memory(size)
+            self.refuse_if_large(size)
+            self.hold_bytes(size)
             chunks.append(chunk)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
-    def _refuse_if_large(self, count: int) -> None:
+    def refuse_if_large(self, count: int) -> None:
+        """Raise Refused (413) where that is over the limit for a body."""
         if count > self.gateway.max_body_bytes:
             raise Refused(413, f"the body is over the limit of {self.gateway.max_body_bytes} bytes", close=True)
 
-    def _take_memory(self, count: int) -> None:
-        """Account for `count` bytes in all."""
-        if count > self.body_memory_bytes:
-            self.gateway.body_memory.take(count - self.body_memory_bytes)
-            self.body_memory_bytes = count
+    def hold_bytes(self, count: int) -> None:
+        """Take `count` bytes of the gateway's memory in all from now on. Raises Refused (413, 429)."""
+        memory = self.gateway.body_memory
+        if count > self.memory_bytes:
+            memory.take(count - self.memory_bytes)
+        else:
+            memory.give_back(self.memory_bytes - count)
+        self.memory_bytes = count
 
-    def release_body(self) -> None:
-        """The body is not needed any more."""
-        self.gateway.body_memory.give_back(self.body_memory_bytes)
-        self.body, self.body_memory_bytes = b"", 0
+    @contextmanager
+    def borrowed(self, count: int) -> Iterator[None]:
+        """Within, `count` bytes more are taken. Raises Refused (413, 429)."""
+        self.gateway.body_memory.take(count)
+        try:
+            yield
+        finally:
+            self.gateway.body_memory.give_back(count)
+
+    def release(self) -> None:
+        """Nothing of it is needed any more."""
+        self.body = b""
+        self.hold_bytes(0)
 
 
 def _passed_on(name: bytes) -> bool:

@@ -49,6 +49,10 @@ class GatewayMetrics:
         self.requests = Counter("slotwise_requests", "Requests by status.", ["model", "status"], registry=r)
         self.up = Gauge("slotwise_server_up", "1 while the model server answers.", registry=r)
         self.restarts = Gauge("slotwise_gateway_restarts", "How often the gateway died and was started again.", registry=r)
+        self.memory = Gauge("slotwise_gateway_memory_bytes", "What requests take of the gateway's memory budget.", registry=r)
+        self.loop_block = Gauge(
+            "slotwise_gateway_longest_block_seconds", "How long nobody was answered at most, in the last minute.", registry=r
+        )
         self.swaps = Counter("slotwise_swaps", "Switches to another server.", registry=r)
         self.answered = 0
         self._by_label: dict[tuple[str, int], _AnswerCounts] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import ssl
 import subprocess
@@ -119,10 +118,7 @@ class GatewayRecord(ProcessRecord):
     @classmethod
     def load(cls, name: str) -> GatewayRecord | None:
         """The record in gateway.json; None where there is none or it cannot be read."""
-        try:
-            return cls(**json.loads(_file(name).read_text("utf-8")))
-        except (OSError, ValueError, TypeError):
-            return None
+        return cls.read(_file(name))
 
 
 def _file(name: str) -> Path:

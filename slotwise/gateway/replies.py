@@ -26,6 +26,7 @@ SECURITY: RawHeaders = [
     (b"permissions-policy", b"camera=(self), microphone=(), geolocation=()"),
 ]
 ANSWER: RawHeaders = [(b"cache-control", b"no-store")]
+LONGEST_ERROR_BYTES = 64 * 1024
 CRASH = "the gateway failed on this request"
 SEQUENCE = b"ts_request_sequence_"  # TorchServe's headers of stateful inference: _id, _start, _end
 JSON_TYPE = (b"content-type", b"application/json")
@@ -80,6 +81,8 @@ def phrase(status: int) -> str:
 def error_from_server(status: int, body: bytes, identity: str) -> bytes:
     """A server's error in our shape: a slot's `{"error": {...}}`, TorchServe's `{"code", "type", "message"}`, or text."""
     message = ""
+    if len(body) > LONGEST_ERROR_BYTES:  # no error that anybody meant
+        return error_body(status, phrase(status), identity)
     try:
         content = json.loads(body)
         inner = content.get("error", content) if isinstance(content, dict) else {}

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from slotwise import memory
 from slotwise.errors import SlotwiseError
 from slotwise.gateway.app import build_app
 from slotwise.gateway.backend import ModelLoader, server_backend
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from slotwise.gateway.grpc_server import GrpcServer
 
 KEEP_ALIVE_S = 75
+LARGE_BLOCK_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,7 @@ def serve(
     logging.getLogger("httpx").setLevel(logging.WARNING)
     gateway = Gateway(server_backend(name), options, keys, loader)
     gateway.metrics.restarts.set(kept.restarts if kept else 0)
+    memory.give_back_blocks(LARGE_BLOCK_BYTES)
     faulthandler.enable()  # where C code ends the process, the log says where
     finish_s = math.ceil(options.timeout_s) + 1  # with the grace that the server's own 504 has
     config = uvicorn.Config(

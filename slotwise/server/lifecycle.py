@@ -12,6 +12,7 @@ server has crashed and they have lost their parent.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.util
 import os
 import shutil
@@ -149,21 +150,27 @@ def start(
     return record
 
 
-def wait_until_ended(record: ServerRecord) -> None:
+def wait_until_ended(
+    record: ServerRecord, look: Callable[[ServerRecord], ServerRecord] = lambda record: record
+) -> ServerRecord:
     """Wait in the foreground until the first signal, which the caller holds (slotwise.interrupts).
 
-    Raises SlotwiseError where the server ends by itself.
+    look: called again and again; returns the server that serves now, which is returned in the end. Raises SlotwiseError where
+    the server ends by itself.
     """
     while record.alive() and not interrupts.signal_came():
+        record = look(record)
         time.sleep(FOREGROUND_POLL_S)
     if not interrupts.signal_came() and running(record.name) is None and (record.state_dir / "server.json").exists():
         raise SlotwiseError(f"{record.kind} ended by itself", f"its logs are in {record.state_dir / 'logs'}")
     interrupts.settle()
+    return record
 
 
 def stop(record: ServerRecord) -> None:
     """End the server and every process it started; also where it crashed and left some behind."""
     if record.alive():
+        _say_stopping(record)
         with contextlib.suppress(subprocess.TimeoutExpired, OSError):  # its folder may be gone: then it is ended without it
             if record.kind in supervisor.HOSTS:
                 os.kill(record.pid, signal.SIGTERM)
@@ -183,3 +190,12 @@ def stop(record: ServerRecord) -> None:
     if stored is not None and stored.run_id == record.run_id:
         (folder / "server.json").unlink()
     shutil.rmtree(record.tmp_dir, ignore_errors=True)
+
+
+def _say_stopping(record: ServerRecord) -> None:
+    """Write down that it is stopped, so that nobody takes it for stuck and starts it again."""
+    for folder in {record.state_dir, project.state_root() / record.name}:
+        stored = ServerRecord.load(folder)
+        if stored is not None and stored.run_id == record.run_id:
+            with contextlib.suppress(OSError):
+                dataclasses.replace(stored, stopping=True).save(folder)

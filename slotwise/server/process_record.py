@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Self
 
 from slotwise.server.processes import start_time
 
@@ -30,3 +31,11 @@ class ProcessRecord:
         partial.touch(mode=0o600)
         partial.write_text(json.dumps(asdict(self), indent=2, default=str), "utf-8")
         partial.replace(file)
+
+    @classmethod
+    def read(cls, file: Path) -> Self | None:
+        """The record in this file; None where there is none or it cannot be read."""
+        try:
+            return cls(**json.loads(file.read_text("utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None

@@ -25,6 +25,7 @@ class ServerRecord(ProcessRecord):
 
     overrides: the keys that `--set` and the environment set. shares: the cores of each model, where there are several.
     tmp_dir: the server's own TMPDIR and TEMP. cluster: the address of the Ray that it joined, "" for its own.
+    stopping: somebody stops it, so that it may be silent.
     """
 
     kind: Kind
@@ -37,6 +38,7 @@ class ServerRecord(ProcessRecord):
     run_id: str
     shares: dict[str, int] = field(default_factory=dict)
     cluster: str = ""
+    stopping: bool = False
 
     @property
     def inference_url(self) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from slotwise.worker.answer import Answer, CheckedHeaders, Refusal, checked, json_safe, serialise, sound
 from slotwise.worker.budget import Cost, total
 from slotwise.worker.handler import BatchHandler
+from slotwise.worker.inputs import packed
 from slotwise.worker.outputs import WrongCount, rows_of, ways_to_read
 from slotwise.worker.owned import owned
 from slotwise.worker.request import Request
@@ -41,8 +42,12 @@ class Hooks:
     def cost(self, request: Request) -> Cost | SlotError | None:
         """What decoding the request costs, all parts of its form together; None where there is no estimate.
 
-        A body without an estimate is decoded: that shows what it is.
+        A body without an estimate is decoded: that shows what it is. One that is packed costs what unpacking it does.
         """
+        return self._own_cost(request) or packed.unpacking_cost(request)
+
+    def _own_cost(self, request: Request) -> Cost | SlotError | None:
+        """What the author's hook says."""
         if not request.fields:
             cost = self._cost(request.body, request)
             return cost if isinstance(cost, SlotError) else total([cost])
@@ -65,7 +70,7 @@ class Hooks:
         try:
             if request.deadline_s is not None and time.time() > request.deadline_s:
                 return DeadlineExceeded("the deadline had passed when the request was read")
-            items: object = self.handler.read(request)
+            items: object = self.handler.read(packed.plain(request))
             if isinstance(items, list):
                 return [_own_item(item) for item in items]
             logger.error("request %s: decode gave %s, not a list", request.id, type(items).__name__)
@@ -170,7 +175,7 @@ class Hooks:
 
     def _answer(self, request: Request, results: Sequence[object], headers: CheckedHeaders) -> Answer:
         given = [result.error() if isinstance(result, Refusal) else result for result in results]
-        body, content_type = self.handler.respond(request, given)
+        body, content_type = self.handler.respond(packed.plain(request) if self.respond_is_authors else request, given)
         content = serialise(body)
         if len(content) > self.max_response_bytes:  # the server would end the worker, and with it the whole batch
             raise ModelFault(f"the answer has {len(content)} bytes, but the server sends at most {self.max_response_bytes}")

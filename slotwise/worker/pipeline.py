@@ -101,7 +101,8 @@ class Pipeline:
 
     def decode(self, batch: Batch, budget: Budget) -> None:
         """Decode every request by itself: its rows, and what cannot be decoded is that slot's error."""
-        costs = admit(batch, budget, self.hooks.cost) if self.hooks.estimates else {}
+        estimated = self.hooks.estimates or any("content-encoding" in request.headers for request in batch.requests)
+        costs = admit(batch, budget, self.hooks.cost) if estimated else {}
         open_slots = [i for i, slot in enumerate(batch.slots) if slot.error is None]
         light, heavy = quickest_first(batch, open_slots, costs, budget)
         decoded = self._decode_together(batch, light, budget)

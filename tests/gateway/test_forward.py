@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import time
 from collections import deque
 from typing import Any
@@ -12,7 +13,7 @@ import httpx
 import pytest
 
 from slotwise.client.tokens import auth_headers
-from slotwise.gateway import race
+from slotwise.gateway import race, replies
 
 from .conftest import MakeFront
 from .standin import StandIn
@@ -282,7 +283,7 @@ async def test_a_body_over_the_limit_is_refused_with_and_without_a_length(make_f
 
 
 async def test_bodies_together_stay_within_the_memory_budget(make_front: MakeFront) -> None:
-    front = await make_front(max_body_memory_bytes=1500)
+    front = await make_front(max_memory_bytes=1500)
     front.server.gate = asyncio.Event()
     first = asyncio.create_task(front.predict(b"x" * 1000))
     while not front.server.seen:
@@ -293,6 +294,26 @@ async def test_bodies_together_stay_within_the_memory_budget(make_front: MakeFro
     front.server.gate.set()
     assert (await first).status_code == 200
     assert front.gateway.body_memory.now_bytes == 0
+
+
+async def test_answers_are_counted_like_bodies_until_they_are_sent(make_front: MakeFront) -> None:
+    front = await make_front(max_memory_bytes=50)
+    assert error(await front.predict(b"x"))["code"] == 413  # its answer is longer
+    assert front.gateway.body_memory.now_bytes == 0
+    front.gateway.body_memory.max_bytes = 1000
+    front.gateway.body_memory.take(900)
+    assert error(await front.predict(b"x"))["code"] == 429
+    front.gateway.body_memory.give_back(900)
+    assert (await front.predict(b"x")).status_code == 200
+    assert front.gateway.body_memory.now_bytes == 0
+
+
+async def test_a_long_error_of_a_server_is_not_read(make_front: MakeFront) -> None:
+    assert json.loads(replies.error_from_server(500, b'{"message": "' + b"x" * 70_000 + b'"}', "i"))["error"] == {
+        "code": 500,
+        "message": "Internal Server Error",
+        "request_id": "i",
+    }
 
 
 async def test_beyond_the_places_and_the_queue_requests_are_refused_at_once(make_front: MakeFront) -> None:

@@ -7,21 +7,24 @@ import hashlib
 import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
+from slotwise.gateway import forward
 from slotwise.gateway.app import build_app
 from slotwise.gateway.http_protocol import Receiver
+from slotwise.gateway.upstream import ServerAnswer
 
 from .conftest import Front, MakeFront
 
 pytestmark = pytest.mark.anyio
 HEAD = "POST /predictions/digits HTTP/1.1\r\nHost: x\r\n"
 BODY = os.urandom(300_000)  # more than is read at once
+LONG = 20_000_000  # more than the sockets between two processes hold
 Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 
 
@@ -161,3 +164,34 @@ async def test_who_asks_first_is_told_to_go_on_or_not(connect: Connect) -> None:
     assert (status, found["sha256"]) == (200, sha256(body))
     writer.write(f"{HEAD}Content-Length: 500001\r\nExpect: 100-continue\r\n\r\n".encode())
     assert (await answer(reader))[0] == 413
+
+
+async def test_a_client_that_does_not_take_its_answer_is_cut_off(
+    connect: Connect, front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then the answer is counted; others are answered meanwhile."""
+
+    async def long_answer(*given: Any) -> ServerAnswer:
+        return ServerAnswer(200, [(b"x-batch-slot", b"0")], bytes(LONG))
+
+    monkeypatch.setattr(forward, "SEND_S", 1.0)
+    monkeypatch.setattr(forward, "SLOWEST_BYTES_A_S", 2.0**40)
+    assert front.gateway.upstream
+    monkeypatch.setattr(front.gateway.upstream, "send", long_answer)
+    patient_reader, patient = await connect()
+    reader, writer = await connect()
+    writer.write(sized(b"x"))
+    async with asyncio.timeout(60):
+        while front.gateway.body_memory.now_bytes < LONG:
+            await asyncio.sleep(0.01)
+        patient.write(sized(b"x"))
+        head = await patient_reader.readuntil(b"\r\n\r\n")
+        assert len(await patient_reader.readexactly(LONG)) == LONG
+        assert b"200 OK" in head
+        while front.gateway.body_memory.now_bytes:
+            await asyncio.sleep(0.01)
+        received = 0
+        with suppress(ConnectionError):
+            while piece := await reader.read(2**20):
+                received += len(piece)
+    assert received < LONG

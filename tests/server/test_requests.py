@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import time
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,9 @@ def test_a_request_as_the_servers_hand_it_over(live: Live, store: Path, tmp_path
         several = asked(files=[("data", ("a", b"1")), ("data", ("b", b"no")), ("data", ("c", b"3"))])
         assert several.json() == [2.0, {"error": {"code": 400, "message": "no number"}}, 6.0]
         assert asked(files=[("left", ("a", b"1")), ("right", ("b", b"2"))]).json() == {"left": ["1"], "right": ["2"]}
+        packed = asked(content=gzip.compress(b"21"), headers={"content-encoding": "gzip"})
+        assert (packed.status_code, packed.json()) == (200, 42.0)
+        assert asked(content=b"21", headers={"content-encoding": "br"}).status_code == 415
         named = client.post("/invocations", params={"model_name": "own", "both": "yes"}, content=b"1")
         assert named.json()["query"]["both"] == "yes", "of /predictions/MODEL neither server hands the query on"
         assert asked(content=b"4").json() == 8.0

@@ -115,7 +115,7 @@ def test_the_beginning_of_a_picture_tells_what_the_whole_one_costs(kind: str, un
     assert RECIPE.cost(file[:LOOK_BYTES], len(file)) == RECIPE.cost(file)
     one = cost_of(file, Headers(), RECIPE.cost)
     zipped = cost_of(gzip.compress(file, 1), ZIPPED, RECIPE.cost)
-    assert zipped.decode_ms == pytest.approx(one.decode_ms + len(file) * upload_cost.UNPACK_NS / 1e6)
+    assert zipped.decode_ms == pytest.approx(one.decode_ms + len(file) * packed.UNPACK_NS / 1e6)
     assert sum(unpacked) == LOOK_BYTES
     text = json.dumps([encoded(file)] * 2).encode()
     two = cost_of(text, Headers(), RECIPE.cost)

@@ -9,16 +9,21 @@ Source: the Open Inference Protocol's "inference_rest" and Triton's "extension_b
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from slotwise import __version__
-from slotwise.gateway.protocols.open_inference_tensors import packed, parameters, records
+from slotwise.gateway.protocols import json_pieces
+from slotwise.gateway.protocols.open_inference_tensors import binary_copies, packed, parameters, records
 from slotwise.gateway.protocols.records import JSON, ModelInput, ProtocolFault, RecordAnswer, RecordBody, parsed
 
 LENGTH = "inference-header-content-length"
 LARGEST = 3.4e38  # that FP32 can hold
+NUMBER_BYTES = 88  # of one in JSON: parsed, in two lists, in two arrays, in its record
+TEXT_COPIES = 3  # of a text in its record, escaped
+_DATATYPE = re.compile(rb'"datatype"\s*:\s*"(\w+)"').findall
 ANSWERS = {"answer": "BYTES"}
 OF_CLASSES = {"label": "BYTES", "probability": "FP32", "probabilities": "BYTES"}
 
@@ -64,6 +69,15 @@ def request(body: bytes, header_length: str | None, model: ModelInput) -> InferR
     return InferRequest(found, identity, wanted(content, model))
 
 
+def reading_bytes(body: bytes, header_length: str | None) -> int:
+    """The most memory that `request` takes, its result included."""
+    json_end = len(body) if header_length is None else _length(header_length, len(body))
+    head = body[:json_end]
+    of_json = json_pieces.reading_bytes(head, NUMBER_BYTES) + TEXT_COPIES * json_end
+    types = _DATATYPE(head) if b"\\" not in head else []
+    return of_json + binary_copies(types[0].decode() if len(types) == 1 else "") * (len(body) - json_end)
+
+
 def _length(text: str, most: int) -> int:
     if not text.isdecimal() or not text.isascii() or len(text) > 12 or int(text) > most:
         raise ProtocolFault("the header Inference-Header-Content-Length does not fit the body")
@@ -89,9 +103,14 @@ def wanted(content: Mapping[str, Any], model: ModelInput) -> dict[str, bool]:
 def tensors(asked: InferRequest, model: ModelInput, answers: Sequence[RecordAnswer]) -> Iterator[tuple[str, str, list[Any]]]:
     """Name, datatype and values of each output that is wanted; what failed has an empty value."""
     known = output_types(model)
-    for output in asked.outputs:
-        empty = "" if known[output] == "BYTES" else 0.0
-        yield output, known[output], [_value(output, one) if one.good else empty for one in answers]
+    columns: dict[str, list[Any]] = {output: [] for output in asked.outputs}
+    for one in answers:  # each is taken apart once, and nothing of it is kept
+        said = one.value if one.good and columns.keys() != {"answer"} else None
+        for output, column in columns.items():
+            empty = "" if known[output] == "BYTES" else 0.0
+            column.append(_value(output, one, said) if one.good else empty)
+    for output, column in columns.items():
+        yield output, known[output], column
 
 
 def errors(answers: Sequence[RecordAnswer]) -> str:
@@ -111,26 +130,26 @@ def reply(
             data = packed(values, datatype)
             tensor["parameters"] = {"binary_data_size": len(data)}
             binary.append(data)
+            outputs.append(json_pieces.dumped(tensor))
         else:
-            tensor["data"] = values
-        outputs.append(tensor)
-    content: dict[str, Any] = {"model_name": name, "model_version": version, "outputs": outputs}
-    if asked.identity:
-        content["id"] = asked.identity
+            outputs.append(f'{json_pieces.dumped(tensor)[:-1]}, "data": {json_pieces.dumped_list(values)}}}')
+    about = json_pieces.dumped({"model_name": name, "model_version": version})[:-1]
+    more: dict[str, Any] = {"id": asked.identity} if asked.identity else {}
     failed = errors(answers)
     if failed:
-        content["parameters"] = {"errors": failed}
-    head = json.dumps(content, ensure_ascii=False).encode("utf-8", "backslashreplace")
+        more["parameters"] = {"errors": failed}
+    rest = f", {json_pieces.dumped(more)[1:]}" if more else "}"
+    head = f'{about}, "outputs": [{", ".join(outputs)}]{rest}'.encode("utf-8", "backslashreplace")
     if not binary:
         return {"content-type": JSON}, head
     return {"content-type": "application/octet-stream", LENGTH: str(len(head))}, b"".join([head, *binary])
 
 
-def _value(output: str, one: RecordAnswer) -> Any:
-    """One record's element of an output."""
+def _value(output: str, one: RecordAnswer, value: Any) -> Any:
+    """One record's element of an output. value: the answer as JSON has it."""
     if output == "answer":
         return one.body.decode("utf-8", "replace")
-    said = one.value if isinstance(one.value, dict) else {}
+    said = value if isinstance(value, dict) else {}
     probabilities = said.get("probabilities") if isinstance(said.get("probabilities"), dict) else {}
     if output == "probabilities":
         return json.dumps(probabilities)

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slotwise.gateway.protocols import open_inference
-from slotwise.gateway.protocols.open_inference import InferRequest
+from slotwise.gateway.protocols.open_inference import TEXT_COPIES, InferRequest
 from slotwise.gateway.protocols.open_inference_messages import CLASSES
-from slotwise.gateway.protocols.open_inference_tensors import packed, records
+from slotwise.gateway.protocols.open_inference_tensors import binary_copies, packed, records
 from slotwise.gateway.protocols.records import ModelInput, ProtocolFault, RecordAnswer
 
 CONTENTS = {
@@ -25,6 +25,16 @@ CONTENTS = {
     "FP64": "fp64_contents",
     "BYTES": "bytes_contents",
 }
+
+
+def reading_bytes(message: Any) -> int:
+    """The most memory that `request` takes, its result included."""
+    tensors, raw = message.inputs, sum(map(len, message.raw_input_contents))
+    datatype = tensors[0].datatype if tensors else ""
+    numbers = sum(len(values) for tensor in tensors for _, values in tensor.contents.ListFields())
+    of_raw = raw * (1 + binary_copies(datatype))
+    rest: int = message.ByteSize() - raw
+    return of_raw + numbers * open_inference.NUMBER_BYTES + TEXT_COPIES * rest
 
 
 def request(message: Any, model: ModelInput) -> InferRequest:

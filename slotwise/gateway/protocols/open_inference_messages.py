@@ -48,6 +48,7 @@ bytes* raw_output_contents
 MOST_FIELDS = 4 * MOST_RECORDS  # of one message: each is an object in memory, which may be two bytes on the way
 FIXED = {1: 8, 5: 4}  # the bytes of a number by its wire type
 PACKED = {"bool": 1, "int32": 1, "int64": 1, "uint32": 1, "uint64": 1, "float": 4, "double": 8}  # the fewest bytes of a number
+FIELD_BYTES, NUMBER_BYTES = 160, 16  # what each becomes, while its list grows
 CUT_OFF = "the message is cut off"
 
 
@@ -105,6 +106,13 @@ def parsed_message(kind: str, data: bytes) -> Any:
         return CLASSES[kind].FromString(data)
     except DecodeError:
         raise ProtocolFault(f"the message is no {kind}") from None
+
+
+def message_bytes(kind: str, data: bytes) -> int:
+    """The most memory that the message takes once it is parsed. Raises ProtocolFault where it has too many parts."""
+    parts = _Parts()
+    parts.count(memoryview(data), kind)
+    return 2 * len(data) + parts.fields * FIELD_BYTES + parts.numbers * NUMBER_BYTES
 
 
 class _Parts:

@@ -27,6 +27,12 @@ def parameters(of: Mapping[str, Any]) -> Mapping[str, Any]:
     return found
 
 
+def binary_copies(datatype: str) -> int:
+    """How many times binary data of this type is in memory while `records` makes records of it: as an array, and as FP32."""
+    width = np.dtype(NUMBERS[datatype]).itemsize if datatype in NUMBERS else 1
+    return 2 if datatype == "BYTES" else 1 + 8 // width
+
+
 def records(tensor: Mapping[str, Any], binary: memoryview, model: ModelInput) -> list[RecordBody]:
     """The records of the one input. Its data are a list, or all of `binary`. Raises ProtocolFault."""
     datatype, shape = tensor.get("datatype"), tensor.get("shape")
@@ -103,7 +109,7 @@ def _rows(
         except (ValueError, OverflowError, TypeError):
             raise ProtocolFault(f"the data are no {datatype}") from None
     with np.errstate(over="ignore"):
-        rows = values.astype("<f4").reshape(shape[0], -1)
+        rows = values.astype("<f4", copy=False).reshape(shape[0], -1)
     return [RecordBody(row.tobytes()) for row in rows]
 
 

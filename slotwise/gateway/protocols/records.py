@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
+
+from slotwise.gateway.protocols import json_pieces
 
 MOST_RECORDS = 1024  # of one request
 MOST_PIECES = 2_000_000  # of its JSON: each number and each list is an object in memory
@@ -42,11 +42,11 @@ class RecordAnswer:
         """Whether the model answered it."""
         return self.status < 400
 
-    @cached_property
+    @property
     def value(self) -> Any:
         """The answer as JSON has it: what the model said where that is JSON, else its text."""
         try:
-            return json.loads(self.body)
+            return json_pieces.loads(self.body)
         except (ValueError, RecursionError):
             return self.body.decode("utf-8", "replace")
 
@@ -70,12 +70,17 @@ class ModelInput:
     classes: bool = False
 
 
-def parsed(body: bytes) -> dict[str, Any]:
-    """The body as a JSON object. Raises ProtocolFault."""
+def of_few_pieces(body: bytes) -> None:
+    """Raise ProtocolFault where JSON would become too many objects in memory."""
     if body.count(b",") + body.count(b"[") + body.count(b"{") > MOST_PIECES:
         raise ProtocolFault(f"the JSON is made of more than {MOST_PIECES} pieces: send tensors as binary data", 413)
+
+
+def parsed(body: bytes) -> dict[str, Any]:
+    """The body as a JSON object. Raises ProtocolFault."""
+    of_few_pieces(body)
     try:
-        content = json.loads(body)
+        content = json_pieces.loads(body)
     except (ValueError, RecursionError):
         raise ProtocolFault("the body is no JSON") from None
     if not isinstance(content, dict):

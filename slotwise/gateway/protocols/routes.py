@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
@@ -23,22 +23,35 @@ from slotwise.gateway.protocols.each_record import Found, answered
 from slotwise.gateway.protocols.open_inference import InferRequest
 from slotwise.gateway.protocols.records import JSON, ModelInput, ProtocolFault, RecordAnswer, failed_alike
 from slotwise.gateway.replies import Refused
+from slotwise.gateway.unpacking import unpack
 
 FRESH_S = 1.0
+REPLY_COPIES = 8  # of the answers, while one reply is made of them: as texts, in lists, joined, encoded
 MISSING: dict[int | str, dict[str, Any]] = {404: openapi.text_failure("No such model")}
 NOT_READY: dict[int | str, dict[str, Any]] = {503: {"description": "Not ready"}}
-Read = Callable[[InferenceRequest, Request], tuple[Any, Found]]
+
+
+class RecordProtocol(Protocol):
+    """How one protocol reads a request and writes its answer. What may be large is done in threads: nothing here waits."""
+
+    def reading_bytes(self, whole: InferenceRequest, request: Request) -> int:
+        """The most memory that `read` takes, what it returns included. Raises ProtocolFault."""
+
+    def read(self, whole: InferenceRequest, request: Request) -> tuple[Any, Found]:
+        """What `reply` wants of the request, and its records, or the error of one that cannot be read. Raises ProtocolFault."""
+
+    def reply(self, whole: InferenceRequest, content: Any, answers: Sequence[RecordAnswer]) -> Response:
+        """The response."""
 
 
 class ManyRecords:
     """The endpoint of a request of several records, each of which is a request to the model for itself.
 
-    read(whole, request): its records, or the error of one that cannot be read; may raise ProtocolFault. reply(whole, request,
-    answers): the response. An error of the whole request is a text under `error`, as these protocols have it.
+    An error of the whole request is a text under `error`, as these protocols have it.
     """
 
-    def __init__(self, forward: Forward, read: Read, reply: Callable[..., Response]) -> None:
-        self.forward, self.gateway, self.read, self.reply = forward, forward.gateway, read, reply
+    def __init__(self, forward: Forward, protocol: RecordProtocol) -> None:
+        self.forward, self.gateway, self.protocol = forward, forward.gateway, protocol
 
     async def __call__(self, request: Request) -> Response:
         """Answer one request."""
@@ -46,10 +59,10 @@ class ManyRecords:
         try:
             whole.read_head(request.scope)
             await whole.read_body(request.receive)
-            content, found = await asyncio.to_thread(self.read, whole, request)
+            content, found = await self._read(whole, request)
             answers = await answered(self.forward, whole, found, request.scope.get("slotwise.key"))
             failed = failed_alike(answers)
-            return _failed(failed.status, failed.message, whole) if failed else self.reply(whole, content, answers)
+            return _failed(failed.status, failed.message, whole) if failed else await self._reply(whole, content, answers)
         except ProtocolFault as fault:
             return _failed(fault.status, fault.message, whole)
         except Refused as refused:
@@ -58,7 +71,29 @@ class ManyRecords:
         except ClientGone:
             return Response(status_code=CLIENT_GONE)
         finally:
-            whole.release_body()
+            whole.release()
+
+    async def _read(self, whole: InferenceRequest, request: Request) -> tuple[Any, Found]:
+        """The records. Of the body nothing is kept. Raises ProtocolFault or Refused."""
+        work = self.gateway.large_work
+        try:
+            async with asyncio.timeout(max(whole.left_s, 0)):
+                await unpack(whole)
+                size = len(whole.body)
+                async with work.turn(size):
+                    with whole.borrowed(await work.run(size, self.protocol.reading_bytes, whole, request)):
+                        content, found = await work.run(size, self.protocol.read, whole, request)
+                        whole.body = b""
+                whole.hold_bytes(sum(len(record.body) for record in found))
+        except TimeoutError:
+            raise Refused(504, "the deadline passed before the body could be read") from None
+        return content, found
+
+    async def _reply(self, whole: InferenceRequest, content: Any, answers: Sequence[RecordAnswer]) -> Response:
+        size, work = sum(len(answer.body) for answer in answers), self.gateway.large_work
+        async with work.turn(size):
+            with whole.borrowed(REPLY_COPIES * size):
+                return await work.run(size, self.protocol.reply, whole, content, answers)
 
 
 def model_input(gateway: Gateway, model: str) -> ModelInput:
@@ -74,15 +109,42 @@ def add(app: FastAPI, gateway: Gateway, forward: Forward) -> None:
     _add_sagemaker(app, gateway)
 
 
-def _add_v1(app: FastAPI, gateway: Gateway, forward: Forward) -> None:
-    def read(whole: InferenceRequest, request: Request) -> tuple[None, Found]:
+class _V1:
+    """KServe V1."""
+
+    def reading_bytes(self, whole: InferenceRequest, request: Request) -> int:
+        return kserve_v1.reading_bytes(whole.body)
+
+    def read(self, whole: InferenceRequest, request: Request) -> tuple[None, Found]:
         return None, kserve_v1.records(whole.body)
 
-    def reply(whole: InferenceRequest, content: None, answers: Sequence[RecordAnswer]) -> Response:
-        body = json.dumps(kserve_v1.reply(answers), ensure_ascii=False).encode("utf-8", "backslashreplace")
-        return Response(body, media_type=JSON, headers={"x-request-id": whole.identity})
+    def reply(self, whole: InferenceRequest, content: None, answers: Sequence[RecordAnswer]) -> Response:
+        return Response(kserve_v1.reply(answers), media_type=JSON, headers={"x-request-id": whole.identity})
 
-    predict = ManyRecords(forward, read, reply)
+
+@dataclass(frozen=True)
+class _V2:
+    """The Open Inference Protocol."""
+
+    gateway: Gateway
+
+    def reading_bytes(self, whole: InferenceRequest, request: Request) -> int:
+        return open_inference.reading_bytes(whole.body, request.headers.get(open_inference.LENGTH))
+
+    def read(self, whole: InferenceRequest, request: Request) -> tuple[InferRequest, Found]:
+        header_length = request.headers.get(open_inference.LENGTH)
+        asked = open_inference.request(whole.body, header_length, model_input(self.gateway, whole.model))
+        return asked, asked.records
+
+    def reply(self, whole: InferenceRequest, asked: InferRequest, answers: Sequence[RecordAnswer]) -> Response:
+        model, live = model_input(self.gateway, whole.model), self.gateway.models.get(whole.model)
+        version = whole.version or (live.version if live else "")
+        headers, body = open_inference.reply(asked, whole.model, version, model, answers)
+        return Response(body, headers={**headers, "x-request-id": whole.identity})
+
+
+def _add_v1(app: FastAPI, gateway: Gateway, forward: Forward) -> None:
+    predict = ManyRecords(forward, _V1())
     app.router.routes.append(Route("/v1/models/{model}:predict", predict.__call__, methods=["POST"], include_in_schema=False))
 
     @app.get("/v1/models", summary="KServe V1: the models")
@@ -99,19 +161,7 @@ def _add_v1(app: FastAPI, gateway: Gateway, forward: Forward) -> None:
 
 
 def _add_v2(app: FastAPI, gateway: Gateway, forward: Forward) -> None:
-    def read(whole: InferenceRequest, request: Request) -> tuple[InferRequest, Found]:
-        asked = open_inference.request(
-            whole.body, request.headers.get(open_inference.LENGTH), model_input(gateway, whole.model)
-        )
-        return asked, asked.records
-
-    def reply(whole: InferenceRequest, asked: InferRequest, answers: Sequence[RecordAnswer]) -> Response:
-        live = gateway.models.get(whole.model)
-        version = whole.version or (live.version if live else "")
-        headers, body = open_inference.reply(asked, whole.model, version, model_input(gateway, whole.model), answers)
-        return Response(body, headers={**headers, "x-request-id": whole.identity})
-
-    infer = ManyRecords(forward, read, reply)
+    infer = ManyRecords(forward, _V2(gateway))
     for path in ("/v2/models/{model}/infer", "/v2/models/{model}/versions/{version}/infer"):
         app.router.routes.append(Route(path, infer.__call__, methods=["POST"], include_in_schema=False))
 

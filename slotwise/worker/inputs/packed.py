@@ -9,14 +9,40 @@ from __future__ import annotations
 import binascii
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 
+from slotwise.worker.budget import Cost
+from slotwise.worker.request import Headers, Request
 from slotwise.worker.slot_errors import BadRequest, TooLarge, UnsupportedMedia
 
 MAX_UNPACKED_BYTES = 64 << 20  # of one gzip body
 GZIP = 31  # to zlib this means gzip with the largest window
 MOST_A_BYTE = 1032  # deflate's best: 258 bytes in two bits
+UNPACK_NS, UNPACK_MEMORY = 4, 2  # for each byte that gzip unpacks to: time, and bytes in use at once
 URL_ALPHABET = bytes.maketrans(b"-_", b"+/")
 BLANKS = b" \t\r\n\v\f"
+
+
+def plain(request: Request) -> Request:
+    """The request as it was before its client packed it, without a content-encoding: what a handler sees.
+
+    Raises UnsupportedMedia where it has another encoding than gzip, or is a form of several parts; else as `unpacked`.
+    """
+    if not request.headers.get("content-encoding") or not is_gzipped(request.headers):
+        return request
+    if request.more or sum(map(len, request.fields.values())) > 1:
+        raise UnsupportedMedia("the parts of a form are taken as they are, without a content-encoding")
+    body = unpacked(request.body)
+    headers = Headers({name: value for name, value in request.headers.items() if name != "content-encoding"})
+    return replace(request, body=body, headers=headers, fields={name: [body] for name in request.fields})
+
+
+def unpacking_cost(request: Request) -> Cost | None:
+    """What unpacking the request costs at most; None where it is not packed."""
+    if request.headers.get("content-encoding", "").strip().lower() not in ("gzip", "x-gzip"):
+        return None
+    size = unpacked_size(request.body)
+    return Cost(size * UNPACK_NS / 1e6, size * UNPACK_MEMORY)
 
 
 def is_gzipped(headers: Mapping[str, str]) -> bool:

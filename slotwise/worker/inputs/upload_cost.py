@@ -17,7 +17,6 @@ from slotwise.worker.slot_errors import SlotError, TooLarge
 
 LOOK_BYTES = 64 << 10  # of each file at first
 MOST_LOOK_BYTES = 4 << 20  # of a gzip body
-UNPACK_NS, UNPACK_MEMORY = 4, 2  # for each byte that gzip unpacks to: time, and bytes in use at once
 TEXT_NS, TEXT_MEMORY = 7, 4  # the same for each byte of JSON or base64
 
 FileCost = Callable[..., Cost | None]  # (file), or (its beginning, the most bytes that it has): then None where it cannot tell
@@ -40,7 +39,7 @@ def cost_of(body: bytes, headers: Mapping[str, str], cost: FileCost) -> Cost:
         elif not is_json(start) and not is_unquoted(start, headers):
             files = _of_beginning(start, size, cost)
         if files is not None:
-            return Cost(files.decode_ms + size * UNPACK_NS / 1e6, files.memory_bytes + size * UNPACK_MEMORY)
+            return Cost(files.decode_ms + size * packed.UNPACK_NS / 1e6, files.memory_bytes + size * packed.UNPACK_MEMORY)
     raise TooLarge(f"the first {MOST_LOOK_BYTES} bytes of this gzip body do not tell what it costs: send it without gzip")
 
 

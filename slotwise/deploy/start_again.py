@@ -1,0 +1,76 @@
+"""Start a server again as it was: the same profile, ports and models, under the same names and with the same settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from slotwise.client.management import ManagementClient
+from slotwise.deploy.deploy import preloaded
+from slotwise.deploy.drift import DeployedModel, deployed
+from slotwise.errors import SlotwiseError
+from slotwise.interrupts import held, let_through
+from slotwise.server import lifecycle
+
+if TYPE_CHECKING:
+    from slotwise.client.live_model import LiveModel
+    from slotwise.profiles.profile import Profile
+    from slotwise.server.record import ServerRecord
+
+Say = Callable[[str], None]
+
+
+def start_again(record: ServerRecord, lives: Iterable[LiveModel], say: Say) -> ServerRecord:
+    """Stop what is left of the server, start it again and register these models; returns its new record.
+
+    A model whose archive is gone is left out, and one that does not become ready stays registered: `say` tells of both. Raises
+    SlotwiseError where the server itself does not start.
+    """
+    profile = record.effective_profile()
+    models = list(_deployed(record, lives, say))
+    can_register = profile.model_api or record.kind != "torchserve"
+    loaded = None if can_register else preloaded([model.info for model in models], profile, record.overrides)
+    lifecycle.stop(record)
+    with held():
+        started = lifecycle.start(
+            record.name,
+            record.kind,
+            profile,
+            model_store=record.model_store,
+            ports=record.ports,
+            overrides=record.overrides,
+            models=loaded,
+            shares=record.shares,
+            cluster=record.cluster,
+        )
+        try:
+            with let_through():
+                _register(started, models, profile, can_register, say)
+        except BaseException:
+            lifecycle.stop(started)
+            raise
+    return started
+
+
+def _deployed(record: ServerRecord, lives: Iterable[LiveModel], say: Say) -> Iterable[DeployedModel]:
+    for live in lives:
+        try:
+            yield deployed(record, live)
+        except SlotwiseError as error:
+            say(f"{live.name} {live.version} is left out: {error.message}")
+
+
+def _register(record: ServerRecord, models: list[DeployedModel], profile: Profile, can_register: bool, say: Say) -> None:
+    with ManagementClient(record) as client:
+        for model in models if can_register else ():
+            try:
+                client.register(model.info.path.name, name=model.live.name, **model.settings(profile))
+            except SlotwiseError as error:
+                say(f"{model.live.name} is not registered again: {error.message}")
+        for model in models:
+            live = model.live
+            try:
+                client.wait_ready(live.name, len(live.workers), version=live.version or None)
+                say(f"{live.name} {live.version} serves again: {len(live.workers)} worker(s)")
+            except SlotwiseError as error:
+                say(f"{live.name} does not serve again: {error.message}")

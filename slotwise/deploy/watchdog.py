@@ -1,0 +1,187 @@
+"""Start a server again, with its models as they were, once it has answered nothing for a while: a watchdog.
+
+`slotwise serve` watches in the foreground. With --detach it leaves this process behind, until `slotwise stop` ends it:
+
+    python -m slotwise.deploy.watchdog default 60
+
+It follows whatever server has that name, as the gateway does. What is registered is read while the server answers, because one
+that is stuck cannot say it any more.
+"""
+
+from __future__ import annotations
+
+import http.client
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from slotwise import interrupts, project
+from slotwise.errors import SlotwiseError
+from slotwise.server import processes
+from slotwise.server.process_record import ProcessRecord
+from slotwise.server.record import ServerRecord
+
+if TYPE_CHECKING:
+    from slotwise.client.live_model import LiveModel
+
+Say = Callable[[str], None]
+
+PING_EVERY_S, PING_S = 2.0, 5.0
+LEAST_PINGS = 3  # in vain: a machine that was asleep has asked only once
+MODELS_EVERY_S = 10.0
+MANAGEMENT_S = 10.0
+AGAIN_S = 30.0  # after a start that failed
+GONE_S = 45.0  # without any server of that name, as between the two of `slotwise apply`, the watch ends
+ENDING_S = 60.0
+
+
+class Watchdog:
+    """Watches one run of a server. models: what was registered when it was last asked."""
+
+    def __init__(self, record: ServerRecord, silent_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.record, self.silent_s = record, silent_s
+        self.models: tuple[LiveModel, ...] = ()
+        self._clock = clock
+        self._answered_at: float | None = None  # a server that never answered is still starting
+        self._in_vain = 0
+        self._pinged_at = self._models_at = float("-inf")
+
+    def stuck(self) -> bool:
+        """Look whether the server answers; whether it has not for `silent_s`, and nobody stops it."""
+        now = self._clock()
+        if now - self._pinged_at < PING_EVERY_S:
+            return False
+        self._pinged_at = now
+        if _answers(self.record):
+            self._answered_at, self._in_vain = now, 0
+            if now - self._models_at >= MODELS_EVERY_S:
+                self._models_at = now
+                self._read_models()
+            return False
+        self._in_vain += 1
+        if self._answered_at is None or now - self._answered_at < self.silent_s or self._in_vain < LEAST_PINGS:
+            return False
+        stored = ServerRecord.load(project.state_root() / self.record.name)
+        return stored is not None and stored.run_id == self.record.run_id and not stored.stopping
+
+    def _read_models(self) -> None:
+        from slotwise.client.management import ManagementClient  # noqa: PLC0415  heavy, and not wanted for a ping
+        from slotwise.deploy.drift import live_models  # noqa: PLC0415
+
+        with suppress(SlotwiseError), ManagementClient(self.record, timeout_s=MANAGEMENT_S) as client:
+            self.models = tuple(live_models(client))
+
+    def restart(self, say: Say) -> ServerRecord:
+        """End the server and start it again on its ports, with its models; returns its new record.
+
+        A model that does not become ready stays registered, as it was. Raises SlotwiseError where the server does not start.
+        """
+        from slotwise.deploy.start_again import start_again  # noqa: PLC0415  heavy
+
+        say(f"{self.record.kind} (pid {self.record.pid}) has answered nothing for {self.silent_s:g} s: it is started again")
+        processes.end(self.record.run_id, 0)  # it would not hear that it should stop
+        return start_again(self.record, self.models, say)
+
+
+def _answers(record: ServerRecord) -> bool:
+    """Whether the server answers a ping, whatever it says."""
+    connection = http.client.HTTPConnection("127.0.0.1", record.ports.inference, timeout=PING_S)
+    try:
+        connection.request("GET", "/ping")
+        connection.getresponse()
+        return True
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def watching(silent_s: float, say: Say) -> Callable[[ServerRecord], ServerRecord]:
+    """For who waits in the foreground: look at the server, start it again where it is stuck, return the one that serves."""
+    dogs = dict[str, Watchdog]()
+
+    def look(record: ServerRecord) -> ServerRecord:
+        dog = dogs.setdefault(record.run_id, Watchdog(record, silent_s))
+        return dog.restart(say) if silent_s and dog.stuck() else record
+
+    return look
+
+
+def start_detached(name: str, silent_s: float) -> None:
+    """Leave a process behind that watches the server of that name; 0: none."""
+    end(name)
+    if not silent_s:
+        return
+    with (_file(name).with_suffix(".log")).open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "slotwise.deploy.watchdog", name, str(silent_s)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    ProcessRecord(name=name, pid=process.pid, started=processes.start_time(process.pid)).write(_file(name))
+
+
+def end(name: str) -> None:
+    """End the process that watches the server of that name, where there is one; a start that it is at is undone first."""
+    record = ProcessRecord.read(_file(name))
+    if record is not None and record.alive():
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(record.pid)
+            process.terminate()
+            try:
+                process.wait(ENDING_S)
+            except psutil.TimeoutExpired:
+                process.kill()
+    _file(name).unlink(missing_ok=True)
+
+
+def _file(name: str) -> Path:
+    return project.state_root() / name / "watchdog.json"
+
+
+def watch(name: str, silent_s: float, say: Say) -> None:
+    """Watch the server of that name until there is none any more."""
+    dog: Watchdog | None = None
+    seen_at = time.monotonic()
+    while time.monotonic() - seen_at < GONE_S:
+        record = ServerRecord.load(project.state_root() / name)
+        if record is not None:
+            seen_at = time.monotonic()
+            if dog is None or record.run_id != dog.record.run_id:
+                dog = Watchdog(record, silent_s)
+            if dog.stuck():
+                _restart(dog, say)
+                seen_at = time.monotonic()
+        time.sleep(0.5)
+
+
+def _restart(dog: Watchdog, say: Say) -> None:
+    """Start the server again, however often that takes, unless another one has its name by then."""
+    name = dog.record.name
+    while True:
+        try:
+            dog.restart(say)
+            return
+        except SlotwiseError as error:
+            say(f"it did not start: {error.message}")
+        time.sleep(AGAIN_S)
+        stored = ServerRecord.load(project.state_root() / name)
+        if stored is not None and stored.run_id != dog.record.run_id:
+            return
+
+
+def _log(message: str) -> None:
+    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}", flush=True)
+
+
+if __name__ == "__main__":
+    with suppress(KeyboardInterrupt), interrupts.interruptible():
+        watch(sys.argv[1], float(sys.argv[2]), _log)

@@ -1,0 +1,104 @@
+"""When a server counts as stuck: it answered, it has answered nothing for a while, and nobody stops it."""
+
+from __future__ import annotations
+
+import dataclasses
+import http.server
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slotwise.deploy import watchdog
+from slotwise.deploy.watchdog import Watchdog
+from slotwise.profiles.ports import Ports
+from slotwise.server.record import ServerRecord
+
+
+class Pinged(http.server.BaseHTTPRequestHandler):
+    """Refuses whatever it is asked: that is an answer, too."""
+
+    def do_GET(self) -> None:
+        self.send_error(400)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerRecord]:
+    """The record of something that answers pings."""
+    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path))
+    monkeypatch.setattr(Watchdog, "_read_models", lambda dog: None)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Pinged) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        folder = tmp_path / "default"
+        folder.mkdir()
+        found = ServerRecord(
+            name="default",
+            kind="torchserve",
+            pid=1,
+            ports=Ports.at(server.server_port),
+            profile="cpu",
+            overrides={},
+            model_store=tmp_path,
+            state_dir=folder,
+            tmp_dir=folder,
+            run_id="run",
+        )
+        found.save()
+        yield found
+        server.shutdown()
+
+
+class Clock:
+    """Every look is two seconds later."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += watchdog.PING_EVERY_S
+        return self.now
+
+
+def looks(dog: Watchdog, count: int) -> list[bool]:
+    return [dog.stuck() for _ in range(count)]
+
+
+def gone(record: ServerRecord) -> ServerRecord:
+    """The same run, where nothing answers."""
+    return dataclasses.replace(record, ports=Ports.free())
+
+
+def test_one_that_answers_is_not_stuck_and_one_that_goes_silent_is_after_a_while(record: ServerRecord) -> None:
+    dog = Watchdog(record, 10, Clock())
+    assert not any(looks(dog, 20))
+    dog.record = gone(record)
+    assert looks(dog, 6) == [False] * 4 + [True] * 2
+    dog.record = record
+    assert not any(looks(dog, 2))
+
+
+def test_one_that_never_answered_is_still_starting(record: ServerRecord) -> None:
+    assert not any(looks(Watchdog(gone(record), 10, Clock()), 50))
+
+
+def test_a_machine_that_was_asleep_is_asked_more_than_once(record: ServerRecord) -> None:
+    clock = Clock()
+    dog = Watchdog(record, 10, clock)
+    dog.stuck()
+    dog.record, clock.now = gone(record), 10_000.0
+    assert looks(dog, 3) == [False, False, True]
+
+
+@pytest.mark.parametrize("change", [{"stopping": True}, {"run_id": "another"}])
+def test_one_that_is_stopped_or_was_replaced_is_left_alone(record: ServerRecord, change: dict[str, object]) -> None:
+    dog = Watchdog(record, 10, Clock())
+    dog.stuck()
+    dog.record = gone(record)
+    dataclasses.replace(record, **change).save()  # type: ignore[arg-type]
+    assert not any(looks(dog, 20))
+    (record.state_dir / "server.json").unlink()
+    assert not any(looks(dog, 20))
