@@ -110,8 +110,12 @@ class DrainingServer(uvicorn.Server):
         if not self._unused and not self.handover.successors:  # whose sockets they are, too
             close_for_all(sockets or [])
         before = self.starting.predecessor if self.starting else None  # may still answer what it had in flight
-        others = [asyncio.to_thread(before.end, float(self.config.timeout_graceful_shutdown or 0))] if before else []
-        await asyncio.gather(super().shutdown(sockets), *others)
+        its_end = self._loop.create_task(before.end(self._loop, self.config.timeout_graceful_shutdown or 0)) if before else None
+        await super().shutdown(sockets)
+        while its_end and not its_end.done() and not self.force_exit:
+            await asyncio.wait({its_end}, timeout=CONNECTIONS_POLL_S)
+        if its_end:
+            its_end.cancel()
         self.handover.close()
         if self.force_exit:
             if self.grpc:

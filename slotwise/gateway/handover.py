@@ -113,12 +113,20 @@ class Predecessor:
         """Say that connections are accepted here now."""
         self._say(UP)
 
-    def end(self, most_s: float) -> None:
+    async def end(self, loop: asyncio.AbstractEventLoop, most_s: float) -> None:
         """Have it end now, and wait for that, at most so long."""
         self._say(END)
-        self._connection.settimeout(most_s)
-        with suppress(OSError):
-            self._connection.recv(1)
+        self._connection.setblocking(False)
+        ended = loop.create_future()
+
+        def end() -> None:
+            loop.remove_reader(self._connection)
+            if not ended.done():
+                ended.set_result(None)
+
+        loop.add_reader(self._connection, end)
+        loop.call_later(most_s, end)
+        await ended
 
     def _say(self, what: bytes) -> None:
         with suppress(OSError):  # it has ended meanwhile
