@@ -1,5 +1,5 @@
 # TorchServe, the gateway and the digits archive (PROFILE=cpu or cuda):
-#   docker build -t slotwise . && docker run -p 8000:8000 -p 9527:9527 slotwise
+#   docker build -t slotwise . && docker run -p 127.0.0.1:8000:8000 -p 127.0.0.1:9527:9527 slotwise
 # pip prefers what lies in wheels/; torch's default build brings CUDA, so for cpu put its CPU wheel there first.
 # The cache is a mount, no layer:
 # hadolint global ignore=DL3042

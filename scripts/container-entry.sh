@@ -1,6 +1,6 @@
 #!/bin/bash
 # What the containers run (any other word is a slotwise command):
-#   all                the model server with every archive there is, and the gateway; when one ends, both do
+#   all                the model server with every archive there is, and the gateway, whose options may follow; when one ends, both do
 #   server, gateway    one of them; two containers share /state, the network and the process namespace
 #   serve              alone, as SageMaker says it: all, with the gateway on 8080 or $SAGEMAKER_BIND_TO_PORT
 #   ready, alive       probes: every model has a READY worker; the model server answers
@@ -30,13 +30,26 @@ server() {
     exec slotwise serve "${found[@]}" --profile "$PROFILE" --server "$SERVER" ${GUARD:+--guard} "$@"
 }
 
-gateway() { exec slotwise gateway --host 0.0.0.0 ${DEFAULT_MODEL:+--default-model "$DEFAULT_MODEL"} "$@"; }
+gateway() {
+    exec slotwise gateway --host 0.0.0.0 ${DEFAULT_MODEL:+--default-model "$DEFAULT_MODEL"} ${KEYS:+--keys "$KEYS"} "$@"
+}
+
+check_address() { # ADDRESS is where the host publishes the ports (compose.yaml says so): only with keys beyond loopback
+    local loopback='^(127(\.[0-9]+){3}|localhost|::1|\[::1\])$'
+    if [ -z "${KEYS:-}" ] && ! [[ ${ADDRESS:-localhost} =~ $loopback ]]; then
+        echo "error: ADDRESS=$ADDRESS lets other machines in, and anybody may ask" >&2
+        echo "hint: KEYS=/keys/keys.json, a file that \`slotwise key add NAME --keys FILE\` writes" >&2
+        exit 2
+    fi
+}
 
 status() { # status PORT PATH: how an HTTP server on loopback answers
     exec 3<>"/dev/tcp/127.0.0.1/$1"
     printf 'GET %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n' "$2" >&3
     read -r -t 8 _ code _ <&3 && echo "$code"
 }
+
+tls() { [[ $(<"$record") =~ \"url\":\ *\"https: ]]; }
 
 port() { # the gateway's
     [[ $(<"$record") =~ \"url\":\ *\"[^\"]*:([0-9]+)\" ]] && echo "${BASH_REMATCH[1]}" || echo 8000
@@ -68,7 +81,11 @@ word=${1:-all}
 [ $# -eq 0 ] || shift
 [ "$word $#" != "serve 0" ] || word=sagemaker
 case $word in
-    all) both ;;
+    all)
+        check_address
+        gateway_options=("$@")
+        both
+        ;;
     sagemaker) # who answers within its 60 s; 8080 is the gateway's there
         server_options=(--port 18080)
         gateway_options=(--port "${SAGEMAKER_BIND_TO_PORT:-8080}" --translation-port -1 --timeout-s 58)
@@ -79,8 +96,11 @@ case $word in
         both
         ;;
     server) server "$@" ;;
-    gateway) gateway "$@" ;;
-    ready) if [ -e "$record" ]; then [ "$(status "$(port)" /ready)" = 200 ] && ! waiting "$(port)"; else slotwise ready; fi ;;
+    gateway)
+        check_address
+        gateway "$@"
+        ;;
+    ready) if [ -e "$record" ] && ! tls; then [ "$(status "$(port)" /ready)" = 200 ] && ! waiting "$(port)"; else slotwise ready; fi ;;
     alive) [ -n "$(status 8080 /ping)" ] ;;
     wait-for-gateway) for _ in {1..140}; do [ -e "$record" ] || exit 0; sleep 0.5; done ;;
     *)

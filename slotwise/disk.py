@@ -129,6 +129,32 @@ def locked(file: Path) -> Iterator[None]:
         yield
 
 
+class OnlyOne:
+    """Held by one process at a time, and by those that it forks, until one of them lets go or all have ended."""
+
+    def __init__(self, file: Path, message: str) -> None:
+        """Raises SlotwiseError with this message where another process holds it."""
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = open(os.open(file, os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0)  # noqa: SIM115  until `release`
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            raise SlotwiseError(message, "wait for it, or end it") from None
+
+    def release(self) -> None:
+        """Let another process have it."""
+        if not self._lock.closed:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+            self._lock.close()
+
+    def __enter__(self) -> OnlyOne:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+
 def check_regular(file: Path) -> None:
     """Raise SlotwiseError where `file` is there and is no regular file: a folder, a pipe, a device."""
     if file.exists() and not file.is_file():

@@ -82,8 +82,9 @@ def test_compose_runs_it_locked_down() -> None:
     service = yaml.safe_load((ROOT / "compose.yaml").read_text("utf-8"))["services"]["slotwise"]
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
-    assert service["ports"] == ["8000:8000", "9527:9527"]
-    assert {"BATCH_SIZE", "WORKERS", "MAX_BATCH_DELAY"} == set(service["environment"])
+    assert service["ports"] == ["${ADDRESS:-127.0.0.1}:8000:8000", "${ADDRESS:-127.0.0.1}:9527:9527"]
+    assert {"BATCH_SIZE", "WORKERS", "MAX_BATCH_DELAY", "ADDRESS", "KEYS"} == set(service["environment"])
+    assert service["environment"]["ADDRESS"] == "${ADDRESS:-127.0.0.1}"  # which the entry point looks at, too
     other = yaml.safe_load((ROOT / "compose.ei.yaml").read_text("utf-8"))["services"]["slotwise"]
     assert other["extends"] == {"file": "compose.yaml", "service": "slotwise"}
     assert other["build"]["dockerfile"] == "Dockerfile.ei"
@@ -164,6 +165,27 @@ def test_both_run_and_the_gateway_ends_before_the_server(log: Path) -> None:
     end(process)
     assert process.wait(120) == 0
     assert log.read_text().splitlines()[2:] == ["signal gateway", "end gateway", "signal serve", "end serve"]
+
+
+def test_both_take_the_gateways_options(log: Path) -> None:
+    process = entry(log, "all", "--tls-cert", "/tls/a b.pem", "--public", "metrics", KEYS="/keys/keys.json")
+    assert sorted(said(log, 2)) == [f"{GATEWAY} --keys /keys/keys.json --tls-cert /tls/a b.pem --public metrics", SERVE]
+    end(process)
+    assert process.wait(120) == 0
+
+
+@pytest.mark.parametrize("word", ["all", "gateway"])
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "192.168.0.7", "127.evil.example", "localhost.example"])
+def test_it_listens_beyond_loopback_only_with_keys(log: Path, word: str, address: str) -> None:
+    assert entry(log, word, fail="gateway", ADDRESS=address).wait(120) == 2
+    assert log.read_text() == ""
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.1.2.3", "::1", "[::1]", "localhost"])
+def test_on_loopback_it_needs_none(log: Path, address: str) -> None:
+    assert entry(log, "gateway", fail="gateway", ADDRESS=address).wait(120) == 3
+    assert entry(log, "gateway", fail="gateway", ADDRESS="0.0.0.0", KEYS="/keys.json").wait(120) == 3
+    assert said(log, 2) == [GATEWAY, f"{GATEWAY} --keys /keys.json"]
 
 
 def test_a_server_that_is_killed_is_a_failure(log: Path) -> None:
@@ -254,6 +276,14 @@ def test_the_server_waits_for_the_gateways_end(log: Path) -> None:
     assert process.poll() is None
     record.unlink()
     assert process.wait(60) == 0
+
+
+def test_behind_tls_the_server_is_asked_whether_it_is_ready(log: Path) -> None:
+    record = GatewayRecord(name="default", pid=1, started=0.0, url="https://127.0.0.1:8000", drain_s=1.0)
+    (log.parent / "state" / "default").mkdir(parents=True)
+    (log.parent / "state" / "default" / "gateway.json").write_text(json.dumps(asdict(record), indent=2))
+    assert entry(log, "ready", fail="ready").wait(120) == 3
+    assert said(log, 1) == ["start ready"]
 
 
 ANSWER = """

@@ -10,6 +10,8 @@ import typer
 from slotwise.console import Json, emit, say
 
 PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
+NOT_ITS_OWN = ("name", "detach", "replace", "as_json")  # options of the command, not of the gateway that it starts
+SEVERAL = ("--public",)
 
 
 def register(app: typer.Typer) -> None:
@@ -18,6 +20,7 @@ def register(app: typer.Typer) -> None:
 
 
 def gateway(
+    ctx: typer.Context,
     name: Annotated[str, typer.Option(help="The server to stand in front of.")] = "default",
     host: Annotated[str, typer.Option(help="Where to listen; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The page and REST; 0 takes a free one.")] = 8000,
@@ -41,6 +44,9 @@ def gateway(
     tls_cert: Annotated[Path | None, typer.Option(help="HTTPS with this certificate (PEM, its chain after it).")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="The certificate's private key (PEM).")] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Run in the background; `slotwise stop` ends it.")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Take the place of the one that runs: no request is lost.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Serve the page, REST and metrics in front of a model server."""
@@ -53,39 +59,25 @@ def gateway(
             raise typer.BadParameter(f"{unknown[0]}: not one of {', '.join(PUBLIC)}", param_hint="--public")
     if multi_model and keys:
         raise typer.BadParameter("SageMaker sends no key: without --keys", param_hint="--multi-model")
-    from slotwise.gateway.process import already_running, running, start_detached, was_up
+    from slotwise.gateway.process import check_takes_effect, running, start_detached
 
+    options, given = _options(ctx)
     if detach:
-        options: dict[str, object] = {
-            "--name": name,
-            "--host": host,
-            "--port": port,
-            "--translation-port": translation_port,
-            "--grpc-port": grpc_port,
-            "--timeout-s": timeout_s,
-            "--max-in-flight": max_in_flight,
-            "--max-queued": max_queued,
-            "--max-memory-mb": max_memory_mb,
-            "--max-form-fields": max_form_fields,
-            "--drain-delay-s": drain_delay_s,
-            "--default-model": default_model,
-        }
-        files = {"--multi-model": multi_model, "--keys": keys, "--tls-cert": tls_cert, "--tls-key": tls_key}
-        options |= {option: file.resolve() for option, file in files.items() if file}
-        arguments = [str(part) for option in options.items() for part in option] + ([] if hedge else ["--no-hedge"])
-        arguments += [part for what in public or [] for part in ("--public", what)]
-        record = running(name) or start_detached(name, arguments)
+        other = running(name)
+        if other is not None and not replace:
+            check_takes_effect(other, {option: options[option] for option in given})
+        record = other if other is not None and not replace else start_detached(name, _arguments(name, options, replace))
         found = {"page": record.page, "url": record.url, "pid": record.pid} | ({"grpc": record.grpc} if record.grpc else {})
         emit(found, as_json, record.listening)
         return
     from slotwise.gateway.keeper import keep
-    from slotwise.gateway.listening import ListenAddress, bound
+    from slotwise.gateway.listening import ListenAddress
+    from slotwise.gateway.process import was_up
+    from slotwise.gateway.starting import Starting
 
     listen = ListenAddress(host, port, translation_port, drain_delay_s, grpc_port)
-    other = running(name)
-    if other is not None:
-        raise already_running(other)
-    kept = keep(bound(listen), lambda pid: was_up(name, pid))  # what follows runs in the gateway's own process
+    starting = Starting(name, options, replace=replace)
+    kept = keep(starting.sockets(listen), lambda pid: was_up(name, pid))  # what follows runs in the gateway's own process
 
     from slotwise.deploy.on_demand import loader
     from slotwise.gateway.gateway import GatewayOptions
@@ -107,7 +99,39 @@ def gateway(
         Access(keys, tuple(public or ()), tls_cert, tls_key),
         loader(multi_model) if multi_model else None,
         kept,
+        starting,
     )
+
+
+def _options(ctx: typer.Context) -> tuple[dict[str, str], list[str]]:
+    """What the gateway is to be started with, as a text an option, and the options that were typed."""
+    options: dict[str, str] = {}
+    typed: list[str] = []
+    for parameter in ctx.command.params:
+        value, option = ctx.params.get(parameter.name or ""), parameter.opts[0]
+        if parameter.name in NOT_ITS_OWN:
+            continue
+        if isinstance(value, Path):
+            value = value.resolve()
+        if value is not None:
+            options[option] = ",".join(sorted(value)) if isinstance(value, list | tuple) else str(value)
+        source = ctx.get_parameter_source(parameter.name or "")
+        if source is not None and source.name == "COMMANDLINE":
+            typed.append(option)
+    return options, typed
+
+
+def _arguments(name: str, options: dict[str, str], replace: bool) -> list[str]:
+    """The arguments of a `slotwise gateway` with these options."""
+    arguments = ["--name", name, *(["--replace"] if replace else [])]
+    for option, value in options.items():
+        if option in SEVERAL:
+            arguments += [part for each in value.split(",") if each for part in (option, each)]
+        elif value in ("True", "False"):
+            arguments.append(option if value == "True" else f"--no-{option.removeprefix('--')}")
+        else:
+            arguments += [option, value]
+    return arguments
 
 
 def _check_installed(*packages: str) -> None:

@@ -64,6 +64,7 @@ def serve(
     from slotwise.deploy.scaling import check_registrations
     from slotwise.deploy.serving import complaint, deploy_each, gather
     from slotwise.deploy.shares import parse_parts, share_cores
+    from slotwise.disk import OnlyOne
     from slotwise.profiles.ports import Ports
     from slotwise.profiles.profile import from_environment, load_profile
     from slotwise.server.lifecycle import check_can_start, running, start
@@ -76,6 +77,7 @@ def serve(
     ports = Ports.at(port)
     store = project.model_store()
     _check_cluster(server, ray_address)
+    starting = OnlyOne(project.state_dir(name) / "server.starting", f"a server named {name!r} is being started already")
     check_can_start(name, server, ports)  # before an archive is built, which may take minutes
     archives, unserved = gather(models or [], lambda model: obtain(model, store, say=say, guarded=guard), strict)
     names = [info.name for info in archives]
@@ -103,6 +105,7 @@ def serve(
             shares=shares,
             cluster=ray_address,
         )
+        starting.release()
         try:
             with interrupts.let_through():
                 live = deploy_each(archives, lambda info: _deploy(record, info, loaded_profile), unserved, strict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -155,5 +156,6 @@ def _copy(info: ArchiveInfo, model_store: Path) -> ArchiveInfo:
         with written_whole(target) as partial:
             shutil.copyfile(info.path, partial)
     elif file_sha256(target) != info.sha256:
-        raise SlotwiseError(f"{target} is there already, with another content", "give yours another name, or delete that one")
+        hint = f"`cp {shlex.quote(str(info.path))} {shlex.quote(str(target))}` replaces it; or give yours another name"
+        raise SlotwiseError(f"{target} is there already, with another content", hint)
     return inspect(target, need_digests=False)

@@ -191,7 +191,7 @@ class GrpcServer:
         if record is not None:
             self.gateway.max_body_bytes = await asyncio.to_thread(self.gateway.backend.max_body_bytes, record)
         options = [
-            ("grpc.so_reuseport", 0),
+            ("grpc.so_reuseport", 1),  # a successor takes the port, too, before this one leaves it
             ("grpc.max_receive_message_length", self.gateway.max_body_bytes),
             ("grpc.max_send_message_length", -1),
         ]

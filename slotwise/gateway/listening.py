@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slotwise.errors import SlotwiseError
@@ -19,12 +20,30 @@ class ListenAddress:
     grpc_port: int = -1
 
 
-def bound(listen: ListenAddress) -> list[socket.socket]:
-    """The sockets of HTTP, bound; that gRPC's port can be bound is seen, too. Raises SlotwiseError."""
-    sockets = [_bind(listen.host, port) for port in (listen.port, listen.translation_port) if port >= 0]
-    if listen.grpc_port > 0:
+def bound(listen: ListenAddress, taken_over: Sequence[socket.socket] = (), grpc_port: int = -1) -> list[socket.socket]:
+    """The sockets of HTTP, bound; that gRPC's port can be bound is seen, too. Raises SlotwiseError.
+
+    taken_over: sockets of the gateway whose place this one takes; those that nobody asks for are closed. grpc_port: its gRPC's.
+    """
+    ports = [port for port in (listen.port, listen.translation_port) if port >= 0]
+    before = {one.getsockname()[:2]: one for one in taken_over}
+    sockets = []
+    for port in ports:
+        address = _numeric(listen.host), port
+        sockets.append(before.pop(address) if address in before else _bind(listen.host, port))
+    for unused in before.values():
+        unused.close()
+    if listen.grpc_port > 0 and listen.grpc_port != grpc_port:
         _bind(listen.host, listen.grpc_port).close()  # grpcio binds it itself, and says less where it cannot
     return sockets
+
+
+def _numeric(host: str) -> str:
+    """The host as a socket tells it."""
+    try:
+        return str(socket.getaddrinfo(host, None, socket.AF_INET6 if ":" in host else socket.AF_INET)[0][4][0])
+    except OSError:
+        return host
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -8,7 +8,7 @@ import ssl
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,8 @@ class GatewayRecord(ProcessRecord):
 
     key: what opens its /status, where there are keys. certificate: of its own TLS, "" where it has none.
     grpc: host and port of its gRPC, "" where it has none. keeper: the pid of the process that starts it again where it dies,
-    0 where there is none; keeper_started: as `started`.
+    0 where there is none; keeper_started: as `started`. handover: where a successor asks for its sockets, "" where it cannot.
+    options: what it was started with.
     """
 
     url: str
@@ -40,10 +41,19 @@ class GatewayRecord(ProcessRecord):
     grpc: str = ""
     keeper: int = 0
     keeper_started: float | None = None
+    handover: str = ""
+    options: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of_this_process(
-        cls, name: str, url: str, drain_s: float, key: str = "", certificate: str = "", keeper: int = 0
+        cls,
+        name: str,
+        url: str,
+        drain_s: float,
+        key: str = "",
+        certificate: str = "",
+        keeper: int = 0,
+        options: dict[str, str] | None = None,
     ) -> GatewayRecord:
         """The record of the process that this code runs in."""
         pid = os.getpid()
@@ -57,6 +67,7 @@ class GatewayRecord(ProcessRecord):
             certificate=certificate,
             keeper=keeper,
             keeper_started=start_time(keeper) if keeper else None,
+            options=options or {},
         )
 
     def alive(self) -> bool:
@@ -134,8 +145,19 @@ def running(name: str = "default") -> GatewayRecord | None:
 def already_running(record: GatewayRecord) -> SlotwiseError:
     """The error of who would start another one."""
     return SlotwiseError(
-        f"a gateway for {record.name!r} is already running at {record.url}", "`slotwise stop` ends it and the server"
+        f"a gateway for {record.name!r} is already running at {record.url}",
+        "--replace has this one take its place; `slotwise stop` ends it and the server",
     )
+
+
+def check_takes_effect(record: GatewayRecord, options: dict[str, str]) -> None:
+    """Raise SlotwiseError for an option that the running gateway was started without: it would be ignored."""
+    others = sorted(option for option, value in options.items() if record.options.get(option) != value)
+    if others:
+        raise SlotwiseError(
+            f"a gateway for {record.name!r} is already running at {record.url}, without this {', '.join(others)}",
+            "--replace has one with these options take its place: no request is lost",
+        )
 
 
 def was_up(name: str, pid: int) -> bool:

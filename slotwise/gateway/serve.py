@@ -3,7 +3,8 @@
 On SIGTERM or Ctrl-C readiness goes off and answers say `connection: close`; after `drain_delay_s`, in which a load
 balancer notices, no connection is accepted any more; what is in flight is finished, which takes as long as a request
 may take; then the process ends. A second signal ends it at once. A signal that comes before the page's address was printed
-ends it at once, too, and KeyboardInterrupt is raised.
+ends it at once, too, and KeyboardInterrupt is raised. Where a successor has taken its sockets (slotwise.gateway.handover), it
+accepts no connection, and ends with the last one that it has.
 """
 
 from __future__ import annotations
@@ -12,10 +13,8 @@ import asyncio
 import faulthandler
 import logging
 import math
-import socket
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,18 +26,19 @@ from slotwise.errors import SlotwiseError
 from slotwise.gateway.app import build_app
 from slotwise.gateway.backend import ModelLoader, server_backend
 from slotwise.gateway.certificates import CertificateFiles
+from slotwise.gateway.draining import KEEP_ALIVE_S, DrainingServer
 from slotwise.gateway.gateway import Gateway, GatewayOptions
 from slotwise.gateway.http_protocol import Receiver
-from slotwise.gateway.keeper import Kept, close_for_all
+from slotwise.gateway.keeper import Kept
 from slotwise.gateway.keys import KeyFile
 from slotwise.gateway.listening import ListenAddress, bound
 from slotwise.gateway.process import GatewayRecord, already_running, running
+from slotwise.gateway.starting import Starting
 from slotwise.interrupts import handed_to, settle
 
 if TYPE_CHECKING:
     from slotwise.gateway.grpc_server import GrpcServer
 
-KEEP_ALIVE_S = 75
 LARGE_BLOCK_BYTES = 256 * 1024
 
 
@@ -62,62 +62,6 @@ class Access:
         return CertificateFiles(self.tls_cert, self.tls_key) if self.tls_cert and self.tls_key else None
 
 
-class DrainingServer(uvicorn.Server):
-    """A uvicorn server that drains before it stops."""
-
-    def __init__(
-        self, config: uvicorn.Config, gateway: Gateway, delay_s: float, is_up: Callable[[], None], grpc: GrpcServer | None
-    ) -> None:
-        super().__init__(config)
-        self.grpc = grpc
-        self.gateway, self.delay_s, self.is_up = gateway, delay_s, is_up
-        self.was_up = False
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave the signals alone: slotwise.interrupts handles them already, and they call `end`."""
-        yield
-
-    def end(self) -> None:
-        """The first signal starts the drain, the second ends it; before it is up, the first ends it."""
-        if not self.was_up:
-            self.should_exit = True
-            return
-        if self.gateway.draining:
-            self.should_exit = self.force_exit = True
-            return
-        self.gateway.draining = True
-        self._loop.call_soon_threadsafe(self._loop.call_later, self.delay_s, self._stop)
-
-    def _stop(self) -> None:
-        self.should_exit = True
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, then call `is_up`."""
-        self._loop = asyncio.get_running_loop()
-        if self.grpc:
-            await self.grpc.bind()
-        await super().startup(sockets)
-        if not self.should_exit:
-            if self.grpc:
-                await self.grpc.start()
-            self.was_up = True
-            self.is_up()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop; where a second signal has come, end the application, too, which uvicorn would leave to fail with the loop."""
-        if self.grpc:  # beside HTTP's end, which waits for such tasks
-            ending = self._loop.create_task(self.grpc.stop(self.config.timeout_graceful_shutdown))
-            self.server_state.tasks.add(ending)
-            ending.add_done_callback(self.server_state.tasks.discard)
-        close_for_all(sockets or [])
-        await super().shutdown(sockets)
-        if self.force_exit:
-            if self.grpc:
-                await self.grpc.stop(None)
-            await self.lifespan.shutdown()
-
-
 def serve(
     name: str,
     listen: ListenAddress,
@@ -126,16 +70,17 @@ def serve(
     access: Access = Access(),
     loader: ModelLoader | None = None,
     kept: Kept | None = None,
+    starting: Starting | None = None,
 ) -> None:
     """Run until a signal. Raises SlotwiseError where a gateway of that name runs, a port is taken, or a file is no good.
 
-    loader: as in Gateway. kept: where a keeper has started this process.
+    loader: as in Gateway. kept: where a keeper has started this process. starting: it may take the place of one that runs.
     """
     other = running(name)
     keeper = kept.keeper if kept else 0
     if other is not None and other.keeper == keeper != 0:
         listen = replace(listen, grpc_port=other.grpc_port)  # this one takes its place, and its ports
-    elif other is not None:
+    elif other is not None and not (starting and starting.predecessor):
         raise already_running(other)
     keys = KeyFile(access.keys) if access.keys else None
     access.check()
@@ -163,22 +108,25 @@ def serve(
     shown = "127.0.0.1" if listen.host in ("0.0.0.0", "::") else listen.host
     url = f"{'https' if access.tls_cert else 'http'}://{shown}:{sockets[0].getsockname()[1]}"
     drain_s, certificate = listen.drain_delay_s + finish_s, str(access.tls_cert.resolve()) if access.tls_cert else ""
-    record = GatewayRecord.of_this_process(name, url, drain_s, keys.own if keys else "", certificate, keeper)
+    record = GatewayRecord.of_this_process(
+        name, url, drain_s, keys.own if keys else "", certificate, keeper, starting.options if starting else {}
+    )
     grpc = _grpc_server(gateway, listen, access)
     certificate_files, watching = access.certificate(), list[asyncio.Task[None]]()
 
     def is_up() -> None:
         nonlocal record
-        if grpc:
-            record = replace(record, grpc=f"{shown}:{grpc.port}")
+        record = replace(record, grpc=f"{shown}:{grpc.port}" if grpc else "", handover=server.handover.address)
         record.save()
+        if starting:
+            starting.is_up()
         if certificate_files and config.ssl:
             watching.append(asyncio.get_running_loop().create_task(certificate_files.watch(config.ssl)))
         if not keys and not _loopback(listen.host):
             say(f"whoever reaches {url} can ask every model and read /status and /metrics: --keys FILE asks for a key")
         say(record.listening())
 
-    server = DrainingServer(config, gateway, listen.drain_delay_s, is_up, grpc)
+    server = DrainingServer(config, gateway, listen.drain_delay_s, is_up, grpc, sockets, starting)
     with handed_to(server.end):
         try:
             server.run(sockets=sockets)

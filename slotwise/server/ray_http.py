@@ -26,6 +26,17 @@ class Front:
         return refusal(404, "ResourceNotFoundException", "Requested resource is not found, please refer to API document.")
 
 
+async def body_within(request: Request, most_bytes: int) -> bytes | None:
+    """The request's body; None for a longer one, of which no more is read. It may come in chunks that announce no length."""
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > most_bytes:
+            return None
+        parts.append(part)
+    return b"".join(parts)
+
+
 def response(answer: LocalAnswer) -> Response:
     """A slot's answer as HTTP."""
     return Response(answer.body, answer.status, {**answer.headers, "content-type": answer.content_type})

@@ -29,7 +29,7 @@ from slotwise.server import bearer
 from slotwise.server.processes import worker_report
 from slotwise.server.ray_archives import NAMESPACE, fetch
 from slotwise.server.ray_batches import BatchQueue
-from slotwise.server.ray_http import PREFIX, died, refusal, response
+from slotwise.server.ray_http import PREFIX, body_within, died, refusal, response
 
 logger = logging.getLogger("ray.serve")  # its handlers write the replica's log
 HIDDEN = ("authorization",)  # the server's token is no business of a handler
@@ -99,8 +99,8 @@ class Replica:
         refused = self._refusal(request)
         if refused is not None:
             return refused
-        body = await request.body()
-        if len(body) > self.settings.max_request_bytes:
+        body = await body_within(request, self.settings.max_request_bytes)
+        if body is None:
             return refusal(413, "RequestEntityTooLargeException", "the request is too large")
         headers = {name: value for name, value in request.headers.items() if name not in HIDDEN}
         version = request.url.path.removeprefix(PREFIX + self.settings.name).strip("/")

@@ -1,7 +1,7 @@
 """Start the tritonserver that nvidia-pytriton carries: its files are found by path, and nothing of it is imported.
 
 The tokens that open its APIs can only be given on the command line, which every user of the machine can read. So they are
-overwritten there as soon as it has read them.
+hidden there (slotwise.server.hidden_arguments).
 """
 
 from __future__ import annotations
@@ -9,24 +9,29 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from slotwise.errors import TRITON, SlotwiseError, pip_install
+from slotwise.server import hidden_arguments
 
 if TYPE_CHECKING:
     from slotwise.profiles.profile import Profile
     from slotwise.server.record import ServerRecord
 
 STUB = "triton_python_backend_stub"
+# A Triton that Vertex AI or SageMaker starts opens another port, for whoever reaches it and without a token.
+CLOSED = ("--allow-vertex-ai", "--allow-sagemaker")
 BACKEND = ("libtriton_python.so", "triton_python_backend_utils.py")
 # Whoever loads a model runs code as us; shared memory, traces and the log's settings name files.
 OPERATORS_APIS = "model-repository,shared-memory,trace,logging"
+HELP_S = 60
 EXIT_S = 15  # how long Triton waits for what is in hand when it ends
 
 
@@ -74,15 +79,19 @@ def launch(record: ServerRecord, profile: Profile, tokens: Mapping[str, str], re
     environ = {**os.environ, "LD_LIBRARY_PATH": str(files.libraries), "PATH": path()}
     logs = record.state_dir / "logs"
     logs.mkdir(exist_ok=True)
+    command = [str(files.server), *_arguments(record, profile, tokens, repository, backends(files, record.tmp_dir))]
+    command += [f"{option}=false" for option in known_options(files) & set(CLOSED)]
     with (logs / "triton.log").open("ab") as log:
-        return subprocess.Popen(
-            [str(files.server), *_arguments(record, profile, tokens, repository, backends(files, record.tmp_dir))],
-            cwd=record.state_dir,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-        )
+        given: dict[str, Any] = {"cwd": record.state_dir, "stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+        hidden = hidden_arguments.start(command, list(tokens.values()), environ, **given)
+        return hidden or subprocess.Popen(command, env=environ, **given)
+
+
+def known_options(files: TritonFiles) -> set[str]:
+    """The options of this tritonserver: which there are depends on how it was built."""
+    environ = {**os.environ, "LD_LIBRARY_PATH": str(files.libraries)}
+    told = subprocess.run([files.server, "--help"], env=environ, capture_output=True, text=True, timeout=HELP_S, check=False)
+    return set(re.findall(r"^\s*(--[a-z0-9-]+)", told.stdout + told.stderr, re.MULTILINE))
 
 
 def path() -> str:
@@ -124,23 +133,6 @@ def _arguments(
         f"--log-info={str(verbose).lower()}",
         f"--log-warning={str(profile.log_level != 'ERROR').lower()}",
     ]
-
-
-def hide(pid: int, secrets: Sequence[str]) -> bool:
-    """Overwrite secrets in the process's command line as the system shows it; whether that was possible."""
-    try:
-        numbers = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-        start, end = int(numbers[45]), int(numbers[46])
-        with Path(f"/proc/{pid}/mem").open("r+b", buffering=0) as memory:
-            memory.seek(start)
-            words = memory.read(end - start)
-            for secret in secrets:
-                words = words.replace(secret.encode(), b"*" * len(secret))
-            memory.seek(start)
-            memory.write(words)
-        return not any(secret.encode() in Path(f"/proc/{pid}/cmdline").read_bytes() for secret in secrets)
-    except (OSError, ValueError, IndexError):
-        return False
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise.archive.triton_repository import export, write_config
 from slotwise.errors import SlotwiseError
-from slotwise.server import supervisor, triton_process
+from slotwise.server import hidden_arguments, supervisor, triton_process
 from slotwise.server.hosted_models import ApiError, HostedModel, HostedWorker, Observation
 from slotwise.server.processes import carries, memory_bytes, worker_report
 from slotwise.server.triton_api import TritonApi
@@ -51,8 +51,8 @@ class Triton:
         self.api = TritonApi(record, tokens["management"])
         try:
             self.api.wait_until_live(self._why_ended)
-            if not triton_process.hide(self.process.pid, list(tokens.values())):
-                logger.warning("the tokens can be read in the list of processes: the system lets nobody overwrite them")
+            if not hidden_arguments.hide(self.process.pid, list(tokens.values())):
+                logger.warning("the tokens may be read in the list of processes: the system lets nobody hide them")
         except BaseException:
             self.close()
             raise

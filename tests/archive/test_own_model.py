@@ -63,8 +63,9 @@ def test_an_archive_does_not_replace_another_of_its_name(mine: Path, monkeypatch
     first = (store / "mine.mar").read_bytes()
     (mine / "model.toml").write_text((mine / "model.toml").read_text("utf-8") + "\n[profiles.cpu]\nbatch_size = 3\n", "utf-8")
     build("mine", here)
-    with pytest.raises(SlotwiseError, match=r"mine\.mar is there already, with another content"):
+    with pytest.raises(SlotwiseError, match=r"mine\.mar is there already, with another content") as refused:
         obtain(str(path), store)
+    assert refused.value.hint.startswith(f"`cp {path} {store / 'mine.mar'}` replaces it")
     assert (store / "mine.mar").read_bytes() == first
 
     def full(source: Path, target: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,7 +13,7 @@ import pytest
 
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.ports import Ports
-from slotwise.server import triton_process
+from slotwise.server import hidden_arguments, triton_process
 from slotwise.server.lifecycle import check_can_start
 
 
@@ -41,18 +43,66 @@ def test_a_triton_that_is_not_whole_or_not_for_this_python(monkeypatch: pytest.M
     assert refused.value.hint == "it knows: 2.7"
 
 
+PROGRAM = "import os, sys; print(sys.argv[1:], os.environ['KEPT'], flush=True); input()"
+
+
+def seen(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def everybody_sees(found: set[bytes], ended: threading.Event) -> None:
+    """The arguments of all processes that there are at any time."""
+    while not ended.is_set():
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                found.add(seen(int(folder.name)))
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no /proc")
-def test_a_secret_is_overwritten_on_the_command_line() -> None:
+def test_a_secret_argument_is_never_seen_in_the_list_of_processes() -> None:
+    found, ended = set[bytes](), threading.Event()
+    watching = threading.Thread(target=everybody_sees, args=(found, ended))
+    watching.start()
+    command = [sys.executable, "-c", PROGRAM, "first", "--token=hush-hush", "--other", "x=hush-hush,y"]
+    process = hidden_arguments.start(command, ["hush-hush"], {"KEPT": "kept"}, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process is not None
+    with process:
+        assert process.stdout
+        assert process.stdout.readline() == b"['first', '--token=hush-hush', '--other', 'x=hush-hush,y'] kept\n"
+        ended.set()
+        watching.join()
+        assert b"\0first\0(hidden 4)\0--other\0(hidden 6)\0" in seen(process.pid)
+        assert b"hush-hush" in Path(f"/proc/{process.pid}/environ").read_bytes()  # which its owner can read, and its children
+        assert hidden_arguments.hide(process.pid, ["hush-hush"])
+        assert b"hush-hush" not in Path(f"/proc/{process.pid}/environ").read_bytes()
+        process.communicate(b"\n")
+    assert not any(b"hush-hush" in words for words in found)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no /proc")
+def test_where_nothing_may_be_hidden_it_is_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hidden_arguments, "TRACED", f"import os; os._exit({hidden_arguments.NOT_ALLOWED})")
+    assert hidden_arguments.start(["true", "hush-hush"], ["hush-hush"], {}) is None
     with subprocess.Popen([sys.executable, "-c", "input()", "--token=hush-hush", "rest"], stdin=subprocess.PIPE) as process:
-        shown = Path(f"/proc/{process.pid}/cmdline")
-        while b"hush-hush" not in shown.read_bytes():  # it is still this process
+        while b"hush-hush" not in seen(process.pid):  # it is still this process
             pass
         try:
-            assert triton_process.hide(process.pid, ["hush-hush"])
-            assert shown.read_bytes().endswith(b"--token=*********\0rest\0")
+            assert hidden_arguments.hide(process.pid, ["hush-hush"])
+            assert seen(process.pid).endswith(b"--token=*********\0rest\0")
         finally:
             process.communicate(b"\n")
-    assert not triton_process.hide(process.pid, ["hush-hush"])
+    assert not hidden_arguments.hide(process.pid, ["hush-hush"])
+
+
+def test_a_program_that_is_not_there_is_not_started() -> None:
+    assert hidden_arguments.start(["/nosuch", "hush-hush"], ["hush-hush"], {}, stderr=subprocess.DEVNULL) is None
+
+
+def test_what_clouds_open_is_closed_where_this_triton_knows_it(tmp_path: Path) -> None:
+    files = triton_process.TritonFiles(tmp_path / "tritonserver", tmp_path, tmp_path, tmp_path)
+    files.server.write_text("#!/bin/sh\necho '  --allow-vertex-ai <boolean>'\necho '\tsee --allow-other' >&2\n")
+    files.server.chmod(0o755)
+    assert triton_process.known_options(files) == {"--allow-vertex-ai"}
 
 
 def test_shared_memory_of_a_run_is_found_by_its_name() -> None:
