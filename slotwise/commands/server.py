@@ -60,6 +60,7 @@ def serve(
     from slotwise.deploy.scaling import check_registrations
     from slotwise.deploy.serving import complaint, deploy_each, gather
     from slotwise.deploy.shares import parse_parts, share_cores
+    from slotwise.deploy.takeover import forget_interrupted
     from slotwise.profiles.ports import Ports
     from slotwise.profiles.profile import from_environment, load_profile
     from slotwise.server.lifecycle import check_can_start, start
@@ -73,6 +74,7 @@ def serve(
     store = project.model_store()
     _check_cluster(server, ray_address)
     check_can_start(name, server, ports)  # before an archive is built, which may take minutes
+    forget_interrupted(name, say)
     archives, unserved = gather(models or [], lambda model: obtain(model, store, say=say, guarded=guard), strict)
     names = [info.name for info in archives]
     shares = share_cores(names, available_cores(), parse_parts(share, names)) if len(names) > 1 else {}
