@@ -23,7 +23,7 @@ from slotwise.deploy.takeover import is_registered, register_ready, registration
 from slotwise.deploy.verdict import LEAST_REQUESTS, Judge, agreement
 from slotwise.errors import SlotwiseError
 from slotwise.gateway import process
-from slotwise.gateway.rollout_record import RolloutRecord, interrupted, load_all, only_one
+from slotwise.gateway.rollout_record import RolloutRecord, load_all, only_one
 from slotwise.server.processes import start_time
 
 if TYPE_CHECKING:
@@ -76,8 +76,8 @@ def rollout(server: ServerRecord, model: str, archive: ArchiveInfo, settings: Ma
             "a roll-out goes through the gateway, and none is running", "`slotwise gateway --detach` starts one"
         )
     with only_one(server.name, model), ManagementClient(server) as client:
-        for record in interrupted(server.name):
-            if record.model == model:
+        for record in load_all(server.name):
+            if record.model == model:  # of whoever had the lock before
                 settle(client, record, say)
         if model in {record.new for record in load_all(server.name)}:
             raise SlotwiseError(f"{model} is a roll-out's own", "name the model itself")

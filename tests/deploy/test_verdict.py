@@ -15,7 +15,6 @@ sys.path.append(str(Path(__file__).parents[2] / "scripts"))  # as its commands h
 from measuring import rollouts
 
 
-
 def window(new: int = 0, old: int = 0, slow: tuple[int, int] = (0, 0), requests: int = 50, **given: Any) -> dict[str, Any]:
     """One window in which so many requests of each fail, and so many are slow."""
     usual = {"requests": requests, "errors": 0, "refused": 0, "ms": [1.0, 2.0, 3.0]}
@@ -30,7 +29,7 @@ def judged(windows: list[dict[str, Any]]) -> Judgement:
     return judge.judgement()
 
 
-def called_worse(scenario: rollouts.Scenario, rate: float = rollouts.RATE, runs: int) -> list[str]:
+def called_worse(scenario: rollouts.Scenario, runs: int, rate: float = rollouts.RATE) -> list[str]:
     outcomes = [rollouts.simulated(scenario, rate, seed)[0] for seed in range(runs)]
     return [outcome for outcome in outcomes if outcome != rollouts.MISS]
 

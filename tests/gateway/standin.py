@@ -231,7 +231,7 @@ class StandIn:
             listed = [{"modelName": name, "modelUrl": self._archive(name)} for name in self.models]
             self.models.pop(self.vanishing, None)
             return _http(200, {"models": listed}, {})
-        name = path.rsplit("/", 1)[1]
+        name = unquote(path.split("/")[2]) if path.startswith("/models/") else path.rsplit("/", 1)[1]
         if name == "token":
             self.renewals += 1
             self.token = f"renewed-{self.renewals}"
