@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise import interrupts
 from slotwise.client.management import ManagementClient
-from slotwise.deploy.share import POLL_S, Share
+from slotwise.deploy.canary_share import POLL_S, CanaryShare
+from slotwise.deploy.rollout_verdict import LEAST_REQUESTS, Judge, agreement
 from slotwise.deploy.takeover import is_registered, register_ready, registration_of, settle, take_over, withdraw
-from slotwise.deploy.verdict import LEAST_REQUESTS, Judge, agreement
 from slotwise.errors import SlotwiseError
 from slotwise.gateway import process
 from slotwise.gateway.rollout_record import RolloutRecord, load_all, only_one
@@ -99,7 +99,7 @@ def rollout(server: ServerRecord, model: str, archive: ArchiveInfo, settings: Ma
             shadow=plan.shadow,
             window_s=plan.window_s,
         )
-        return _carried_out(client, Share(record), plan, say)
+        return _carried_out(client, CanaryShare(record), plan, say)
 
 
 def _only_version(client: ManagementClient, model: str) -> LiveModel:
@@ -114,7 +114,7 @@ def _only_version(client: ManagementClient, model: str) -> LiveModel:
     return versions[0]
 
 
-def _carried_out(client: ManagementClient, share: Share, plan: Plan, say: Say) -> str:
+def _carried_out(client: ManagementClient, share: CanaryShare, plan: Plan, say: Say) -> str:
     """Register the new archive, go through the steps, and take over. At the end, however it comes, MODEL--new goes."""
     new, after = share.record.new, share.record.after
     try:
@@ -132,7 +132,7 @@ def _carried_out(client: ManagementClient, share: Share, plan: Plan, say: Say) -
             withdraw(client, share, say)
 
 
-def _steps(client: ManagementClient, share: Share, plan: Plan, say: Say) -> str:
+def _steps(client: ManagementClient, share: CanaryShare, plan: Plan, say: Say) -> str:
     """Go from step to step. Raises Worse."""
     model, new = share.record.model, share.record.new
     judge, seen = Judge(), dict[tuple[int, int], int]()

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from slotwise.deploy.share import Share
+from slotwise.deploy.canary_share import CanaryShare
 from slotwise.errors import SlotwiseError
 from slotwise.gateway.rollout_record import interrupted, only_one
 
@@ -50,7 +50,7 @@ def is_registered(client: ManagementClient, name: str) -> bool:
     return name in {listed.name for listed in client.list()}
 
 
-def take_over(client: ManagementClient, share: Share, wanted: Registration, say: Say) -> None:
+def take_over(client: ManagementClient, share: CanaryShare, wanted: Registration, say: Say) -> None:
     """Register the model itself as `wanted`, with as many workers as it has now, while `new` has every request.
 
     Raises SlotwiseError; then the model is as it was, where that can be.
@@ -74,7 +74,7 @@ def take_over(client: ManagementClient, share: Share, wanted: Registration, say:
         raise
 
 
-def withdraw(client: ManagementClient, share: Share, say: Say) -> None:
+def withdraw(client: ManagementClient, share: CanaryShare, say: Say) -> None:
     """Send everything to the model itself, take `new` away, and end the roll-out; only where the model can answer.
 
     Where it cannot, or requests are still at `new`, that stays, and a line says what finishes it.
@@ -114,7 +114,7 @@ def settle(client: ManagementClient, record: RolloutRecord, say: Say) -> None:
 
     It is finished where the new archive had passed, else undone.
     """
-    share = Share(record.adopted())
+    share = CanaryShare(record.adopted())
     passed = record.phase == "replacing"
     if not passed:  # whatever ends this process, too
         share.record = replace(share.record, after=record.before)

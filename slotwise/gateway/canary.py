@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from slotwise.gateway.comparison import Comparison, Which
+from slotwise.gateway.canary_windows import Comparison, Which
 from slotwise.gateway.limits import ClientGone
 from slotwise.gateway.replies import Refused
 from slotwise.gateway.rollout_record import RolloutRecord

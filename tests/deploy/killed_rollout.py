@@ -21,7 +21,7 @@ import psutil
 from slotwise import project
 from slotwise.archive.build import ArchiveInfo
 from slotwise.client.management import ManagementClient
-from slotwise.deploy import rollout, verdict
+from slotwise.deploy import rollout, rollout_verdict
 from slotwise.errors import SlotwiseError
 from slotwise.gateway import process
 from slotwise.gateway.rollout_record import RolloutRecord
@@ -75,7 +75,7 @@ class Steps:
 
 def quick() -> None:
     """Let a roll-out be as short as it can be."""
-    verdict.LEAST_REQUESTS, verdict.LEAST_WINDOWS, rollout.SHORTEST_S, rollout.POLL_S = 5, 1, 0.1, 0.05
+    rollout_verdict.LEAST_REQUESTS, rollout_verdict.LEAST_WINDOWS, rollout.SHORTEST_S, rollout.POLL_S = 5, 1, 0.1, 0.05
 
 
 def carry_out(model: str, say: Callable[[str], None]) -> str:

@@ -107,10 +107,10 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    from slotwise.deploy import rollout, verdict
+    from slotwise.deploy import rollout, rollout_verdict
 
     for owner, name, value in (
-        *((verdict, "LEAST_REQUESTS", 5), (verdict, "LEAST_WINDOWS", 1)),
+        *((rollout_verdict, "LEAST_REQUESTS", 5), (rollout_verdict, "LEAST_WINDOWS", 1)),
         *((rollout, "SHORTEST_S", 0.1), (rollout, "POLL_S", 0.05)),
     ):
         monkeypatch.setattr(owner, name, value)

@@ -13,7 +13,7 @@ import pytest
 from slotwise.errors import SlotwiseError
 from slotwise.gateway import canary
 from slotwise.gateway.canary import Canary
-from slotwise.gateway.comparison import LEAST_TIMES, Comparison
+from slotwise.gateway.canary_windows import LEAST_TIMES, Comparison
 from slotwise.gateway.inference_request import InferenceRequest
 from slotwise.gateway.rollout_record import RolloutRecord, interrupted, load_all, need_none, only_one
 from slotwise.server.processes import start_time

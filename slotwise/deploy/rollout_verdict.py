@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slotwise.gateway.comparison import LEVELS
+from slotwise.gateway.canary_windows import LEVELS
 
 FALSE_ALARMS = 0.05  # at most, over the whole roll-out
 ALARM = math.log(2 / FALSE_ALARMS)  # of errors, and of times

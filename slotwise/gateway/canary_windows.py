@@ -2,7 +2,7 @@
 
 Both groups are drawn by a hash of the request's id and are equally large. So where the new archive is as good as the old one
 the two could change places, whatever disturbs the machine, and however errors come in bursts that are shorter than a window:
-that is all that the verdict (slotwise.deploy.verdict) relies on.
+that is all that the verdict (slotwise.deploy.rollout_verdict) relies on.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ FOLLOW_S = 30.0
 DRAIN_GRACE_S = 10.0  # past the time that the gateway gives a request
 
 
-class Share:
+class CanaryShare:
     """One roll-out's record, and the gateway that follows it.
 
     A gateway that dies is started again by its keeper within seconds, and reads the record again: it is waited for.
