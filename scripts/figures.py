@@ -22,6 +22,7 @@ python scripts/figures.py nodes     a stand-in that only sleeps on one and two n
 python scripts/figures.py jpeg      one JPEG with pillow and with simplejpeg, in turns; how far a smaller size moves labels
 python scripts/figures.py starting  from `slotwise serve digits` to the first answer: before, and now with Java's cache
 python scripts/figures.py bits      each model on each engine: whether mates change a bit, and how far shapes are apart
+python scripts/figures.py rollouts  roll-outs of equal and of worse archives, simulated: how often each is called worse
 python scripts/figures.py keep NAME FILE...    what a slotwise command measured here just now, as docs/figures/NAME.json
 python scripts/figures.py render [--check]     the pages, from docs/figures
 """
@@ -58,6 +59,7 @@ PARTS = (
     "jpeg",
     "starting",
     "bits",
+    "rollouts",
 )
 
 

@@ -354,6 +354,13 @@ def starting(options: Namespace, work: Path) -> dict[str, Any]:
     return measure(options, work)
 
 
+def rollouts(options: Namespace, work: Path) -> dict[str, Any]:
+    """Roll-outs of equal and of worse archives, simulated."""
+    from measuring.rollouts import RATE, STEP_S, STEPS, rows
+
+    return {"rows": rows(), "steps": STEPS, "step_s": STEP_S, "rate": RATE}
+
+
 def bits(options: Namespace, work: Path) -> dict[str, Any]:
     """Whether mates change a bit of an answer, for every model on every engine."""
     from measuring.bit_for_bit import measure

@@ -44,6 +44,7 @@ CODE = {  # what each of docs/figures measures; what measures it counts as well
     "front": (*TENSORS, "slotwise/profiles/render.py"),
     "records": ("slotwise/gateway",),
     "disasters": ("slotwise/gateway",),
+    "rollouts": ("slotwise/gateway/canary_windows.py", "slotwise/deploy/rollout_verdict.py", "slotwise/deploy/rollout.py"),
     "hosts": (WORKER, "slotwise/server"),
     "repeat": ("slotwise/gateway", "slotwise/server", "slotwise/interrupts.py"),
     "tune-mnist-64": (*TENSORS, "slotwise/tune"),

@@ -141,6 +141,17 @@ def hedging_rows(figures: Figures) -> str:
     return table(["", "a second", "p50 ms", "p99 ms", "lost", "copies a request"], lines)
 
 
+def rollouts_rows(figures: Figures) -> str:
+    """How often simulated roll-outs were called worse, and after how many requests."""
+    lines = []
+    for row in figures["rollouts"]["rows"]:
+        called = f"{row['called_worse']} of {row['runs']}"
+        after = row["median_requests"] and [f"{row['median_requests']:,}", f"{row['median_s']:.0f}"]
+        lines.append([row["name"], number(row["rate"]), called, *(after or [None, None])])
+    columns = ["the new archive is", "requests a second", "called worse", "then after requests (median)", "after s"]
+    return table(columns, lines)
+
+
 def disasters_rounds(figures: Figures) -> str:
     """Killer bodies, SIGKILLs, scales and swaps under load."""
     lines = []
@@ -468,6 +479,7 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "front.rows": front_rows,
     "front.lanes": front_lanes,
     "records.rows": records_rows,
+    "rollouts.rows": rollouts_rows,
     "hedging.rows": hedging_rows,
     "disasters.rounds": disasters_rounds,
     "hosts.rows": hosts_rows,

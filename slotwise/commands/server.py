@@ -64,6 +64,7 @@ def serve(
     from slotwise.deploy.scaling import check_registrations
     from slotwise.deploy.serving import complaint, deploy_each, gather
     from slotwise.deploy.shares import parse_parts, share_cores
+    from slotwise.deploy.takeover import forget_interrupted
     from slotwise.disk import OnlyOne
     from slotwise.profiles.ports import Ports
     from slotwise.profiles.profile import from_environment, load_profile
@@ -79,6 +80,7 @@ def serve(
     _check_cluster(server, ray_address)
     starting = OnlyOne(project.state_dir(name) / "server.starting", f"a server named {name!r} is being started already")
     check_can_start(name, server, ports)  # before an archive is built, which may take minutes
+    forget_interrupted(name, say)
     archives, unserved = gather(models or [], lambda model: obtain(model, store, say=say, guarded=guard), strict)
     names = [info.name for info in archives]
     shares = share_cores(names, available_cores(), parse_parts(share, names)) if len(names) > 1 else {}

@@ -18,6 +18,7 @@ from slotwise.deploy.drift import DesiredState, Difference, ObservedState
 from slotwise.deploy.shares import share_cores
 from slotwise.errors import SlotwiseError
 from slotwise.gateway import process, swap
+from slotwise.gateway.rollout_record import need_none as need_no_rollout
 from slotwise.server import lifecycle
 from slotwise.worker.cores import available_cores
 
@@ -35,12 +36,13 @@ def carry_out(
 ) -> ServerRecord:
     """Bring the server from its observed state to the desired one; returns the record of the server that serves afterwards.
 
-    Raises SlotwiseError where the declared numbers of workers do not fit here (force: they are tried all the same), and where
-    the new profile does not come up; the old one, with its models, serves again then.
+    Raises SlotwiseError where the declared numbers of workers do not fit here (force: they are tried all the same), where a
+    roll-out goes on, and where the new profile does not come up; the old one, with its models, serves again then.
     """
     for model in () if force else state.models:
         scaling.check_scaling(model.live, desired.registration(model.info)["initial_workers"])
     if any(difference.needs == "restart" for difference in differences):
+        need_no_rollout(state.record.name)
         return replace(state, desired, say)
     scale(state, desired, differences, say)
     return state.record

@@ -1,38 +1,38 @@
 """Bring a new archive to a model's requests step by step, and take it back where it is worse.
 
     NEW.mar is registered beside the old one, as MODEL--new -> a growing share of the requests goes there
-    worse than the old one at any step: everything goes back, and MODEL--new is unregistered
-    good at every step: MODEL itself becomes NEW.mar, while MODEL--new has the requests; then MODEL--new goes
+    worse than the old one at any time: everything goes back, and MODEL--new is unregistered
+    good to the end: MODEL itself becomes NEW.mar, while MODEL--new has the requests; then MODEL--new goes
 
-Until the end nothing has changed but where the gateway sends requests; when this process ends, it sends them back.
+Until the end nothing has changed but where the gateway sends requests. A record (slotwise.gateway.rollout_record) says at every
+moment what is going on, so wherever this process is killed the gateway goes on, and the next `rollout` or `serve` settles it.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from slotwise import interrupts
 from slotwise.client.management import ManagementClient
-from slotwise.deploy.verdict import Window, agreement, verdict
+from slotwise.deploy.canary_share import POLL_S, CanaryShare
+from slotwise.deploy.rollout_verdict import LEAST_REQUESTS, Judge, agreement
+from slotwise.deploy.takeover import is_registered, register_ready, registration_of, settle, take_over, withdraw
 from slotwise.errors import SlotwiseError
 from slotwise.gateway import process
-from slotwise.gateway.canary import RolloutRecord, rollout_file
+from slotwise.gateway.rollout_record import RolloutRecord, load_all, only_one
 from slotwise.server.processes import start_time
 
 if TYPE_CHECKING:
     from slotwise.archive.build import ArchiveInfo
-    from slotwise.gateway.process import GatewayRecord
+    from slotwise.client.live_model import LiveModel
     from slotwise.server.record import ServerRecord
 
-POLL_S = 0.25
-FOLLOW_S = 30.0
-WINDOWS = 10  # of one step
-DRAIN_S = 120.0
+WINDOWS, SHORTEST_S = 30, 0.5  # of one step
+CONTROL = 5.0  # percent that the old archive keeps at least, while the two are compared
 
 Say = Callable[[str], None]
 
@@ -51,156 +51,125 @@ class Plan:
         if not self.steps or not rising or (self.steps[0] == 100 and not self.shadow):
             raise SlotwiseError("the steps are shares in percent that rise, the first below 100", "for example 1,10,50,100")
 
+    @property
+    def window_s(self) -> float:
+        """The seconds of one window of the comparison."""
+        return max(self.for_s / WINDOWS, SHORTEST_S)
+
+    def percent(self, step: float) -> float:
+        """The share of a step: while they are compared the old archive keeps a part."""
+        return step if self.shadow else min(step, 100.0 - CONTROL)
+
 
 class Worse(SlotwiseError):
     """The new archive was worse, and everything is as it was before."""
 
 
 def rollout(server: ServerRecord, model: str, archive: ArchiveInfo, settings: Mapping[str, Any], plan: Plan, say: Say) -> str:
-    """Carry out a plan; returns what was found, in one sentence. Raises Worse, or SlotwiseError."""
+    """Carry out a plan; returns what was found, in one sentence. Raises Worse, or SlotwiseError.
+
+    settings: as `registration` gives them. The new archive has as many workers as the model has.
+    """
     plan.check()
-    gateway = process.running(server.name)
-    if gateway is None:
+    if process.running(server.name) is None:
         raise SlotwiseError(
             "a roll-out goes through the gateway, and none is running", "`slotwise gateway --detach` starts one"
         )
-    if RolloutRecord.load(server.name) is not None:
-        raise SlotwiseError("another roll-out is going on", "wait for it, or end it")
-    with ManagementClient(server) as client:
-        names = {listed.name for listed in client.list()}
-        if model not in names:
-            raise SlotwiseError(f"there is no model {model!r} on the server", "`slotwise register` brings the first archive")
-        new = f"{model}--new"
-        if new in names:  # of a roll-out that was killed
-            client.unregister(new)
-        share = Share(gateway, server.name, model, new, plan)
-        with _registered(client, new, archive, settings, say), share.running():
-            found = _steps(share, plan, say)
-            if not plan.shadow:
-                _replace(client, share, archive, settings, say)
-    return found
-
-
-@contextmanager
-def _registered(
-    client: ManagementClient, name: str, archive: ArchiveInfo, settings: Mapping[str, Any], say: Say
-) -> Iterator[None]:
-    """The archive under that name; unregistered at the end, whatever happens."""
-    say(f"registering {archive.path.name} as {name}")
-    client.register(archive.path.name, name=name, **settings)
-    try:
-        client.wait_ready(name, settings["initial_workers"])
-        yield
-    finally:
-        with interrupts.held(), suppress(SlotwiseError):
-            client.unregister(name)
-
-
-@dataclass
-class Share:
-    """The share of the requests that goes to the new archive, as the gateway was told."""
-
-    gateway: GatewayRecord
-    server: str
-    model: str
-    new: str
-    plan: Plan
-    step: int = 0
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Within, a share can be set; at the end everything goes to the model itself again."""
-        try:
-            yield
-        finally:
-            with interrupts.held():
-                rollout_file(self.server).unlink(missing_ok=True)
-                with suppress(SlotwiseError):
-                    self._await(lambda shown: shown is None)
-                    self.drained(self.new)
-
-    def set(self, percent: float) -> None:
-        """Have this share go to the new archive, from now on. Raises SlotwiseError where the gateway does not follow."""
-        self.step += 1
+    with only_one(server.name, model), ManagementClient(server) as client:
+        for record in load_all(server.name):
+            if record.model == model:  # of whoever had the lock before
+                settle(client, record, say)
+        if model in {record.new for record in load_all(server.name)}:
+            raise SlotwiseError(f"{model} is a roll-out's own", "name the model itself")
+        old = _only_version(client, model)
+        after = {"archive": archive.path.name, **settings}
+        after["initial_workers"] = len(old.workers) or after["initial_workers"]
+        before = registration_of(old, settings.get("response_timeout"))
+        before["initial_workers"] = after["initial_workers"]
+        pid = os.getpid()
         record = RolloutRecord(
-            name=self.server,
-            pid=os.getpid(),
-            started=start_time(os.getpid()),
-            model=self.model,
-            new=self.new,
-            percent=percent,
-            shadow=self.plan.shadow,
-            step=self.step,
-            window_s=self.plan.for_s / WINDOWS,
+            name=server.name,
+            pid=pid,
+            started=start_time(pid),
+            model=model,
+            new=f"{model}--new",
+            after=after,
+            before=before,
+            versions=(old.version, archive.version),
+            shadow=plan.shadow,
+            window_s=plan.window_s,
         )
-        record.write(rollout_file(self.server))
-        self._await(lambda shown: shown is not None and shown["step"] == self.step)
+        return _carried_out(client, CanaryShare(record), plan, say)
 
-    def shown(self) -> dict[str, Any]:
-        """What the gateway has counted since the share was set."""
-        found: dict[str, Any] | None = self.gateway.status()["rollout"]
-        if found is None:
-            raise SlotwiseError("the gateway has lost the roll-out", "its log says why")
+
+def _only_version(client: ManagementClient, model: str) -> LiveModel:
+    """The model on the server. Raises SlotwiseError where it is not there, or in several versions."""
+    if not is_registered(client, model):
+        raise SlotwiseError(f"there is no model {model!r} on the server", "`slotwise register` brings the first archive")
+    versions = client.describe_all(model)
+    if len(versions) > 1:
+        names = ", ".join(sorted(live.version for live in versions))
+        hint = f"a roll-out replaces the model as a whole: `slotwise unregister {model} --version VERSION` first"
+        raise SlotwiseError(f"{model} has {len(versions)} versions ({names})", hint)
+    return versions[0]
+
+
+def _carried_out(client: ManagementClient, share: CanaryShare, plan: Plan, say: Say) -> str:
+    """Register the new archive, go through the steps, and take over. At the end, however it comes, MODEL--new goes."""
+    new, after = share.record.new, share.record.after
+    try:
+        share.write()  # first, so that whoever finds MODEL--new knows what it is
+        if is_registered(client, new):
+            client.unregister(new)
+        say(f"registering {after['archive']} as {new}")
+        register_ready(client, new, after)
+        found = _steps(client, share, plan, say)
+        if not plan.shadow:
+            take_over(client, share, after, say)
         return found
-
-    def drained(self, model: str) -> None:
-        """Wait until the gateway has nothing at that model: unregistering it would lose what waits there."""
-        deadline = time.monotonic() + DRAIN_S
-        while time.monotonic() < deadline:
-            time.sleep(POLL_S)
-            loads = [shown for shown in self.gateway.status()["models"] if shown["name"] == model]
-            if not any(load["in_flight"] or load["queued"] for load in loads):
-                return
-
-    def _await(self, done: Callable[[dict[str, Any] | None], bool]) -> None:
-        deadline = time.monotonic() + FOLLOW_S
-        while not done(self.gateway.status()["rollout"]):
-            if time.monotonic() > deadline:
-                raise SlotwiseError("the gateway did not follow", "its log says why")
-            time.sleep(POLL_S)
+    finally:
+        with interrupts.held():
+            withdraw(client, share, say)
 
 
-def _steps(share: Share, plan: Plan, say: Say) -> str:
+def _steps(client: ManagementClient, share: CanaryShare, plan: Plan, say: Say) -> str:
     """Go from step to step. Raises Worse."""
-    before: list[Window] = []
-    for percent in plan.steps:
-        share.set(percent)
-        say(f"{percent:g}% of the requests {'are copied' if plan.shadow else 'go'} to {share.new}")
-        ends, waiting = time.monotonic() + plan.for_s, True
-        while waiting:
+    model, new = share.record.model, share.record.new
+    judge, seen = Judge(), dict[tuple[int, int], int]()
+    for step in plan.steps:
+        _same_workers(client, share.record)
+        share.write(percent=plan.percent(step))
+        judge.begin_step()
+        say(f"{plan.percent(step):g}% of the requests {'are copied' if plan.shadow else 'go'} to {new}")
+        ends, said = time.monotonic() + plan.for_s, False
+        while True:
             time.sleep(POLL_S)
             shown = share.shown()
-            windows: list[Window] = shown["windows"]
-            over, compares = time.monotonic() >= ends, percent < 100 or plan.shadow
-            if not compares:  # nothing goes to the old one any more: it is compared as it was before
-                windows = [{"old": old["old"], "new": new["new"]} for old, new in zip(before, windows, strict=False)]
-            judged = verdict(windows)
+            _weigh(judge, shown, seen)
+            judged = judge.judgement()
             if judged.worse:
-                raise Worse(
-                    f"{share.new} is worse, and everything is as it was: {judged.worse}", "its worker's log may say why"
-                )
-            waiting = not over or (compares and not judged.enough)
-        before = windows
-    return agreement(shown) if plan.shadow else f"{share.model} is the new archive now; at no step was it worse"
+                raise Worse(f"{new} is worse, and everything is as it was: {judged.worse}", "its worker's log may say why")
+            over = time.monotonic() >= ends
+            if over and judged.enough:
+                break
+            if over and not said:
+                say(f"{judge.requests()} of {LEAST_REQUESTS} requests were compared at this step: waiting for more")
+                said = True
+    return agreement(shown) if plan.shadow else f"{model} is the new archive now; at no step was it worse"
 
 
-def _replace(client: ManagementClient, share: Share, archive: ArchiveInfo, settings: Mapping[str, Any], say: Say) -> None:
-    """The model itself becomes the new archive, while MODEL--new has every request."""
-    model = share.model
-    share.set(100)
-    share.drained(model)
-    say(f"{model} becomes {archive.path.name}")
-    old = client.describe(model)
-    client.unregister(model)
-    try:
-        client.register(archive.path.name, name=model, **settings)
-        client.wait_ready(model, settings["initial_workers"])
-    except BaseException:
-        with suppress(SlotwiseError):
-            client.unregister(model)
-        workers = max(len(old.workers), 1)
-        client.register(
-            old.archive, name=model, batch_size=old.batch_size, max_batch_delay=old.max_batch_delay, initial_workers=workers
-        )
-        client.wait_ready(model, workers)
-        raise
+def _weigh(judge: Judge, shown: Mapping[str, Any], seen: dict[tuple[int, int], int]) -> None:
+    """Have the judge see the windows that it has not seen. seen: the last number of each gateway, which may die meanwhile."""
+    counted_by = (shown["counted_by"], shown["owner"])
+    for window in shown["windows"]:
+        if window["number"] > seen.get(counted_by, 0):
+            judge.add(window)
+            seen[counted_by] = window["number"]
+
+
+def _same_workers(client: ManagementClient, record: RolloutRecord) -> None:
+    """Give the new archive as many workers as the model has by now: somebody may have scaled that."""
+    wanted = len(client.describe(record.model).workers)
+    if wanted and wanted != len(client.describe(record.new).workers):
+        client.scale(record.new, wanted)
+        client.wait_ready(record.new, wanted)

@@ -10,6 +10,8 @@ ending.py              whether a worker has just ended
 alone.py               a request whose worker died; killers.py remembers the bodies that end workers
 limits.py              a concurrency limit with a short queue for each model, and a budget for bodies in memory
 canary.py              a share of the requests for another archive; both are compared
+canary_windows.py      what became of comparable requests to two archives, in windows
+rollout_record.py      what `slotwise rollout` wants, a file a model
 guard.py               around all routes: security headers, and keys (keys.py)
 replies.py             what leaves the gateway: error JSON, headers
 upstream.py            one model server as the gateway sees it: its connections, its token, what is in flight there

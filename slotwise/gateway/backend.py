@@ -10,7 +10,7 @@ from slotwise import project
 from slotwise.client.inference import auth_headers
 from slotwise.client.management import ManagementClient
 from slotwise.errors import SlotwiseError
-from slotwise.gateway.canary import RolloutRecord
+from slotwise.gateway.rollout_record import RolloutRecord, load_all
 from slotwise.server.lifecycle import ServerRecord
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Backend:
     """How the gateway learns of its server. The functions may block; they run in threads.
 
     find: the server's record; None where there is none. models: its models. auth: the header with its token.
-    max_body_bytes: the largest body that it takes. rollout: what `slotwise rollout` wants.
+    max_body_bytes: the largest body that it takes. rollouts: what `slotwise rollout` wants.
     max_answer_bytes: a longer answer is cut off, so that it cannot fill the gateway's memory.
     """
 
@@ -36,7 +36,7 @@ class Backend:
     models: Callable[[ServerRecord], Sequence[LiveModel]]
     auth: Callable[[ServerRecord], Mapping[str, str]]
     max_body_bytes: Callable[[ServerRecord], int] = lambda record: MAX_BODY_BYTES
-    rollout: Callable[[], RolloutRecord | None] = lambda: None
+    rollouts: Callable[[], Sequence[RolloutRecord]] = tuple
     max_answer_bytes: Callable[[ServerRecord], int] = lambda record: MAX_ANSWER_BYTES
 
 
@@ -93,4 +93,4 @@ def server_backend(name: str) -> Backend:
         except SlotwiseError:
             return MAX_ANSWER_BYTES
 
-    return Backend(find, models, auth_headers, max_body_bytes, lambda: RolloutRecord.load(name), max_answer_bytes)
+    return Backend(find, models, auth_headers, max_body_bytes, lambda: load_all(name), max_answer_bytes)

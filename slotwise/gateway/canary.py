@@ -1,86 +1,36 @@
 """A share of a model's requests goes to another archive of it, registered under a name of its own; both are compared.
 
-`slotwise rollout` writes rollout.json beside the server's record; the gateway follows it, and counts in windows what
-became of both. The file names the process that wrote it: once that has ended, everything goes to the old archive again.
-A 5xx of the new archive is answered by the old one.
+`slotwise rollout` writes a record for each model (rollout_record.py); the gateway follows it. What the new archive fails at, or
+has no place for, is answered by the old one, and while one of the two is not there the other answers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 import zlib
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from slotwise import project
+from slotwise.gateway.canary_windows import Comparison, Which
 from slotwise.gateway.limits import ClientGone
 from slotwise.gateway.replies import Refused
+from slotwise.gateway.rollout_record import RolloutRecord
 from slotwise.gateway.upstream import ServerAnswer
-from slotwise.server.process_record import ProcessRecord
 
 if TYPE_CHECKING:
+    from slotwise.client.live_model import LiveModel
     from slotwise.gateway.inference_request import InferenceRequest
 
-WINDOWS = 600  # kept
-MISSING = 404
+MISSING, BUSY = 404, 429
 SHADOWS = 32  # copies at once; what comes meanwhile is not copied
+BUCKETS = 10_000
+SAME_LOAD = (0.4, 0.6)  # shares at which both have about the same load, and fill their batches alike: times can be compared
 
 Ask = Callable[["InferenceRequest"], Awaitable[ServerAnswer]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RolloutRecord(ProcessRecord):
-    """What `slotwise rollout` wants: `percent` of the requests to `model` go to the model registered as `new`.
-
-    shadow: the new one gets copies, and nobody its answers. step: counts what was wanted before.
-    """
-
-    model: str
-    new: str
-    percent: float
-    shadow: bool = False
-    step: int = 0
-    window_s: float = 5.0
-
-    @classmethod
-    def load(cls, name: str) -> RolloutRecord | None:
-        """What rollout.json says, as long as whoever wrote it runs."""
-        try:
-            found = cls(**json.loads(rollout_file(name).read_text("utf-8")))
-        except (OSError, ValueError, TypeError):
-            return None
-        return found if found.alive() else None
-
-
-def rollout_file(name: str) -> Path:
-    """Where the record of a roll-out in front of the server `name` stands."""
-    return project.state_root() / name / "rollout.json"
-
-
-@dataclass
-class Side:
-    """What became of the requests that one archive had in one window. `seconds`: of those it answered."""
-
-    requests: int = 0
-    errors: int = 0
-    seconds: list[float] = field(default_factory=list)
-
-    def count(self, seconds: float, error: bool) -> None:
-        """One request was answered, or failed."""
-        self.requests += 1
-        self.errors += error
-        if not error:
-            self.seconds.append(seconds)
-
-    def shown(self) -> dict[str, float]:
-        """Its numbers; the p99 in milliseconds, 0 where nothing was answered."""
-        ranked = sorted(self.seconds)
-        p99_ms = 1000 * ranked[min(len(ranked) - 1, int(0.99 * len(ranked)))] if ranked else 0.0
-        return {"requests": self.requests, "errors": self.errors, "p99_ms": round(p99_ms, 3)}
 
 
 class Canary:
@@ -89,91 +39,208 @@ class Canary:
     def __init__(self, record: RolloutRecord, clock: Callable[[], float] = time.monotonic) -> None:
         self.record, self._clock = record, clock
         self.differing = self.compared = 0  # of the shadows' answers
-        self._windows: list[dict[str, Any]] = []
-        self._old, self._new = Side(), Side()
-        self._since = clock()
+        self.comparison = Comparison(record.window_s, clock)
         self._copies: set[asyncio.Task[None]] = set()
 
     def follow(self, record: RolloutRecord) -> None:
         """Another step of the same roll-out."""
         if record.step != self.record.step:
-            self._windows.clear()
-            self._start_window()
+            self.comparison.restart()
         self.record = record
 
+    @property
+    def share(self) -> float:
+        """The part of the requests that goes to the new archive."""
+        return min(max(self.record.percent / 100, 0.0), 1.0)
+
     def chosen(self, request: InferenceRequest) -> bool:
-        """Whether this request is one of the share: by a hash of its id, so that the share of a step keeps its own."""
-        return zlib.crc32(request.identity.encode()) % 10_000 < self.record.percent * 100
+        """Whether this request is one of the share: by a hash of its id, so that the share of a step keeps its own.
+
+        A request that names a version goes to an archive of that version, and is in the share only where both have it.
+        """
+        old, new = self.record.versions
+        if request.version and (old, new) != (request.version, request.version):
+            return request.version == new and not self.record.shadow and request.version != old
+        return _bucket(request) < self.share * BUCKETS
+
+    def _group(self, request: InferenceRequest) -> Which | None:
+        """Whose group of the comparison this request is in: both are equally large, and beside each other."""
+        if request.version and self.record.versions != (request.version, request.version):
+            return None
+        share = round(self.share * BUCKETS)
+        size, bucket = min(share, BUCKETS - share), _bucket(request)
+        if share - size <= bucket < share:
+            return "new"
+        return "old" if share <= bucket < share + size else None
+
+    @property
+    def _being_replaced(self) -> bool:
+        """Whether the old archive is taken away at any moment: what goes there would be lost."""
+        return self.record.phase == "replacing" and not self.record.interrupted
 
     async def answer(self, request: InferenceRequest, send: Ask) -> ServerAnswer:
         """Send a request to the archive it is for. Raises Refused."""
         self._turn_window()
-        if not self.chosen(request):
-            return await self._timed(self._old, request, send)
-        copy = request.to_model(self.record.new)
         if self.record.shadow:
-            answer = await self._timed(self._old, request, send)
-            self._shadow(copy, answer, send)
-            return answer
+            return await self._shadowed(request, send)
+        group, copy = self._group(request), request.to_model(self.record.new)
+        if not self.chosen(request):
+            return await self._from_old(request, copy, send, group)
         failure: ServerAnswer | Refused
         try:
-            failure = await self._timed(self._new, copy, send)
+            failure = await self._counted(group, copy, send)
         except Refused as refused:
             failure = refused
         request.sent = copy.sent
-        if failure.status >= 500 or (isinstance(failure, ServerAnswer) and not failure.good):
+        if self._old_may_answer(failure):
             answer = await send(request)
-            if answer.good or answer.status != MISSING:  # the old archive may be gone already
+            if not _missing(answer):
                 request.sent = "again"
                 return answer
         if isinstance(failure, Refused):
             raise failure
         return failure
 
-    async def _timed(self, side: Side, request: InferenceRequest, send: Ask) -> ServerAnswer:
-        started = self._clock()
-        try:
-            answer = await send(request)
-        except Refused as refused:
-            if refused.status >= 500:
-                side.count(self._clock() - started, error=True)
-            raise
-        side.count(self._clock() - started, answer.status >= 500)
+    async def _from_old(
+        self, request: InferenceRequest, copy: InferenceRequest, send: Ask, group: Which | None
+    ) -> ServerAnswer:
+        """The old archive's answer; while that is not there, the new one's."""
+        if self._being_replaced and request.version:
+            raise Refused(503, f"version {request.version} is being replaced, try again later", retry_after_s=1)
+        answer = await self._counted(group, request, send)
+        if _missing(answer) and request.version in ("", self.record.versions[1]):
+            other = await send(copy)
+            if not _missing(other):
+                request.sent = "again"
+                return other
         return answer
 
-    def _shadow(self, copy: InferenceRequest, answer: ServerAnswer, send: Ask) -> None:
-        """Ask the new archive as well, once the client has its answer; what comes of it is compared."""
+    def _old_may_answer(self, failure: ServerAnswer | Refused) -> bool:
+        """Whether the old archive is asked, too. While it is replaced nothing may go to it any more: it is taken away."""
+        if isinstance(failure, ServerAnswer) and _missing(failure):
+            return True
+        if self._being_replaced:
+            return False
+        return failure.status >= 500 or _no_place(failure) or (isinstance(failure, ServerAnswer) and not failure.good)
+
+    async def _counted(self, group: Which | None, request: InferenceRequest, send: Ask) -> ServerAnswer:
+        """Send it, and count what becomes of it in the group that it is in."""
+        started = self._clock()
+        outcome: ServerAnswer | Refused
+        try:
+            outcome = await send(request)
+        except Refused as refused:
+            outcome = refused
+        if group:
+            self._count(group, outcome, self._clock() - started)
+        if isinstance(outcome, Refused):
+            raise outcome
+        return outcome
+
+    def _count(self, group: Which, outcome: ServerAnswer | Refused, seconds: float) -> None:
+        if outcome.status >= 500:
+            self.comparison.failed(group)
+        elif _no_place(outcome):
+            self.comparison.refused(group)
+        elif isinstance(outcome, ServerAnswer):
+            self.comparison.answered(group, seconds, self.record.shadow or SAME_LOAD[0] <= self.share <= SAME_LOAD[1])
+
+    async def _shadowed(self, request: InferenceRequest, send: Ask) -> ServerAnswer:
+        """The old archive's answer. Once the client has it, the new one is asked as well, and both are compared as a pair."""
+        started = self._clock()
+        try:
+            answer: ServerAnswer | Refused = await send(request)
+        except Refused as refused:
+            answer = refused
+        if self.chosen(request):
+            self._copy(request.to_model(self.record.new), answer, self._clock() - started, send)
+        if isinstance(answer, Refused):
+            raise answer
+        return answer
+
+    def _copy(self, copy: InferenceRequest, answer: ServerAnswer | Refused, seconds: float, send: Ask) -> None:
         if len(self._copies) >= SHADOWS or copy.traffic.limit.full:
             return
 
         async def compare() -> None:
+            started = self._clock()
             try:
-                other = await self._timed(self._new, copy, send)
-            except (Refused, ClientGone):
+                other: ServerAnswer | Refused = await send(copy)
+            except Refused as refused:
+                other = refused
+            except ClientGone:
                 return
-            self.compared += 1
-            self.differing += not _same(answer, other)
+            self._count("old", answer, seconds)
+            self._count("new", other, self._clock() - started)
+            if isinstance(answer, ServerAnswer) and isinstance(other, ServerAnswer):
+                self.compared += 1
+                self.differing += not _same(answer, other)
 
         task = asyncio.create_task(compare())
         self._copies.add(task)
         task.add_done_callback(self._copies.discard)
 
     def _turn_window(self) -> None:
-        """Close the window that is over."""
-        if self._clock() - self._since >= self.record.window_s:
-            if self._old.requests or self._new.requests:
-                self._windows.append({"old": self._old.shown(), "new": self._new.shown()})
-                del self._windows[:-WINDOWS]
-            self._start_window()
-
-    def _start_window(self) -> None:
-        self._old, self._new, self._since = Side(), Side(), self._clock()
+        """Close the window that is over. Of two that have the same load the new one must not refuse more."""
+        self.comparison.turn(refusals=self.record.shadow or self.share <= SAME_LOAD[1])
 
     def shown(self) -> dict[str, Any]:
-        """What `slotwise rollout` reads in /status."""
+        """What `slotwise rollout` reads in /status. counted_by: whose windows these are, for a new process counts anew."""
         self._turn_window()
-        kept = {key: getattr(self.record, key) for key in ("model", "new", "percent", "shadow", "step")}
-        return {**kept, "windows": self._windows, "compared": self.compared, "differing": self.differing}
+        keys = ("model", "new", "phase", "percent", "shadow", "step", "interrupted")
+        kept = {key: getattr(self.record, key) for key in keys}
+        counts = {"windows": self.comparison.windows, "compared": self.compared, "differing": self.differing}
+        return {**kept, "owner": self.record.pid, "counted_by": os.getpid(), **counts}
+
+
+class Rollouts:
+    """Every roll-out that goes on, by its model."""
+
+    def __init__(self) -> None:
+        self.by_model: dict[str, Canary] = {}
+
+    def follow(self, records: Iterable[RolloutRecord]) -> None:
+        """Start, go on with, or end what the records say."""
+        now: dict[str, Canary] = {}
+        for record in records:
+            canary = self.by_model.get(record.model)
+            if canary is None or (canary.record.pid, canary.record.new) != (record.pid, record.new):
+                canary = Canary(record)
+            else:
+                canary.follow(record)
+            now[record.model] = canary
+        self.by_model = now
+
+    def of(self, request: InferenceRequest) -> Canary | None:
+        """The roll-out of the model that a request is for."""
+        return self.by_model.get(request.model)
+
+    def with_stand_ins(self, models: Mapping[str, LiveModel]) -> dict[str, LiveModel]:
+        """The server's models, and while one that is rolled out has no READY worker, its new archive's under its name."""
+        found = dict(models)
+        for model, canary in self.by_model.items():
+            new = models.get(canary.record.new)
+            there = model in models and models[model].ready_workers > 0
+            if new is not None and new.ready_workers > 0 and not there:
+                found[model] = replace(new, name=model)
+        return found
+
+    def shown(self) -> list[dict[str, Any]]:
+        """All of them, for /status."""
+        return [canary.shown() for canary in self.by_model.values()]
+
+
+def _bucket(request: InferenceRequest) -> int:
+    return zlib.crc32(request.identity.encode()) % BUCKETS
+
+
+def _missing(answer: ServerAnswer) -> bool:
+    """Whether the server has no such model."""
+    return answer.status == MISSING and not answer.from_slot
+
+
+def _no_place(outcome: ServerAnswer | Refused) -> bool:
+    return outcome.status == BUSY and (isinstance(outcome, Refused) or not outcome.from_slot)
 
 
 def _same(one: ServerAnswer, other: ServerAnswer) -> bool:

@@ -107,8 +107,8 @@ class Forward:
         """Ask the model, or the archive that a roll-out tries in its place."""
         request.refuse_killer()
         request.sent_at = time.monotonic()
-        canary = self.gateway.canary
-        if canary is None or canary.record.model != request.model or request.version:
+        canary = self.gateway.rollouts.of(request)
+        if canary is None:
             return await self._ask(request, receive)
         return await canary.answer(request, lambda either: self._ask(either, receive))
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise.errors import SlotwiseError
 from slotwise.gateway.backend import MAX_BODY_BYTES, Backend, ModelLoader
-from slotwise.gateway.canary import Canary, RolloutRecord
+from slotwise.gateway.canary import Rollouts
 from slotwise.gateway.catalog import ModelCard, model_card
 from slotwise.gateway.keys import KeyFile
 from slotwise.gateway.killers import Killers
@@ -72,7 +72,6 @@ class Gateway:
     draining: bool = False
     reachable: bool = False
     upstream: Upstream | None = None
-    canary: Canary | None = None
     max_body_bytes: int = MAX_BODY_BYTES
     models: dict[str, LiveModel] = field(default_factory=dict)
 
@@ -83,6 +82,7 @@ class Gateway:
         self.metrics.memory.set_function(lambda: self.body_memory.now_bytes)
         self.metrics.loop_block.set_function(lambda: self.loop_blocks.longest_s)
         self.killers = Killers()
+        self.rollouts = Rollouts()
         self._traffic: dict[str, ModelTraffic] = {}
         self._served: set[str] = set()  # the models that were ready at some time, and are registered
         self._former: set[str] = set()  # those that the server before this one had, and this one has not had yet
@@ -135,7 +135,7 @@ class Gateway:
             "draining": self.draining,
             "server": record
             and {"kind": record.kind, "profile": record.profile, "pid": record.pid, "reachable": self.reachable},
-            "rollout": self.canary.shown() if self.canary else None,
+            "rollouts": self.rollouts.shown(),
             "leaving": sum(old.in_flight for old in self._retired),
             "requests_per_s": self._rate(),
             "longest_block_ms": round(self.loop_blocks.longest_s * 1000, 1),
@@ -185,8 +185,8 @@ class Gateway:
     async def refresh(self, max_age_s: float) -> None:
         """Look at the server's record; ask the server for its models where the list is older than `max_age_s`."""
         async with self._lock:
-            record, wanted = await asyncio.to_thread(lambda: (self.backend.find(), self.backend.rollout()))
-            self._follow_rollout(wanted)
+            record, wanted = await asyncio.to_thread(lambda: (self.backend.find(), self.backend.rollouts()))
+            self.rollouts.follow(wanted)
             if record is not None and (self.upstream is None or record.run_id != self.upstream.record.run_id):
                 await self._switch(record)
                 return
@@ -194,15 +194,6 @@ class Gateway:
                 self.upstream.record = record  # scaled: the same run, with other settings
             if time.monotonic() - self._models_at >= max_age_s:
                 await self._read_models(record)
-
-    def _follow_rollout(self, wanted: RolloutRecord | None) -> None:
-        """Start, go on with, or end what `slotwise rollout` wants."""
-        if wanted is None:
-            self.canary = None
-        elif self.canary is None or (self.canary.record.pid, self.canary.record.new) != (wanted.pid, wanted.new):
-            self.canary = Canary(wanted)
-        else:
-            self.canary.follow(wanted)
 
     async def _switch(self, record: ServerRecord) -> None:
         """Send every new request to the server of `record`; close the old one's connections once they are idle."""
@@ -248,7 +239,7 @@ class Gateway:
 
     def _found(self, record: ServerRecord) -> tuple[dict[str, LiveModel], dict[str, ModelCard]]:
         """The server's models and their cards; both are read from elsewhere, so not on the event loop."""
-        models = {model.name: model for model in self.backend.models(record)}
+        models = self.rollouts.with_stand_ins({model.name: model for model in self.backend.models(record)})
         cards = {name: model_card(name, record.model_store / Path(model.archive).name) for name, model in models.items()}
         return models, cards
 

@@ -27,6 +27,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from slotwise.server.lifecycle import Ports, ServerRecord
 
@@ -70,6 +71,10 @@ class StandIn:
     gathers: int = 1
     batches: list[list[bytes]] = field(default_factory=list)
     deaths: Counter[bytes] = field(default_factory=Counter)  # of workers, by the body
+    loads_s: float = 0.0  # from a registration until the model's workers are READY; until then it answers 503
+    loading: set[str] = field(default_factory=set)
+    archives: dict[str, str] = field(default_factory=dict)  # that models were registered from
+    broken: set[str] = field(default_factory=set)  # archives that cannot be registered
 
     async def __aenter__(self) -> StandIn:
         self._server = await asyncio.start_server(self._connection, "127.0.0.1", self.port, backlog=1000)
@@ -136,6 +141,8 @@ class StandIn:
     async def _answer(self, seen: Seen) -> bytes | None:
         if seen.method == "GET":
             return self._management(seen.target)
+        if seen.target.startswith("/models"):
+            return self._changed(seen)
         self.seen.append(seen)
         if seen.headers.get("authorization") != f"Bearer {self.token}":
             return _http(400, NO_TOKEN, {})
@@ -153,6 +160,8 @@ class StandIn:
         model = seen.target.split("?")[0].split("/")[2]
         if model not in self.models:
             return _http(404, {"code": 404, "type": "ModelNotFoundException", "message": f"Model not found: {model}"}, {})
+        if model in self.loading:
+            action = "full"
         if action == "answer" and not await self._survives(seen.body):
             action = "died"
         failing = {
@@ -195,13 +204,34 @@ class StandIn:
         self._queue.put_nowait((body, survived))
         return await survived
 
+    def _changed(self, seen: Seen) -> bytes:
+        """Register, unregister or scale a model."""
+        path = urlsplit(seen.target)
+        given = {key: values[0] for key, values in parse_qs(path.query).items()}
+        name = given.get("model_name") or unquote(path.path.rpartition("/")[2])
+        if seen.method == "POST" and (given["url"] in self.broken or name in self.models):
+            return _http(
+                400, {"code": 400, "type": "BadRequestException", "message": f"{given['url']} cannot be registered"}, {}
+            )
+        if seen.method == "POST":
+            self.models[name], self.archives[name] = int(given["initial_workers"]), given["url"]
+            self.loading.add(name)
+            asyncio.get_running_loop().call_later(self.loads_s, self.loading.discard, name)
+        elif name not in self.models:
+            return _http(404, {"code": 404, "type": "ModelNotFoundException", "message": f"Model not found: {name}"}, {})
+        elif seen.method == "DELETE":
+            del self.models[name]
+        else:
+            self.models[name] = int(given["min_worker"])
+        return _http(200, {}, {})
+
     def _management(self, target: str) -> bytes:
         path = target.split("?")[0]
         if path == "/models":
-            listed = [{"modelName": name, "modelUrl": f"{name}.mar"} for name in self.models]
+            listed = [{"modelName": name, "modelUrl": self._archive(name)} for name in self.models]
             self.models.pop(self.vanishing, None)
             return _http(200, {"models": listed}, {})
-        name = path.rsplit("/", 1)[1]
+        name = unquote(path.split("/")[2]) if path.startswith("/models/") else path.rsplit("/", 1)[1]
         if name == "token":
             self.renewals += 1
             self.token = f"renewed-{self.renewals}"
@@ -211,16 +241,20 @@ class StandIn:
             return _http(200, {}, {})
         if name not in self.models:
             return _http(404, {"code": 404, "type": "ModelNotFoundException", "message": f"Model not found: {name}"}, {})
-        workers = [{"id": str(i), "pid": os.getpid(), "status": "READY", "memoryUsage": 1} for i in range(self.models[name])]
+        status = "UNLOADING" if name in self.loading else "READY"
+        workers = [{"id": str(i), "pid": os.getpid(), "status": status, "memoryUsage": 1} for i in range(self.models[name])]
         described = {
             "modelName": name,
             "modelVersion": "1.0",
-            "modelUrl": f"{name}.mar",
+            "modelUrl": self._archive(name),
             "batchSize": self.batch_size,
             "maxBatchDelay": 10,
             "workers": workers or [{"id": "0", "pid": 0, "status": "UNLOADING"}],
         }
         return _http(200, [described], {})
+
+    def _archive(self, name: str) -> str:
+        return self.archives.get(name, f"{name}.mar")
 
 
 def _likely(model: str, body: bytes) -> tuple[int, Any, dict[str, str]]:

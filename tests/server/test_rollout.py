@@ -21,13 +21,7 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(1500)]
 def rollout(live: Live, archive: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "slotwise.cli", "rollout", "killers", str(archive), "--name", live.record.name, *options]
     home = {"SLOTWISE_HOME": str(live.record.state_dir.parent)}
-    for _ in range(4):
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=400, env={**os.environ, **home})
-        if (
-            "its p99 is" not in done.stderr
-        ):  # of two that are as quick, one looks slower where the machine gets busier meanwhile
-            break
-    return done
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=400, env={**os.environ, **home})
 
 
 def test_a_failing_archive_goes_back_and_a_good_one_arrives(
