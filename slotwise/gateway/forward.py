@@ -67,7 +67,7 @@ class Forward:
             await self._send(send, request, status, headers, body, seconds)
 
     async def record(self, request: InferenceRequest, gone: asyncio.Event) -> tuple[int, RawHeaders, bytes]:
-        """The reply to one record of a request that has been read: it waits for a place as everybody does, unless `gone`."""
+        """The reply to one record of a request that has been read, and has a place for it. gone: its client is."""
         return await self._outcome(request, self._answer(request, gone.wait))
 
     async def _outcome(self, request: InferenceRequest, answered: Awaitable[ServerAnswer]) -> tuple[int, RawHeaders, bytes]:
@@ -75,6 +75,7 @@ class Forward:
         try:
             status, headers, body = _reply(await answered, request)
         except Refused as refused:
+            request.refusal = refused
             status, headers = refused.status, [replies.JSON_TYPE, *refused.headers()]
             body = replies.error_body(refused.status, refused.message, request.identity)
         except ClientGone:
@@ -102,12 +103,16 @@ class Forward:
 
     async def _ask(self, request: InferenceRequest, receive: Receive) -> ServerAnswer:
         """Wait for a place, then request the server."""
-        limit = request.traffic.limit
-        await limit.enter(request.left_s, receive)
+        limit, race = request.traffic.limit, Race(request, lambda fresh: self._attempt(request, fresh))
+        if request.placed_in is limit:
+            return await race.run()
+        turn = limit.admit(request.sender, request.left_s)
+        request.bill.pay(1)
+        await limit.enter(turn, request.left_s, receive)
         try:
-            return await Race(request, lambda fresh: self._attempt(request, fresh)).run()
+            return await race.run()
         finally:
-            limit.leave()
+            limit.leave(turn)
 
     async def _attempt(self, request: InferenceRequest, fresh: bool) -> ServerAnswer:
         """Send the request once. Raises ConnectionBroken, or Refused: 502 without a server, 504 without time."""

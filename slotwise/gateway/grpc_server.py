@@ -142,12 +142,15 @@ class InferenceService:
             whole.read_head(call.scope(version))
             model = model_input(self.gateway, name)
             asked = await asyncio.to_thread(open_inference_grpc.request, message, model)
-            answers = await answered(self.forward, whole, asked.records, call.key, call.gone)
+            answers = await answered(self.forward, whole, asked.records, call.gone)
             failed = failed_alike(answers)
             if failed:
                 raise Refused(failed.status, failed.message, retry_after_s=int(failed.status in (429, 503)))
             live = self.gateway.models.get(name)
             return open_inference_grpc.reply(asked, name, version or (live.version if live else ""), model, answers)
+        except ProtocolFault:
+            whole.bill.pay_anyhow(1)
+            raise
         finally:
             whole.release_body()
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -17,7 +18,7 @@ from slotwise.gateway import openapi
 from slotwise.gateway.forward import CLIENT_GONE, Forward
 from slotwise.gateway.gateway import Gateway
 from slotwise.gateway.inference_request import InferenceRequest
-from slotwise.gateway.limits import ClientGone
+from slotwise.gateway.limits import ClientGone, Receive
 from slotwise.gateway.protocols import kserve_v1, open_inference, sagemaker
 from slotwise.gateway.protocols.each_record import Found, answered
 from slotwise.gateway.protocols.open_inference import InferRequest
@@ -47,18 +48,39 @@ class ManyRecords:
             whole.read_head(request.scope)
             await whole.read_body(request.receive)
             content, found = await asyncio.to_thread(self.read, whole, request)
-            answers = await answered(self.forward, whole, found, request.scope.get("slotwise.key"))
+            async with leaving(request.receive) as gone:
+                answers = await answered(self.forward, whole, found, gone)
             failed = failed_alike(answers)
             return _failed(failed.status, failed.message, whole) if failed else self.reply(whole, content, answers)
         except ProtocolFault as fault:
+            whole.bill.pay_anyhow(1)
             return _failed(fault.status, fault.message, whole)
         except Refused as refused:
+            self.gateway.metrics.answer(whole.label, refused.status, None, 0)
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in refused.headers()}
             return _failed(refused.status, refused.message, whole, headers)
         except ClientGone:
             return Response(status_code=CLIENT_GONE)
         finally:
             whole.release_body()
+
+
+@asynccontextmanager
+async def leaving(receive: Receive) -> AsyncIterator[asyncio.Event]:
+    """An event that is set when the client hangs up; its body must have been read."""
+    gone = asyncio.Event()
+
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone.set()
+
+    watching = asyncio.create_task(watch())
+    await asyncio.sleep(0)  # it may have hung up already
+    try:
+        yield gone
+    finally:
+        watching.cancel()
 
 
 def model_input(gateway: Gateway, model: str) -> ModelInput:
