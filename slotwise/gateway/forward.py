@@ -125,6 +125,7 @@ class Forward:
         except TimeoutError:
             raise Refused(504, "the model server did not answer before the deadline") from None
         except OSError as error:
+            self.gateway.look_soon()
             raise ConnectionBroken(str(error) or type(error).__name__) from error
         except ValueError as error:  # of the head: nothing was sent
             raise Refused(400, str(error)) from None
@@ -132,6 +133,7 @@ class Forward:
             log.warning("%s %s", request.identity, error)
             # An answer, not Refused: the race tries once more after a pause.
             return ServerAnswer(503, [], b"the model server's token could not be renewed")
+        request.traffic.answered |= answer.good
         if answer.status == 404 and not answer.from_slot and self.gateway.still_loading(request.model):
             return ServerAnswer(503, [], b"the model server has just been started: the model is not loaded yet")
         return answer

@@ -20,14 +20,14 @@ from slotwise.errors import SlotwiseError
 from slotwise.gateway import replies
 from slotwise.gateway.certificates import CertificateFiles
 from slotwise.gateway.forward import Forward
-from slotwise.gateway.gateway import Gateway
+from slotwise.gateway.gateway import FRESH_S, Gateway
 from slotwise.gateway.grpc_call import LONGEST_MESSAGE, Call
 from slotwise.gateway.inference_request import InferenceRequest
 from slotwise.gateway.protocols import open_inference, open_inference_grpc
 from slotwise.gateway.protocols.each_record import answered
 from slotwise.gateway.protocols.open_inference_messages import SERVICE, parsed_message
 from slotwise.gateway.protocols.records import ProtocolFault, failed_alike
-from slotwise.gateway.protocols.routes import FRESH_S, found_model, model_input
+from slotwise.gateway.protocols.routes import found_model, model_input
 from slotwise.gateway.replies import Refused
 
 log = logging.getLogger("slotwise.gateway")
@@ -95,7 +95,6 @@ class InferenceService:
         return open_inference_grpc.plain("ServerLiveResponse", {"live": True})
 
     async def _server_ready(self, call: Call, messages: Messages) -> bytes:
-        await self.gateway.refresh(FRESH_S)
         return open_inference_grpc.plain("ServerReadyResponse", {"ready": self.gateway.ready()})
 
     async def _server_metadata(self, call: Call, messages: Messages) -> bytes:
@@ -103,7 +102,6 @@ class InferenceService:
 
     async def _model_ready(self, call: Call, messages: Messages) -> bytes:
         asked = parsed_message("ModelReadyRequest", await self._read(messages, call))
-        await self.gateway.refresh(FRESH_S)
         there = found_model(self.gateway, asked.name, asked.version) is not None
         return open_inference_grpc.plain("ModelReadyResponse", {"ready": there and self.gateway.model_ready(asked.name)})
 

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from slotwise.client.live_model import LiveModel
 from slotwise.gateway import openapi
 from slotwise.gateway.forward import CLIENT_GONE, Forward
-from slotwise.gateway.gateway import Gateway
+from slotwise.gateway.gateway import FRESH_S, Gateway
 from slotwise.gateway.inference_request import InferenceRequest
 from slotwise.gateway.limits import ClientGone, Receive
 from slotwise.gateway.protocols import kserve_v1, open_inference, sagemaker
@@ -25,7 +25,6 @@ from slotwise.gateway.protocols.open_inference import InferRequest
 from slotwise.gateway.protocols.records import JSON, ModelInput, ProtocolFault, RecordAnswer, failed_alike
 from slotwise.gateway.replies import Refused
 
-FRESH_S = 1.0
 MISSING: dict[int | str, dict[str, Any]] = {404: openapi.text_failure("No such model")}
 NOT_READY: dict[int | str, dict[str, Any]] = {503: {"description": "Not ready"}}
 Read = Callable[[InferenceRequest, Request], tuple[Any, Found]]
@@ -114,8 +113,7 @@ def _add_v1(app: FastAPI, gateway: Gateway, forward: Forward) -> None:
 
     @app.get("/v1/models/{model}", summary="KServe V1: whether a model is ready", responses=MISSING)
     async def status(model: str) -> JSONResponse:
-        await gateway.refresh(FRESH_S)
-        if model not in gateway.models:
+        if found_model(gateway, model, "") is None:
             return _missing(model, "")
         return JSONResponse({"name": model, "ready": gateway.model_ready(model)})
 
@@ -145,9 +143,8 @@ def _add_v2(app: FastAPI, gateway: Gateway, forward: Forward) -> None:
     async def live() -> dict[str, bool]:
         return {"live": True}
 
-    @app.get("/v2/health/ready", summary="Open Inference Protocol: 200 while the models are ready", responses=NOT_READY)
+    @app.get("/v2/health/ready", summary="Open Inference Protocol: 200 while one of the models is ready", responses=NOT_READY)
     async def ready() -> JSONResponse:
-        await gateway.refresh(FRESH_S)
         return JSONResponse({"ready": gateway.ready()}, 200 if gateway.ready() else 503)
 
     async def described(model: str, version: str) -> JSONResponse:
@@ -158,7 +155,6 @@ def _add_v2(app: FastAPI, gateway: Gateway, forward: Forward) -> None:
         return JSONResponse(open_inference.metadata(model, [found.version], model_input(gateway, model)))
 
     async def state(model: str, version: str) -> JSONResponse:
-        await gateway.refresh(FRESH_S)
         if found_model(gateway, model, version) is None:
             return _missing(model, version)
         is_ready = gateway.model_ready(model)
@@ -191,16 +187,18 @@ def _add_sagemaker(app: FastAPI, gateway: Gateway) -> None:
     invocations = Forward(gateway, lambda: sagemaker.asked_model(gateway.options.default_model, gateway.models))
     app.router.routes.append(Route("/invocations", invocations, methods=["POST"], include_in_schema=False))
 
-    @app.get("/ping", summary="SageMaker: 200 while the models are ready", responses=NOT_READY)
+    @app.get("/ping", summary="SageMaker: 200 while one of the models is ready", responses=NOT_READY)
     async def ping() -> JSONResponse:
-        await gateway.refresh(FRESH_S)
         return JSONResponse({"status": "Healthy" if gateway.ready() else "Unhealthy"}, 200 if gateway.ready() else 503)
 
 
 def found_model(gateway: Gateway, model: str, version: str) -> LiveModel | None:
-    """The model, where it is there in that version."""
+    """The model, where it is known to be there in that version."""
     found = gateway.models.get(model)
-    return found if found is not None and version in ("", found.version) else None
+    if found is None or version not in ("", found.version):
+        gateway.look_soon()
+        return None
+    return found
 
 
 def _missing(model: str, version: str) -> JSONResponse:
