@@ -15,7 +15,7 @@ UNREADY_S, READY_S = 3.0, 2.0
 
 
 @dataclass
-class _State:
+class _Belief:
     """Of one model, or of the server. served: it was ready at some time. doubted_at: since when looks say the opposite."""
 
     ready: bool = False
@@ -38,8 +38,8 @@ class Readiness:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._server = _State()
-        self._models: dict[str, _State] = {}
+        self._server = _Belief()
+        self._models: dict[str, _Belief] = {}
 
     def look(self, models: Mapping[str, bool] | None, answering: Collection[str]) -> None:
         """Take note of one look.
@@ -50,7 +50,7 @@ class Readiness:
         now = self._clock()
         self._server.look(models is not None or bool(answering), now)
         if models is not None:  # one that is gone was unregistered: that was somebody's will
-            self._models = {name: self._models.get(name) or _State() for name in models}
+            self._models = {name: self._models.get(name) or _Belief() for name in models}
         for name, state in self._models.items():
             state.look(name in answering or bool(models and models[name]), now)
 
