@@ -43,7 +43,7 @@ long: full ## what is too long for every landing (PARTS="tests coverage python-3
 
 campaign: full ## try to break it: a tenth of docs/reliability.md's cases, at most 40 minutes
 	@$(BIN)/python scripts/campaign.py archives fuzz batches --scale 0.1 --minutes 5
-	@$(BIN)/python scripts/campaign.py management overload register chaos soak --scale 0.1 --minutes 9
+	@$(BIN)/python scripts/campaign.py management overload register chaos hostile soak --scale 0.1 --minutes 9
 
 full:
 	@PYTHON="$(or $(PYTHON),python3)" scripts/setup.sh full

@@ -8,6 +8,7 @@ management TorchServe's management API, call by call, as installed and as `slotw
 register   hostile archives on a real TorchServe, by `slotwise register` and past it
 overload   half to ten times what a server can do, idle and slow connections, at the gateway
 chaos      workers, server and gateway killed or stopped, files gone and torn, disk, clock and network broken, while clients ask
+hostile    one hostile client beside sixteen others at the gateway: each attack alone, then all at once
 soak       TorchServe, MMS and Ray behind the gateway at 80% of what they can do; workers die, change and are swapped
 
 Each case follows from the seed, the part and its number alone. So a failure prints the command that repeats just it. A part
@@ -35,7 +36,7 @@ from measuring.run import exit_with, write
 
 from slotwise.console import say
 
-PARTS = ("archives", "fuzz", "batches", "management", "overload", "register", "chaos", "soak")
+PARTS = ("archives", "fuzz", "batches", "management", "overload", "register", "chaos", "hostile", "soak")
 STATE = ROOT / ".slotwise" / "campaign.json"
 SAME = ("seed", "scale", "commit")  # with which a part goes on
 

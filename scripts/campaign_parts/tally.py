@@ -9,7 +9,7 @@ from typing import Any
 MOST_LISTED = 20  # failures with their text; the others are only counted
 MOST_OF_A_CASE = 3
 NOISE_MIB, NOISE_SHARE = 48, 0.2  # by how much the memory of a process may differ without a leak
-BROKEN = ("lost", "wrong", "unplanned", "hangs", "leaks")  # what breaks an invariant
+BROKEN = ("lost", "wrong", "unplanned", "hangs", "leaks", "late")  # what breaks an invariant
 
 
 @dataclass
@@ -20,6 +20,7 @@ class Tally:
     which `lost` got no good answer. wrong: answers that are not what the request gets alone, or archives taken for what they
     are not. refused: bad requests that were refused as they should be. unplanned: a 5xx that nobody planned, or a traceback.
     hangs: nothing after the deadline and 5 s. leaks: memory that only grows. restarts: of what was tried.
+    late: innocents that waited longer than is promised.
     measured: what a part says besides, by name. full: its cases at scale 1; seed, scale, commit, date, cpu: of this part's run.
     """
 
@@ -40,6 +41,7 @@ class Tally:
     hangs: int = 0
     leaks: int = 0
     restarts: int = 0
+    late: int = 0
     seconds: float = 0.0
     memory_mib: list[float] = field(default_factory=list)
     failures: list[dict[str, Any]] = field(default_factory=list)

@@ -454,6 +454,15 @@ def campaign_soak(figures: Figures) -> str:
     return table([*columns, "memory, MiB", "threads", "files", "sockets"], lines) if lines else "Not in this run."
 
 
+def campaign_hostile(figures: Figures) -> str:
+    """What became of sixteen innocents beside one hostile client."""
+    measured = figures["campaign"]["parts"].get("hostile", {}).get("measured", {})
+    keys = ("answered", "lost", "refused", "wrong", "late", "unready", "p99_ms", "longest_ms", "memory_mb")
+    lines = [[name, *(number(row.get(key, 0)) for key in keys)] for name, row in measured.items()]
+    columns = ["the hostile client sends", "innocents answered", "lost", "refused", "wrong", "late", "not ready"]
+    return table([*columns, "p99 ms", "longest ms", "memory, MB"], lines) if lines else "Not in this run."
+
+
 def bits_rows(figures: Figures) -> str:
     """Every model on every engine: answers that differ in a bit at equal shapes, and how far shapes are apart."""
 
@@ -490,6 +499,7 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "start.rows": start_rows,
     "campaign.rows": campaign_rows,
     "campaign.soak": campaign_soak,
+    "campaign.hostile": campaign_hostile,
     "accuracy.rows": accuracy_rows,
     "accuracy.labels": accuracy_labels,
     "earlier.rows": earlier_rows,

@@ -73,7 +73,7 @@ class Forward:
             request.release()
 
     async def record(self, request: InferenceRequest, gone: asyncio.Event) -> tuple[int, RawHeaders, bytes]:
-        """The reply to one record of a request that has been read: it waits for a place as everybody does, unless `gone`."""
+        """The reply to one record of a request that has been read, and has a place for it. gone: its client is."""
         try:
             return await self._outcome(request, self._answer(request, gone.wait))
         finally:
@@ -89,6 +89,7 @@ class Forward:
             request.body = b""
             request.hold_bytes(len(body))
         except Refused as refused:
+            request.refusal = refused
             status, headers = refused.status, [replies.JSON_TYPE, *refused.headers()]
             body = replies.error_body(refused.status, refused.message, request.identity)
         except ClientGone:
@@ -114,12 +115,16 @@ class Forward:
 
     async def _ask(self, request: InferenceRequest, receive: Receive) -> ServerAnswer:
         """Wait for a place, then request the server."""
-        limit = request.traffic.limit
-        await limit.enter(request.left_s, receive)
+        limit, race = request.traffic.limit, Race(request, lambda fresh: self._attempt(request, fresh))
+        if request.placed_in is limit:
+            return await race.run()
+        turn = limit.admit(request.sender, request.left_s)
+        request.bill.pay(1)
+        await limit.enter(turn, request.left_s, receive)
         try:
-            return await Race(request, lambda fresh: self._attempt(request, fresh)).run()
+            return await race.run()
         finally:
-            limit.leave()
+            limit.leave(turn)
 
     async def _attempt(self, request: InferenceRequest, fresh: bool) -> ServerAnswer:
         """Send the request once. Raises ConnectionBroken, or Refused: 502 without a server, 504 without time."""
@@ -132,6 +137,7 @@ class Forward:
         except TimeoutError:
             raise Refused(504, "the model server did not answer before the deadline") from None
         except OSError as error:
+            self.gateway.look_soon()
             raise ConnectionBroken(str(error) or type(error).__name__) from error
         except ValueError as error:  # of the head: nothing was sent
             raise Refused(400, str(error)) from None
@@ -139,6 +145,7 @@ class Forward:
             log.warning("%s %s", request.identity, error)
             # An answer, not Refused: the race tries once more after a pause.
             return ServerAnswer(503, [], b"the model server's token could not be renewed")
+        request.traffic.answered |= answer.good
         if answer.status == 404 and not answer.from_slot and self.gateway.still_loading(request.model):
             return ServerAnswer(503, [], b"the model server has just been started: the model is not loaded yet")
         return answer

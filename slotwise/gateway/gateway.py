@@ -24,6 +24,7 @@ from slotwise.gateway.killers import Killers
 from slotwise.gateway.large_work import LargeWork, LoopBlocks
 from slotwise.gateway.limits import MemoryBudget, derived_budget
 from slotwise.gateway.metrics import GatewayMetrics
+from slotwise.gateway.readiness import Readiness
 from slotwise.gateway.traffic import ModelTraffic
 from slotwise.gateway.upstream import Upstream
 
@@ -35,7 +36,7 @@ log = logging.getLogger("slotwise.gateway")
 
 OTHER = "other"  # the limit and the metrics' label of a model that the server's list does not (yet) hold
 WATCH_S, FIRST_LOOK_S = 0.5, 5.0
-MODELS_AGE_S = 5.0
+MODELS_AGE_S, FRESH_S = 5.0, 1.0  # of the list of models: while all is well, and else
 RATE_OVER_S = 10.0
 LOADING_S = 120.0  # what the server before it had is taken for being loaded so long after a switch, not for unknown
 
@@ -84,7 +85,8 @@ class Gateway:
         self.killers = Killers()
         self.rollouts = Rollouts()
         self._traffic: dict[str, ModelTraffic] = {}
-        self._served: set[str] = set()  # the models that were ready at some time, and are registered
+        self.readiness = Readiness()
+        self._look_soon = False
         self._former: set[str] = set()  # those that the server before this one had, and this one has not had yet
         self._switched_at = float("-inf")
         self._cards: dict[str, ModelCard] = {}
@@ -112,14 +114,20 @@ class Gateway:
     # For the page, the API and the metrics.
 
     def ready(self) -> bool:
-        """Whether it can serve what it did before: a model that was never ready is not waited for."""
-        served = self.loader is not None or (bool(self._served) and all(map(self.model_ready, self._served)))
-        return not self.draining and self.reachable and served
+        """Whether it should be sent requests: it is not ending, and one of its models is ready.
+
+        Where models are loaded as they are asked for: the server answers.
+        """
+        served = self.readiness.any_model if self.loader is None else self.readiness.server
+        return served and not self.draining
 
     def model_ready(self, model: str) -> bool:
-        """Whether a request to that model would be answered now."""
-        found = self.models.get(model)
-        return not self.draining and self.reachable and found is not None and found.ready_workers > 0
+        """Whether requests to that model should be sent here."""
+        return self.readiness.model(model) and not self.draining
+
+    def look_soon(self) -> None:
+        """Have the watch look at the server soon: something is not as it is known to be."""
+        self._look_soon = True
 
     def workers(self) -> dict[str, str]:
         """Every model's READY workers, in words."""
@@ -178,7 +186,7 @@ class Gateway:
 
     async def _refreshed(self) -> None:
         try:
-            await self.refresh(MODELS_AGE_S)
+            await self.refresh(MODELS_AGE_S if self.readiness.settled and not self._look_soon else FRESH_S)
         except Exception:
             log.exception("the server's state cannot be read")
 
@@ -204,7 +212,7 @@ class Gateway:
         except SlotwiseError as error:
             log.warning("no token for the server: %s", error)
         if old is not None:
-            self._former, self._switched_at = self._former | self._served, time.monotonic()
+            self._former, self._switched_at = self._former | self.readiness.served, time.monotonic()
         await self._read_models(record)
         self.max_body_bytes = await asyncio.to_thread(self.backend.max_body_bytes, record)
         self.upstream = new
@@ -223,6 +231,8 @@ class Gateway:
         old.close()
 
     async def _read_models(self, record: ServerRecord | None) -> None:
+        answering = {name for name, traffic in self._traffic.items() if traffic.was_answered()}
+        self._look_soon = False
         try:
             if record is None:
                 raise SlotwiseError("no server is running")
@@ -231,9 +241,11 @@ class Gateway:
             if self.reachable:
                 log.warning("the model server does not answer: %s", error)
             self.reachable = False
+            self.readiness.look(None, answering)
         else:
             self.reachable = True
             self._follow(models, cards)
+            self.readiness.look({name: model.ready_workers > 0 for name, model in models.items()}, answering)
         self.metrics.up.set(self.reachable)
         self._models_at = time.monotonic()
 
@@ -247,7 +259,6 @@ class Gateway:
         """Have the traffic of these models, and nothing of those that are gone."""
         self.models, self._cards = models, cards
         self._former -= models.keys()
-        self._served = {name for name, model in models.items() if model.ready_workers or name in self._served}
         for name, model in models.items():
             if name not in self._traffic:
                 self._add_traffic(name, hedge=True)

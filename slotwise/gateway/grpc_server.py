@@ -20,7 +20,7 @@ from slotwise.errors import SlotwiseError
 from slotwise.gateway import replies
 from slotwise.gateway.certificates import CertificateFiles
 from slotwise.gateway.forward import Forward
-from slotwise.gateway.gateway import Gateway
+from slotwise.gateway.gateway import FRESH_S, Gateway
 from slotwise.gateway.grpc_call import LONGEST_MESSAGE, Call
 from slotwise.gateway.inference_request import InferenceRequest
 from slotwise.gateway.protocols import open_inference, open_inference_grpc
@@ -28,7 +28,7 @@ from slotwise.gateway.protocols.each_record import answered
 from slotwise.gateway.protocols.open_inference import InferRequest
 from slotwise.gateway.protocols.open_inference_messages import SERVICE, message_bytes, parsed_message
 from slotwise.gateway.protocols.records import ProtocolFault, failed_alike
-from slotwise.gateway.protocols.routes import FRESH_S, REPLY_COPIES, found_model, model_input
+from slotwise.gateway.protocols.routes import REPLY_COPIES, found_model, model_input
 from slotwise.gateway.replies import Refused
 
 log = logging.getLogger("slotwise.gateway")
@@ -96,7 +96,6 @@ class InferenceService:
         return open_inference_grpc.plain("ServerLiveResponse", {"live": True})
 
     async def _server_ready(self, call: Call, messages: Messages) -> bytes:
-        await self.gateway.refresh(FRESH_S)
         return open_inference_grpc.plain("ServerReadyResponse", {"ready": self.gateway.ready()})
 
     async def _server_metadata(self, call: Call, messages: Messages) -> bytes:
@@ -104,7 +103,6 @@ class InferenceService:
 
     async def _model_ready(self, call: Call, messages: Messages) -> bytes:
         asked = parsed_message("ModelReadyRequest", await self._read(messages, call))
-        await self.gateway.refresh(FRESH_S)
         there = found_model(self.gateway, asked.name, asked.version) is not None
         return open_inference_grpc.plain("ModelReadyResponse", {"ready": there and self.gateway.model_ready(asked.name)})
 
@@ -141,7 +139,7 @@ class InferenceService:
             async with work.turn(whole.memory_bytes):
                 asked = await self._read_records(whole, call)
             name, model = whole.model, model_input(self.gateway, whole.model)
-            answers = await answered(self.forward, whole, asked.records, call.key, call.gone)
+            answers = await answered(self.forward, whole, asked.records, call.gone)
             failed = failed_alike(answers)
             if failed:
                 raise Refused(failed.status, failed.message, retry_after_s=int(failed.status in (429, 503)))
@@ -150,6 +148,9 @@ class InferenceService:
             async with work.turn(size):
                 with whole.borrowed(REPLY_COPIES * size):
                     return await work.run(size, open_inference_grpc.reply, asked, name, version, model, answers)
+        except ProtocolFault:
+            whole.bill.pay_anyhow(1)
+            raise
         finally:
             whole.release()
 

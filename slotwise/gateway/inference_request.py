@@ -13,8 +13,10 @@ from typing import Any
 
 from slotwise.gateway import form_fields, replies
 from slotwise.gateway.gateway import Gateway
+from slotwise.gateway.key_rates import Bill
 from slotwise.gateway.limits import ClientGone, Receive
 from slotwise.gateway.replies import SEQUENCE, Refused
+from slotwise.gateway.turns import ConcurrencyLimit
 
 Scope = MutableMapping[str, Any]
 
@@ -47,6 +49,9 @@ class InferenceRequest:
     sent_at: float | None = None
     sender: str = ""  # whose request it is, where bodies end workers
     sent: str = ""  # how it was sent, where not plainly: hedged, alone
+    bill: Bill = field(default_factory=Bill)  # of the request and of all that is made of it
+    placed_in: ConcurrencyLimit | None = None  # where it has its place already, as a record of one that has waited
+    refusal: Refused | None = None  # why the gateway did not get it an answer
 
     def __post_init__(self) -> None:
         self.ask(self.model)
@@ -80,9 +85,10 @@ class InferenceRequest:
             self.length = int(headers[b"content-length"])
             self.refuse_if_large(self.length)
         if key and self.gateway.keys:
-            self.gateway.keys.allow(key, self.model)
+            self.gateway.keys.permit(key, self.model)
+            self.bill = Bill(key, self.gateway.keys.rates)
         self.gateway.killers.refuse_sender(self.sender)
-        self.traffic.limit.refuse_if_full()
+        self.traffic.limit.refuse_if_full(self.sender)
 
     def write_deadline(self) -> None:
         """Tell the worker the deadline, as the clock is now."""
@@ -109,12 +115,14 @@ class InferenceRequest:
         """The same request to a model of another name."""
         return replace(self, model=name, target=f"{PATH}{name}{self.target[len(PATH) + len(self.model) :]}")
 
-    def for_record(self, i: int, body: bytes, content_type: str) -> InferenceRequest:
+    def for_record(self, i: int, body: bytes, content_type: str, placed_in: ConcurrencyLimit) -> InferenceRequest:
         """Record i of this request, as a request of its own."""
         identity = f"{self.identity}-{i}"
         headers = {**self.headers, "content-type": content_type, "accept": "application/json", "x-request-id": identity}
         headers.pop("content-encoding", None)
-        return replace(self, identity=identity, headers=headers, body=body, memory_bytes=0, sent_at=None, sent="")
+        record = replace(self, identity=identity, headers=headers, body=body, memory_bytes=0, sent_at=None, sent="")
+        record.placed_in = placed_in
+        return record
 
     def refuse_killer(self) -> None:
         """Raise Refused (422) where this body has ended workers of the model."""

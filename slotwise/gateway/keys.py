@@ -10,7 +10,6 @@ import hashlib
 import hmac
 import json
 import logging
-import math
 import os
 import re
 import secrets
@@ -21,6 +20,7 @@ from pathlib import Path
 
 from slotwise.disk import check_regular, clear_partials, locked, write_secret
 from slotwise.errors import SlotwiseError
+from slotwise.gateway.key_rates import KeyRates
 from slotwise.gateway.replies import Refused
 
 log = logging.getLogger("slotwise.gateway")
@@ -52,14 +52,6 @@ class AccessKey:
 
 
 @dataclass
-class _Bucket:
-    """What a key has left: a second's requests at most, one at least."""
-
-    tokens: float
-    filled_at: float
-
-
-@dataclass
 class KeyFile:
     """The keys of a file, read again when it changes; and the gateway's own, which stands in no file of keys."""
 
@@ -71,7 +63,7 @@ class KeyFile:
         self._own = AccessKey(OWN, _sha256(self.own))
         self._keys, self._stamp = _read_stamped(self.file)
         self._looked_at = time.monotonic()
-        self._buckets: dict[str, _Bucket] = {}
+        self.rates = KeyRates()
 
     def find(self, headers: Mapping[bytes, bytes]) -> AccessKey:
         """The key that a request carries. Raises Refused (401)."""
@@ -89,20 +81,11 @@ class KeyFile:
             raise Refused(401, what, extra=[(b"www-authenticate", b"Bearer")])
         return found
 
-    def allow(self, key: AccessKey, model: str) -> None:
-        """Count one request of this key to that model. Raises Refused (403, 429)."""
+    def permit(self, key: AccessKey, model: str) -> None:
+        """Raise Refused (403, 429) where this key may not ask that model, or not now. It costs the key nothing."""
         if key.models and model not in key.models:
             raise Refused(403, "this key may not use this model")
-        if not key.requests_per_s:
-            return
-        now, most = time.monotonic(), max(key.requests_per_s, 1.0)
-        bucket = self._buckets.setdefault(key.name, _Bucket(most, now))
-        bucket.tokens = min(most, bucket.tokens + (now - bucket.filled_at) * key.requests_per_s)
-        bucket.filled_at = now
-        if bucket.tokens < 1:
-            wait_s = (1 - bucket.tokens) / key.requests_per_s
-            raise Refused(429, f"this key may ask {key.requests_per_s:g} times a second", retry_after_s=math.ceil(wait_s))
-        bucket.tokens -= 1
+        self.rates.refuse_if_spent(key)
 
     def _current(self) -> list[AccessKey]:
         """The keys as the file says now; where it cannot be read, as it said before."""

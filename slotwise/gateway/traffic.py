@@ -24,6 +24,12 @@ class ModelTraffic:
         self.hedging = Hedging(hedge)
         self.passage = Passage()
         self.ending = EndingWorkers()
+        self.answered = False  # since was_answered was asked
+
+    def was_answered(self) -> bool:
+        """Whether the model has answered a request since this was last asked."""
+        answered, self.answered = self.answered, False
+        return answered
 
     def fit(self, model: LiveModel) -> None:
         """Resize the limit to the model's batches and workers, and know these."""

@@ -17,6 +17,7 @@ from campaign import earlier_parts, resumed
 from campaign_parts import front_to_back
 from campaign_parts.archive_faults import zipped
 from campaign_parts.cases import GRACE_S, Case, Part, run_part
+from campaign_parts.innocents import Innocents
 from campaign_parts.resources import WHAT, slope
 from campaign_parts.served import same
 from campaign_parts.tally import BROKEN, Tally
@@ -134,6 +135,13 @@ def test_a_case_lists_only_some_of_its_failures() -> None:
     tally.fail(1, "wrong", "another")
     assert (tally.lost, tally.wrong) == (100, 1)
     assert [failure["case"] for failure in tally.failures] == [0, 0, 0, 1]
+
+
+def test_an_innocent_is_answered_refused_wrong_or_lost() -> None:
+    found = Innocents()
+    for status, right in (("200", True), ("200", False), ("429", False), ("RESOURCE_EXHAUSTED", False), ("timeout", False)):
+        found.count(status, right, 0.5, "what was said")
+    assert (found.waits_s, found.wrong, found.refused, found.lost, len(found.failures)) == ([0.5], 1, 2, 1, 4)
 
 
 @pytest.mark.slow

@@ -14,60 +14,10 @@ import pytest
 from slotwise.gateway.app import build_app
 from slotwise.gateway.gateway import Gateway
 
-from .conftest import Front, MakeFront
+from .conftest import MakeFront
 from .standin import StandIn
 
 pytestmark = pytest.mark.anyio
-
-
-async def ready(front: Front) -> bool:
-    await front.gateway.refresh(0)
-    answer = await front.client.get("/ready")
-    assert answer.json()["ready"] == (answer.status_code == 200)
-    return answer.status_code == 200
-
-
-async def test_ready_means_that_every_model_has_a_ready_worker(make_front: MakeFront) -> None:
-    front = await make_front(StandIn(models={"digits": 1, "captions": 2}))
-    assert await ready(front)
-    front.server.models["captions"] = 0
-    assert not await ready(front)
-    front.server.models = {}
-    assert not await ready(front)
-    front.server.models = {"digits": 1}
-    assert await ready(front)
-    front.gateway.draining = True
-    assert not await ready(front)
-    assert (await front.predict()).status_code == 200  # not ready, and still answering
-    front.gateway.draining = False
-    await front.server.stop()
-    assert not await ready(front)
-    assert (await front.client.get("/healthz")).status_code == 200
-
-
-async def test_a_model_that_was_never_ready_is_not_waited_for(make_front: MakeFront) -> None:
-    front = await make_front(StandIn(models={"digits": 1, "loading": 0}))
-    assert await ready(front)
-    assert (await front.client.get("/ready/digits")).json() == {"ready": True, "workers": "1 of 1 workers"}
-    loading = await front.client.get("/ready/loading")
-    assert (loading.status_code, loading.json()) == (503, {"ready": False, "workers": "0 of 1 workers"})
-    missing = await front.client.get("/ready/nosuch")
-    assert (missing.status_code, missing.json()["error"]["code"]) == (404, 404)
-    front.server.models["loading"] = 1
-    assert await ready(front)
-    front.server.models["loading"] = 0  # it was ready, so it is missed
-    assert not await ready(front)
-    del front.server.models["loading"]  # unregistered: that was somebody's will
-    assert await ready(front)
-
-
-async def test_a_dead_server_has_no_ready_workers(make_front: MakeFront) -> None:
-    front = await make_front()
-    await front.server.stop()
-    await front.gateway.refresh(0)
-    answer = await front.client.get("/ready")
-    assert (answer.status_code, answer.json()["models"]) == (503, {"digits": "the server does not answer"})
-    assert (await front.client.get("/ready/digits")).status_code == 503
 
 
 async def test_a_model_that_vanishes_while_the_list_is_read_is_no_dead_server(make_front: MakeFront) -> None:

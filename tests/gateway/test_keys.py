@@ -24,6 +24,7 @@ from slotwise.errors import SlotwiseError
 from slotwise.gateway import keys, process
 from slotwise.gateway.access import PUBLIC
 from slotwise.gateway.app import build_app
+from slotwise.gateway.key_rates import Bill
 from slotwise.gateway.keys import KeyFile
 
 from .conftest import Front, MakeFront
@@ -153,9 +154,10 @@ def test_a_rotated_name_has_two_keys_until_the_old_one_ends(file: Path, monkeypa
         ("app", ("digits",), 2.0, now + 3600),
     ]
     for key in both:
-        known.allow(key, "digits")
+        known.permit(key, "digits")
+        Bill(key, known.rates).pay(1)
     with pytest.raises(keys.Refused, match="2 times a second"):  # what a name may do, not each of its keys
-        known.allow(both[0], "digits")
+        known.permit(both[0], "digits")
     with pytest.raises(SlotwiseError, match="two keys"):
         keys.rotate(file, "app", now + 60)
     monkeypatch.setattr(keys.time, "time", lambda: now + 61)

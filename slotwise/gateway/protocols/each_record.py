@@ -1,50 +1,72 @@
-"""Send each record of a request to the model as a request of its own, batched with everybody else's."""
+"""Send each record of a request to the model as a request of its own, batched with everybody else's.
+
+The request is let in as a whole or refused as a whole: it waits as one request does, and its records get their places in turn.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
 
-from slotwise.gateway.forward import CLIENT_GONE, Forward
+from slotwise.gateway.forward import Forward
 from slotwise.gateway.inference_request import InferenceRequest
-from slotwise.gateway.keys import AccessKey
+from slotwise.gateway.limits import ClientGone
 from slotwise.gateway.protocols.records import RecordAnswer, RecordBody
 from slotwise.gateway.replies import Refused
 
 Found = Sequence[RecordBody | RecordAnswer]
+BUSY = 429
 
 
-async def answered(
-    forward: Forward, whole: InferenceRequest, found: Found, key: AccessKey | None, gone: asyncio.Event | None = None
-) -> list[RecordAnswer]:
-    """What became of each record; never more are sent at once than the server is let have.
+async def answered(forward: Forward, whole: InferenceRequest, found: Found, gone: asyncio.Event) -> list[RecordAnswer]:
+    """What became of each record. Raises Refused (429, 504) where not all were let in, or ClientGone.
 
-    gone: set when nobody waits for the answer any more; records that are not at the server by then are not sent. Raises Refused
-    (413, 429).
+    gone: set when nobody waits for the answer any more. No further record is sent then, nor once one was refused; what is at
+    the server keeps its place there until it is answered.
     """
-    left = gone or asyncio.Event()
-    gateway = whole.gateway
-    if key and gateway.keys:
-        for _ in found[1:]:  # the first was counted with the request
-            gateway.keys.allow(key, whole.model)
-    full: list[Refused] = []  # the answers take more memory than there is
-    places = asyncio.Semaphore(max(1, whole.traffic.limit.in_flight_max))
-
-    async def one(i: int, record: RecordBody | RecordAnswer) -> RecordAnswer:
-        if isinstance(record, RecordAnswer):
-            return record
-        async with places:
-            if left.is_set():
-                return RecordAnswer(CLIENT_GONE, b"")
-            status, _, body = await forward.record(whole.for_record(i, record.body, record.content_type), left)
+    records = {i: record for i, record in enumerate(found) if isinstance(record, RecordBody)}
+    sent: dict[int, asyncio.Task[RecordAnswer | Refused]] = {}
+    ended: Refused | ClientGone | None = None
+    limit = whole.traffic.limit
+    turn = limit.admit(whole.sender, whole.left_s)
+    whole.bill.pay(max(1, len(records)))
+    try:
         try:
-            whole.hold_bytes(whole.memory_bytes + len(body))
-        except Refused as refused:
-            full.append(refused)
-            left.set()
-        return RecordAnswer(status, body)
+            for i, record in records.items():
+                if gone.is_set():
+                    raise ClientGone
+                await limit.enter(turn, whole.left_s, gone.wait)
+                sent[i] = asyncio.create_task(
+                    _sent(forward, whole, whole.for_record(i, record.body, record.content_type, limit), gone)
+                )
+                sent[i].add_done_callback(lambda _: limit.leave(turn))
+        except (Refused, ClientGone) as failure:
+            ended = failure
+        if sent:
+            await asyncio.wait(sent.values())
+    finally:
+        for task in sent.values():
+            task.cancel()
+    if ended is not None:
+        raise ended
+    answers = [record if isinstance(record, RecordAnswer) else sent[i].result() for i, record in enumerate(found)]
+    if refused := next((answer for answer in answers if isinstance(answer, Refused)), None):
+        raise refused
+    return [answer for answer in answers if isinstance(answer, RecordAnswer)]
 
-    answers = await asyncio.gather(*(one(i, record) for i, record in enumerate(found)))
-    if full:
-        raise full[0]
-    return answers
+
+async def _sent(
+    forward: Forward, whole: InferenceRequest, request: InferenceRequest, gone: asyncio.Event
+) -> RecordAnswer | Refused:
+    """What the model, or the gateway, said of one record.
+
+    Refused where the archive that a roll-out tries did not let it in, or where all the answers take more memory than there is.
+    """
+    status, _, body = await forward.record(request, gone)
+    if request.refusal is not None and request.refusal.status == BUSY:
+        return request.refusal
+    try:
+        whole.hold_bytes(whole.memory_bytes + len(body))
+    except Refused as refused:
+        return refused
+    return RecordAnswer(status, body)

@@ -21,7 +21,7 @@ from slotwise.errors import SlotwiseError
 from slotwise.gateway import openapi
 from slotwise.gateway.backend import ModelLoader, NoMemory
 from slotwise.gateway.forward import Forward
-from slotwise.gateway.gateway import Gateway
+from slotwise.gateway.gateway import FRESH_S, Gateway
 from slotwise.gateway.inference_request import NAME
 from slotwise.gateway.protocols.records import ProtocolFault, parsed
 from slotwise.server.record import ServerRecord
@@ -29,7 +29,6 @@ from slotwise.server.record import ServerRecord
 log = logging.getLogger("slotwise.gateway")
 
 MOST_BYTES = 64 * 2**10  # of what names a model
-FRESH_S = 1.0
 BODY = {
     "type": "object",
     "required": ["model_name", "url"],

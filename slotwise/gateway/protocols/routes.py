@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,9 +16,9 @@ from starlette.routing import Route
 from slotwise.client.live_model import LiveModel
 from slotwise.gateway import openapi
 from slotwise.gateway.forward import CLIENT_GONE, Forward
-from slotwise.gateway.gateway import Gateway
+from slotwise.gateway.gateway import FRESH_S, Gateway
 from slotwise.gateway.inference_request import InferenceRequest
-from slotwise.gateway.limits import ClientGone
+from slotwise.gateway.limits import ClientGone, Receive
 from slotwise.gateway.protocols import kserve_v1, open_inference, sagemaker
 from slotwise.gateway.protocols.each_record import Found, answered
 from slotwise.gateway.protocols.open_inference import InferRequest
@@ -25,7 +26,6 @@ from slotwise.gateway.protocols.records import JSON, ModelInput, ProtocolFault, 
 from slotwise.gateway.replies import Refused
 from slotwise.gateway.unpacking import unpack
 
-FRESH_S = 1.0
 REPLY_COPIES = 8  # of the answers, while one reply is made of them: as texts, in lists, joined, encoded
 MISSING: dict[int | str, dict[str, Any]] = {404: openapi.text_failure("No such model")}
 NOT_READY: dict[int | str, dict[str, Any]] = {503: {"description": "Not ready"}}
@@ -60,12 +60,15 @@ class ManyRecords:
             whole.read_head(request.scope)
             await whole.read_body(request.receive)
             content, found = await self._read(whole, request)
-            answers = await answered(self.forward, whole, found, request.scope.get("slotwise.key"))
+            async with leaving(request.receive) as gone:
+                answers = await answered(self.forward, whole, found, gone)
             failed = failed_alike(answers)
             return _failed(failed.status, failed.message, whole) if failed else await self._reply(whole, content, answers)
         except ProtocolFault as fault:
+            whole.bill.pay_anyhow(1)
             return _failed(fault.status, fault.message, whole)
         except Refused as refused:
+            self.gateway.metrics.answer(whole.label, refused.status, None, 0)
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in refused.headers()}
             return _failed(refused.status, refused.message, whole, headers)
         except ClientGone:
@@ -94,6 +97,24 @@ class ManyRecords:
         async with work.turn(size):
             with whole.borrowed(REPLY_COPIES * size):
                 return await work.run(size, self.protocol.reply, whole, content, answers)
+
+
+@asynccontextmanager
+async def leaving(receive: Receive) -> AsyncIterator[asyncio.Event]:
+    """An event that is set when the client hangs up; its body must have been read."""
+    gone = asyncio.Event()
+
+    async def watch() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone.set()
+
+    watching = asyncio.create_task(watch())
+    await asyncio.sleep(0)  # it may have hung up already
+    try:
+        yield gone
+    finally:
+        watching.cancel()
 
 
 def model_input(gateway: Gateway, model: str) -> ModelInput:
@@ -154,8 +175,7 @@ def _add_v1(app: FastAPI, gateway: Gateway, forward: Forward) -> None:
 
     @app.get("/v1/models/{model}", summary="KServe V1: whether a model is ready", responses=MISSING)
     async def status(model: str) -> JSONResponse:
-        await gateway.refresh(FRESH_S)
-        if model not in gateway.models:
+        if found_model(gateway, model, "") is None:
             return _missing(model, "")
         return JSONResponse({"name": model, "ready": gateway.model_ready(model)})
 
@@ -173,9 +193,8 @@ def _add_v2(app: FastAPI, gateway: Gateway, forward: Forward) -> None:
     async def live() -> dict[str, bool]:
         return {"live": True}
 
-    @app.get("/v2/health/ready", summary="Open Inference Protocol: 200 while the models are ready", responses=NOT_READY)
+    @app.get("/v2/health/ready", summary="Open Inference Protocol: 200 while one of the models is ready", responses=NOT_READY)
     async def ready() -> JSONResponse:
-        await gateway.refresh(FRESH_S)
         return JSONResponse({"ready": gateway.ready()}, 200 if gateway.ready() else 503)
 
     async def described(model: str, version: str) -> JSONResponse:
@@ -186,7 +205,6 @@ def _add_v2(app: FastAPI, gateway: Gateway, forward: Forward) -> None:
         return JSONResponse(open_inference.metadata(model, [found.version], model_input(gateway, model)))
 
     async def state(model: str, version: str) -> JSONResponse:
-        await gateway.refresh(FRESH_S)
         if found_model(gateway, model, version) is None:
             return _missing(model, version)
         is_ready = gateway.model_ready(model)
@@ -219,16 +237,18 @@ def _add_sagemaker(app: FastAPI, gateway: Gateway) -> None:
     invocations = Forward(gateway, lambda: sagemaker.asked_model(gateway.options.default_model, gateway.models))
     app.router.routes.append(Route("/invocations", invocations, methods=["POST"], include_in_schema=False))
 
-    @app.get("/ping", summary="SageMaker: 200 while the models are ready", responses=NOT_READY)
+    @app.get("/ping", summary="SageMaker: 200 while one of the models is ready", responses=NOT_READY)
     async def ping() -> JSONResponse:
-        await gateway.refresh(FRESH_S)
         return JSONResponse({"status": "Healthy" if gateway.ready() else "Unhealthy"}, 200 if gateway.ready() else 503)
 
 
 def found_model(gateway: Gateway, model: str, version: str) -> LiveModel | None:
-    """The model, where it is there in that version."""
+    """The model, where it is known to be there in that version."""
     found = gateway.models.get(model)
-    return found if found is not None and version in ("", found.version) else None
+    if found is None or version not in ("", found.version):
+        gateway.look_soon()
+        return None
+    return found
 
 
 def _missing(model: str, version: str) -> JSONResponse:
