@@ -10,14 +10,15 @@ ending.py              whether a worker has just ended
 alone.py               a request whose worker died; killers.py remembers the bodies that end workers
 limits.py              a concurrency limit with a short queue for each model, and a budget for bodies in memory
 canary.py              a share of the requests for another archive; both are compared
-guard.py               around all routes: security headers, and keys (keys.py)
+access.py              around all routes: security headers, and keys (keys.py); allowed_hosts.py other sites' pages
 replies.py             what leaves the gateway: error JSON, headers
 upstream.py            one model server as the gateway sees it: its connections, its token, what is in flight there
 backend.py             how the gateway learns of its server
 gateway.py             the state of one gateway: its server, the models there
 app.py                 the routes; openapi.py their description; catalog.py what models take; metrics.py; static/ the page
 protocols/             KServe V1, Open Inference Protocol, SageMaker; a file each, routes.py joins them to the gateway
-http_protocol.py       one connection; http_framing.py where a request on it ends
+http_protocol.py       one connection, read by receiver.py; http_framing.py where a request on it ends
+client_connections.py  how many connections there may be, and how slow; client_address.py whose a request is
 keeper.py              the process that starts the gateway, and again where it dies; listening.py its ports
 serve.py               the gateway's own process: its drain on SIGTERM
 process.py             the process as others see it: its record, starting and stopping it

@@ -19,6 +19,7 @@ from slotwise.errors import SlotwiseError
 from slotwise.gateway.backend import MAX_BODY_BYTES, Backend, ModelLoader
 from slotwise.gateway.canary import Canary, RolloutRecord
 from slotwise.gateway.catalog import ModelCard, model_card
+from slotwise.gateway.client_address import TrustedProxies
 from slotwise.gateway.keys import KeyFile
 from slotwise.gateway.killers import Killers
 from slotwise.gateway.limits import MemoryBudget
@@ -43,7 +44,7 @@ LOADING_S = 120.0  # what the server before it had is taken for being loaded so 
 class GatewayOptions:
     """The gateway's options. in_flight 0: two batches for each worker; queued -1: one more batch for each worker.
 
-    default_model: what /invocations asks; "": the only one.
+    default_model: what /invocations asks; "": the only one. trusted_proxies: those that say whose a request is.
     """
 
     timeout_s: float = 60.0
@@ -52,6 +53,7 @@ class GatewayOptions:
     queued: int = -1
     hedge: bool = True
     default_model: str = ""
+    trusted_proxies: TrustedProxies = field(default_factory=TrustedProxies)
 
 
 @dataclass

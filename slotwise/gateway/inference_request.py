@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slotwise.gateway import replies
+from slotwise.gateway.client_address import one_client
 from slotwise.gateway.gateway import Gateway
 from slotwise.gateway.limits import ClientGone, Receive
 from slotwise.gateway.replies import SEQUENCE, Refused
@@ -43,7 +44,7 @@ class InferenceRequest:
     body: bytes = b""
     body_memory_bytes: int = 0
     sent_at: float | None = None
-    sender: str = ""  # whose request it is, where bodies end workers
+    sender: str = ""  # whose request it is, where bodies end workers: a key or an address; "" where nobody knows
     sent: str = ""  # how it was sent, where not plainly: hedged, alone
 
     def __post_init__(self) -> None:
@@ -61,7 +62,7 @@ class InferenceRequest:
     def read_head(self, scope: Scope) -> None:
         """Path, headers, length and deadline. Raises Refused (400, 403, 404, 413, 429)."""
         key = scope.get("slotwise.key")
-        self.sender = f"key {key.name}" if key else (scope.get("client") or ("",))[0]
+        self.sender = f"key {key.name}" if key else self._address(scope)
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         self.identity = replies.request_id(headers.get(b"x-request-id")) or self.identity
         self.version = version = scope["path_params"].get("version", "")
@@ -79,8 +80,12 @@ class InferenceRequest:
             self._refuse_if_large(self.length)
         if key and self.gateway.keys:
             self.gateway.keys.allow(key, self.model)
-        self.gateway.killers.refuse_sender(self.sender)
+        self.gateway.killers.refuse_sender(self.model, self.sender)
         self.traffic.limit.refuse_if_full()
+
+    def _address(self, scope: Scope) -> str:
+        peer = (scope.get("client") or ("",))[0]
+        return one_client(self.gateway.options.trusted_proxies.client(peer, scope["headers"]))
 
     def write_deadline(self) -> None:
         """Tell the worker the deadline, as the clock is now."""
