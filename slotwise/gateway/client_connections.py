@@ -76,7 +76,7 @@ class ClientConnection(Protocol):
         """Close it: it makes room."""
 
 
-class ClientConnections:
+class OpenConnections:
     """The connections that are open. trusted: proxies, whose connections are many clients'."""
 
     def __init__(self, limits: ConnectionLimits, trusted: TrustedProxies) -> None:

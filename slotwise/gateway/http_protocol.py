@@ -17,7 +17,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from slotwise.gateway import replies
-from slotwise.gateway.client_connections import ClientConnections, Pace
+from slotwise.gateway.client_connections import OpenConnections, Pace
 from slotwise.gateway.http_framing import (
     END_OF_HEAD,
     Body,
@@ -39,7 +39,7 @@ LINGER_S = 2.0  # after a refusal what still comes is read away: a connection cl
 class GatewayProtocol(HttpToolsProtocol):
     """The requests of one connection. open: all connections; what this one is to them stands in ClientConnection."""
 
-    def __init__(self, open_: ClientConnections, *given: Any, **named: Any) -> None:
+    def __init__(self, open_: OpenConnections, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self.open, self.limits = open_, open_.limits
         self.peer, self.asked = "", 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from slotwise.gateway.client_connections import ClientConnections
+from slotwise.gateway.client_connections import OpenConnections
 from slotwise.gateway.http_protocol import GatewayProtocol
 
 RECEIVED = bytearray(256 * 1024)  # of all connections: what was read is taken apart before the next is read
@@ -15,7 +15,7 @@ WHOLE = memoryview(RECEIVED)
 class Receiver(asyncio.BufferedProtocol):
     """One connection, read into RECEIVED: no read makes an object of its own."""
 
-    def __init__(self, connections: ClientConnections, **given: Any) -> None:
+    def __init__(self, connections: OpenConnections, **given: Any) -> None:
         self._http = GatewayProtocol(connections, **given)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -28,7 +28,7 @@ from slotwise.gateway.allowed_hosts import AllowedHosts
 from slotwise.gateway.app import build_app
 from slotwise.gateway.backend import ModelLoader, server_backend
 from slotwise.gateway.certificates import CertificateFiles
-from slotwise.gateway.client_connections import ClientConnections, ConnectionLimits, within_open_files
+from slotwise.gateway.client_connections import ConnectionLimits, OpenConnections, within_open_files
 from slotwise.gateway.gateway import Gateway, GatewayOptions
 from slotwise.gateway.keeper import Kept, close_for_all
 from slotwise.gateway.keys import KeyFile
@@ -155,7 +155,7 @@ def serve(
     logging.getLogger("httpx").setLevel(logging.WARNING)
     gateway = Gateway(server_backend(name), options, keys, loader)
     gateway.metrics.restarts.set(kept.restarts if kept else 0)
-    connections = ClientConnections(within_open_files(access.connections), options.trusted_proxies)
+    connections = OpenConnections(within_open_files(access.connections), options.trusted_proxies)
     faulthandler.enable()  # where C code ends the process, the log says where
     finish_s = math.ceil(options.timeout_s) + 1  # with the grace that the server's own 504 has
     config = uvicorn.Config(

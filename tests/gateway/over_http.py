@@ -14,7 +14,7 @@ from uvicorn.server import ServerState
 
 from slotwise.gateway.app import build_app
 from slotwise.gateway.client_address import TrustedProxies
-from slotwise.gateway.client_connections import ClientConnections, ConnectionLimits
+from slotwise.gateway.client_connections import ConnectionLimits, OpenConnections
 from slotwise.gateway.receiver import Receiver
 
 from .conftest import Front
@@ -28,7 +28,7 @@ async def connecting(front: Front, trusted: TrustedProxies = TrustedProxies(), *
     """Opens a connection to it, from the address that is given."""
     config = uvicorn.Config(build_app(front.gateway), log_config=None, access_log=False)
     config.load()
-    connections = ClientConnections(ConnectionLimits(**limits), trusted)
+    connections = OpenConnections(ConnectionLimits(**limits), trusted)
     receiver = partial(Receiver, connections, config=config, server_state=ServerState(), app_state={})
     async with AsyncExitStack() as stack:
         server = await asyncio.get_running_loop().create_server(receiver, "127.0.0.1", 0)
