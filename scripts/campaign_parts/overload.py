@@ -31,7 +31,7 @@ CAPACITY = BATCH / SLEEP_S  # requests a second, whatever the processor is
 BODIES = [RequestBody(f"sleep {SLEEP_S}".encode().ljust(size)) for size in (0, 0, 0, 150_000)]  # one in four comes in pieces
 SHARES = (0.5, 1.0, 2.0, 5.0, 10.0)  # of the capacity
 IDLE, SLOW = 2000, 200  # connections
-HEAD = b"POST /predictions/faults HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n"
+HEAD = b"POST /predictions/faults HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100000\r\n"
 GROWTH_MIB = 96
 
 

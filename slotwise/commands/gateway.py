@@ -43,6 +43,21 @@ def gateway(
     public: Annotated[list[str] | None, typer.Option(help="Needs no key: metrics, status or docs; several times.")] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="HTTPS with this certificate (PEM, its chain after it).")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="The certificate's private key (PEM).")] = None,
+    trusted_proxy: Annotated[
+        list[str] | None, typer.Option(help="Address or network of a proxy whose X-Forwarded-For is believed; several times.")
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="A further name it goes by; on loopback only its own count; several times.")
+    ] = None,
+    max_connections: Annotated[int, typer.Option(min=1, help="Connections of all clients at once.")] = 4096,
+    max_connections_per_address: Annotated[
+        int, typer.Option(min=1, help="Connections, and gRPC calls, of one address at once; of IPv6 of one /64.")
+    ] = 1024,
+    max_head_bytes: Annotated[int, typer.Option(min=1024, help="What the head of a request may take.")] = 65536,
+    max_head_lines: Annotated[int, typer.Option(min=1, help="The header lines that it may have.")] = 100,
+    head_timeout_s: Annotated[float, typer.Option(min=0.1, help="How long a first byte and a head may take.")] = 10.0,
+    min_body_rate: Annotated[int, typer.Option(min=0, help="Bytes a second that a body has to bring; 0: any.")] = 1024,
+    max_pipelined: Annotated[int, typer.Option(min=0, help="Requests that may wait behind one on its connection.")] = 16,
     detach: Annotated[bool, typer.Option("--detach", help="Run in the background; `slotwise stop` ends it.")] = False,
     replace: Annotated[
         bool, typer.Option("--replace", help="Take the place of the one that runs: no request is lost.")
@@ -80,9 +95,20 @@ def gateway(
     kept = keep(starting.sockets(listen), lambda pid: was_up(name, pid))  # what follows runs in the gateway's own process
 
     from slotwise.deploy.on_demand import loader
+    from slotwise.gateway.client_address import TrustedProxies
+    from slotwise.gateway.client_connections import ConnectionLimits
     from slotwise.gateway.gateway import GatewayOptions
+    from slotwise.gateway.http_framing import HeadLimits
     from slotwise.gateway.serve import Access, serve
 
+    limits = ConnectionLimits(
+        max_connections=max_connections,
+        max_connections_per_address=max_connections_per_address,
+        head=HeadLimits(max_head_bytes, max_head_lines),
+        head_timeout_s=head_timeout_s,
+        min_body_rate=min_body_rate,
+        max_pipelined=max_pipelined,
+    )
     serve(
         name,
         listen,
@@ -94,9 +120,10 @@ def gateway(
             hedge=hedge,
             default_model=default_model,
             max_form_fields=max_form_fields,
+            trusted_proxies=TrustedProxies(trusted_proxy or ()),
         ),
         say,
-        Access(keys, tuple(public or ()), tls_cert, tls_key),
+        Access(keys, tuple(public or ()), tls_cert, tls_key, tuple(allow_host or ()), limits),
         loader(multi_model) if multi_model else None,
         kept,
         starting,

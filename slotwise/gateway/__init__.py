@@ -12,14 +12,15 @@ limits.py              a concurrency limit with a short queue for each model, an
 canary.py              a share of the requests for another archive; both are compared
 canary_windows.py      what became of comparable requests to two archives, in windows
 rollout_record.py      what `slotwise rollout` wants, a file a model
-guard.py               around all routes: security headers, and keys (keys.py)
+access.py              around all routes: security headers, and keys (keys.py); allowed_hosts.py other sites' pages
 replies.py             what leaves the gateway: error JSON, headers
 upstream.py            one model server as the gateway sees it: its connections, its token, what is in flight there
 backend.py             how the gateway learns of its server
 gateway.py             the state of one gateway: its server, the models there
 app.py                 the routes; openapi.py their description; catalog.py what models take; metrics.py; static/ the page
 protocols/             KServe V1, Open Inference Protocol, SageMaker; a file each, routes.py joins them to the gateway
-http_protocol.py       one connection; http_framing.py where a request on it ends
+http_protocol.py       one connection, read by receiver.py; http_framing.py where a request on it ends
+client_connections.py  how many connections there may be, and how slow; client_address.py whose a request is
 keeper.py              the process that starts the gateway, and again where it dies; listening.py its ports
 serve.py               the gateway's own process: its drain on SIGTERM
 process.py             the process as others see it: its record, starting and stopping it

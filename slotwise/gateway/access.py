@@ -52,19 +52,19 @@ class KeyGuard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request; its key stands in the scope from here on."""
         if scope["type"] == "http" and scope["path"] not in self.open and not scope["path"].startswith(OPEN_BELOW):
-            headers = dict(scope["headers"])
             try:
-                scope["slotwise.key"] = self.keys.find(headers)
+                scope["slotwise.key"] = self.keys.find(dict(scope["headers"]))
             except Refused as refused:
-                await _refuse(send, refused, headers.get(b"x-request-id", b"").decode("latin-1"), scope["path"])
+                await refuse(scope, send, refused)
                 return
         await self.app(scope, receive, send)
 
 
-async def _refuse(send: Send, refused: Refused, given: str, path: str) -> None:
-    """The body that may follow is not read: the connection is closed."""
+async def refuse(scope: Scope, send: Send, refused: Refused) -> None:
+    """Answer a request that does not get in. The body that may follow is not read: the connection is closed."""
+    given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
     identity = replies.request_id(given) or replies.new_id()
-    log.info("%s %r %d %s", identity, path[:200], refused.status, refused.message)
+    log.info("%s %r %d %s", identity, scope["path"][:200], refused.status, refused.message)
     body = replies.error_body(refused.status, refused.message, identity)
     headers = [
         replies.JSON_TYPE,

@@ -20,6 +20,7 @@ from starlette.staticfiles import StaticFiles
 from slotwise import __version__
 from slotwise.gateway import openapi, replies
 from slotwise.gateway.access import KeyGuard, SecurityHeaders
+from slotwise.gateway.allowed_hosts import AllowedHosts, HostGuard
 from slotwise.gateway.catalog import ModelCard
 from slotwise.gateway.forward import Forward, ModelPaths
 from slotwise.gateway.gateway import FRESH_S, Gateway
@@ -31,10 +32,10 @@ STATIC = Path(__file__).parent / "static"
 Answers = dict[int | str, dict[str, Any]]
 
 
-def build_app(gateway: Gateway, public: Collection[str] = ()) -> SecurityHeaders:
+def build_app(gateway: Gateway, public: Collection[str] = (), hosts: AllowedHosts | None = None) -> SecurityHeaders:
     """The application of one gateway. While it runs, the gateway follows its server.
 
-    public: what needs no key, where there are keys: metrics, status, docs.
+    public: what needs no key, where there are keys: metrics, status, docs. hosts: the names it goes by; None: any.
     """
 
     @asynccontextmanager
@@ -66,9 +67,11 @@ def build_app(gateway: Gateway, public: Collection[str] = ()) -> SecurityHeaders
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _crash)
     openapi.describe(app)
-    inside: ModelPaths | KeyGuard = ModelPaths(app, forward)
+    inside: ModelPaths | KeyGuard | HostGuard = ModelPaths(app, forward)
     if gateway.keys:
         inside = KeyGuard(inside, gateway.keys, public)
+    if hosts:
+        inside = HostGuard(inside, hosts)
     return SecurityHeaders(inside)  # outermost, so that the answer to a crash has them, too
 
 

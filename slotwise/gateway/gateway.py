@@ -19,6 +19,7 @@ from slotwise.errors import SlotwiseError
 from slotwise.gateway.backend import MAX_BODY_BYTES, Backend, ModelLoader
 from slotwise.gateway.canary import Rollouts
 from slotwise.gateway.catalog import ModelCard, model_card
+from slotwise.gateway.client_address import TrustedProxies
 from slotwise.gateway.keys import KeyFile
 from slotwise.gateway.killers import Killers
 from slotwise.gateway.large_work import LargeWork, LoopBlocks
@@ -47,7 +48,8 @@ class GatewayOptions:
 
     max_memory_bytes: for all requests together; 0: by the container's limit (limits.derived_budget).
 
-    default_model: what /invocations asks; "": the only one. max_form_fields: a form of more is refused.
+    default_model: what /invocations asks; "": the only one. max_form_fields: a form of more is refused. trusted_proxies: those
+    that say whose a request is.
     """
 
     timeout_s: float = 60.0
@@ -57,6 +59,7 @@ class GatewayOptions:
     hedge: bool = True
     default_model: str = ""
     max_form_fields: int = 1000
+    trusted_proxies: TrustedProxies = field(default_factory=TrustedProxies)
 
 
 @dataclass

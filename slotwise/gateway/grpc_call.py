@@ -10,6 +10,7 @@ from urllib.parse import unquote
 import grpc
 
 from slotwise.gateway import replies
+from slotwise.gateway.client_address import TrustedProxies, one_client
 from slotwise.gateway.forward import CLIENT_GONE
 from slotwise.gateway.keys import AccessKey
 
@@ -28,7 +29,7 @@ LONGEST_MESSAGE = 1000  # of an error: it travels as a header
 
 
 class Call:
-    """One call. gone: set when its client waits no more.
+    """One call. gone: set when its client waits no more. connection: what gRPC calls the other end of it.
 
     What the context says is read here, when the call begins. Once a call has ended, which its client may do at any moment,
     to ask the context ends the process.
@@ -36,7 +37,8 @@ class Call:
 
     def __init__(self, context: Any, timeout_s: float) -> None:
         self._context, self.gone = context, asyncio.Event()
-        self._sender = _address(context.peer())
+        self.connection = context.peer()
+        self._sender = _address(self.connection)
         self.headers = [
             (name.encode(), value.encode("latin-1", "replace"))
             for name, value in context.invocation_metadata() or ()
@@ -46,6 +48,14 @@ class Call:
         self.identity = replies.request_id(_text(dict(self.headers).get(b"x-request-id", b""))) or replies.new_id()
         remaining = context.time_remaining()
         self.deadline = time.monotonic() + (timeout_s if remaining is None else min(timeout_s, remaining))
+
+    def client(self, trusted: TrustedProxies) -> str:
+        """Who asks: a key, else an address; "" where the proxies do not say it."""
+        return f"key {self.key.name}" if self.key else one_client(trusted.client(self._sender, self.headers))
+
+    def through(self, trusted: TrustedProxies) -> bool:
+        """Whether it comes through one of these proxies, whose connections are many clients'."""
+        return self._sender in trusted
 
     def scope(self, version: str) -> dict[str, Any]:
         """The head of the call as that of an HTTP request."""

@@ -1,7 +1,8 @@
 """The gateway's gRPC port: the Open Inference Protocol's service, on the gateway's own event loop.
 
-A call's message is read only when its key is known and few others are being read: gRPC holds a whole one in memory. What is
-being read takes no more than bodies may take in all, and what has been read is counted among them.
+A call's message is read only when its key is known and few others are being read (reading_places.py): gRPC holds a whole one in
+memory. What is being read takes no more than bodies may take in all, and what has been read is counted among them. A client may
+have as many calls at once as connections.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ import grpc.aio
 from slotwise.errors import SlotwiseError
 from slotwise.gateway import replies
 from slotwise.gateway.certificates import CertificateFiles
+from slotwise.gateway.client_connections import ConnectionLimits
 from slotwise.gateway.forward import Forward
 from slotwise.gateway.gateway import FRESH_S, Gateway
 from slotwise.gateway.grpc_call import LONGEST_MESSAGE, Call
@@ -29,22 +33,25 @@ from slotwise.gateway.protocols.open_inference import InferRequest
 from slotwise.gateway.protocols.open_inference_messages import SERVICE, message_bytes, parsed_message
 from slotwise.gateway.protocols.records import ProtocolFault, failed_alike
 from slotwise.gateway.protocols.routes import REPLY_COPIES, found_model, model_input
+from slotwise.gateway.reading_places import ReadingPlaces
 from slotwise.gateway.replies import Refused
 
 log = logging.getLogger("slotwise.gateway")
 
 Messages = AsyncIterator[bytes]  # of one call: one
 OPEN = {"ServerLive", "ServerReady"}  # need no key
-MOST_CALLS = 1024
 FEWEST_READ = 4  # messages that may be read at once, however large they may be
 
 
 class InferenceService:
     """Answers the calls of the service. Messages come and go as bytes. under_way: what was asked, also by who is gone."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, limits: ConnectionLimits = ConnectionLimits()) -> None:
         self.gateway, self.forward = gateway, Forward(gateway)
-        self._reading = asyncio.Semaphore(max(FEWEST_READ, gateway.body_memory.max_bytes // gateway.max_body_bytes))
+        self.limits, self.trusted = limits, gateway.options.trusted_proxies
+        count = max(FEWEST_READ, gateway.body_memory.max_bytes // gateway.max_body_bytes)
+        self._places = ReadingPlaces(count, limits.head_timeout_s)
+        self._calls: Counter[str] = Counter()  # by client
         self.under_way: set[asyncio.Task[bytes]] = set()
         answers = {
             "ServerLive": self._server_live,
@@ -68,7 +75,8 @@ class InferenceService:
                 if self.gateway.keys and name not in OPEN:
                     call.key = self.gateway.keys.find(dict(call.headers))
                 context.set_trailing_metadata((("x-request-id", call.identity),))
-                return await answer(call, messages)
+                with self._counted(call):
+                    return await answer(call, messages)
             except ProtocolFault as fault:
                 status, message, retry_after_s = fault.status, fault.message, 0
             except Refused as refused:
@@ -82,10 +90,24 @@ class InferenceService:
 
         return method
 
-    async def _read(self, messages: Messages, call: Call) -> bytes:
-        """The call's message. Raises Refused (504), or ProtocolFault where there is none."""
+    @contextmanager
+    def _counted(self, call: Call) -> Iterator[None]:
+        """One more call of its client, while it lasts. Raises Refused (429)."""
+        client = call.client(self.trusted)
+        if client and self._calls[client] >= self.limits.max_connections_per_address:
+            raise Refused(429, "too many calls of this client at once", retry_after_s=1)
+        self._calls[client] += 1
         try:
-            async with asyncio.timeout(max(call.deadline - time.monotonic(), 0)), self._reading:
+            yield
+        finally:
+            self._calls -= Counter([client])  # what comes to 0 is forgotten
+
+    async def _read(self, messages: Messages, call: Call) -> bytes:
+        """The call's message. Raises Refused (503, 504), or ProtocolFault where there is none."""
+        client = call.client(self.trusted)
+        connection = client if call.through(self.trusted) else call.connection
+        try:
+            async with asyncio.timeout(max(call.deadline - time.monotonic(), 0)), self._places.place(client, connection):
                 async for message in messages:
                     return message
         except TimeoutError:
@@ -177,8 +199,16 @@ def _configuration(files: CertificateFiles) -> grpc.ServerCertificateConfigurati
 class GrpcServer:
     """The gRPC port of a gateway. port: 0 takes a free one, which stands here once it is bound."""
 
-    def __init__(self, gateway: Gateway, host: str, port: int, tls_cert: Path | None, tls_key: Path | None) -> None:
-        self.gateway, self.host, self.port = gateway, host, port
+    def __init__(
+        self,
+        gateway: Gateway,
+        host: str,
+        port: int,
+        tls_cert: Path | None,
+        tls_key: Path | None,
+        limits: ConnectionLimits = ConnectionLimits(),
+    ) -> None:
+        self.gateway, self.host, self.port, self.limits = gateway, host, port, limits
         self.credentials = None
         if tls_cert and tls_key:
             files = CertificateFiles(tls_cert, tls_key)  # looked at for every connection
@@ -195,9 +225,10 @@ class GrpcServer:
             ("grpc.so_reuseport", 1),  # a successor takes the port, too, before this one leaves it
             ("grpc.max_receive_message_length", self.gateway.max_body_bytes),
             ("grpc.max_send_message_length", -1),
+            ("grpc.server_handshake_timeout_ms", round(self.limits.head_timeout_s * 1000)),
         ]
-        self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=MOST_CALLS)
-        self._server.add_generic_rpc_handlers((InferenceService(self.gateway).handlers(),))
+        self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=self.limits.max_connections)
+        self._server.add_generic_rpc_handlers((InferenceService(self.gateway, self.limits).handlers(),))
         address = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
         try:
             if self.credentials:

@@ -10,6 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import httptools
 
 from slotwise.client.http_exchange import RawHeaders
 
@@ -23,8 +27,25 @@ _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:;[\t -~\x80-\xff]*)?").fullmatc
 _TRAILER = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t -~\x80-\xff]*").fullmatch
 
 
+@dataclass(frozen=True)
+class HeadLimits:
+    """How large a request's head may be, in bytes and in header lines."""
+
+    max_bytes: int = 64 * 1024
+    max_lines: int = 100
+
+    def check(self, data: bytearray, at: int, end: int) -> None:
+        """Check a head, or what has come of one. Raises HeadTooLarge."""
+        if end - at > self.max_bytes or data.count(b"\r\n", at, end) - 2 > self.max_lines:  # its first line, and the empty one
+            raise HeadTooLarge(f"a request's head is limited to {self.max_bytes} bytes and {self.max_lines} lines")
+
+
 class Malformed(Exception):
     """This is no request that everybody reads in the same way; the text says why."""
+
+
+class HeadTooLarge(Exception):
+    """A head is over its limits; the text says which."""
 
 
 def check_line_ends(data: bytearray | bytes, at: int, end: int) -> None:
@@ -144,3 +165,36 @@ def _values(headers: RawHeaders) -> Iterator[Sequence[bytes]]:
     """Every value of the three headers that decide."""
     for wanted in (b"host", b"content-length", b"transfer-encoding"):
         yield [value for name, value in headers if name == wanted]
+
+
+class _HeaderLines:
+    """What httptools tells of a head."""
+
+    def __init__(self) -> None:
+        self.found: RawHeaders = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One line."""
+        self.found.append((name.lower(), value))
+
+
+def end_of_requests(data: bytearray, most: int) -> int | None:
+    """Where the first `most` requests in data end; None where no more than these have begun, or they cannot be read."""
+    at = 0
+    try:
+        for _ in range(most):
+            found = data.find(END_OF_HEAD, at)
+            if found < 0:
+                return None
+            start, at = at, found + len(END_OF_HEAD)
+            lines = _HeaderLines()
+            parser = httptools.HttpRequestParser(lines)
+            with suppress(httptools.HttpParserUpgrade):
+                parser.feed_data(bytes(memoryview(data)[start:at]))
+            body = body_of(parser.get_http_version(), lines.found)
+            _, at = body.take(data, at, len(data))
+            if not body.complete:
+                return None
+    except (Malformed, httptools.HttpParserError):
+        return None  # which is answered in its turn
+    return at if len(data) - at > len(b"\r\n") else None

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slotwise.gateway import form_fields, replies
+from slotwise.gateway.client_address import one_client
 from slotwise.gateway.gateway import Gateway
 from slotwise.gateway.key_rates import Bill
 from slotwise.gateway.limits import ClientGone, Receive
@@ -47,7 +48,7 @@ class InferenceRequest:
     body: bytes = b""
     memory_bytes: int = 0
     sent_at: float | None = None
-    sender: str = ""  # whose request it is, where bodies end workers
+    sender: str = ""  # whose request it is, where bodies end workers: a key or an address; "" where nobody knows
     sent: str = ""  # how it was sent, where not plainly: hedged, alone
     bill: Bill = field(default_factory=Bill)  # of the request and of all that is made of it
     placed_in: ConcurrencyLimit | None = None  # where it has its place already, as a record of one that has waited
@@ -68,7 +69,7 @@ class InferenceRequest:
     def read_head(self, scope: Scope) -> None:
         """Path, headers, length and deadline. Raises Refused (400, 403, 404, 413, 429)."""
         key = scope.get("slotwise.key")
-        self.sender = f"key {key.name}" if key else (scope.get("client") or ("",))[0]
+        self.sender = f"key {key.name}" if key else self._address(scope)
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         self.identity = replies.request_id(headers.get(b"x-request-id")) or self.identity
         self.version = version = scope["path_params"].get("version", "")
@@ -87,8 +88,12 @@ class InferenceRequest:
         if key and self.gateway.keys:
             self.gateway.keys.permit(key, self.model)
             self.bill = Bill(key, self.gateway.keys.rates)
-        self.gateway.killers.refuse_sender(self.sender)
+        self.gateway.killers.refuse_sender(self.model, self.sender)
         self.traffic.limit.refuse_if_full(self.sender)
+
+    def _address(self, scope: Scope) -> str:
+        peer = (scope.get("client") or ("",))[0]
+        return one_client(self.gateway.options.trusted_proxies.client(peer, scope["headers"]))
 
     def write_deadline(self) -> None:
         """Tell the worker the deadline, as the clock is now."""

@@ -15,7 +15,8 @@ import logging
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,16 +24,18 @@ import uvicorn
 
 from slotwise import memory
 from slotwise.errors import SlotwiseError
+from slotwise.gateway.allowed_hosts import AllowedHosts
 from slotwise.gateway.app import build_app
 from slotwise.gateway.backend import ModelLoader, server_backend
 from slotwise.gateway.certificates import CertificateFiles
+from slotwise.gateway.client_connections import ConnectionLimits, OpenConnections, within_open_files
 from slotwise.gateway.draining import KEEP_ALIVE_S, DrainingServer
 from slotwise.gateway.gateway import Gateway, GatewayOptions
-from slotwise.gateway.http_protocol import Receiver
 from slotwise.gateway.keeper import Kept
 from slotwise.gateway.keys import KeyFile
 from slotwise.gateway.listening import ListenAddress, bound
 from slotwise.gateway.process import GatewayRecord, already_running, running
+from slotwise.gateway.receiver import Receiver
 from slotwise.gateway.starting import Starting
 from slotwise.interrupts import handed_to, settle
 
@@ -44,18 +47,28 @@ LARGE_BLOCK_BYTES = 256 * 1024
 
 @dataclass(frozen=True)
 class Access:
-    """Who is let in, and how. keys: a file of keys. public: what needs none of them: metrics, status, docs."""
+    """Who is let in, and how.
+
+    keys: a file of keys. public: what needs none of them: metrics, status, docs. hosts: the names that the gateway goes by
+    besides loopback's; where it listens beyond loopback and none is given, by any. connections: what clients may do at all.
+    """
 
     keys: Path | None = None
     public: tuple[str, ...] = ()
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    hosts: tuple[str, ...] = ()
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
 
     def check(self) -> None:
         """Raise SlotwiseError where TLS would fail."""
         if bool(self.tls_cert) != bool(self.tls_key):
             raise SlotwiseError("--tls-cert and --tls-key belong together", "both are PEM files")
         self.certificate()
+
+    def allowed_hosts(self, listen: ListenAddress) -> AllowedHosts | None:
+        """The names that it goes by; None: any."""
+        return AllowedHosts((*self.hosts, listen.host)) if self.hosts or _loopback(listen.host) else None
 
     def certificate(self) -> CertificateFiles | None:
         """The files for TLS, None where there are none. Raises SlotwiseError where they cannot be used."""
@@ -90,18 +103,20 @@ def serve(
     gateway = Gateway(server_backend(name), options, keys, loader)
     gateway.metrics.restarts.set(kept.restarts if kept else 0)
     memory.give_back_blocks(LARGE_BLOCK_BYTES)
+    connections = OpenConnections(within_open_files(access.connections), options.trusted_proxies)
     faulthandler.enable()  # where C code ends the process, the log says where
     finish_s = math.ceil(options.timeout_s) + 1  # with the grace that the server's own 504 has
     config = uvicorn.Config(
-        build_app(gateway, access.public),
+        build_app(gateway, access.public, access.allowed_hosts(listen)),
         ssl_certfile=access.tls_cert,
         ssl_keyfile=access.tls_key,
-        http=Receiver,  # type: ignore[arg-type]  # any protocol will do
+        http=partial(Receiver, connections),  # type: ignore[arg-type]  # any protocol will do
         ws="none",
         access_log=False,
         log_config=None,
         log_level="warning",
         server_header=False,
+        proxy_headers=False,  # uvicorn's own belief in them holds on loopback: --trusted-proxy says whom to believe
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=finish_s,
     )
@@ -141,7 +156,7 @@ def _grpc_server(gateway: Gateway, listen: ListenAddress, access: Access) -> Grp
         return None
     from slotwise.gateway.grpc_server import GrpcServer  # noqa: PLC0415  grpcio takes memory, and is seldom wanted
 
-    return GrpcServer(gateway, listen.host, listen.grpc_port, access.tls_cert, access.tls_key)
+    return GrpcServer(gateway, listen.host, listen.grpc_port, access.tls_cert, access.tls_key, access.connections)
 
 
 def _loopback(host: str) -> bool:

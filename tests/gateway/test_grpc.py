@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from slotwise.errors import SlotwiseError
 from slotwise.gateway import keys, process, serve
+from slotwise.gateway.client_connections import ConnectionLimits
 from slotwise.gateway.gateway import GatewayOptions
 from slotwise.gateway.grpc_call import LONGEST_MESSAGE
 from slotwise.gateway.grpc_server import GrpcServer, InferenceService
@@ -295,6 +296,56 @@ async def test_calls_that_are_cancelled_leave_the_process_alive(live_front: Live
             await asyncio.gather(*asked, return_exceptions=True)
         assert (await call("ServerLive")).live
     assert live_front.record.alive()
+
+
+@asynccontextmanager
+async def idle_calls(address: str, count: int) -> AsyncIterator[None]:
+    """So many calls on a connection of their own, whose message never comes."""
+    async with grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        ask = channel.stream_unary(f"/{SERVICE}/ModelInfer")
+        calls = [ask(timeout=60) for _ in range(count)]
+        await asyncio.gather(*[call.wait_for_connection() for call in calls])
+        await channel.unary_unary(f"/{SERVICE}/ServerLive")(b"", timeout=60)  # comes behind them
+        yield
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+
+
+async def test_idle_calls_keep_nobody_waiting(live_front: LiveFront) -> None:
+    good = infer([1], bytes_contents=[b"a"])
+    async with idle_calls(live_front.record.grpc, 64), client_of(live_front.record.grpc) as call:
+        for _ in range(3):
+            assert (await call("ModelInfer", good, timeout=8)).outputs
+
+
+async def test_one_client_has_so_many_calls_at_once(make_front: MakeFront) -> None:
+    front = await make_front()
+    service = InferenceService(front.gateway, ConnectionLimits(max_connections_per_address=2))
+    ended: list[str] = []
+
+    class Context:
+        def __init__(self, peer: str) -> None:
+            self.peer = lambda: peer
+            self.invocation_metadata = self.time_remaining = lambda: None
+            self.set_trailing_metadata = lambda given: None
+
+        async def abort(self, code: grpc.StatusCode, message: str, trailing: Any) -> None:
+            ended.append(code.name)
+
+    async def messages() -> AsyncIterator[bytes]:
+        await asyncio.Event().wait()
+        yield b""
+
+    peers = ["ipv6:[2001:db8::1]:7", "ipv6:[2001:db8::2]:8", "ipv6:[2001:db8::3]:9", "ipv6:[2001:db8:0:1::1]:7"]
+    calls = [asyncio.create_task(service.methods["ModelInfer"](messages(), Context(peer))) for peer in peers]
+    await asyncio.wait(calls[2:3])
+    assert ended == ["RESOURCE_EXHAUSTED"]
+    assert [call.done() for call in calls] == [False, False, True, False]
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+    assert service._calls == {}
 
 
 async def test_nothing_asks_the_context_of_a_call_that_has_ended(make_front: MakeFront) -> None:

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
-import uvicorn
-from uvicorn.server import ServerState
 
 from slotwise.gateway import forward
-from slotwise.gateway.app import build_app
-from slotwise.gateway.http_protocol import Receiver
 from slotwise.gateway.upstream import ServerAnswer
 
 from .conftest import Front, MakeFront
+from .over_http import HEAD, Connect, answer, chunked, connecting, sized
 
 pytestmark = pytest.mark.anyio
-HEAD = "POST /predictions/digits HTTP/1.1\r\nHost: x\r\n"
 BODY = os.urandom(300_000)  # more than is read at once
 LONG = 20_000_000  # more than the sockets between two processes hold
-Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 
 
 @pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
@@ -40,37 +34,8 @@ async def front(make_front: MakeFront) -> Front:
 
 @pytest.fixture
 async def connect(front: Front) -> AsyncIterator[Connect]:
-    """Opens a connection to the gateway's own HTTP server."""
-    config = uvicorn.Config(build_app(front.gateway), log_config=None, access_log=False)
-    config.load()
-
-    def receiver() -> Receiver:
-        return Receiver(config=config, server_state=ServerState(), app_state={})
-
-    async with AsyncExitStack() as stack:
-        server = await asyncio.get_running_loop().create_server(receiver, "127.0.0.1", 0)
-        stack.callback(server.close)
-
-        async def connected() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-            stack.callback(writer.close)
-            return reader, writer
-
-        yield connected
-
-
-async def answer(reader: asyncio.StreamReader) -> tuple[int, Any]:
-    head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-    length = int(head.partition("content-length: ")[2].partition("\r")[0])
-    return int(head.split(" ")[1]), json.loads(await reader.readexactly(length))
-
-
-def sized(body: bytes) -> bytes:
-    return f"{HEAD}Content-Length: {len(body)}\r\n\r\n".encode() + body
-
-
-def chunked(*chunks: bytes) -> bytes:
-    return f"{HEAD}Transfer-Encoding: chunked\r\n\r\n".encode() + b"".join(b"%x\r\n%b\r\n" % (len(c), c) for c in chunks)
+    async with connecting(front) as connect:
+        yield connect
 
 
 def sha256(body: bytes) -> str:

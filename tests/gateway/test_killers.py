@@ -8,6 +8,7 @@ from collections import deque
 import pytest
 
 from slotwise.gateway import killers
+from slotwise.gateway.client_address import TrustedProxies
 from slotwise.gateway.killers import ALLOWED, Killers
 from slotwise.gateway.replies import Refused
 
@@ -36,15 +37,25 @@ def test_a_sender_of_several_is_refused_for_the_rest_of_the_minute() -> None:
     clock = Clock()
     known = Killers(clock)
     for i in range(ALLOWED):
-        known.refuse_sender("somebody")
+        known.refuse_sender("digits", "somebody")
         known.remember("digits", b"killer %d" % i, "somebody")
         clock.now += 10
     with pytest.raises(Refused) as refused:
-        known.refuse_sender("somebody")
+        known.refuse_sender("digits", "somebody")
     assert (refused.value.status, refused.value.retry_after_s) == (429, 50)
-    known.refuse_sender("somebody else")
+    known.refuse_sender("digits", "somebody else")
+    known.refuse_sender("captions", "somebody")
     clock.now += 50
-    known.refuse_sender("somebody")
+    known.refuse_sender("digits", "somebody")
+
+
+def test_a_sender_whom_nobody_knows_is_never_refused() -> None:
+    known = Killers()
+    for i in range(ALLOWED):
+        known.remember("digits", b"killer %d" % i, "")
+    known.refuse_sender("digits", "")
+    with pytest.raises(Refused):
+        known.refuse_body("digits", b"killer 0")
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,6 +89,41 @@ async def test_a_third_killer_in_a_minute_closes_the_door_for_its_sender(make_fr
     refused = await front.predict(b"killer 99")
     assert (error(refused)["code"], int(refused.headers["retry-after"]) > 30) == (429, True)
     assert b"killer 99" not in front.server.deaths
+
+
+async def test_killers_of_one_model_cost_nobody_at_another(make_front: MakeFront) -> None:
+    """All of them come from one address, as behind a proxy."""
+    front = await make_front(StandIn(models={"digits": 1, "captions": 1}))
+    for i in range(ALLOWED):
+        assert (await front.predict(b"killer %d" % i)).status_code == 500
+    assert (await front.predict(b"good")).status_code == 429
+    assert {(await front.predict(b"%d" % i, "captions")).status_code for i in range(10)} == {200}
+
+
+@pytest.mark.parametrize(
+    "forwarded", [["203.0.113.7"], ["198.51.100.1, 203.0.113.7"], ["198.51.100.1", "203.0.113.7, 127.0.0.1"]]
+)
+async def test_a_trusted_proxy_says_whose_a_killer_was(make_front: MakeFront, forwarded: list[str]) -> None:
+    front = await make_front(trusted_proxies=TrustedProxies(["127.0.0.0/8"]))
+
+    async def predict(body: bytes, addresses: list[str]) -> int:
+        headers = [("x-forwarded-for", line) for line in addresses]
+        return (await front.predict(body, headers=headers)).status_code
+
+    assert [await predict(b"killer %d" % i, forwarded) for i in range(ALLOWED)] == [500] * ALLOWED
+    assert await predict(b"good", forwarded) == 429
+    assert await predict(b"good", ["203.0.113.8"]) == 200
+    assert await predict(b"good", ["203.0.113.7, 203.0.113.8"]) == 200  # what a client writes itself stands before
+    assert await predict(b"good", []) == 200
+    assert await predict(b"killer 0", ["203.0.113.8"]) == 422
+
+
+async def test_nobody_else_is_believed(make_front: MakeFront) -> None:
+    front = await make_front()  # who asks is 127.0.0.1
+    for i in range(ALLOWED):
+        headers = {"x-forwarded-for": f"203.0.113.{i}", "forwarded": f"for=203.0.113.{i}"}
+        assert (await front.predict(b"killer %d" % i, headers=headers)).status_code == 500
+    assert (await front.predict(b"good", headers={"x-forwarded-for": "203.0.113.99"})).status_code == 429
 
 
 async def test_a_worker_that_sigkill_ended_may_have_been_an_operators_doing(make_front: MakeFront) -> None:

@@ -162,12 +162,12 @@ async def test_a_body_that_never_comes_costs_only_its_sender(server: StandIn) ->
     record = await start(*OPTIONS, "--timeout-s", "2")
     port = int(record.url.rsplit(":", 1)[1])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(b"POST /predictions/digits HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf")
+    writer.write(b"POST /predictions/digits HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nhalf")
     head = await reader.readuntil(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 504")
     writer.close()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(b"POST /predictions/digits HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf")
+    writer.write(b"POST /predictions/digits HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nhalf")
     writer.close()
     statuses = [(await predict(record)).status_code]
     while statuses[-1] == 504:  # the machine stood still for so long
