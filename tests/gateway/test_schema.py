@@ -37,7 +37,7 @@ def try_out(operation: Any, mode: GenerationMode) -> None:
     """Requests that the schema allows (positive) or forbids (negative)."""
 
     @given(case=operation.as_strategy(generation_mode=mode))
-    @settings(max_examples=15, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=15, suppress_health_check=list(HealthCheck))
     def ask(case: Any) -> None:
         answer = case.call()
         assert answer.status_code not in (500, 502), answer.text
