@@ -40,9 +40,7 @@ def base_port() -> int:
     """A port whose neighbours are free as well: inference, management, metrics, the two of gRPC and the gateway's three."""
     return next(
         base
-        for base in random.SystemRandom().sample(
-            range(22_000, 31_000, 20), 400
-        )  # not the seed's: runs may be beside each other
+        for base in random.SystemRandom().sample(range(22_000, 31_000, 20), 400)  # not of the seed: others may run beside it
         if not any(problem(port) for port in [*vars(Ports.at(base)).values(), base + 3, base + 4, base + 5])
     )
 
