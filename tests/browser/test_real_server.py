@@ -15,7 +15,7 @@ from slotwise.bench.bodies import RequestBody, examples
 from slotwise.gateway.process import GatewayRecord
 from slotwise.profiles.ports import Ports
 from tests.gateway.test_schema import try_out
-from tests.server.conftest import gateway_before, started
+from tests.server.conftest import started
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -45,8 +45,7 @@ def real(tmp_path_factory: pytest.TempPathFactory, store: Path, second_port: int
         for model in MODELS:
             live.management.register(f"{model}.mar", batch_size=4, max_batch_delay=50, initial_workers=1, response_timeout=120)
             live.management.wait_ready(model)
-        options = ["--translation-port", str(second_port), "--drain-delay-s", "0", "--max-queued", "64"]
-        with gateway_before(live, *options) as record:
+        with live.front("--translation-port", str(second_port), "--max-queued", "64") as record:
             yield record
 
 

@@ -27,7 +27,7 @@ from slotwise.gateway.app import build_app
 from slotwise.gateway.keys import KeyFile
 
 from .conftest import Front, MakeFront
-from .live import StandInThread, gateway_before
+from .live import StandInThread
 from .test_forward import error
 
 OPEN = ("/", "/index.html", "/healthz", "/ready", "/ready/digits", "/static/page.js")
@@ -301,7 +301,7 @@ def test_a_gateway_process_with_keys_and_tls(tmp_path: Path, file: Path) -> None
     ]
     home = tmp_path / "home"
     home.mkdir()
-    with gateway_before(StandInThread(), home, *options) as gateway:
+    with StandInThread().front(home, *options) as gateway:
         assert gateway.url.startswith("https://")
         with httpx.Client(base_url=gateway.url, verify=False, trust_env=False) as http:
             assert http.post("/predictions/digits", content=b"7").status_code == 401
@@ -336,7 +336,7 @@ def test_what_cannot_be_used_is_said_at_the_start(tmp_path: Path, monkeypatch: p
 
 
 def test_an_open_gateway_says_what_is_open(tmp_path: Path) -> None:
-    with gateway_before(StandInThread(), tmp_path, "--host", "0.0.0.0"):
+    with StandInThread().front(tmp_path, "--host", "0.0.0.0"):
         log = tmp_path / "default" / "gateway.log"
         deadline = time.monotonic() + 90
         while "--keys FILE asks for a key" not in log.read_text() and time.monotonic() < deadline:

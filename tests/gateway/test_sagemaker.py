@@ -17,7 +17,7 @@ from slotwise.errors import SlotwiseError
 from slotwise.gateway.backend import ModelLoader, NoMemory
 
 from .conftest import MakeFront
-from .live import StandInThread, gateway_before
+from .live import StandInThread
 from .standin import StandIn
 
 
@@ -44,7 +44,7 @@ def runtime_client(url: str, path: Callable[[dict[str, str]], str] = lambda head
 
 def test_the_runtimes_client_asks_the_one_model(tmp_path: Path) -> None:
     server = StandInThread(models={"digits": 1})
-    with gateway_before(server, tmp_path) as gateway:
+    with server.front(tmp_path) as gateway:
         client = runtime_client(gateway.url)
         given = {"EndpointName": "mine", "ContentType": "image/png", "Accept": "text/plain", "CustomAttributes": "trace=1"}
         answer = client.invoke_endpoint(**given, Body=b"picture")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from .live import StandInThread, gateway_before
+from .live import StandInThread
 
 schemathesis = pytest.importorskip("schemathesis")
 from hypothesis import HealthCheck, given, settings  # noqa: E402
@@ -26,7 +26,7 @@ HELD = [
 
 def test_no_request_is_a_500_and_every_answer_is_in_the_schema(tmp_path: Path) -> None:
     server = StandInThread(models={"digits": 1, "captions": 1, "translation": 1})
-    with gateway_before(server, tmp_path) as gateway:
+    with server.front(tmp_path) as gateway:
         schema = schemathesis.openapi.from_url(f"{gateway.url}/openapi.json")
         for found in schema.get_all_operations():
             for mode in GenerationMode:

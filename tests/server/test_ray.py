@@ -27,7 +27,7 @@ from slotwise.tune import study
 from tests.gateway.test_sagemaker import runtime_client
 
 from .bursts import burst, counting
-from .conftest import BATCH_SIZE, BATCHES, Live, build_handler, changed_archive_is_refused, gateway_before, started
+from .conftest import BATCH_SIZE, BATCHES, Live, build_handler, changed_archive_is_refused, started
 from .digits_load import digits
 from .storm import Storm
 from .test_conformance import (
@@ -94,7 +94,7 @@ def live(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live
 def front(live: Live) -> Iterator[GatewayRecord]:
     """A gateway in front of it, with gRPC."""
     options = ["--max-queued", "64", "--grpc-port", "0", "--default-model", "digits"]
-    with gateway_before(live, "--drain-delay-s", "0", *options) as record:
+    with live.front(*options) as record:
         yield record
 
 

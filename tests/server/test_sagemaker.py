@@ -12,7 +12,7 @@ import pytest
 
 from slotwise.errors import SlotwiseError
 from tests.gateway.test_sagemaker import runtime_client
-from tests.server.conftest import BATCHES, Live, build_handler, gateway_before, started
+from tests.server.conftest import BATCHES, Live, build_handler, started
 from tests.server.digits_load import digits
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
@@ -51,7 +51,7 @@ def folder(live: Live, tmp_path: Path) -> Iterator[Path]:
 
 def test_the_runtimes_client_asks_a_real_model(live: Live, folder: Path) -> None:
     given = digits()
-    with gateway_before(live, "--multi-model", str(folder), "--default-model", "digits", "--drain-delay-s", "0") as front:
+    with live.front("--multi-model", str(folder), "--default-model", "digits") as front:
         client = runtime_client(front.url)
         for name in ("3", "7"):
             answer = client.invoke_endpoint(EndpointName="mine", ContentType="image/png", Body=given[name])
