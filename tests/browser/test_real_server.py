@@ -14,8 +14,8 @@ from slotwise.archive.build import build
 from slotwise.bench.bodies import RequestBody, examples
 from slotwise.gateway.process import GatewayRecord
 from slotwise.profiles.ports import Ports
-from tests.gateway.test_schema import try_out
 from tests.server.conftest import started
+from tests.support.schema import try_out
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -11,10 +11,10 @@ import pytest
 from slotwise.gateway import canary
 from slotwise.gateway.canary import Canary, RolloutRecord
 from slotwise.server.processes import start_time
+from tests.support.hedges import Clock
 
 from .conftest import Front, MakeFront
 from .standin import StandIn
-from .test_hedging import Clock
 
 pytestmark = pytest.mark.anyio
 

@@ -25,10 +25,11 @@ from slotwise.gateway import keys, process
 from slotwise.gateway.access import PUBLIC
 from slotwise.gateway.app import build_app
 from slotwise.gateway.keys import KeyFile
+from tests.support.certificates import certificate
+from tests.support.errors import error
 
 from .conftest import Front, MakeFront
 from .live import StandInThread
-from .test_forward import error
 
 OPEN = ("/", "/index.html", "/healthz", "/ready", "/ready/digits", "/static/page.js")
 CLOSED = ("/status", "/metrics", "/docs", "/openapi.json", "/models", "/examples/digits/7.png", "/nosuch")
@@ -275,14 +276,6 @@ def test_the_commands_rotate_and_list_also_where_only_ascii_is_printed(file: Pat
     listed = slotwise_key("list", "--keys", str(file), PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert (listed.returncode, listed.stdout.count("mod\\xe8le")) == (0, 2), listed.stderr
     assert slotwise_key("rotate", "app", "--keep", "soon", "--keys", str(file)).returncode == 2
-
-
-def certificate(folder: Path, name: str = "cert") -> tuple[Path, Path]:
-    """A certificate of its own, and its key."""
-    cert, key = folder / f"{name}.pem", folder / f"{name}.key"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=slotwise.example"]
-    subprocess.run([*command, "-keyout", key, "-out", cert], check=True, capture_output=True)
-    return cert, key
 
 
 def test_a_gateway_process_with_keys_and_tls(tmp_path: Path, file: Path) -> None:

@@ -24,7 +24,8 @@ from slotwise.errors import SlotwiseError
 from slotwise.gateway.process import GatewayRecord
 from slotwise.server.processes import processes_of
 from slotwise.tune import study
-from tests.gateway.test_sagemaker import runtime_client
+from tests.support.sagemaker import runtime_client
+from tests.support.tuning import state, tuner
 
 from .bursts import burst, counting
 from .conftest import BATCH_SIZE, BATCHES, Live, build_handler, changed_archive_is_refused, started
@@ -46,7 +47,6 @@ from .test_protocols import (
     test_tritons_grpc_client_asks_for_health_metadata_and_many_at_once,
     test_tritons_grpc_client_gets_every_record_in_its_place,
 )
-from .test_tune import state, tuner
 
 __all__ = [
     "client",

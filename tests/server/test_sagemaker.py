@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from slotwise.errors import SlotwiseError
-from tests.gateway.test_sagemaker import runtime_client
 from tests.server.conftest import BATCHES, Live, build_handler, started
 from tests.server.digits_load import digits
+from tests.support.sagemaker import runtime_client
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 NAME = "0f3c9e"  # as SageMaker names models

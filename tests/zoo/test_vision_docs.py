@@ -11,8 +11,8 @@ import pytest
 from slotwise import model_spec
 from slotwise.worker import engines
 from slotwise.worker.inputs import images
+from tests.support.insects import draw
 from tests.support.pages import Typed, typed
-from tests.zoo.test_training import draw
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "vision.md").read_text("utf-8")
