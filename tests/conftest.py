@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from httpx import _config
 
 from slotwise.profiles import ports
@@ -20,4 +21,5 @@ os.environ["MPLCONFIGDIR"] = str(HIDDEN / "matplotlib")  # else in the user's ho
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(HIDDEN / "torchinductor")  # else in /tmp, and left there
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # it would keep a database in the user's home
 
+pytest.register_assert_rewrite("tests.support", "tests.server.contract")
 pytest_plugins = ["tests.support.groups", "tests.support.seed", "tests.support.untried"]

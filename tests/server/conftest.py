@@ -27,6 +27,7 @@ HERE = Path(__file__).parent
 sys.path.append(str(HERE.parents[1] / "scripts"))  # as its commands have it
 BATCH_SIZE = 8
 PATIENCE_MS = 3000  # a batch of 8 has this long to fill; bursts.together sends one again that a busy machine has split
+RAY_PATIENCE_S = 300.0  # for what takes Ray seconds on a quiet machine
 BATCHES = {"batch_size": BATCH_SIZE, "max_batch_delay": PATIENCE_MS, "initial_workers": 1, "response_timeout": 60}
 
 

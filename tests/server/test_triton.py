@@ -42,9 +42,9 @@ from tests.archive.foreign_archives import FUNCTION, torch_archive
 from tests.server import bursts
 from tests.server.bursts import burst
 from tests.server.conftest import BATCHES, Live, changed_archive_is_refused, started
-from tests.server.test_conformance import *  # noqa: F403
-from tests.server.test_given_models import *  # noqa: F403
-from tests.server.test_lifecycle import (  # noqa: F401
+from tests.server.contract.conformance import *  # noqa: F403
+from tests.server.contract.given_models import *  # noqa: F403
+from tests.server.contract.lifecycle import (  # noqa: F401
     right,
     scaled_under_load,
     test_a_dead_engine_ends_its_worker_and_a_new_one_takes_over,
