@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from httpx import _config
-from hypothesis import HealthCheck, settings
 
 from slotwise.profiles import ports
 
@@ -15,14 +15,11 @@ for part in ("connect", "read", "write", "pool"):  # of requests without a timeo
 
 ports.FREE = ports.FREE[int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 2 :: 2]  # each of two processes has its own
 
-settings.register_profile("here", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("same", parent=settings.get_profile("here"), derandomize=True)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))  # HYPOTHESIS_PROFILE=here draws anew in every run
-
 os.environ["SLOTWISE_JAVA_CACHE"] = "0"  # made and used where a test says so
 HIDDEN = Path(__file__).resolve().parents[1] / ".slotwise"
 os.environ["MPLCONFIGDIR"] = str(HIDDEN / "matplotlib")  # else in the user's home
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(HIDDEN / "torchinductor")  # else in /tmp, and left there
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # it would keep a database in the user's home
 
-pytest_plugins = ["tests.support.groups", "tests.support.untried"]
+pytest.register_assert_rewrite("tests.support", "tests.server.contract")
+pytest_plugins = ["tests.support.groups", "tests.support.seed", "tests.support.untried"]

@@ -46,3 +46,9 @@ def standin(answer: Callable[[bytes, Mapping[str, str]], Answer | None]) -> Iter
     finally:
         server.shutdown()
         server.server_close()
+
+
+def answer(body: bytes, headers: object) -> Answer:
+    if body != b"good":
+        return 400, {"x-batch-size": "4"}, b'{"error": {"code": 400, "message": "bad"}}'
+    return 200, {"X-Batch-Size": "4", "x-decode-ms": "1.0", "x-inference-ms": "3.0"}, b"{}"

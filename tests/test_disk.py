@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,21 +11,7 @@ import pytest
 
 from slotwise.disk import check_target, check_writable, write_together
 from slotwise.errors import SlotwiseError
-
-
-def mount(folder: Path, options: str) -> Iterator[Path]:
-    """A tmpfs of its own, where this user may mount one."""
-    folder.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", options, "none", str(folder)], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
-    yield folder
-    deadline = time.monotonic() + 120
-    while subprocess.run(["umount", str(folder)], check=False).returncode:  # who wrote there may just be ending
-        assert time.monotonic() < deadline, f"{folder} is still used"
-        time.sleep(0.2)
+from tests.support.mounts import mount
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import random
-import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from slotwise.profiles.ports import Ports, problem
+from tests.support.pages import commands, missing, typed
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "scripts"))
 from comparison.stock import SITECUSTOMIZE
@@ -36,41 +36,11 @@ def _marks(page: str) -> list[pytest.MarkDecorator]:
     return [pytest.mark.slow, pytest.mark.skipif(bool(absent), reason=f"not installed: {absent}; make full")]
 
 
-def console(page: str) -> list[tuple[str, list[str]]]:
-    """Every command of a page's console blocks, here-documents whole, with the lines printed below it."""
-    found: list[tuple[str, list[str]]] = []
-    inside = False
-    for block in re.findall(r"```console\n(.*?)```", page, re.DOTALL):
-        for line in block.splitlines():
-            if inside:
-                found[-1] = (f"{found[-1][0]}\n{line}", [])
-                inside = line != "END"
-            elif line.startswith("$ "):
-                found.append((line.removeprefix("$ "), []))
-                inside = "<<'END'" in line
-            else:
-                found[-1][1].append(line)
-    return found
-
-
-def pattern(line: str) -> re.Pattern[str]:
-    """A printed line: any number fits a number, anything fits "..."; engine, precision and threads are the machine's."""
-    line = re.sub(r"(engine|precision|threads)( +)\S+", r"\1\2...", line)
-    parts = [re.sub(r"\d+(\\\.\d+)?", r"[0-9.]+", re.escape(part)) for part in line.split("...")]
-    return re.compile(".*".join(parts))
-
-
-def missing(expected: list[str], printed: str) -> list[str]:
-    """The expected lines that were not printed, in their order."""
-    lines = iter(printed.splitlines())
-    return [line for line in expected if line != "..." and not any(pattern(line).fullmatch(one) for one in lines)]
-
-
 def base_port() -> int:
     """A port whose neighbours are free as well: inference, management, metrics, the two of gRPC and the gateway's three."""
     return next(
         base
-        for base in random.sample(range(22_000, 31_000, 20), 400)
+        for base in random.SystemRandom().sample(range(22_000, 31_000, 20), 400)  # not of the seed: others may run beside it
         if not any(problem(port) for port in [*vars(Ports.at(base)).values(), base + 3, base + 4, base + 5])
     )
 
@@ -116,32 +86,25 @@ def test_the_commands_of_the_page_print_what_it_says(page: str, project: Path, t
     ports = Ports.at(base := base_port())
     for file in (project / "profiles").glob("*.properties"):
         file.write_text(with_ports(file.read_text("utf-8"), ports), "utf-8")
-    said = console((ROOT / "docs" / f"{page}.md").read_text("utf-8"))
-    script = "".join(f"echo '@@'\n{with_ports(command, ports)}\n" for command, _ in said)
-    script = script.replace("slotwise serve", f"slotwise serve --port {ports.inference}")
-    script = script.replace("slotwise gateway", f"slotwise gateway --port {base + 3} --translation-port {base + 4}")
-    not_the_pages = ("SLOTWISE_", "COLUMNS", "FORCE_COLOR", "TTY_")  # a page shows what a pipe gets, wherever the test runs
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith(not_the_pages)}
+    said = commands((ROOT / "docs" / f"{page}.md").read_text("utf-8"))
+    texts = [with_ports(command.text, ports) for command in said]
+    texts = [text.replace("slotwise serve", f"slotwise serve --port {ports.inference}") for text in texts]
+    gateway = f"slotwise gateway --port {base + 3} --translation-port {base + 4}"
+    texts = [text.replace("slotwise gateway", gateway) for text in texts]
     path = os.pathsep.join([str(tools), str(Path(sys.executable).parent), os.environ["PATH"]])
     tmp = str(project / "tmp")
-    environ = {**inherited, "PATH": path, "TMPDIR": tmp, "TEMP": tmp, "SLOTWISE_JAVA_CACHE": "0"}
-    output = project / "output.txt"
+    environ = {"PATH": path, "TMPDIR": tmp, "TEMP": tmp}
     try:
-        with output.open("w") as printed:  # a pipe would be held open by the servers
-            done = subprocess.run(
-                ["bash", "-ec", script], cwd=project, env=environ, stdin=subprocess.DEVNULL, stdout=printed, stderr=printed
-            )
+        done = typed(texts, project, project / "output.txt", **environ)
     finally:
-        for command in (["slotwise", "stop"], ["torchserve", "--stop"]):
-            subprocess.run(command, cwd=project, env=environ, capture_output=True, check=False)
-    outputs = output.read_text("utf-8").split("@@\n")[1:]
+        typed(["slotwise stop || true", "torchserve --stop || true"], project, project / "stopped.txt", **environ)
     wrong = {
-        command: (lost, printed)
-        for (command, lines), printed in zip(said, outputs, strict=False)
-        if (lost := missing([with_ports(line, ports) for line in lines], printed))
+        command.text: (lost, printed)
+        for command, printed in zip(said, done.printed, strict=False)
+        if (lost := missing([with_ports(line, ports) for line in command.shown], printed))
     }
     assert wrong == {}
-    assert done.returncode == 0, outputs[-1]
+    assert done.code == 0, done.printed[-1]
 
 
 def test_lines_are_compared_but_for_their_numbers() -> None:

@@ -13,7 +13,7 @@ import torch
 from measuring.about import ROOT
 from slotwise.archive.build import build, extract
 from slotwise.console import say
-from slotwise.errors import missing_package
+from slotwise.errors import SlotwiseError, missing_package
 from slotwise.model_spec import load_spec
 from slotwise.worker.cores import available_cores
 from slotwise.worker.engines import load_engine
@@ -60,6 +60,8 @@ def measure(options: Namespace, work: Path) -> dict[str, Any]:
             likely = probabilities(engine(pixels[None]))[0]
             labels[photo] = [spec.labels[int(likely.argmax())], round(float(likely.max()), 4)]
         compared = agreement.compare(expected, observed, name.partition(" ")[2], trained=True)
+        if not compared["passed"]:
+            raise SlotwiseError(f"{name}: {compared['why']}", "no figure is kept of an engine that a build would refuse")
         rows.append({"system": name, **compared, "labels": labels, "rounds": [], "latency_ms": []})
     for _ in range(options.rounds):
         for row, engine in zip(rows, engines.values(), strict=True):

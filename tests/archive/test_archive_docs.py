@@ -12,38 +12,30 @@ import pytest
 
 from slotwise.check.conformance import SENTENCES
 from slotwise.model_spec import Input, ModelSpec, Weights
+from tests.support.pages import commands, typed
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-
-
-def commands(page: str) -> str:
-    """The page's console blocks as one shell script: lines after "$ ", and here-documents whole."""
-    script, inside = [], False
-    for block in re.findall(r"```console\n(.*?)```", page, re.DOTALL):
-        for line in block.splitlines():
-            if line.startswith("$ ") or inside:
-                script.append(line.removeprefix("$ "))
-                inside = "<<'END'" in line or (inside and line != "END")
-    return "\n".join(script)
+TRAINED = str(DOCS.parent / ".slotwise")  # once for all tests
 
 
 @pytest.mark.parametrize("page", ["archives", "own-model"])
 def test_the_commands_of_the_page_run(page: str, tmp_path: Path) -> None:
-    script = commands((DOCS / f"{page}.md").read_text("utf-8"))
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environ = {**os.environ, "PATH": path, "SLOTWISE_HOME": str(DOCS.parent / ".slotwise")}  # trained once for all tests
-    done = subprocess.run(["bash", "-ec", script], cwd=tmp_path, env=environ, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    texts = [command.text for command in commands((DOCS / f"{page}.md").read_text("utf-8"))]
+    (folder := tmp_path / "folder").mkdir()
+    done = typed(texts, folder, tmp_path / "output.txt", SLOTWISE_HOME=TRAINED)
+    assert done.code == 0, done.printed[-1]
     if page == "own-model":
-        _run_the_notebook(tmp_path, environ)
+        _run_the_notebook(folder)
 
 
-def _run_the_notebook(folder: Path, environ: dict[str, str]) -> None:
+def _run_the_notebook(folder: Path) -> None:
     """The page's lines for a notebook print what stands beside them."""
     section = (DOCS / "own-model.md").read_text("utf-8").split("## In a notebook")[1]
     code = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0]
     printed = re.findall(r"^print.*?# (.*)$", code, re.MULTILINE)
-    done = subprocess.run([sys.executable, "-c", code], cwd=folder, env=environ, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env={**os.environ, "SLOTWISE_HOME": TRAINED}, capture_output=True, text=True
+    )
     assert done.stdout.splitlines() == printed, done.stderr
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import zipfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,13 +18,9 @@ from slotwise.bench.bodies import RequestBody
 from slotwise.check.real_worker import RealWorker, WorkerFault
 from slotwise.errors import SlotwiseError
 from tests.archive.foreign_archives import FUNCTION, legacy_archive, mms_archive, torch_archive, zipped
+from tests.support.archives import contents
 
 MANIFEST = "MAR-INF/MANIFEST.json"
-
-
-def contents(path: Path) -> dict[str, bytes]:
-    with zipfile.ZipFile(path) as source:
-        return {name: source.read(name) for name in source.namelist() if not name.endswith("/")}
 
 
 def answers(path: Path, kind: str, folder: Path, bodies: list[bytes], **environ: str) -> list[tuple[int, Any]]:

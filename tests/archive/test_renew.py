@@ -20,7 +20,7 @@ from slotwise.archive.renewal import outdated, outdated_in, renew
 from slotwise.cli import build_app
 from slotwise.errors import SlotwiseError
 from tests.archive.foreign_archives import FUNCTION, torch_archive
-from tests.archive.test_guarded import contents
+from tests.support.archives import contents
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 RUN = CliRunner()

@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 from slotwise.cli import build_app
 from slotwise.errors import SlotwiseError
 from slotwise.tune import study
-from tests.bench.test_load import answer
-from tests.standin import standin
+from tests.standin import answer, standin
 
 RUN = CliRunner()
 

@@ -18,15 +18,9 @@ from slotwise.bench.bodies import RequestBody, bad_bodies, bad_http_bodies, deck
 from slotwise.bench.http_connection import Connection, Target, run
 from slotwise.bench.load import LoadPlan, RequestSample, measure, percentile, summary
 from slotwise.errors import SlotwiseError
-from tests.standin import Answer, standin
+from tests.standin import Answer, answer, standin
 
 GOOD = RequestBody(b"good", "text/plain", name="good.txt")
-
-
-def answer(body: bytes, headers: object) -> Answer:
-    if body != b"good":
-        return 400, {"x-batch-size": "4"}, b'{"error": {"code": 400, "message": "bad"}}'
-    return 200, {"X-Batch-Size": "4", "x-decode-ms": "1.0", "x-inference-ms": "3.0"}, b"{}"
 
 
 def test_as_many_requests_are_counted_as_were_asked_for_whatever_the_warm_up_left() -> None:

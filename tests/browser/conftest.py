@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.gateway.live import StandInThread, gateway_before
+from tests.gateway.live import StandInThread
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -72,7 +72,7 @@ class Site:
 @pytest.fixture(scope="package")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     home, server = tmp_path_factory.mktemp("home"), StandInThread(models=dict(MODELS), likely=True, batch_size=8)
-    with gateway_before(server, home, "--default-model", "digits") as gateway:
+    with server.front(home, "--default-model", "digits") as gateway:
         yield Site(gateway.url, server, home)
 
 

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from slotwise.gateway import keys
-from tests.gateway.live import StandInThread, gateway_before
+from tests.gateway.live import StandInThread
 
 from .conftest import Site
 
@@ -64,7 +64,7 @@ def test_a_key_unlocks_the_page(browser: Browser, pictures: list[str], tmp_path:
     home.mkdir()
     key = keys.add(file, "person")
     server = StandInThread(models={"digits": 1}, likely=True)
-    with gateway_before(server, home, "--keys", str(file)) as gateway, browser.new_context() as context:
+    with server.front(home, "--keys", str(file)) as gateway, browser.new_context() as context:
         context.set_default_timeout(90_000)
         page = context.new_page()
         page.goto(f"{gateway.url}/index.html")

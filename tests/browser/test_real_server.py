@@ -14,13 +14,12 @@ from slotwise.archive.build import build
 from slotwise.bench.bodies import RequestBody, examples
 from slotwise.gateway.process import GatewayRecord
 from slotwise.profiles.ports import Ports
-from tests.gateway.test_schema import try_out
-from tests.server.conftest import gateway_before, started
+from tests.server.conftest import started
+from tests.support.schema import try_all
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-schemathesis = pytest.importorskip("schemathesis")
 pytestmark = [pytest.mark.browser, pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(900)]
 MODELS = ("digits", "captions", "translation")
 
@@ -45,8 +44,7 @@ def real(tmp_path_factory: pytest.TempPathFactory, store: Path, second_port: int
         for model in MODELS:
             live.management.register(f"{model}.mar", batch_size=4, max_batch_delay=50, initial_workers=1, response_timeout=120)
             live.management.wait_ready(model)
-        options = ["--translation-port", str(second_port), "--drain-delay-s", "0", "--max-queued", "64"]
-        with gateway_before(live, *options) as record:
+        with live.front("--translation-port", str(second_port), "--max-queued", "64") as record:
             yield record
 
 
@@ -83,10 +81,7 @@ def test_captions_and_translations_on_both_ports(real: GatewayRecord, second_por
 
 
 def test_no_request_is_a_500_and_every_answer_is_in_the_schema(real: GatewayRecord) -> None:
-    schema = schemathesis.openapi.from_url(f"{real.url}/openapi.json")
-    for found in schema.get_all_operations():
-        for mode in schemathesis.GenerationMode:
-            try_out(found.ok(), mode)
+    try_all(f"{real.url}/openapi.json")
 
 
 def test_pictures_and_a_broken_one_get_an_answer_each(page: Page) -> None:

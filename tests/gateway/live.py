@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import pytest
-
-from slotwise.gateway import process
 from slotwise.gateway.process import GatewayRecord
+from tests.support.gateways import gateway_before
 
 from .standin import StandIn
 
@@ -39,6 +37,17 @@ class StandInThread:
         """Refuse connections, and cut those that are open."""
         self._run(self.server.stop())
 
+    @contextmanager
+    def front(self, home: Path, *options: str) -> Iterator[GatewayRecord]:
+        """A gateway process before it; at its end the stand-in is down."""
+        (home / "default").mkdir()
+        self.server.record(home / "default").save()
+        try:
+            with gateway_before(home, "default", *options) as record:
+                yield record
+        finally:
+            self.down()
+
 
 @dataclass
 class LiveFront:
@@ -56,33 +65,7 @@ class LiveFront:
 
 @contextmanager
 def shared_front(home: Path, *options: str) -> Iterator[LiveFront]:
-    """A gateway process with gRPC; $SLOTWISE_HOME is its `home` only while it is started and stopped."""
+    """A gateway process with gRPC."""
     server = StandInThread()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SLOTWISE_HOME", str(home))
-        (home / "default").mkdir()
-        server.server.record(home / "default").save()
-        usual = ["--port", "0", "--translation-port", "-1", "--grpc-port", "0", "--drain-delay-s", "0"]
-        record = process.start_detached("default", [*usual, *options])
-    try:
+    with server.front(home, "--grpc-port", "0", *options) as record:
         yield LiveFront(record, server.server)
-    finally:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("SLOTWISE_HOME", str(home))
-            process.stop()
-        server.down()
-
-
-@contextmanager
-def gateway_before(server: StandInThread, home: Path, *options: str) -> Iterator[GatewayRecord]:
-    """A gateway process; `home` is its $SLOTWISE_HOME for as long as it runs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SLOTWISE_HOME", str(home))
-        (home / "default").mkdir()
-        server.server.record(home / "default").save()
-        try:
-            usual = ["--port", "0", "--translation-port", "-1", "--drain-delay-s", "0"]
-            yield process.start_detached("default", [*usual, *options])
-        finally:
-            process.stop()
-            server.down()

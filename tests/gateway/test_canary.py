@@ -17,10 +17,10 @@ from slotwise.gateway.canary_windows import LEAST_TIMES, Comparison
 from slotwise.gateway.inference_request import InferenceRequest
 from slotwise.gateway.rollout_record import RolloutRecord, interrupted, load_all, need_none, only_one
 from slotwise.server.processes import start_time
+from tests.support.hedges import Clock
 
 from .conftest import Front, MakeFront
 from .standin import StandIn
-from .test_hedging import Clock
 
 pytestmark = pytest.mark.anyio
 

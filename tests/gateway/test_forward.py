@@ -9,27 +9,17 @@ import time
 from collections import deque
 from typing import Any
 
-import httpx
 import pytest
 
 from slotwise.client.tokens import auth_headers
 from slotwise.gateway import race, replies
+from tests.support.errors import error
 
 from .conftest import MakeFront
 from .standin import StandIn
 
 pytestmark = pytest.mark.anyio
 EXPIRED = "2000-01-01T00:00:00+00:00"
-
-
-def error(answer: httpx.Response) -> dict[str, Any]:
-    """The error of an answer, which must be in the one shape that errors have."""
-    found = answer.json()["error"]
-    assert set(found) == {"code", "message", "request_id"}
-    assert found["code"] == answer.status_code
-    assert found["request_id"] == answer.headers["x-request-id"]
-    assert found["message"]
-    return found
 
 
 async def test_an_answer_passes_through_with_its_slot(make_front: MakeFront) -> None:

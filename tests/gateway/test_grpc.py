@@ -8,7 +8,7 @@ import os
 import random
 import signal
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -29,13 +29,14 @@ from slotwise.gateway.grpc_server import GrpcServer, InferenceService
 from slotwise.gateway.keys import KeyFile
 from slotwise.gateway.listening import ListenAddress
 from slotwise.gateway.protocols import open_inference_grpc
-from slotwise.gateway.protocols.open_inference_messages import CLASSES, MOST_FIELDS, SERVICE, parsed_message
+from slotwise.gateway.protocols.open_inference_messages import CLASSES, MOST_FIELDS, parsed_message
 from slotwise.gateway.protocols.records import MOST_PIECES, MOST_RECORDS, ModelInput, ProtocolFault
+from tests.support.certificates import certificate
+from tests.support.grpc_client import Call, client_of
 
 from .conftest import Front, MakeFront
 from .live import LiveFront
 from .standin import StandIn
-from .test_keys import certificate
 
 pytestmark = pytest.mark.anyio
 PICTURES, TENSORS = ModelInput("picture", (), True), ModelInput("tensor", (1, 2, 2), True)
@@ -138,27 +139,6 @@ def test_no_bytes_raise_anything_but_a_refusal(data: bytes) -> None:
     for start in (b"", infer([1], bytes_contents=[b"a"]).SerializeToString()):
         with suppress(ProtocolFault):
             bodies(parsed_message("ModelInferRequest", start + data))
-
-
-Call = Callable[..., Awaitable[Any]]
-
-
-@asynccontextmanager
-async def client_of(address: str, trusted: bytes | None = None) -> AsyncIterator[Call]:
-    """A client; call(method, message, ...) gives the answer."""
-    credentials = grpc.ssl_channel_credentials(trusted) if trusted else None
-    named = [("grpc.ssl_target_name_override", "slotwise.example")]
-    channel = grpc.aio.secure_channel(address, credentials, named) if credentials else grpc.aio.insecure_channel(address)
-
-    async def call(method: str, message: Any = b"", compression: Any = None, timeout: float = 60, **metadata: str) -> Any:
-        data = message if isinstance(message, bytes) else message.SerializeToString()
-        given = tuple((name.replace("_", "-"), value) for name, value in metadata.items())
-        asked = channel.unary_unary(f"/{SERVICE}/{method}")
-        answer = await asked(data, timeout=timeout, metadata=given, compression=compression)
-        return CLASSES[f"{method}Response"].FromString(answer)
-
-    async with channel:
-        yield call
 
 
 @asynccontextmanager

@@ -21,21 +21,12 @@ from slotwise.gateway.hedging import (
     RANK_EVERY,
     Hedging,
 )
+from tests.support.hedges import Clock, counted, hedged
 
-from .conftest import Front, MakeFront
+from .conftest import MakeFront
 from .standin import StandIn
 
 pytestmark = pytest.mark.anyio
-
-
-class Clock:
-    """Time that stands still until a test moves it."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_late_is_twice_the_p95_never_under_the_floor() -> None:
@@ -66,20 +57,6 @@ def test_the_budget_is_a_share_of_the_last_seconds_requests_and_never_under_the_
     clock.now += 1
     assert sum(hedges.take_from_budget() for _ in range(200)) == HEDGES_AT_LEAST
     assert not Hedging(enabled=False).take_from_budget()
-
-
-async def hedged(make_front: MakeFront, monkeypatch: pytest.MonkeyPatch, server: StandIn, **options: object) -> Front:
-    """A front that has seen enough answers to know when one is late: after 500 ms, also on a busy machine."""
-    front = await make_front(server, **{"in_flight": 64, "timeout_s": 90, **options})
-    monkeypatch.setattr(hedging, "LATE_AT_LEAST_S", 0.5)
-    for _ in range(RANK_EVERY):
-        front.gateway.traffic("digits").hedging.record_answer(0.01)
-    return front
-
-
-def counted(front: Front, name: str) -> float:
-    """One of the model's counters."""
-    return front.gateway.metrics.registry.get_sample_value(f"slotwise_{name}_total", {"model": "digits"}) or 0.0
 
 
 async def test_a_hung_request_is_answered_by_its_second_copy_and_keeps_no_place(

@@ -15,9 +15,9 @@ import pytest
 from slotwise.gateway import process
 from slotwise.gateway.process import GatewayRecord
 from slotwise.server.processes import start_time
+from tests.support.grpc_client import client_of
 
 from .standin import StandIn
-from .test_grpc import client_of
 
 pytestmark = pytest.mark.anyio
 OPTIONS = ["--port", "0", "--translation-port", "-1", "--grpc-port", "0", "--drain-delay-s", "0", "--timeout-s", "5"]

@@ -26,10 +26,11 @@ from slotwise.gateway.access import PUBLIC
 from slotwise.gateway.app import build_app
 from slotwise.gateway.key_rates import Bill
 from slotwise.gateway.keys import KeyFile
+from tests.support.certificates import certificate
+from tests.support.errors import error
 
 from .conftest import Front, MakeFront
-from .live import StandInThread, gateway_before
-from .test_forward import error
+from .live import StandInThread
 
 OPEN = ("/", "/index.html", "/healthz", "/ready", "/ready/digits", "/static/page.js")
 CLOSED = ("/status", "/metrics", "/docs", "/openapi.json", "/models", "/examples/digits/7.png", "/nosuch")
@@ -279,14 +280,6 @@ def test_the_commands_rotate_and_list_also_where_only_ascii_is_printed(file: Pat
     assert slotwise_key("rotate", "app", "--keep", "soon", "--keys", str(file)).returncode == 2
 
 
-def certificate(folder: Path, name: str = "cert") -> tuple[Path, Path]:
-    """A certificate of its own, and its key."""
-    cert, key = folder / f"{name}.pem", folder / f"{name}.key"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=slotwise.example"]
-    subprocess.run([*command, "-keyout", key, "-out", cert], check=True, capture_output=True)
-    return cert, key
-
-
 def test_a_gateway_process_with_keys_and_tls(tmp_path: Path, file: Path) -> None:
     key, (cert, private) = keys.add(file, "app"), certificate(tmp_path)
     options = [
@@ -303,7 +296,7 @@ def test_a_gateway_process_with_keys_and_tls(tmp_path: Path, file: Path) -> None
     ]
     home = tmp_path / "home"
     home.mkdir()
-    with gateway_before(StandInThread(), home, *options) as gateway:
+    with StandInThread().front(home, *options) as gateway:
         assert gateway.url.startswith("https://")
         with httpx.Client(base_url=gateway.url, verify=False, trust_env=False) as http:
             assert http.post("/predictions/digits", content=b"7").status_code == 401
@@ -338,7 +331,7 @@ def test_what_cannot_be_used_is_said_at_the_start(tmp_path: Path, monkeypatch: p
 
 
 def test_an_open_gateway_says_what_is_open(tmp_path: Path) -> None:
-    with gateway_before(StandInThread(), tmp_path, "--host", "0.0.0.0"):
+    with StandInThread().front(tmp_path, "--host", "0.0.0.0"):
         log = tmp_path / "default" / "gateway.log"
         deadline = time.monotonic() + 90
         while "--keys FILE asks for a key" not in log.read_text() and time.monotonic() < deadline:

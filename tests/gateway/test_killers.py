@@ -11,11 +11,11 @@ from slotwise.gateway import killers
 from slotwise.gateway.client_address import TrustedProxies
 from slotwise.gateway.killers import ALLOWED, Killers
 from slotwise.gateway.replies import Refused
+from tests.support.errors import error
+from tests.support.hedges import Clock, counted, hedged
 
 from .conftest import Front, MakeFront
 from .standin import StandIn
-from .test_forward import error
-from .test_hedging import Clock, counted, hedged
 
 pytestmark = pytest.mark.anyio
 

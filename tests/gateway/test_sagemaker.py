@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import anyio
 import pytest
@@ -15,36 +13,16 @@ import pytest
 from slotwise.deploy import on_demand
 from slotwise.errors import SlotwiseError
 from slotwise.gateway.backend import ModelLoader, NoMemory
+from tests.support.sagemaker import runtime_client
 
 from .conftest import MakeFront
-from .live import StandInThread, gateway_before
+from .live import StandInThread
 from .standin import StandIn
-
-
-def runtime_client(url: str, path: Callable[[dict[str, str]], str] = lambda headers: "/invocations") -> Any:
-    """boto3's client of SageMaker's runtime, which is botocore's; what AWS does with a path is all that is different."""
-    session = pytest.importorskip("botocore.session")
-    session, config = pytest.importorskip("botocore.session"), pytest.importorskip("botocore.config")
-
-    def rewrite(request: Any, **_: Any) -> None:
-        headers = {key: value.decode() if isinstance(value, bytes) else value for key, value in request.headers.items()}
-        request.url = urlsplit(request.url)._replace(path=path(headers)).geturl()
-
-    client = session.get_session().create_client(
-        "sagemaker-runtime",
-        region_name="eu-central-1",
-        endpoint_url=url,
-        aws_access_key_id="nobody",
-        aws_secret_access_key="nothing",
-        config=config.Config(retries={"max_attempts": 0}, proxies={}),
-    )
-    client.meta.events.register("before-send.sagemaker-runtime", rewrite)
-    return client
 
 
 def test_the_runtimes_client_asks_the_one_model(tmp_path: Path) -> None:
     server = StandInThread(models={"digits": 1})
-    with gateway_before(server, tmp_path) as gateway:
+    with server.front(tmp_path) as gateway:
         client = runtime_client(gateway.url)
         given = {"EndpointName": "mine", "ContentType": "image/png", "Accept": "text/plain", "CustomAttributes": "trace=1"}
         answer = client.invoke_endpoint(**given, Body=b"picture")

@@ -2,46 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-import pytest
+from tests.support.schema import try_all
 
-from .live import StandInThread, gateway_before
-
-schemathesis = pytest.importorskip("schemathesis")
-from hypothesis import HealthCheck, given, settings  # noqa: E402
-from hypothesis.errors import Unsatisfiable  # noqa: E402
-from schemathesis import GenerationMode  # noqa: E402
-from schemathesis.specs.openapi import checks  # noqa: E402
-
-HELD = [
-    checks.status_code_conformance,
-    checks.content_type_conformance,
-    checks.response_schema_conformance,
-    checks.unsupported_method,
-]
+from .live import StandInThread
 
 
 def test_no_request_is_a_500_and_every_answer_is_in_the_schema(tmp_path: Path) -> None:
     server = StandInThread(models={"digits": 1, "captions": 1, "translation": 1})
-    with gateway_before(server, tmp_path) as gateway:
-        schema = schemathesis.openapi.from_url(f"{gateway.url}/openapi.json")
-        for found in schema.get_all_operations():
-            for mode in GenerationMode:
-                try_out(found.ok(), mode)
-
-
-def try_out(operation: Any, mode: GenerationMode) -> None:
-    """Requests that the schema allows (positive) or forbids (negative)."""
-
-    @given(case=operation.as_strategy(generation_mode=mode))
-    @settings(max_examples=15, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
-    def ask(case: Any) -> None:
-        answer = case.call()
-        assert answer.status_code not in (500, 502), answer.text
-        case.validate_response(answer, checks=HELD)
-
-    with suppress(Unsatisfiable):  # nothing that a request without parameters could do wrong
-        ask()
+    with server.front(tmp_path) as gateway:
+        try_all(f"{gateway.url}/openapi.json")

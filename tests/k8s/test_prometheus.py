@@ -12,7 +12,7 @@ import yaml
 
 from slotwise.gateway.metrics import GatewayMetrics
 from tests.k8s import manifests
-from tests.worker.test_hosts import serving_entry
+from tests.worker.serving import serving_entry
 from tests.worker.toy import POISON, RawContext
 
 FOLDER = manifests.K8S / "prometheus"

@@ -6,7 +6,7 @@ import shutil
 import sys
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,16 +17,17 @@ from slotwise.archive.build import build
 from slotwise.client.inference import InferenceClient, auth_headers
 from slotwise.client.management import LiveModel, ManagementClient
 from slotwise.errors import SlotwiseError
-from slotwise.gateway import process
 from slotwise.gateway.process import GatewayRecord
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import load_profile
 from slotwise.server.lifecycle import Kind, ServerRecord, start, stop
+from tests.support.gateways import gateway_before
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parents[1] / "scripts"))  # as its commands have it
 BATCH_SIZE = 8
 PATIENCE_MS = 3000  # a batch of 8 has this long to fill; bursts.together sends one again that a busy machine has split
+RAY_PATIENCE_S = 300.0  # for what takes Ray seconds on a quiet machine
 BATCHES = {"batch_size": BATCH_SIZE, "max_batch_delay": PATIENCE_MS, "initial_workers": 1, "response_timeout": 60}
 
 
@@ -46,6 +47,10 @@ class Live:
     def inference_headers(self) -> dict[str, str]:
         """What a plain client has to send."""
         return auth_headers(self.record)
+
+    def front(self, *options: str) -> AbstractContextManager[GatewayRecord]:
+        """A gateway before it. A request may wait for a worker that a busy machine takes minutes to start again."""
+        return gateway_before(self.record.state_dir.parent, self.record.name, "--timeout-s", "240", *options)
 
     @contextmanager
     def registered(self, model: str, **settings: Any) -> Iterator[LiveModel]:
@@ -117,25 +122,10 @@ def live(request: pytest.FixtureRequest, store: Path, tmp_path_factory: pytest.T
         yield server
 
 
-@contextmanager
-def gateway_before(live: Live, *options: str) -> Iterator[GatewayRecord]:
-    """A gateway process in front of a running server."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SLOTWISE_HOME", str(live.record.state_dir.parent))
-        name = live.record.name
-        # The last of a kind counts. A request may wait for a worker that a busy machine takes minutes to start again.
-        given = ["--name", name, "--port", "0", "--translation-port", "-1", "--timeout-s", "240", *options]
-        record = process.start_detached(name, given)
-        try:
-            yield record
-        finally:
-            process.stop(name)
-
-
 @pytest.fixture(scope="session")
 def front(live: Live) -> Iterator[GatewayRecord]:
     """A gateway in front of the session's server, with room for 64 who wait, and with gRPC."""
-    with gateway_before(live, "--drain-delay-s", "0", "--max-queued", "64", "--grpc-port", "0") as record:
+    with live.front("--max-queued", "64", "--grpc-port", "0") as record:
         yield record
 
 

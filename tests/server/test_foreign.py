@@ -14,21 +14,10 @@ from slotwise.archive.build import inspect
 from slotwise.deploy.deploy import foreign_note, registration
 from slotwise.profiles.profile import load_profile
 from tests.server.bursts import burst
-from tests.server.conftest import HERE, Live
+from tests.server.conftest import Live
+from tests.support.foreign import foreign
 
 PROFILE = load_profile("cpu", environ={}, cores=0)
-
-
-def foreign(folder: Path, name: str, config: str = "") -> Path:
-    """An archive as torch-model-archiver makes it."""
-    command = ["torch-model-archiver", "--model-name", name, "--version", "1.0", "--export-path", str(folder)]
-    command += ["--handler", str(HERE / "handlers" / "once_a_batch.py")]
-    if config:
-        (folder / "model-config.yaml").write_text(config)
-        command += ["--config-file", str(folder / "model-config.yaml")]
-    program = str(Path(sys.executable).with_name(command[0]))
-    subprocess.run([program, *command[1:]], check=True, capture_output=True, env={**os.environ, "TMPDIR": str(folder)})
-    return folder / f"{name}.mar"
 
 
 def test_its_batches_have_one_request_unless_somebody_says_more(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from PIL import Image, ImageOps
 from slotwise import project
 from tests.server.bursts import together
 from tests.server.conftest import Live
-from tests.worker.test_images import png_header
+from tests.support.pictures import png_header
 
 pytestmark = pytest.mark.server
 

@@ -24,19 +24,18 @@ from slotwise.errors import SlotwiseError
 from slotwise.gateway.process import GatewayRecord
 from slotwise.server.processes import processes_of
 from slotwise.tune import study
-from tests.gateway.test_sagemaker import runtime_client
+from tests.support.sagemaker import runtime_client
+from tests.support.tuning import state, tuner
 
 from .bursts import burst, counting
-from .conftest import BATCH_SIZE, BATCHES, Live, build_handler, changed_archive_is_refused, gateway_before, started
-from .digits_load import digits
-from .storm import Storm
-from .test_conformance import (
+from .conftest import BATCH_SIZE, BATCHES, RAY_PATIENCE_S, Live, build_handler, changed_archive_is_refused, started
+from .contract.conformance import (
     numbers,
     test_a_bad_request_at_every_position_costs_only_itself,
     test_answers_of_any_length_arrive_whole,
     test_any_number_of_bad_requests_costs_only_themselves,
 )
-from .test_protocols import (
+from .contract.protocols import (
     client,
     grpc_client,
     test_kserves_form_and_sagemakers,
@@ -46,7 +45,8 @@ from .test_protocols import (
     test_tritons_grpc_client_asks_for_health_metadata_and_many_at_once,
     test_tritons_grpc_client_gets_every_record_in_its_place,
 )
-from .test_tune import state, tuner
+from .digits_load import digits
+from .storm import Storm
 
 __all__ = [
     "client",
@@ -65,14 +65,13 @@ __all__ = [
 pytest.importorskip("ray", reason="Ray is not installed: scripts/setup.sh full")
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(1500)]
 
-PATIENCE_S = 300.0  # for what takes Ray seconds on a quiet machine
 CLIENTS = 8
 WAITING = 32  # requests of a model that may wait in the proxy
 
 
 def until(true: Callable[[], object], what: str) -> None:
     """Wait until it holds."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + RAY_PATIENCE_S
     while not true():
         assert time.monotonic() < deadline, what
         time.sleep(0.3)
@@ -86,7 +85,7 @@ def live(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live
     with started("ray", tmp_path_factory.mktemp("ray"), store, **changes) as server:
         for model in ("faults", "digits"):
             server.management.register(f"{model}.mar", **BATCHES)
-            server.management.wait_ready(model, timeout_s=PATIENCE_S)
+            server.management.wait_ready(model, timeout_s=RAY_PATIENCE_S)
         yield server
 
 
@@ -94,7 +93,7 @@ def live(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live
 def front(live: Live) -> Iterator[GatewayRecord]:
     """A gateway in front of it, with gRPC."""
     options = ["--max-queued", "64", "--grpc-port", "0", "--default-model", "digits"]
-    with gateway_before(live, "--drain-delay-s", "0", *options) as record:
+    with live.front(*options) as record:
         yield record
 
 
@@ -103,12 +102,12 @@ def killers_under_load(live: Live, front: GatewayRecord, workers: int) -> Iterat
     """The model `killers` behind the gateway, with clients that ask for it all the time."""
     settings = {"batch_size": 4, "max_batch_delay": 0.5, "initial_workers": workers, "response_timeout": 60}
     live.management.register("killers.mar", **settings)
-    live.management.wait_ready("killers", workers, timeout_s=PATIENCE_S)
+    live.management.wait_ready("killers", workers, timeout_s=RAY_PATIENCE_S)
     until(lambda: "killers" in {model["name"] for model in front.status()["models"] if model["ready_workers"]}, "no killers")
     storm = Storm(front.url, [], clients=CLIENTS)
     try:
         with storm.in_background():
-            storm.wait_for(50, PATIENCE_S)
+            storm.wait_for(50, RAY_PATIENCE_S)
             yield storm
     finally:
         live.management.unregister("killers")
@@ -132,7 +131,7 @@ def test_models_are_described_as_everywhere(live: Live) -> None:
 
 def test_the_demo_and_the_bench_know_ray(live: Live) -> None:
     assert demo.play(live.record).kept
-    plan = LoadPlan(clients=BATCH_SIZE, seconds=None, requests=100, warm_up_s=0.2, poison=0.1, timeout_s=PATIENCE_S)
+    plan = LoadPlan(clients=BATCH_SIZE, seconds=None, requests=100, warm_up_s=0.2, poison=0.1, timeout_s=RAY_PATIENCE_S)
     result = load.measure(Target.of(live.record, "digits"), examples("digits")[:3], plan)
     assert (result.lost, result.requests, set(result.refused)) == (0, 100, {"400"})
 
@@ -177,10 +176,10 @@ def test_everything_listens_on_loopback_or_wants_the_token(live: Live) -> None:
 def test_scaling_restarts_nothing(live: Live) -> None:
     before = live.pids("faults")
     live.management.scale("faults", 2)
-    live.management.wait_ready("faults", 2, timeout_s=PATIENCE_S)
+    live.management.wait_ready("faults", 2, timeout_s=RAY_PATIENCE_S)
     assert set(before) < set(live.pids("faults"))
     live.management.scale("faults", 1)
-    live.management.wait_ready("faults", 1, timeout_s=PATIENCE_S)
+    live.management.wait_ready("faults", 1, timeout_s=RAY_PATIENCE_S)
 
 
 def test_a_dead_engine_ends_its_replica_and_another_takes_its_place(live: Live) -> None:
@@ -205,7 +204,7 @@ def test_replicas_come_under_load_and_go_again(live: Live, store: Path, tmp_path
     scaling = {"min_replicas": 1, "max_replicas": 2, "target_ongoing_requests": 2.0}
     elastic = build_handler("elastic", store, tmp_path, cpu={**scaling, "upscale_delay_s": 1.0, "downscale_delay_s": 1.0})
     live.management.register(elastic.name, batch_size=16, max_batch_delay=500, initial_workers=1, response_timeout=60)
-    live.management.wait_ready("elastic", timeout_s=PATIENCE_S)
+    live.management.wait_ready("elastic", timeout_s=RAY_PATIENCE_S)
     with pytest.raises(SlotwiseError, match="Ray scales elastic by itself, between 1 and 2 replicas"):
         live.management.scale("elastic", 2)
     with counting(live.inference, "elastic", clients=8) as answers:
@@ -218,10 +217,10 @@ def test_replicas_come_under_load_and_go_again(live: Live, store: Path, tmp_path
 def test_tune_finds_a_setting_and_the_server_keeps_what_it_had(live: Live, tmp_path: Path) -> None:
     study.standin(live.record.model_store)
     live.management.register("standin.mar", batch_size=4, max_batch_delay=7, initial_workers=1)
-    live.management.wait_ready("standin", timeout_s=PATIENCE_S)
+    live.management.wait_ready("standin", timeout_s=RAY_PATIENCE_S)
     before = state(live)
     process = tuner(live, tmp_path, "--slo-p99-ms", "60000", "--max-trials", "2", "--json")
-    output, errors = process.communicate(timeout=4 * PATIENCE_S)
+    output, errors = process.communicate(timeout=4 * RAY_PATIENCE_S)
     assert process.returncode == 0, errors
     result = json.loads(output)
     assert (result["winner"]["workers"] >= 1, len(result["trials"])) == (True, 2)
@@ -232,12 +231,12 @@ def test_tune_finds_a_setting_and_the_server_keeps_what_it_had(live: Live, tmp_p
 def test_more_than_may_wait_are_shed(live: Live, store: Path, tmp_path: Path) -> None:
     build_handler("gate", store, tmp_path, handler="gate")
     live.management.register("gate.mar", batch_size=1, max_batch_delay=0, initial_workers=1, response_timeout=600)
-    live.management.wait_ready("gate", timeout_s=PATIENCE_S)
+    live.management.wait_ready("gate", timeout_s=RAY_PATIENCE_S)
     gate, url = tmp_path / "open", f"{live.record.inference_url}/predictions/gate"
     in_hand = 2  # two batches of one
 
     def ask() -> int:
-        return httpx.post(url, content=str(gate), headers=live.inference_headers(), timeout=2 * PATIENCE_S).status_code
+        return httpx.post(url, content=str(gate), headers=live.inference_headers(), timeout=2 * RAY_PATIENCE_S).status_code
 
     most = in_hand + WAITING + 8
     with ThreadPoolExecutor(most) as pool:
@@ -246,7 +245,7 @@ def test_more_than_may_wait_are_shed(live: Live, store: Path, tmp_path: Path) ->
             while len(sent) < most and not any(one.done() for one in sent):
                 sent.append(pool.submit(ask))
                 wait(sent, 0.1, FIRST_COMPLETED)
-            late = time.monotonic() + PATIENCE_S  # one that is still on its way must not find the gate open
+            late = time.monotonic() + RAY_PATIENCE_S  # one that is still on its way must not find the gate open
             while sum(not one.done() for one in sent) > in_hand + WAITING and time.monotonic() < late:
                 time.sleep(0.1)
         finally:
@@ -260,11 +259,11 @@ def test_more_than_may_wait_are_shed(live: Live, store: Path, tmp_path: Path) ->
 def test_a_model_is_updated_under_load(live: Live, front: GatewayRecord) -> None:
     with killers_under_load(live, front, workers=1) as storm:
         live.management.register("killers-2.0.mar", batch_size=4, max_batch_delay=0.5, initial_workers=1)
-        live.management.wait_ready("killers", 1, version="2.0", timeout_s=PATIENCE_S)
+        live.management.wait_ready("killers", 1, version="2.0", timeout_s=RAY_PATIENCE_S)
         live.management.set_default("killers", "2.0")
-        storm.wait_for(50, PATIENCE_S)
+        storm.wait_for(50, RAY_PATIENCE_S)
         live.management.unregister("killers", "1.0")
-        storm.wait_for(50, PATIENCE_S)
+        storm.wait_for(50, RAY_PATIENCE_S)
         assert [one.version for one in live.management.describe_all("killers")] == ["2.0"]
     assert storm.lost == []
 
@@ -276,9 +275,9 @@ def test_a_node_that_dies_under_load_loses_nothing(live: Live, front: GatewayRec
         raylet = next(process for process in processes_of(live.record.run_id) if on_second_node(process))
         raylet.send_signal(signal.SIGKILL)
         until(lambda: live.management.describe("killers").ready_workers == 2, "the dead node's replicas are still there")
-        storm.wait_for(200, PATIENCE_S)
+        storm.wait_for(200, RAY_PATIENCE_S)
         live.management.scale("killers", 2)
-        live.management.wait_ready("killers", 2, timeout_s=PATIENCE_S)
+        live.management.wait_ready("killers", 2, timeout_s=RAY_PATIENCE_S)
     assert storm.lost == []
     assert storm.right > 250
 

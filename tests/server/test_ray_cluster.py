@@ -23,8 +23,7 @@ from slotwise.profiles.profile import load_profile
 from slotwise.server.lifecycle import start, stop
 from slotwise.server.processes import MARK, end, processes_of
 from slotwise.server.record import ServerRecord
-from tests.server.conftest import build_handler
-from tests.server.test_ray import PATIENCE_S
+from tests.server.conftest import RAY_PATIENCE_S, build_handler
 
 pytest.importorskip("ray", reason="Ray is not installed: scripts/setup.sh full")
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -68,7 +67,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         }.items():
             patch.setenv(name, value)
         environ = {**os.environ, MARK: run}
-        subprocess.run(command, env=environ, check=True, capture_output=True, timeout=PATIENCE_S, stdin=subprocess.DEVNULL)
+        subprocess.run(command, env=environ, check=True, capture_output=True, timeout=RAY_PATIENCE_S, stdin=subprocess.DEVNULL)
         try:
             yield Cluster(f"{HOST}:{ports.inference}", run)
         finally:
@@ -95,7 +94,7 @@ def test_a_cluster_is_joined_and_left_as_it_was(cluster: Cluster, archives: Path
         try:
             with ManagementClient(record) as management, InferenceClient(record) as inference:
                 management.register("quick.mar", initial_workers=1)
-                management.wait_ready("quick", timeout_s=PATIENCE_S)
+                management.wait_ready("quick", timeout_s=RAY_PATIENCE_S)
                 assert inference.predict("quick", b"4").json() == {"answer": 9.0}
         finally:
             stop(record)
@@ -119,7 +118,7 @@ def test_no_cluster_at_the_address_is_one_line(cluster: Cluster, archives: Path)
 
 def test_a_cluster_of_another_version_is_one_line(cluster: Cluster, archives: Path) -> None:
     command = [sys.executable, "-c", ANOTHER_VERSION, cluster.address]
-    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_S)
+    subprocess.run(command, check=True, capture_output=True, timeout=RAY_PATIENCE_S)
     with pytest.raises(SlotwiseError, match=r"the cluster runs another Ray or Python: .*2\.9\.0") as refused:
         joined(cluster.address, archives)
     assert "\n" not in refused.value.message

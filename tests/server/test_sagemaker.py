@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from slotwise.errors import SlotwiseError
-from tests.gateway.test_sagemaker import runtime_client
-from tests.server.conftest import BATCHES, Live, build_handler, gateway_before, started
+from tests.server.conftest import BATCHES, Live, build_handler, started
 from tests.server.digits_load import digits
+from tests.support.sagemaker import runtime_client
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 NAME = "0f3c9e"  # as SageMaker names models
@@ -51,7 +51,7 @@ def folder(live: Live, tmp_path: Path) -> Iterator[Path]:
 
 def test_the_runtimes_client_asks_a_real_model(live: Live, folder: Path) -> None:
     given = digits()
-    with gateway_before(live, "--multi-model", str(folder), "--default-model", "digits", "--drain-delay-s", "0") as front:
+    with live.front("--multi-model", str(folder), "--default-model", "digits") as front:
         client = runtime_client(front.url)
         for name in ("3", "7"):
             answer = client.invoke_endpoint(EndpointName="mine", ContentType="image/png", Body=given[name])

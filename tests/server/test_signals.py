@@ -18,8 +18,8 @@ from slotwise.tune import study
 from slotwise.zoo.trained import FACTS, KEPT, WEIGHTS
 from tests.server.conftest import Live, build_handler, started
 from tests.server.foreground import START, struck
-from tests.server.test_tune import state
-from tests.zoo.test_training import draw
+from tests.support.insects import draw
+from tests.support.tuning import state
 
 STOPPED = (130, "stopped")
 MAKE = """

@@ -7,12 +7,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
-import shlex
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,9 +17,8 @@ from slotwise.archive.build import build
 from slotwise.deploy.shares import share_cores
 from slotwise.worker.cores import available_cores
 from tests.server.conftest import build_handler
-from tests.server.foreground import ENVIRON
-from tests.server.test_foreign import foreign
-from tests.test_docs import missing
+from tests.support.foreign import foreign
+from tests.support.pages import Typed, commands, missing, typed
 
 pytestmark = pytest.mark.server
 
@@ -32,19 +27,7 @@ PAGE = (ROOT / "docs" / "operate.md").read_text("utf-8")
 FIRST = "slotwise serve digits broken quick --detach"  # before it no server runs
 
 
-def slips() -> list[tuple[str, list[str]]]:
-    """Every command of the page's slips with the lines printed below it, in the page's order."""
-    found: list[tuple[str, list[str]]] = []
-    for block in re.findall(r"```slips\n(.*?)```", PAGE, re.DOTALL):
-        for line in block.splitlines():
-            if line.startswith("$ "):
-                found.append((line.removeprefix("$ "), []))
-            else:
-                found[-1][1].append(line)
-    return found
-
-
-SLIPS = slips()
+SLIPS = [(command.text, command.shown) for command in commands(PAGE, "slips")]  # in the page's order
 OFFLINE = SLIPS[: [command for command, _ in SLIPS].index(FIRST)]
 
 
@@ -63,39 +46,28 @@ def folder(tmp_path_factory: pytest.TempPathFactory, store: Path) -> Iterator[Pa
     picture = (ROOT / "models" / "digits" / "examples" / "7.png").read_bytes()
     (folder / "seven.png.gz").write_bytes(gzip.compress(picture))
     yield folder
-    assert typed(folder, "slotwise stop").returncode == 0
+    assert entered(folder, "slotwise stop").code == 0
 
 
-def typed(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
-    """A command as a person types it in that folder; its streams together. The server takes free ports."""
-    arguments = shlex.split(command)[1:]
-    if arguments[0] == "serve":
-        arguments += ["--port", "0"]
-    return subprocess.run(
-        [sys.executable, "-m", "slotwise.cli", *arguments],
-        cwd=folder,
-        env=ENVIRON,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+def entered(folder: Path, command: str) -> Typed:
+    """A command as a person types it in that folder. The server takes free ports."""
+    more = " --port 0" if command.startswith("slotwise serve ") else ""
+    return typed([f"{command}{more}"], folder, folder.parent / "output.txt")
 
 
-def compare(folder: Path, command: str, lines: list[str]) -> str:
+def compare(folder: Path, command: str, lines: Sequence[str]) -> str:
     """Type it: the page's lines are printed, and the exit code is 1 where one of them is an error. Returns what was printed."""
-    done = typed(folder, command)
-    assert missing(lines, done.stdout) == [], (command, done.stdout)
-    assert "Traceback" not in done.stdout, (command, done.stdout)
+    done = entered(folder, command)
+    (printed,) = done.printed
+    assert missing(lines, printed) == [], (command, printed)
+    assert "Traceback" not in printed, (command, printed)
     failed = any(line.startswith("error: ") or "HTTP 400" in line or " -> " in line for line in lines)
-    assert done.returncode == (1 if failed else 0), (command, done.returncode, done.stdout)
-    return done.stdout
+    assert done.code == (1 if failed else 0), (command, done)
+    return printed
 
 
 @pytest.mark.parametrize(("command", "lines"), OFFLINE)
-def test_a_slip_without_a_server(command: str, lines: list[str], folder: Path) -> None:
+def test_a_slip_without_a_server(command: str, lines: tuple[str, ...], folder: Path) -> None:
     compare(folder, command, lines)
     assert not (folder / ".slotwise" / "default" / "server.json").exists()
 
@@ -117,20 +89,19 @@ def test_the_evening_on_a_server(folder: Path) -> None:
         printed = compare(folder, command, lines)
         if command == FIRST:
             line = next(line.removeprefix("try: ") for line in printed.splitlines() if line.startswith("try: "))
-            tried = subprocess.run(
-                ["bash", "-c", line], cwd=folder, env=ENVIRON, capture_output=True, text=True, timeout=120, check=False
-            )
-            assert json.loads(tried.stdout)["label"] == "0", (line, tried)
-            described = json.loads(typed(folder, "slotwise describe digits --json").stdout)
+            (tried,) = entered(folder, f"{line} 2>/dev/null").printed
+            assert json.loads(tried)["label"] == "0", (line, tried)
+            described = json.loads(entered(folder, "slotwise describe digits --json").printed[0])
             assert described["threads"] == share_cores(["digits", "broken", "quick"], available_cores(), {})["digits"]
 
 
 def test_a_folder_that_holds_nothing_is_named_before_anything_is_made(tmp_path: Path) -> None:
-    done = typed(tmp_path, "slotwise build no-such-model")
-    assert done.stdout.splitlines()[0] == f"{tmp_path} is no project yet: .slotwise/ and model_store/ are made there"
-    assert list(tmp_path.iterdir()) == []
-    home = tmp_path / "home"
+    (folder := tmp_path / "folder").mkdir()
+    done = entered(folder, "slotwise build no-such-model")
+    assert done.printed[0].splitlines()[0] == f"{folder} is no project yet: .slotwise/ and model_store/ are made there"
+    assert list(folder.iterdir()) == []
+    home = folder / "home"
     (home / "models").mkdir(parents=True)
-    done = typed(tmp_path, f"slotwise --home {home} build no-such-model")
-    assert "is no project yet" not in done.stdout
-    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+    done = entered(folder, f"slotwise --home {home} build no-such-model")
+    assert "is no project yet" not in done.printed[0]
+    assert [path.name for path in folder.iterdir()] == ["home"]

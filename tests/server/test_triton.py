@@ -41,10 +41,10 @@ from slotwise.tune.space import SearchSpace, TrialSetting
 from tests.archive.foreign_archives import FUNCTION, torch_archive
 from tests.server import bursts
 from tests.server.bursts import burst
-from tests.server.conftest import BATCHES, Live, changed_archive_is_refused, gateway_before, started
-from tests.server.test_conformance import *  # noqa: F403
-from tests.server.test_given_models import *  # noqa: F403
-from tests.server.test_lifecycle import (  # noqa: F401
+from tests.server.conftest import BATCHES, Live, changed_archive_is_refused, started
+from tests.server.contract.conformance import *  # noqa: F403
+from tests.server.contract.given_models import *  # noqa: F403
+from tests.server.contract.lifecycle import (  # noqa: F401
     right,
     scaled_under_load,
     test_a_dead_engine_ends_its_worker_and_a_new_one_takes_over,
@@ -213,7 +213,7 @@ def test_tritons_own_clients_over_grpc(live: Live) -> None:
 
 def test_a_client_of_the_gateway_sees_what_the_slot_says(live: Live) -> None:
     """Also what Triton's own HTTP has no status for: 413, 504."""
-    with gateway_before(live, "--drain-delay-s", "0") as front, httpx.Client(base_url=front.url, timeout=60) as http:
+    with live.front() as front, httpx.Client(base_url=front.url, timeout=60) as http:
         good = http.post("/predictions/faults", content=b"4", headers={"x-request-id": "mine"})
         assert (good.status_code, good.json()) == (200, {"answer": 9.0})
         assert good.headers["content-type"] == "application/json"

@@ -6,24 +6,20 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from slotwise.bench.offline import LinearTime
 from slotwise.tune import study
 from tests.server.conftest import Live, started
-from tests.test_disk import mount
+from tests.support.mounts import mount
+from tests.support.tuning import state, tuner
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
-
-BODY = b"x"
 
 
 @pytest.fixture(scope="module")
@@ -42,28 +38,6 @@ def with_standin(kind: str, folder: Path) -> Iterator[Live]:
         server.management.register("standin.mar", batch_size=4, max_batch_delay=7, initial_workers=1)
         server.management.wait_ready("standin")
         yield server
-
-
-def tuner(live: Live, out: Path, *options: str) -> subprocess.Popen[str]:
-    """`slotwise tune` on that server, in a process group of its own."""
-    body = out / "body"
-    body.write_bytes(BODY)
-    given = ["--name", live.record.name, "--body", str(body), "--out", str(out), "--seconds", "0.4", "--clients", "8"]
-    return subprocess.Popen(
-        [sys.executable, "-m", "slotwise.cli", "tune", str(live.record.model_store / "standin.mar"), *given, *options],
-        env={**os.environ, "SLOTWISE_HOME": str(live.record.state_dir.parent)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def state(live: Live) -> tuple[Any, ...]:
-    """All that the server has: its models with their settings, the pids of their workers, the archives."""
-    described = [live.management.describe(model.name) for model in live.management.list()]
-    kept = [(m.name, m.batch_size, m.max_batch_delay, sorted(w.pid for w in m.workers)) for m in described]
-    return kept, sorted(file.name for file in live.record.model_store.glob("*.mar"))
 
 
 def until(true: Callable[[], bool], what: str, timeout_s: float = 120.0) -> None:

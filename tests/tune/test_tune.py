@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import math
 import random
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,39 +34,9 @@ from slotwise.tune.search import Search, hopeless
 from slotwise.tune.simulate import ServiceTimes, simulate
 from slotwise.tune.space import SearchSpace, TrialSetting
 from slotwise.tune.tuning import FINALISTS, baselines
+from tests.tune.simulated import DEFAULT, PROFILE, Simulated
 
 SPACE = SearchSpace((1, 2, 4, 8, 16, 32), (0, 1, 2, 5, 10, 20, 50), ((1, 1), (1, 2), (2, 1), (4, 1)))
-DEFAULT, PROFILE = TrialSetting(1, 100, 1, 1), TrialSetting(8, 5, 1, 2)
-
-
-class Simulated:
-    """A bench on arithmetic; counts what it was asked. noise: the standard deviation of a whole round, as a share of it."""
-
-    def __init__(
-        self,
-        service: ServiceTimes,
-        broken: Sequence[TrialSetting] = (),
-        noise: float = 0.0,
-        each_own: float = 0.0,
-        seed: int = 0,
-    ) -> None:
-        self.service, self.broken, self.asked, self.held = service, broken, 0, list[TrialSetting]()
-        self.noise, self.each_own, self.draw = noise, each_own, random.Random(seed)
-        self.turn, self.disturbed = set[TrialSetting](), 1.0
-
-    def measure(self, setting: TrialSetting, clients: int, seconds: float) -> LoadResult:
-        self.asked += 1
-        if setting in self.broken:
-            raise SlotwiseError("does not fit into memory")
-        if not self.held or setting in self.turn:  # a new round: the machine is as slow as it is now
-            self.turn, self.disturbed = set(), math.exp(self.draw.gauss(0, self.noise))
-        self.turn.add(setting)
-        result = simulate(self.service, setting, clients, 300, seed=self.asked)
-        slower = self.disturbed * math.exp(self.draw.gauss(0, self.each_own))
-        return replace(result, req_s=result.req_s / slower, p50_ms=result.p50_ms * slower, p99_ms=result.p99_ms * slower)
-
-    def keep_ready(self, settings: Sequence[TrialSetting]) -> None:
-        self.held = list(settings)
 
 
 def drawn(case: int) -> tuple[ServiceTimes, ServiceTimes, Goal, float]:

@@ -26,7 +26,7 @@ from slotwise.tune.simulate import ServiceTimes, simulate
 from slotwise.tune.space import SearchSpace, TrialSetting
 from slotwise.tune.tuning import TuneRequest, TuneResult
 from slotwise.tune.variant import write_variant
-from tests.tune.test_tune import DEFAULT, PROFILE, Simulated
+from tests.tune.simulated import DEFAULT, PROFILE, Simulated
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("tomlkit")

@@ -12,9 +12,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from slotwise.archive.build import extract, inspect
-from slotwise.worker import Headers, Request
+from slotwise.worker import Headers, Request, Settings
+from slotwise.worker.hosts.entry_point import EntryPoint
 from slotwise.worker.hosts.local_worker import LocalWorker
+from tests.worker.toy import RawContext, Toy
 
 
 class Served:
@@ -61,3 +65,12 @@ def _json(body: bytes) -> Any:
         return json.loads(body)
     except ValueError:
         return None
+
+
+def serving_entry(handler: Any = None, **settings: Any) -> EntryPoint:
+    """A toy behind a server's entry point."""
+    entry = EntryPoint(handler or Toy())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Settings, "load", classmethod(lambda *_: Settings(**{"batch_size": 8, **settings})))
+        entry.handle(None, RawContext())
+    return entry

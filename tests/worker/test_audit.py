@@ -14,8 +14,8 @@ from slotwise.worker.audit import AUDITED, MISMATCHES, Audit, AuditedAnswer
 from slotwise.worker.guard.held_metrics import metrics_of
 from slotwise.worker.hosts.between import before_every_read
 from slotwise.worker.hosts.context import ServerContext
+from tests.worker.serving import serving_entry
 from tests.worker.strangers import ask, context, guard
-from tests.worker.test_hosts import serving_entry
 from tests.worker.toy import RawContext, Toy
 
 

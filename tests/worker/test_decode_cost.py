@@ -23,7 +23,7 @@ from slotwise.worker.inputs import images
 from slotwise.worker.inputs.decode_cost import REFUSED
 from slotwise.worker.inputs.images import Recipe, cost, decode_rgb
 from slotwise.worker.inputs.picture_header import read_header
-from tests.worker.test_images import BAD, CARRIES_EXIF, FINE, encoded, noisy, plain, png_header
+from tests.support.pictures import BAD, CARRIES_EXIF, FINE, encoded, noisy, plain, png_header
 
 RECIPE = Recipe(3, 224, 224, resize=256)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 
 from slotwise.worker import BatchHandler, Cost, Headers, Request, Settings
 from slotwise.worker.hooks import Hooks
-from tests.worker.toy import POISON, Clock, Toy, ask, begin, shown, started
+from tests.worker.toy import POISON, Clock, Doubler, Toy, ask, begin, shown, started
 
 
 def test_a_dead_engine_answers_503_and_says_that_the_worker_should_end() -> None:
@@ -131,16 +130,6 @@ def test_decoding_in_threads_keeps_the_order() -> None:
 
 def test_an_empty_batch_is_answered_with_nothing() -> None:
     assert started().pipeline.answer([]) == []
-
-
-class Doubler(BatchHandler):
-    """As in docs/own-model.md: the least that a handler needs."""
-
-    def load(self, model_dir: Path, settings: Settings) -> Any:
-        return lambda inputs: 2 * inputs
-
-    def decode(self, body: bytes, headers: Headers) -> list[Any]:
-        return [np.float32(body.decode())]
 
 
 def test_read_sees_what_decode_does_not() -> None:

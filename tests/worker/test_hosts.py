@@ -11,21 +11,10 @@ from typing import Any
 import pytest
 from ts.protocol import otf_message_handler
 
-from slotwise.worker import Settings
 from slotwise.worker.hosts.context import ServerContext
-from slotwise.worker.hosts.entry_point import EntryPoint
 from slotwise.worker.hosts.torchserve import quieten
-from tests.worker.test_handler import Doubler
-from tests.worker.toy import RawContext, Toy
-
-
-def serving_entry(handler: Any = None, **settings: Any) -> EntryPoint:
-    """A toy behind a server's entry point."""
-    entry = EntryPoint(handler or Toy())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Settings, "load", classmethod(lambda *_: Settings(**{"batch_size": 8, **settings})))
-        entry.handle(None, RawContext())
-    return entry
+from tests.worker.serving import serving_entry
+from tests.worker.toy import Doubler, RawContext, Toy
 
 
 @pytest.mark.parametrize(

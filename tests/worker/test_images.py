@@ -6,9 +6,6 @@ import base64
 import gzip
 import io
 import json
-import struct
-import zlib
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,9 +18,9 @@ from slotwise.worker import BadRequest, Headers, Settings, TooLarge, Unsupported
 from slotwise.worker.inputs import flat, images
 from slotwise.worker.inputs.images import Recipe, decode_rgb
 from slotwise.worker.slot_errors import SlotError
+from tests.support.pictures import BAD, CARRIES_EXIF, COLOURS, FINE, encoded, noisy, plain, png_header, transparent
 from tests.worker.toy import ask, begin
 
-COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (30, 40, 210)}
 MODEL = {
     "labels": list(COLOURS),
     "top_k": 3,
@@ -51,100 +48,6 @@ def handler() -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("slotwise.worker.engines.load_engine", lambda *_: brightest)
         return begin(module.ImageClassifier(), Settings(batch_size=8, decode_threads=2, model=MODEL))
-
-
-def encoded(picture: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
-    target = io.BytesIO()
-    picture.save(target, kind, **options)
-    return target.getvalue()
-
-
-def plain(colour: str = "green", size: tuple[int, int] = (60, 40), mode: str = "RGB") -> Image.Image:
-    return Image.new("RGB", size, COLOURS[colour]).convert(mode)
-
-
-def noisy(size: tuple[int, int], colour: str = "blue") -> Image.Image:
-    """Real photos do not compress to nothing."""
-    noise = np.random.default_rng(0).integers(-25, 25, (size[1], size[0], 3))
-    return Image.fromarray((noise + np.array(COLOURS[colour])).clip(0, 255).astype(np.uint8))
-
-
-def transparent() -> Image.Image:
-    """A green disc's worth of opaque pixels; what is see-through is red underneath."""
-    picture = Image.new("RGBA", (40, 40), (*COLOURS["red"], 0))
-    picture.paste((*COLOURS["green"], 255), (8, 8, 32, 32))
-    return picture
-
-
-def palette_with_hole() -> bytes:
-    picture = plain("green").quantize(4)
-    return encoded(picture, "PNG", transparency=3)
-
-
-def animated() -> bytes:
-    return encoded(plain("blue"), "GIF", save_all=True, append_images=[plain("red"), plain("red")], duration=50)
-
-
-def exif_turned(orientation: int) -> bytes:
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    return encoded(noisy((90, 50)), "JPEG", exif=exif)
-
-
-def png_header(width: int, height: int) -> bytes:
-    """A PNG that claims to be this large, with next to no data: what a decompression bomb starts with."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(100_000))) + chunk(b"IEND", b"")
-
-
-FINE: dict[str, tuple[Callable[[], bytes], str]] = {
-    "png": (lambda: encoded(plain()), "green"),
-    "jpeg": (lambda: encoded(plain(), "JPEG"), "green"),
-    "progressive": (lambda: encoded(noisy((300, 200)), "JPEG", progressive=True), "blue"),
-    "webp": (lambda: encoded(plain(), "WEBP"), "green"),
-    "bmp": (lambda: encoded(plain(), "BMP"), "green"),
-    "tiff": (lambda: encoded(plain(), "TIFF"), "green"),
-    "palette": (lambda: encoded(plain("blue").quantize(8)), "blue"),
-    "palette, transparent": (palette_with_hole, "green"),
-    "alpha": (lambda: encoded(transparent()), "green"),
-    "cmyk": (lambda: encoded(plain("red").convert("CMYK"), "JPEG"), "red"),
-    "animated": (animated, "blue"),
-    "1x1": (lambda: encoded(plain("blue", (1, 1))), "blue"),
-    "30000x2": (lambda: encoded(plain("red", (30000, 2))), "red"),
-    "2x30000": (lambda: encoded(plain("red", (2, 30000)), "JPEG"), "red"),
-    "large": (lambda: encoded(noisy((2000, 1500)), "JPEG"), "blue"),
-    **{f"exif {i}": (lambda i=i: exif_turned(i), "blue") for i in range(1, 9)},
-    "exif 77": (lambda: exif_turned(77), "blue"),
-}
-
-BAD: dict[str, tuple[Callable[[], bytes], int]] = {
-    "empty": (lambda: b"", 400),
-    "text": (lambda: b"hello, world", 400),
-    "json": (lambda: b'{"instances": [1, 2]}', 400),
-    "zeros": (lambda: bytes(5000), 400),
-    "only a signature": (lambda: b"\x89PNG\r\n\x1a\n", 400),
-    "truncated png": (lambda: encoded(noisy((80, 80)))[:-400], 400),
-    "truncated jpeg": (lambda: encoded(noisy((400, 300)), "JPEG")[:9000], 400),
-    "truncated gif": (lambda: animated()[:60], 400),
-    "truncated webp": (lambda: encoded(noisy((100, 100)), "WEBP")[:500], 400),
-    "truncated tiff": (lambda: encoded(noisy((60, 60)), "TIFF")[:300], 400),
-    "broken png": (lambda: encoded(noisy((80, 80))).replace(b"IDAT", b"IDOT", 1), 400),
-    "bomb": (lambda: png_header(60_000, 60_000), 413),
-    "large bomb of a gif": (lambda: b"GIF89a" + struct.pack("<HH", 65_000, 65_000) + encoded(plain(), "GIF")[10:], 413),
-    "too many pixels": (lambda: encoded(plain("red", (2500, 2500))), 413),
-    "too many scans": (
-        lambda: encoded(noisy((64, 64)), "JPEG", progressive=True)[:-2] + b"\xff\xda\x00\x02" * 200 + b"\xff\xd9",
-        413,
-    ),
-    "pdf": (lambda: b"%PDF-1.7 " + bytes(200), 415),
-    "svg": (lambda: b"<svg xmlns='http://www.w3.org/2000/svg'/>", 415),
-    "heic": (lambda: b"\x00\x00\x00\x18ftypheic" + bytes(100), 415),
-    "floating point": (lambda: encoded(Image.fromarray(np.ones((9, 9), np.float32)), "TIFF"), 415),
-}
 
 
 @pytest.mark.parametrize("name", FINE)
@@ -239,15 +142,6 @@ UNTURNED = {  # how an upright picture is stored, so that a viewer who heeds thi
     6: Image.Transpose.ROTATE_90,
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_270,
-}
-CARRIES_EXIF: dict[str, dict[str, Any]] = {
-    "JPEG": {"quality": 95},
-    "PNG": {},
-    "WEBP": {"lossless": True},
-    "TIFF": {},
-    "TIFF lzw": {"compression": "tiff_lzw"},
-    "TIFF jpeg": {"compression": "jpeg", "quality": 95},
-    "MPO": {"save_all": True, "append_images": [plain("red")], "quality": 95},
 }
 
 

@@ -13,7 +13,7 @@ from PIL import Image
 from slotwise.worker.inputs import jpeg
 from slotwise.worker.inputs.images import Recipe, decode_rgb
 from slotwise.worker.slot_errors import SlotError
-from tests.worker.test_images import encoded, exif_turned, noisy
+from tests.support.pictures import encoded, exif_turned, noisy
 
 pytest.importorskip("simplejpeg")
 OF_COLOUR, OF_GREY = Recipe(3, 32, 32, resize=36), Recipe(1, 28, 28)

@@ -184,3 +184,13 @@ def shown(answer: Any) -> tuple[int, Any]:
     if answer.code != 200:
         return answer.code, None
     return 200, [r["error"]["code"] if isinstance(r, dict) else r for r in answer.value]
+
+
+class Doubler(BatchHandler):
+    """As in docs/own-model.md: the least that a handler needs."""
+
+    def load(self, model_dir: Path, settings: Settings) -> Any:
+        return lambda inputs: 2 * inputs
+
+    def decode(self, body: bytes, headers: Headers) -> list[Any]:
+        return [np.float32(body.decode())]

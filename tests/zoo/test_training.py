@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageDraw
 from rich.progress import Progress
 
 from slotwise import console
@@ -23,22 +22,10 @@ from slotwise.worker.inputs.images import Recipe
 from slotwise.zoo import trained, training
 from slotwise.zoo.networks import network
 from slotwise.zoo.start import start_of
+from tests.support.insects import draw
 from tests.worker.serving import Served
 
 PLAN = training.TrainingPlan(weights="none", epochs=10, batch_size=6, learning_rate=0.01, patience=10, device="cpu")
-
-
-def draw(folder: Path, label: str, seed: int) -> None:
-    """An "ant" is dark stripes across, a "bee" is yellow ones upright; shades, sizes and file types vary."""
-    random = np.random.default_rng(seed)
-    w, h = (int(side) for side in random.integers(48, 90, 2))
-    picture = Image.new("RGB", (w, h), tuple(int(c) for c in random.integers(150, 250, 3)))
-    pen = ImageDraw.Draw(picture)
-    for i in range(0, 90, 12):
-        box = (0, i, w, i + 5) if label == "ant" else (i, 0, i + 5, h)
-        pen.rectangle(box, (40, 30, 20) if label == "ant" else (250, 210, 20))
-    folder.mkdir(parents=True, exist_ok=True)
-    picture.save(folder / f"{seed}.{'png' if seed % 2 else 'jpg'}")
 
 
 @pytest.fixture(scope="module")

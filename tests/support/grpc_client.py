@@ -1,0 +1,31 @@
+"""A client of KServe's gRPC service."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc.aio
+
+from slotwise.gateway.protocols.open_inference_messages import CLASSES, SERVICE
+
+Call = Callable[..., Awaitable[Any]]
+
+
+@asynccontextmanager
+async def client_of(address: str, trusted: bytes | None = None) -> AsyncIterator[Call]:
+    """A client; call(method, message, ...) gives the answer."""
+    credentials = grpc.ssl_channel_credentials(trusted) if trusted else None
+    named = [("grpc.ssl_target_name_override", "slotwise.example")]
+    channel = grpc.aio.secure_channel(address, credentials, named) if credentials else grpc.aio.insecure_channel(address)
+
+    async def call(method: str, message: Any = b"", compression: Any = None, timeout: float = 60, **metadata: str) -> Any:
+        data = message if isinstance(message, bytes) else message.SerializeToString()
+        given = tuple((name.replace("_", "-"), value) for name, value in metadata.items())
+        asked = channel.unary_unary(f"/{SERVICE}/{method}")
+        answer = await asked(data, timeout=timeout, metadata=given, compression=compression)
+        return CLASSES[f"{method}Response"].FromString(answer)
+
+    async with channel:
+        yield call
