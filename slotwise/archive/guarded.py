@@ -62,8 +62,9 @@ def guard(
     where one does, the guarded handler gets one request at a time. Raises SlotwiseError, with the reason, for what cannot be
     guarded, and where the handler does not start here to be proven.
     """
-    if not path.is_file():  # a folder, a pipe, a device, or nothing at all
-        raise SlotwiseError(f"there is no archive {path}", "`slotwise guard THEIRS.mar` takes a .mar file")
+    if not path.is_file():
+        what = f"{path} is a folder, not a .mar" if path.is_dir() else f"there is no archive {path}"
+        raise SlotwiseError(what, "`slotwise guard THEIRS.mar` takes a .mar file")
     target = out or path.with_name(f"{path.stem}-guarded.mar")
     _check_paths(path, target)
     with opened(path) as source:

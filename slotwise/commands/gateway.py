@@ -88,7 +88,7 @@ def gateway(
     from slotwise.gateway.keeper import keep
     from slotwise.gateway.listening import ListenAddress
     from slotwise.gateway.process import was_up
-    from slotwise.gateway.starting import Starting
+    from slotwise.gateway.succession import Starting
 
     listen = ListenAddress(host, port, translation_port, drain_delay_s, grpc_port)
     starting = Starting(name, options, replace=replace)

@@ -15,7 +15,7 @@ import uvicorn
 from slotwise.gateway.gateway import Gateway
 from slotwise.gateway.handover import Handover
 from slotwise.gateway.keeper import close_for_all
-from slotwise.gateway.starting import Starting
+from slotwise.gateway.succession import Starting
 
 if TYPE_CHECKING:
     from slotwise.gateway.grpc_server import GrpcServer

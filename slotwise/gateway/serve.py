@@ -36,7 +36,7 @@ from slotwise.gateway.keys import KeyFile
 from slotwise.gateway.listening import ListenAddress, bound
 from slotwise.gateway.process import GatewayRecord, already_running, running
 from slotwise.gateway.receiver import Receiver
-from slotwise.gateway.starting import Starting
+from slotwise.gateway.succession import Starting
 from slotwise.interrupts import handed_to, settle
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from slotwise.gateway.grpc_server import GrpcServer, InferenceService
 from slotwise.gateway.keys import KeyFile
 from slotwise.gateway.listening import ListenAddress
 from slotwise.gateway.protocols import open_inference_grpc
-from slotwise.gateway.protocols.open_inference_messages import CLASSES, MOST_FIELDS, parsed_message
+from slotwise.gateway.protocols.open_inference_messages import CLASSES, MOST_FIELDS, SERVICE, parsed_message
 from slotwise.gateway.protocols.records import MOST_PIECES, MOST_RECORDS, ModelInput, ProtocolFault
 from tests.support.certificates import certificate
 from tests.support.grpc_client import Call, client_of
