@@ -20,7 +20,7 @@ from slotwise.archive.build import build, extract
 from slotwise.console import say
 from slotwise.worker import BadRequest, BatchHandler, Headers, Pipeline, Request
 from slotwise.worker.about import identity
-from slotwise.worker.bits import Difference, bits, difference, holds_floats
+from slotwise.worker.bits import Deviation, bits, difference, holds_floats
 from slotwise.worker.hosts.proving import choices
 from slotwise.worker.mates import Company, company
 
@@ -45,7 +45,7 @@ class Found:
     version: str
     answers: int = 0
     differing: int = 0
-    between_shapes: Difference = field(default_factory=Difference)
+    between_shapes: Deviation = field(default_factory=Deviation)
     texts: bool = False
 
     def row(self) -> dict[str, Any]:
@@ -181,7 +181,7 @@ class References:
     """What the row gets among copies of itself, by the call's size and the row's place. between: how far it is from alone."""
 
     def __init__(self, handler: Any, row: Any) -> None:
-        self.handler, self.row, self.between = handler, row, Difference()
+        self.handler, self.row, self.between = handler, row, Deviation()
         self.known: dict[int, list[Any]] = {}
         self.alone = self._outputs(1)[0]
 

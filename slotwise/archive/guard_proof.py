@@ -17,7 +17,7 @@ from typing import Any
 
 from slotwise.archive.local_model import LocalAnswer, LocalModel
 from slotwise.errors import SlotwiseError
-from slotwise.worker.bits import Difference, bits, difference
+from slotwise.worker.bits import Deviation, bits, difference
 from slotwise.worker.separability import prove
 from slotwise.worker.slot_errors import SlotError
 from slotwise.worker.verdict import Verdict
@@ -134,7 +134,7 @@ class _Attempt:
     def __init__(self, model: LocalModel) -> None:
         self.model = model
         self.seen: dict[tuple[int, int, str], Any] = {}
-        self.most = Difference()
+        self.most = Deviation()
 
     def __call__(self, examples: list[Example], size: int) -> list[Any]:
         answers = self.model.answer([(one.body, {"content-type": one.content_type}) for one in examples])

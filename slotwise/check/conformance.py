@@ -17,7 +17,7 @@ from slotwise.bench.bodies import RequestBody, from_files
 from slotwise.check.conversation import Conversation, PromiseBroken, PromiseUntested
 from slotwise.check.promises import PROMISES
 from slotwise.check.real_worker import SERVERS, RealWorker, WorkerFault, installed
-from slotwise.check.rows import Rows, known_of_rows
+from slotwise.check.rows import RowsApart, known_of_rows
 from slotwise.errors import MMS, SlotwiseError, pip_install
 
 SOCKET_FOLDER = 70  # characters: below it sw-XXXXXXXX/run-XXXXXXXX/worker.9000 is as long as a Unix socket's path may be
@@ -28,7 +28,7 @@ OWN_PARTS = ("MAR-INF", "slotwise", "slotwise.json", "examples", GUARD, LEGACY_M
 
 
 @dataclass(frozen=True)
-class Verdict:
+class PromiseVerdict:
     """One promise on one server. holds: None where it could not be tested. why: what was observed."""
 
     promise: str
@@ -42,7 +42,7 @@ class CheckReport:
 
     archive: str
     versions: dict[str, str]
-    verdicts: dict[str, list[Verdict]] = field(default_factory=dict)
+    verdicts: dict[str, list[PromiseVerdict]] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -61,7 +61,7 @@ class CheckedArchive:
     profile: str | None
     timeout_s: float
     folder: Path
-    rows: Rows
+    rows: RowsApart
     workers: list[RealWorker] = field(default_factory=list)
     stopped: Event = field(default_factory=Event)
 
@@ -153,7 +153,7 @@ def carried_bodies(info: ArchiveInfo) -> list[str]:
     return [entry.name for entry in info.entries if re.fullmatch("examples/[^/]+", entry.name)]
 
 
-def _check_on(subject: CheckedArchive, kind: str, progress: Callable[[str, str], None]) -> list[Verdict]:
+def _check_on(subject: CheckedArchive, kind: str, progress: Callable[[str, str], None]) -> list[PromiseVerdict]:
     talk = Conversation(lambda: subject.worker(kind), subject.examples, subject.batch_size, subject.rows.tolerance)
     verdicts = []
     try:
@@ -161,22 +161,22 @@ def _check_on(subject: CheckedArchive, kind: str, progress: Callable[[str, str],
             progress(kind, name)
             verdicts.append(_verdict(name, lambda promise=promise: promise(talk)))  # type: ignore[misc]
             if name == "starts" and not verdicts[-1].holds:
-                return [*verdicts, *(Verdict(other, None, "it does not start") for other in SENTENCES if other != name)]
+                return [*verdicts, *(PromiseVerdict(other, None, "it does not start") for other in SENTENCES if other != name)]
     finally:
         talk.restart()
     progress(kind, "damage")
     verdicts.append(_verdict("damage", lambda: _damage(subject, kind)))
-    return [*verdicts, Verdict("apart", subject.rows.holds, subject.rows.why)]
+    return [*verdicts, PromiseVerdict("apart", subject.rows.holds, subject.rows.why)]
 
 
-def _verdict(name: str, experiment: Callable[[], None]) -> Verdict:
+def _verdict(name: str, experiment: Callable[[], None]) -> PromiseVerdict:
     try:
         experiment()
     except (PromiseBroken, WorkerFault) as broken:
-        return Verdict(name, False, str(broken))
+        return PromiseVerdict(name, False, str(broken))
     except PromiseUntested as untested:
-        return Verdict(name, None, str(untested))
-    return Verdict(name, True)
+        return PromiseVerdict(name, None, str(untested))
+    return PromiseVerdict(name, True)
 
 
 def _damage(subject: CheckedArchive, kind: str) -> None:

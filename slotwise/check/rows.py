@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slotwise.archive.build import ArchiveInfo, extract
+from slotwise.archive.build_proof import ask_worker
 from slotwise.archive.foreign import GUARD
 from slotwise.archive.guarded import proof_of
-from slotwise.archive.proving import ask_worker
 from slotwise.worker.agree import TOLERANCE
 from slotwise.worker.proof import KEY, carried
 from slotwise.worker.verdict import Verdict
@@ -19,7 +19,7 @@ MARGIN, LEAST = 16.0, 1e-5
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowsApart:
     """holds: whether everybody gets an answer that their mates did not change; None where nobody knows. why: what is known.
 
     tolerance: how far two answers to one request may be apart, because they were computed in batches of other sizes.
@@ -30,25 +30,25 @@ class Rows:
     tolerance: float = TOLERANCE
 
 
-def known_of_rows(info: ArchiveInfo, folder: Path, batch_size: int, profile: str | None) -> Rows:
+def known_of_rows(info: ArchiveInfo, folder: Path, batch_size: int, profile: str | None) -> RowsApart:
     """Ask the archive's own worker, for the engine that it takes here. folder: scratch space."""
     names = {entry.name for entry in info.entries}
     if f"{GUARD}/guard.json" in names:
         proof = proof_of(info.path)
-        return Rows(True if proof and proof.separable is not None else None, proof.sentence() if proof else "")
+        return RowsApart(True if proof and proof.separable is not None else None, proof.sentence() if proof else "")
     if "slotwise/worker/hosts/proving.py" not in names:
         older = (
             f"it carries the worker of slotwise {info.release}: `slotwise renew`"
             if info.release
             else "it is no handler of ours"
         )
-        return Rows(None, f"unproven: {older}")
+        return RowsApart(None, f"unproven: {older}")
     model_dir = extract(info.path, folder / "proving", trusted=True)
     answer = ask_worker(model_dir, batch_size, profile or "cpu")
     found = carried({KEY: answer["verdicts"]})
     if not found:
-        return Rows(None, f"unproven: {answer.get('why')}")
-    return Rows(*_judged(found[0]), tolerance_of(found[0]))
+        return RowsApart(None, f"unproven: {answer.get('why')}")
+    return RowsApart(*_judged(found[0]), tolerance_of(found[0]))
 
 
 def tolerance_of(verdict: Verdict) -> float:

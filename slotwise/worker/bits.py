@@ -12,7 +12,7 @@ from slotwise.worker.slot_errors import SlotError
 
 
 @dataclass(frozen=True)
-class Difference:
+class Deviation:
     """How far two outputs are apart at most: absolute, and relative to the largest number of the expected output.
 
     Infinite where they differ in anything but numbers.
@@ -21,9 +21,9 @@ class Difference:
     absolute: float = 0.0
     relative: float = 0.0
 
-    def most(self, other: Difference) -> Difference:
+    def most(self, other: Deviation) -> Deviation:
         """The larger of both."""
-        return Difference(max(self.absolute, other.absolute), max(self.relative, other.relative))
+        return Deviation(max(self.absolute, other.absolute), max(self.relative, other.relative))
 
 
 def bits(value: Any) -> Any:
@@ -42,10 +42,10 @@ def bits(value: Any) -> Any:
     return bits(vars(value)) if hasattr(value, "__dict__") else value
 
 
-def difference(expected: Any, observed: Any) -> Difference:
+def difference(expected: Any, observed: Any) -> Deviation:
     """How far two outputs are apart, whatever they are made of."""
     if bits(expected) == bits(observed):
-        return Difference()
+        return Deviation()
     if isinstance(expected, Mapping) and isinstance(observed, Mapping) and expected.keys() == observed.keys():
         return _most(difference(expected[name], observed[name]) for name in expected)
     if isinstance(expected, list | tuple) and isinstance(observed, list | tuple) and len(expected) == len(observed):
@@ -56,10 +56,10 @@ def difference(expected: Any, observed: Any) -> Difference:
         first, second = np.asarray(expected, np.float64), np.asarray(observed, np.float64)
         if first.shape == second.shape:
             apart = float(np.abs(first - second).max())
-            return Difference(apart, apart / (float(np.abs(first).max()) or 1.0))
+            return Deviation(apart, apart / (float(np.abs(first).max()) or 1.0))
     except (TypeError, ValueError):
         pass
-    return Difference(np.inf, np.inf)
+    return Deviation(np.inf, np.inf)
 
 
 def holds_floats(value: Any) -> bool:
@@ -71,8 +71,8 @@ def holds_floats(value: Any) -> bool:
     return isinstance(value, float) or (isinstance(value, list | tuple) and any(map(holds_floats, value)))
 
 
-def _most(differences: Iterable[Difference]) -> Difference:
-    most = Difference()
+def _most(differences: Iterable[Deviation]) -> Deviation:
+    most = Deviation()
     for one in differences:
         most = most.most(one)
     return most

@@ -44,7 +44,7 @@ class Work:
         self.done = threading.Lock()  # released once, by the thread that finishes the last request
         self.done.acquire()
 
-    def take(self, decoder: Decoder) -> None:
+    def take(self, decoder: DecoderThread) -> None:
         """Decode one request after the other until none waits, or the decoder is left behind."""
         i = self._next(decoder)
         while i is not None:
@@ -55,7 +55,7 @@ class Work:
                 logger.exception("request %s: decoding it ended its thread", self.requests[i].id)
             i = self._next(decoder, i, outcome)
 
-    def _next(self, decoder: Decoder, finished: int | None = None, outcome: object = None) -> int | None:
+    def _next(self, decoder: DecoderThread, finished: int | None = None, outcome: object = None) -> int | None:
         """Keep the outcome of what is finished, and say which request this decoder is at now."""
         with self.lock:
             decoder.since = None
@@ -76,7 +76,7 @@ class Work:
             return list(self.outcomes)
 
 
-class Decoder(threading.Thread):
+class DecoderThread(threading.Thread):
     """One thread.
 
     since: on time.monotonic(), when the request that it is at was started; None: it is at none. behind: whether it ends after
@@ -102,8 +102,8 @@ class Decoders:
 
     def __init__(self, threads: int) -> None:
         self.threads = max(1, threads)
-        self.running: list[Decoder] = []
-        self.behind: list[Decoder] = []
+        self.running: list[DecoderThread] = []
+        self.behind: list[DecoderThread] = []
         self.quick = True  # whether one thread was enough for the last batch
 
     def run(
@@ -158,7 +158,7 @@ class Decoders:
         """Have up to `count` threads at this work, as many as have something to do."""
         count = min(count, len(work.waiting) + sum(decoder.work is work for decoder in self.running))
         while len(self.running) < count and len(self.running) + self.stuck() < self.threads + MAX_STUCK:
-            decoder = Decoder(f"decode-{len(self.running)}")
+            decoder = DecoderThread(f"decode-{len(self.running)}")
             decoder.start()
             self.running.append(decoder)
         for decoder in self.running[:count]:

@@ -1,6 +1,6 @@
 """Call an author's hooks for one request, one row or one slot. Whatever a hook does wrong becomes that one's SlotError.
 
-What a hook returns is owned before any hook is called again (owned.py), and what it is handed is its own. Only a
+What a hook returns is owned before any hook is called again (ownership.py), and what it is handed is its own. Only a
 KeyboardInterrupt passes through, because it comes from the operator. An author's `sys.exit()` is a failure like any other.
 """
 
@@ -15,7 +15,7 @@ from slotwise.worker.budget import Cost, total
 from slotwise.worker.handler import BatchHandler
 from slotwise.worker.inputs import packed
 from slotwise.worker.outputs import WrongCount, rows_of, ways_to_read
-from slotwise.worker.owned import owned
+from slotwise.worker.ownership import owned
 from slotwise.worker.request import Request
 from slotwise.worker.row import Row
 from slotwise.worker.slot_errors import BadRequest, DeadlineExceeded, ModelFault, OutOfMemory, SlotError

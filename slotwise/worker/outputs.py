@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slotwise.worker.answer import Refusal
-from slotwise.worker.owned import owned
+from slotwise.worker.ownership import owned
 from slotwise.worker.slot_errors import ModelFault, SlotError
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ its server wants.
 Letters: n requests, and request i has slot i; m items, one a row, and a row's owner is its slot; b rows of one call of the
 model.
 
-What a hook returned is owned before any hook is called again, so nobody's value can become somebody else's (owned.py).
+What a hook returned is owned before any hook is called again, so nobody's value can become somebody else's (ownership.py).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from slotwise.worker.answer import Answer, CheckedHeaders, Refusal
 from slotwise.worker.batch import Batch, Slot
 from slotwise.worker.budget import Budget
 from slotwise.worker.decoders import MAX_STUCK, Decoders
+from slotwise.worker.fair_order import divide, helpings, in_turn
 from slotwise.worker.hooks import Hooks
 from slotwise.worker.isolation import TOO_MANY_GUILTY, EngineDead, Isolation
 from slotwise.worker.padding import Padding
@@ -33,7 +34,6 @@ from slotwise.worker.request import Request
 from slotwise.worker.row import NOT_RUN, Row
 from slotwise.worker.settings import Settings
 from slotwise.worker.slot_errors import DeadlineExceeded, ModelFault, SlotError, Unavailable
-from slotwise.worker.turns import divide, helpings, in_turn
 from slotwise.worker.verdict import Verdict
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
-from slotwise.worker.bits import Difference, bits, difference, holds_floats
+from slotwise.worker.bits import Deviation, bits, difference, holds_floats
 from slotwise.worker.isolation import is_out_of_memory
 from slotwise.worker.slot_errors import SlotError
 from slotwise.worker.verdict import Verdict
@@ -50,7 +50,7 @@ def prove(
 
     budget_s: no size is begun that would not be done by then. The verdict's `sizes` say how far it came.
     """
-    trial = _Trial(attempt, row, mates, longest, settling)
+    trial = _MatesTrial(attempt, row, mates, longest, settling)
     stop_at = clock() + budget_s
     row_s = 0.0
     with_mates = set(sizes)
@@ -68,7 +68,7 @@ def prove(
     return trial.verdict("" if trial.done else "there are no mates to try")
 
 
-class _Trial:
+class _MatesTrial:
     """What is known so far. refuted: whether one bit has differed where none may. rows: how many rows the model has run."""
 
     def __init__(self, attempt: Attempt, row: Any, mates: Mapping[str, Any], longest: Any, settling: int) -> None:
@@ -77,7 +77,7 @@ class _Trial:
         self.done: list[int] = []
         self.refuted = False
         self.rows = 0
-        self.between_shapes = Difference()
+        self.between_shapes = Deviation()
         self.same_bits, self.same_so_far = 1, True
         self.even: list[int] = []
 

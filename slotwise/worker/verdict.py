@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from slotwise.worker.about import NOBODY, About
-from slotwise.worker.bits import Difference
+from slotwise.worker.bits import Deviation
 
-NONE = Difference()
+NONE = Deviation()
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Verdict:
     cause: str = ""
     most_rows: int = 0
     sizes: tuple[int, ...] = ()
-    between_shapes: Difference = NONE
+    between_shapes: Deviation = NONE
     same_bits: int = 1
     even: tuple[int, ...] = ()
     about: About = NOBODY
@@ -71,7 +71,7 @@ class Verdict:
             between = {name: math.inf if value is None else float(value) for name, value in known["between_shapes"].items()}
             known |= {name: tuple(map(int, known[name])) for name in ("sizes", "even")}
             known |= {name: int(known[name]) for name in ("most_rows", "same_bits")}
-            known |= {"between_shapes": Difference(**between), "about": About(**known["about"])}
+            known |= {"between_shapes": Deviation(**between), "about": About(**known["about"])}
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError("not a verdict") from error
         texts = [known["cause"], *asdict(known["about"]).values()]

@@ -173,7 +173,7 @@ def test_what_was_proven_is_kept_with_the_archive_and_for_the_next_build(
     assert (verdict.separable, verdict.sizes) == (True, (2, 3, 4, 8, 16))
     assert "numpy " in verdict.about.version
     assert inspect(archive).separability == [verdict]
-    monkeypatch.setattr("slotwise.archive.proving._prove", lambda folder, spec: pytest.fail("proven twice"))
+    monkeypatch.setattr("slotwise.archive.build_proof._prove", lambda folder, spec: pytest.fail("proven twice"))
     again = build(folder, tmp_path / "again")
     assert again.read_bytes() == archive.read_bytes()
 

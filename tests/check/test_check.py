@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from slotwise.archive.build import build
-from slotwise.check.conformance import CheckReport, Verdict, check
+from slotwise.check.conformance import CheckReport, PromiseVerdict, check
 from slotwise.errors import SlotwiseError
 from slotwise.worker.agree import agree
 
@@ -45,7 +45,7 @@ def test_a_right_handler_passes_on_both_servers(tmp_path: Path) -> None:
     report = check(built(tmp_path / "m", "correct"), batch_size=4)
     assert report.passed
     assert set(report.verdicts) == {"torchserve", "mms"}
-    unproven = Verdict("apart", None, "unproven: ValueError: correct.py has no `handle = ....entry_point()`")
+    unproven = PromiseVerdict("apart", None, "unproven: ValueError: correct.py has no `handle = ....entry_point()`")
     for found in report.verdicts.values():
         assert [verdict for verdict in found if not verdict.holds] == [unproven], report
 

@@ -10,7 +10,7 @@ import pytest
 from slotwise.archive.build import build, inspect
 from slotwise.check.rows import LEAST, known_of_rows, tolerance_of
 from slotwise.worker.agree import TOLERANCE, agree
-from slotwise.worker.bits import Difference
+from slotwise.worker.bits import Deviation
 from slotwise.worker.verdict import Verdict
 
 HANDLER = """
@@ -32,12 +32,12 @@ handle = Mean.entry_point()
     ("verdict", "tolerance"),
     [
         (Verdict(True), LEAST),
-        (Verdict(True, between_shapes=Difference(1e-4, 1e-4)), 16e-4),
-        (Verdict(True, between_shapes=Difference(3.0, 1e-4)), 16e-4),
-        (Verdict(True, between_shapes=Difference(0.3, 0.3)), TOLERANCE),
-        (Verdict(True, between_shapes=Difference(math.inf, math.inf)), TOLERANCE),
+        (Verdict(True, between_shapes=Deviation(1e-4, 1e-4)), 16e-4),
+        (Verdict(True, between_shapes=Deviation(3.0, 1e-4)), 16e-4),
+        (Verdict(True, between_shapes=Deviation(0.3, 0.3)), TOLERANCE),
+        (Verdict(True, between_shapes=Deviation(math.inf, math.inf)), TOLERANCE),
         (Verdict(None, "there is no example"), TOLERANCE),
-        (Verdict(False, "mixes rows", 1, between_shapes=Difference(0.3, 0.3)), LEAST),
+        (Verdict(False, "mixes rows", 1, between_shapes=Deviation(0.3, 0.3)), LEAST),
     ],
 )
 def test_two_answers_are_as_near_as_the_shapes_that_were_measured(verdict: Verdict, tolerance: float) -> None:

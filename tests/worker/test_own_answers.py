@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from slotwise.worker import BadRequest, BatchHandler, Headers, ModelFault, Settings, SlotError, Unavailable
 from slotwise.worker.answer import CheckedHeaders, Refusal
-from slotwise.worker.owned import owned
+from slotwise.worker.ownership import owned
 from slotwise.worker.padding import KINDS
 from slotwise.worker.row import NOT_RUN
 from tests.worker.toy import POISON, Toy, ask, begin, expected, shown, started

@@ -14,7 +14,7 @@ import pytest
 
 from slotwise.worker import BatchHandler, Headers, Settings
 from slotwise.worker.about import About
-from slotwise.worker.bits import Difference, bits, difference
+from slotwise.worker.bits import Deviation, bits, difference
 from slotwise.worker.mates import company
 from slotwise.worker.padding import pad_sequences
 from slotwise.worker.proof import caller
@@ -240,14 +240,14 @@ def test_pixels_and_tokens_get_mates_of_their_kind() -> None:
 def test_bits_and_differences_of_anything() -> None:
     assert bits(np.float32(0.0)) != bits(np.float32(-0.0))
     assert bits({"a": (1, [2.0])}) == bits({"a": (1, [2.0])})
-    assert difference({"a": np.ones(3)}, {"a": np.ones(3) * 1.5}) == Difference(0.5, 0.5)
-    assert difference((1.0, "x"), (1.25, "x")) == Difference(0.25, 0.25)
+    assert difference({"a": np.ones(3)}, {"a": np.ones(3) * 1.5}) == Deviation(0.5, 0.5)
+    assert difference((1.0, "x"), (1.25, "x")) == Deviation(0.25, 0.25)
     assert difference("a", "b").absolute == math.inf
     assert difference(np.ones(3), np.ones(4)).absolute == math.inf
 
 
 def test_a_verdict_survives_json() -> None:
-    whole = Verdict(True, "", 2, (2, 4), Difference(1e-6, math.inf), 3, (4,), About("torch fp32 cpu", "2.0", "abc"))
+    whole = Verdict(True, "", 2, (2, 4), Deviation(1e-6, math.inf), 3, (4,), About("torch fp32 cpu", "2.0", "abc"))
     assert Verdict.from_json(json.loads(json.dumps(whole.to_json()))) == whole
     good = whole.to_json()
     for bad in (None, [], {}, {**good, "separable": "yes"}, {**good, "sizes": 4}, {**good, "between_shapes": {"a": 1}}):
