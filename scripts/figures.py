@@ -13,6 +13,7 @@ python scripts/figures.py accuracy  EfficientNet-Lite0's labels, agreement with 
 python scripts/figures.py disasters --rounds 20    killer bodies, SIGKILLs, scales and swaps under 32 clients: who lost what
 python scripts/figures.py hostile   pictures that are dear to decode beside each picture model's example
 python scripts/figures.py earlier --commit COMMIT    the worker as it is against the worker of an earlier commit
+python scripts/figures.py worker --commit COMMIT    processor time of a request in the worker, as it is and was
 python scripts/figures.py guard     what a guard adds to a batch of 8, around a handler that does nothing
 python scripts/figures.py lean --commit COMMIT    MNIST straight to the server and through the gateway, as it is and was
 python scripts/figures.py front     MNIST with each setting of TorchServe's front changed alone; batch sizes by load
@@ -60,6 +61,7 @@ PARTS = (
     "starting",
     "bits",
     "rollouts",
+    "worker",
 )
 
 
@@ -74,8 +76,8 @@ def arguments() -> argparse.Namespace:
         part.add_argument("--minute", type=float, default=60.0, help="seconds at twice the capacity")
         part.add_argument("--tool", choices=("wrk", "ab"), default="wrk")
         part.add_argument("--json", type=Path, metavar="FILE")
-        if name in ("earlier", "lean"):
-            part.add_argument("--commit", required=name == "earlier")
+        if name in ("earlier", "lean", "worker"):
+            part.add_argument("--commit", required=name != "lean")
     keep = commands.add_parser("keep")
     keep.add_argument("name")
     keep.add_argument("files", type=Path, nargs="+", metavar="FILE", help="tune.json, or what `slotwise bench --json` printed")

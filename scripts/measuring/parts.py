@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from measuring import earlier as earlier_worker
-from measuring import front_settings, guarding, on_hosts, ray_nodes, scaling
+from measuring import front_settings, guarding, on_hosts, ray_nodes, scaling, worker_cost
 from measuring import hostile as hostile_pictures
 from measuring import lean as lean_front
 from measuring import stress as stress_cases
@@ -279,6 +279,12 @@ def earlier(options: Namespace, work: Path) -> dict[str, Any]:
     (work / "store").mkdir()
     with server(work) as record:
         return earlier_worker.compare(options, work, record)
+
+
+def worker(options: Namespace, work: Path) -> dict[str, Any]:
+    """Processor time of the worker as it is against that of an earlier commit, without a server."""
+    (work / "store").mkdir()
+    return worker_cost.compare(options, work)
 
 
 def disasters(options: Namespace, work: Path) -> dict[str, Any]:

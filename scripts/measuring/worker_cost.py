@@ -1,0 +1,68 @@
+"""Processor time that a request costs a worker, without a server: as it is against the worker of an earlier commit."""
+
+from __future__ import annotations
+
+import subprocess
+from argparse import Namespace
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from measuring.about import ROOT, git
+from measuring.earlier import WEIGHTS, built_earlier
+from measuring.rounds import median_interval
+from slotwise.archive.build import build
+from slotwise.archive.local_model import LocalModel, load
+from slotwise.bench.bodies import RequestBody, examples
+from slotwise.console import say
+from slotwise.zoo import pictures
+
+MODELS = ("digits", "resnet18", "mnist")
+BATCHES = (1, 8, 32)
+
+
+def compare(options: Namespace, work: Path) -> dict[str, Any]:
+    """Rounds in turn of both workers, for each model and size of batch; the ratio of their processor times, round by round."""
+    try:
+        table = [row for model in MODELS for row in _rows(model, options, work)]
+        return {"before": git("rev-parse", "--short", options.commit), "rows": table}
+    finally:
+        subprocess.run(["git", "-C", str(ROOT), "worktree", "remove", "--force", str(work / "tree")], capture_output=True)
+
+
+def _rows(model: str, options: Namespace, work: Path) -> list[dict[str, Any]]:
+    archives = {
+        "before": built_earlier(model, options.commit, work).path,
+        "now": build(model, work / "store", WEIGHTS.get(model)),
+    }
+    bodies = [body.content for body in examples(str(archives["now"])) if body.name.endswith(".f32")]
+    bodies = bodies or [body.content for body in examples(str(archives["now"]))] or [pictures.sample_jpeg(720, 720)]
+    rows = []
+    for n in BATCHES:
+        with ExitStack() as stack:
+            workers = {who: stack.enter_context(load(path, batch_size=n)) for who, path in archives.items()}
+            for worker in workers.values():
+                _us_a_request(worker, bodies, n, 2.0)
+            rounds = []
+            for turn in range(options.rounds):
+                order = list(workers) if turn % 2 else list(workers)[::-1]
+                rounds.append({who: _us_a_request(workers[who], bodies, n, options.seconds) for who in order})
+        ratios = [one["now"] / one["before"] for one in rounds]
+        interval = median_interval(ratios)
+        say(f"{model}, batches of {n}: {sorted(ratios)[len(ratios) // 2]:.3f} of before, 95% interval {interval}")
+        rows.append({"model": model, "n": n, "rounds": rounds, "ratios": ratios, "interval": interval and interval._asdict()})
+    return rows
+
+
+def _us_a_request(worker: LocalModel, bodies: list[RequestBody], n: int, seconds: float) -> float:
+    """Processor microseconds of the worker's whole process for each request, in batches of n for so many seconds."""
+    bodies = [bodies[i % len(bodies)] for i in range(n)]
+    requests = [(body.data, {"content-type": body.content_type}) for body in bodies]
+    before = _spent_ns(worker.child.pid)
+    _, batches = worker.timed(requests, n, seconds)
+    return (_spent_ns(worker.child.pid) - before) / 1000 / (n * len(batches))
+
+
+def _spent_ns(pid: int) -> int:
+    """Nanoseconds that all threads of a process have spent on processors."""
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in Path(f"/proc/{pid}/task").iterdir())
