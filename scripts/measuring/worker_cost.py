@@ -31,12 +31,11 @@ def compare(options: Namespace, work: Path) -> dict[str, Any]:
 
 
 def _rows(model: str, options: Namespace, work: Path) -> list[dict[str, Any]]:
-    archives = {
-        "before": built_earlier(model, options.commit, work).path,
-        "now": build(model, work / "store", WEIGHTS.get(model)),
-    }
-    bodies = [body.content for body in examples(str(archives["now"])) if body.name.endswith(".f32")]
-    bodies = bodies or [body.content for body in examples(str(archives["now"]))] or [pictures.sample_jpeg(720, 720)]
+    now = build(model, work / "store", WEIGHTS.get(model))
+    archives = {"before": built_earlier(model, options.commit, work).path, "now": now}
+    bodies = [body for body in examples(str(now)) if not body.bad]
+    bodies = [body for body in bodies if body.name.endswith(".f32")] or bodies
+    bodies = bodies or [RequestBody(pictures.sample_jpeg(720, 720), "image/jpeg")]
     rows = []
     for n in BATCHES:
         with ExitStack() as stack:
