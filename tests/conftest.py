@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,3 +25,15 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # it would keep a database in the use
 
 pytest.register_assert_rewrite("tests.support", "tests.server.contract")
 pytest_plugins = ["tests.support.groups", "tests.support.seed", "tests.support.untried"]
+
+
+@pytest.fixture(autouse=True)
+def logging_stays_on() -> Iterator[None]:
+    """No test leaves logging switched off: what the later ones expect in the log would not be there."""
+    yield
+    loggers = [logger for logger in logging.root.manager.loggerDict.values() if isinstance(logger, logging.Logger)]
+    off = [logger.name for logger in loggers if logger.name.startswith("slotwise") and (logger.disabled or not logger.propagate)]
+    for name in off:
+        logging.getLogger(name).disabled, logging.getLogger(name).propagate = False, True
+    disabled, logging.root.manager.disable = logging.root.manager.disable, logging.NOTSET
+    assert (off, disabled) == ([], logging.NOTSET)
