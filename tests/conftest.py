@@ -32,7 +32,8 @@ def logging_stays_on() -> Iterator[None]:
     """No test leaves logging switched off: what the later ones expect in the log would not be there."""
     yield
     loggers = [logger for logger in logging.root.manager.loggerDict.values() if isinstance(logger, logging.Logger)]
-    off = [logger.name for logger in loggers if logger.name.startswith("slotwise") and (logger.disabled or not logger.propagate)]
+    ours = [logger for logger in loggers if logger.name.startswith("slotwise")]
+    off = [logger.name for logger in ours if logger.disabled or not logger.propagate]
     for name in off:
         logging.getLogger(name).disabled, logging.getLogger(name).propagate = False, True
     disabled, logging.root.manager.disable = logging.root.manager.disable, logging.NOTSET
