@@ -42,3 +42,8 @@ def test_the_best_come_first_and_of_equals_the_lower_number(classes: int) -> Non
     assert classified(row, (), 3) == {"label": "1", "probabilities": {"1": 0.4, "2": 0.4, "0": 0.0}}
     with pytest.raises(ModelFault, match=f"{classes} scores for 1 labels"):
         classified(row, ["a"], 3)
+
+
+def test_a_negative_score_is_rounded_to_the_nearest() -> None:
+    row = np.array([-0.1234564, -2.5, -0.9999996])
+    assert classified(row, [], 3)["probabilities"] == {"0": -0.123456, "2": -1.0, "1": -2.5}
