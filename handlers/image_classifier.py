@@ -12,7 +12,7 @@ from slotwise.worker import BatchHandler, Headers, Request, Settings
 from slotwise.worker.budget import Cost
 from slotwise.worker.inputs.images import Recipe
 from slotwise.worker.inputs.uploads import cost_of, each, items_of
-from slotwise.worker.labels import answered, in_words, scores
+from slotwise.worker.labels import answering, in_words, scores
 
 
 class ImageClassifier(BatchHandler):
@@ -29,6 +29,7 @@ class ImageClassifier(BatchHandler):
         channels = self.recipe.channels
         self.mean = np.float32(spec.get("mean") or [0.0] * channels) * 255
         self.std = np.float32(spec.get("std") or [1.0] * channels) * 255
+        self.answered = answering(self.model)
         facts = model_dir / "facts.json"
         self.untrained = facts.is_file() and bool(json.loads(facts.read_text("utf-8")).get("untrained"))
         return super().load(model_dir, settings)
@@ -53,7 +54,7 @@ class ImageClassifier(BatchHandler):
         return scores(super().predict(inputs), self.model)
 
     def encode(self, output: Any, item: Any) -> dict[str, Any]:
-        answer = answered(output, self.model)
+        answer = self.answered(output)
         return {**answer, "untrained": True} if self.untrained else answer
 
     def respond(self, request: Request, results: list[Any]) -> tuple[Any, str]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from slotwise.worker import BadRequest, BatchHandler, Headers, Request, Settings, Unprocessable
-from slotwise.worker.labels import answered, in_words, scores
+from slotwise.worker.labels import answering, in_words, scores
 
 NEUTRAL = {"mean": 0, "std": 1}
 
@@ -29,6 +29,7 @@ class TensorClassifier(BatchHandler):
         self.expected = f"expected {self.dtype} of shape {'x'.join(map(str, self.shape))}"
         sides = [-1] + [1] * (len(self.shape) - 1)
         self.mean, self.std = (np.reshape(np.float32(spec.get(key) or neutral), sides) for key, neutral in NEUTRAL.items())
+        self.answered = answering(self.model)
         self.scaled = bool(self.mean.any() or (self.std != 1).any())
         return super().load(model_dir, settings)
 
@@ -80,7 +81,7 @@ class TensorClassifier(BatchHandler):
             return array.reshape(self.shape).astype(self.dtype, copy=False)
 
     def encode(self, output: Any, item: Any) -> Any:
-        return answered(output, self.model)
+        return self.answered(output)
 
     def respond(self, request: Request, results: list[Any]) -> tuple[Any, str]:
         return in_words(request, *super().respond(request, results))

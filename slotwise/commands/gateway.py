@@ -11,7 +11,7 @@ from slotwise.console import Json, emit, say
 
 PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
 NOT_ITS_OWN = ("name", "detach", "replace", "as_json")  # options of the command, not of the gateway that it starts
-SEVERAL = ("--public",)
+SEVERAL = ("--public", "--trusted-proxy", "--allow-host")
 
 
 def register(app: typer.Typer) -> None:

@@ -21,12 +21,14 @@ from slotwise.worker.slot_errors import SlotError
 class Slot:
     """One request and what becomes of it.
 
-    error: what it is answered with as a whole, or None. records: what it decoded to. answer: set last.
+    error: what it is answered with as a whole, or None. records: what it decoded to. unencoded: how many rows among them have
+    no result yet. answer: set last.
     """
 
     request: Request
-    error: Refusal | None = None
-    records: list[Row | Refusal] = field(default_factory=list)
+    error: Refusal | None
+    records: list[Row | Refusal]
+    unencoded: int = 0
     answer: Answer | None = None
 
 
@@ -47,9 +49,7 @@ class Batch:
     total_ms: float = 0.0
 
     def __post_init__(self) -> None:
-        refused = [request.refused for request in self.requests]
-        errors = [None if error is None else Refusal.of(error) for error in refused]
-        self.slots = [Slot(request, error) for request, error in zip(self.requests, errors, strict=True)]
+        self.slots = [Slot(one, None if one.refused is None else Refusal.of(one.refused), []) for one in self.requests]
 
     @property
     def n(self) -> int:
@@ -63,13 +63,16 @@ class Batch:
 
     def accept(self, i: int, decoded: Sequence[object]) -> None:
         """Take the items that request i decoded to. A SlotError among them stays in its record's place and costs no row."""
-        for item in decoded:
-            if isinstance(item, SlotError):
-                self.slots[i].records.append(Refusal.of(item))
-            else:
-                row = Row(i, item)
-                self.slots[i].records.append(row)
-                self.rows.append(row)
+        slot = self.slots[i]
+        if len(decoded) == 1 and not isinstance(decoded[0], SlotError):  # nearly every request
+            row = Row(i, decoded[0])
+            slot.records, slot.unencoded = [row], 1
+            self.rows.append(row)
+            return
+        slot.records = [Refusal.of(item) if isinstance(item, SlotError) else Row(i, item) for item in decoded]
+        rows = [record for record in slot.records if isinstance(record, Row)]
+        slot.unencoded = len(rows)
+        self.rows += rows
 
     def reject(self, i: int, error: SlotError) -> None:
         """Answer request i as a whole with this error."""

@@ -102,20 +102,17 @@ class Hooks:
 
     def _predicted(self, rows: list[Row], size: int) -> object:
         """What the model gives for these rows and copies of the last one, `size` in all."""
-        items = [self._handed_out(row) for row in rows]
-        items += [self._handed_out(rows[-1], padding=True) for _ in range(size - len(rows))]
+        if self.collate_is_authors:  # it gets the items as they were decoded, whatever it did to those that it got before
+            for row in rows:
+                if row.decoded is None:
+                    row.decoded = owned(row.item)
+                else:
+                    row.item = owned(row.decoded)
+        items = [row.item for row in rows]
+        if size > len(rows):
+            items += [owned(rows[-1].decoded) if self.collate_is_authors else rows[-1].item for _ in range(size - len(rows))]
         outputs: object = self.handler.predict(self.handler.collate(items))
         return outputs
-
-    def _handed_out(self, row: Row, padding: bool = False) -> object:
-        """The row's item as it was decoded, whatever `collate` did to the one that it got before."""
-        if not self.collate_is_authors:
-            return row.item
-        if row.decoded is None:
-            row.decoded = owned(row.item)
-        elif not padding:
-            row.item = owned(row.decoded)
-        return owned(row.decoded) if padding else row.item
 
     def _learned(self, row: Row, size: int) -> str:
         """How the outputs are read, from what the model gives for one row alone, and for `size` copies of it."""
@@ -129,19 +126,25 @@ class Hooks:
         copy = Row(row.owner, owned(row.item if row.decoded is None else row.decoded))
         return set(ways_to_read(self._predicted([copy], size), size))
 
-    def encode(self, row: Row, request: Request, keep: bool) -> object:
-        """One row's result, or its Refusal. keep: hooks are called again before the result is used."""
+    def encode(self, row: Row, request: Request) -> object:
+        """One row's result, or its Refusal. The author may change the result when a hook is called again."""
         try:
             result: object = self.handler.encode(row.output, row.item)
-            if isinstance(result, SlotError):
-                return Refusal.of(result)
-            return owned(result) if keep else result
+            return Refusal.of(result) if isinstance(result, SlotError) else result
         except KeyboardInterrupt:
             raise
         except BaseException as error:
             if isinstance(error, SlotError):
                 return Refusal.of(error)
             logger.warning("request %s: an output could not be encoded", request.id, exc_info=True)
+            return Refusal.of(ModelFault("the model's output could not be encoded"))
+
+    def kept(self, result: object) -> object:
+        """A result that no later call of a hook changes."""
+        try:
+            return owned(result)
+        except Exception:
+            logger.warning("a result cannot be copied", exc_info=True)
             return Refusal.of(ModelFault("the model's output could not be encoded"))
 
     def headers(self) -> CheckedHeaders | SlotError:
@@ -160,7 +163,9 @@ class Hooks:
         results: one a record, a Refusal in the place of each that failed.
         """
         try:
-            again = _owned_results(results) if self.respond_is_authors else results
+            again = results
+            if len(results) > 1 and self.respond_is_authors:  # which may change what it gets
+                again = [owned(result) for result in results]
             try:
                 return self._answer(request, results, headers)
             except (ValueError, TypeError, RecursionError):
@@ -174,7 +179,10 @@ class Hooks:
             return ModelFault("the answer could not be encoded")
 
     def _answer(self, request: Request, results: Sequence[object], headers: CheckedHeaders) -> Answer:
-        given = [result.error() if isinstance(result, Refusal) else result for result in results]
+        given = list(results)
+        for place, result in enumerate(results):
+            if type(result) is Refusal:
+                given[place] = result.error()
         body, content_type = self.handler.respond(packed.plain(request) if self.respond_is_authors else request, given)
         content = serialise(body)
         if len(content) > self.max_response_bytes:  # the server would end the worker, and with it the whole batch
@@ -225,8 +233,3 @@ def _own_item(item: object) -> object:
     except Exception:
         logger.exception("decode gave a %s that cannot be copied, so it may change", type(item).__name__)
         return ModelFault("what the handler decoded cannot be copied")
-
-
-def _owned_results(results: list[object]) -> list[object]:
-    """The results as they are now: an author's `respond` may change what it gets."""
-    return [owned(result) for result in results] if len(results) > 1 else results

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -71,11 +71,21 @@ def scores(outputs: Any, model: Mapping[str, Any]) -> Any:
     return probabilities(outputs) if kind == "logits" else outputs
 
 
+def answering(model: Mapping[str, Any]) -> Callable[[Any], dict[str, Any]]:
+    """What makes the model's answer of one row of what `scores` gives."""
+    labels, top_k = model.get("labels", []), model.get("top_k", 5)
+    if kind_of(model) != "regression":
+        return lambda row: classified(row, labels, top_k)
+    return lambda row: _values(row, labels)
+
+
 def answered(row: Any, model: Mapping[str, Any]) -> dict[str, Any]:
     """One row of what `scores` gives as the model's answer."""
-    labels = model.get("labels", [])
-    if kind_of(model) != "regression":
-        return classified(row, labels, model.get("top_k", 5))
+    return answering(model)(row)
+
+
+def _values(row: Any, labels: Sequence[str]) -> dict[str, Any]:
+    """A regression's answer."""
     values = [float(str(value)) for value in np.ravel(row)]  # 3.1, where the nearest float32 would be 3.0999999
     if labels:
         if len(labels) != len(values):

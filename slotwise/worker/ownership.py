@@ -17,6 +17,8 @@ from slotwise.worker.copies import ATOMS, copied
 
 def owned(value: object) -> object:
     """The value itself where nothing can change it, else a copy. Raises what copying it raises."""
+    if type(value) is np.ndarray:
+        return _array(value)
     if type(value) in ATOMS:
         return value
     try:
@@ -47,8 +49,8 @@ def _owned(value: object) -> object:
 def _array(array: npt.NDArray[np.float64]) -> object:  # numbers of any kind, for which numpy has no type but Any
     if type(array) is not np.ndarray or array.dtype.hasobject:
         return copy.deepcopy(array)
-    source: object = array
-    while isinstance(source, np.ndarray) and not source.flags.writeable:
+    source: object = array.base
+    while type(source) is np.ndarray:
         source = source.base
     return array if type(source) is bytes else array.copy()  # numpy.frombuffer(body) shows bytes, which never change
 

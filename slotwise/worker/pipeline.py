@@ -169,27 +169,27 @@ class Pipeline:
         shared["x-batch-size"] = str(batch.n)
         shared["x-decode-ms"], shared["x-inference-ms"] = f"{batch.decode_ms:.2f}", f"{batch.inference_ms:.2f}"
         fault = Refusal.of(headers) if isinstance(headers, SlotError) else None  # for every slot without an error of its own
-        left = [sum(isinstance(record, Row) for record in slot.records) for slot in batch.slots]
         for i, slot in enumerate(batch.slots):
             slot.error = slot.error or fault
-            if slot.error is not None or not left[i]:
+            if slot.error is not None or not slot.unencoded:
                 self._answer(slot, shared.with_slot(i), budget)
         for row in in_turn(batch.rows):
             slot = batch.slots[row.owner]
             if slot.answer is None:
                 self._encode(row, slot, budget)
-                left[row.owner] -= 1
-                if not left[row.owner]:
+                if not slot.unencoded:
                     self._answer(slot, shared.with_slot(row.owner), budget)
 
     def _encode(self, row: Row, slot: Slot, budget: Budget) -> None:
         """Give the row its result. Where no answer is made of it at once, it is owned: `encode` is called again before that."""
+        slot.unencoded -= 1
         if row.error is not None:
             row.result = row.error
         elif budget.over(budget.encode_until):
             row.result = Refusal.of(Unavailable("there was no time to encode this row"))
         else:
-            row.result = self.hooks.encode(row, slot.request, keep=len(slot.records) > 1)
+            result = self.hooks.encode(row, slot.request)
+            row.result = result if len(slot.records) == 1 else self.hooks.kept(result)
 
     def _answer(self, slot: Slot, headers: CheckedHeaders, budget: Budget) -> None:
         """Make one slot's answer."""

@@ -20,7 +20,7 @@ from slotwise.deploy.takeover import forget_interrupted
 from slotwise.errors import SlotwiseError
 from slotwise.gateway.process import GatewayRecord
 from slotwise.gateway.rollout_record import interrupted, load_all
-from tests.gateway.live import StandInThread, gateway_before
+from tests.gateway.live import StandInThread
 
 from . import killed_rollout
 
@@ -99,9 +99,10 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path))
     server = StandInThread(models={"digits": 2}, loads_s=0.2, takes_s=(0.001, 0.005), batch_size=64)
-    with gateway_before(server, tmp_path) as gateway:
+    with server.front(tmp_path) as gateway:
         yield Place(server, gateway, Clients(gateway.url))
 
 

@@ -25,8 +25,9 @@ async def answered(forward: Forward, whole: InferenceRequest, found: Found, gone
     the server keeps its place there until it is answered.
     """
     records = {i: record for i, record in enumerate(found) if isinstance(record, RecordBody)}
-    sent: dict[int, asyncio.Task[RecordAnswer | Refused]] = {}
+    sent: dict[int, asyncio.Task[RecordAnswer]] = {}
     ended: Refused | ClientGone | None = None
+    refusals: list[Refused] = []  # of records that were sent
     limit = whole.traffic.limit
     turn = limit.admit(whole.sender, whole.left_s)
     whole.bill.pay(max(1, len(records)))
@@ -35,9 +36,11 @@ async def answered(forward: Forward, whole: InferenceRequest, found: Found, gone
             for i, record in records.items():
                 if gone.is_set():
                     raise ClientGone
+                if refusals:
+                    raise refusals[0]
                 await limit.enter(turn, whole.left_s, gone.wait)
                 sent[i] = asyncio.create_task(
-                    _sent(forward, whole, whole.for_record(i, record.body, record.content_type, limit), gone)
+                    _sent(forward, whole, whole.for_record(i, record.body, record.content_type, limit), gone, refusals)
                 )
                 sent[i].add_done_callback(lambda _: limit.leave(turn))
         except (Refused, ClientGone) as failure:
@@ -49,24 +52,25 @@ async def answered(forward: Forward, whole: InferenceRequest, found: Found, gone
             task.cancel()
     if ended is not None:
         raise ended
-    answers = [record if isinstance(record, RecordAnswer) else sent[i].result() for i, record in enumerate(found)]
-    if refused := next((answer for answer in answers if isinstance(answer, Refused)), None):
-        raise refused
-    return [answer for answer in answers if isinstance(answer, RecordAnswer)]
+    if refusals:
+        raise refusals[0]
+    return [record if isinstance(record, RecordAnswer) else sent[i].result() for i, record in enumerate(found)]
 
 
 async def _sent(
-    forward: Forward, whole: InferenceRequest, request: InferenceRequest, gone: asyncio.Event
-) -> RecordAnswer | Refused:
+    forward: Forward, whole: InferenceRequest, request: InferenceRequest, gone: asyncio.Event, refusals: list[Refused]
+) -> RecordAnswer:
     """What the model, or the gateway, said of one record.
 
-    Refused where the archive that a roll-out tries did not let it in, or where all the answers take more memory than there is.
+    It is among `refusals` where the archive that a roll-out tries did not let it in, or where all the answers take more memory
+    than there is.
     """
     status, _, body = await forward.record(request, gone)
     if request.refusal is not None and request.refusal.status == BUSY:
-        return request.refusal
-    try:
-        whole.hold_bytes(whole.memory_bytes + len(body))
-    except Refused as refused:
-        return refused
+        refusals.append(request.refusal)
+    else:
+        try:
+            whole.hold_bytes(whole.memory_bytes + len(body))
+        except Refused as refused:
+            refusals.append(refused)
     return RecordAnswer(status, body)
