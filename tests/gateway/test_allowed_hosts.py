@@ -72,7 +72,7 @@ def test_only_on_loopback_and_where_names_are_given() -> None:
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A gateway process on loopback, as it comes."""
     home: Path = tmp_path_factory.mktemp("front")
-    with gateway_before(StandInThread(), home, "--multi-model", str(home)) as record:
+    with StandInThread().front(home, "--multi-model", str(home)) as record:
         yield record.url
 
 
