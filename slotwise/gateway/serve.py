@@ -52,8 +52,8 @@ class Access:
     """Who is let in, and how.
 
     keys: a file of keys. public: what needs none of them: metrics, status, docs. tls_client_ca: who signs the certificates that
-    clients have to show; None: they need none. hosts: the names that the gateway goes by besides loopback's; where it listens beyond
-    loopback and none is given, by any. connections: what clients may do at all.
+    clients have to show; None: they need none. hosts: the names that the gateway goes by besides loopback's; where it listens
+    beyond loopback and none is given, by any. connections: what clients may do at all.
     """
 
     keys: Path | None = None

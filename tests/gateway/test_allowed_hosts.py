@@ -15,7 +15,7 @@ from slotwise.gateway.listening import ListenAddress
 from slotwise.gateway.replies import Refused
 from slotwise.gateway.serve import Access
 
-from .live import StandInThread, gateway_before
+from .live import StandInThread
 
 OWN = AllowedHosts(["Tools.example"])
 
