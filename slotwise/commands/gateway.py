@@ -43,6 +43,9 @@ def gateway(
     public: Annotated[list[str] | None, typer.Option(help="Needs no key: metrics, status or docs; several times.")] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="HTTPS with this certificate (PEM, its chain after it).")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="The certificate's private key (PEM).")] = None,
+    tls_client_ca: Annotated[
+        Path | None, typer.Option(help="Clients need a certificate that one of these signed (PEM); with --tls-cert.")
+    ] = None,
     trusted_proxy: Annotated[
         list[str] | None, typer.Option(help="Address or network of a proxy whose X-Forwarded-For is believed; several times.")
     ] = None,
@@ -123,7 +126,7 @@ def gateway(
             trusted_proxies=TrustedProxies(trusted_proxy or ()),
         ),
         say,
-        Access(keys, tuple(public or ()), tls_cert, tls_key, tuple(allow_host or ()), limits),
+        Access(keys, tuple(public or ()), tls_cert, tls_key, tls_client_ca, tuple(allow_host or ()), limits),
         loader(multi_model) if multi_model else None,
         kept,
         starting,

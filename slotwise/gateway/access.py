@@ -1,22 +1,24 @@
-"""Around all routes: security headers on the way out and, where there are keys, a key on the way in."""
+"""Around all routes: security headers on the way out and, where they are asked for, a certificate and a key on the way in."""
 
 from __future__ import annotations
 
+import hmac
 import logging
 from collections.abc import Collection
 from typing import Any
 
 from slotwise.gateway import replies
 from slotwise.gateway.forward import Send
-from slotwise.gateway.inference_request import Scope
+from slotwise.gateway.inference_request import CERTIFICATE, Scope
 from slotwise.gateway.keys import KeyFile
 from slotwise.gateway.limits import Receive
 from slotwise.gateway.replies import Refused
 
 log = logging.getLogger("slotwise.gateway")
 
-OPEN = {"/", "/index.html", "/healthz", "/ready", "/ping"}  # the page holds no secret, and asks for a key
-OPEN_BELOW = ("/static/", "/ready/", "/v2/health/")
+PROBES, PROBES_BELOW = {"/healthz", "/ready", "/ping"}, ("/ready/", "/v2/health/")
+OPEN = PROBES | {"/", "/index.html"}  # the page holds no secret, and asks for a key
+OPEN_BELOW = ("/static/", *PROBES_BELOW)
 PUBLIC = {"metrics": ("/metrics", "/metrics/server"), "status": ("/status",), "docs": ("/docs", "/openapi.json")}
 
 
@@ -58,6 +60,25 @@ class KeyGuard:
                 await refuse(scope, send, refused)
                 return
         await self.app(scope, receive, send)
+
+
+class CertificateGuard:
+    """Lets in who has shown a certificate: TLS has checked it. Probes need none, nor does who knows `own` (gateway.json)."""
+
+    def __init__(self, app: Any, own: str) -> None:
+        self.app, self._own = app, f"Bearer {own}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] == "http" and not scope.get(CERTIFICATE) and not self._needs_none(scope):
+            await refuse(scope, send, Refused(403, "this needs a client's certificate"))
+            return
+        await self.app(scope, receive, send)
+
+    def _needs_none(self, scope: Scope) -> bool:
+        if scope["path"] in PROBES or scope["path"].startswith(PROBES_BELOW):
+            return True
+        return hmac.compare_digest(dict(scope["headers"]).get(b"authorization", b""), self._own)
 
 
 async def refuse(scope: Scope, send: Send, refused: Refused) -> None:

@@ -19,7 +19,7 @@ from starlette.staticfiles import StaticFiles
 
 from slotwise import __version__
 from slotwise.gateway import openapi, replies
-from slotwise.gateway.access import KeyGuard, SecurityHeaders
+from slotwise.gateway.access import CertificateGuard, KeyGuard, SecurityHeaders
 from slotwise.gateway.allowed_hosts import AllowedHosts, HostGuard
 from slotwise.gateway.catalog import ModelCard
 from slotwise.gateway.forward import Forward, ModelPaths
@@ -32,10 +32,13 @@ STATIC = Path(__file__).parent / "static"
 Answers = dict[int | str, dict[str, Any]]
 
 
-def build_app(gateway: Gateway, public: Collection[str] = (), hosts: AllowedHosts | None = None) -> SecurityHeaders:
+def build_app(
+    gateway: Gateway, public: Collection[str] = (), hosts: AllowedHosts | None = None, certified: str = ""
+) -> SecurityHeaders:
     """The application of one gateway. While it runs, the gateway follows its server.
 
     public: what needs no key, where there are keys: metrics, status, docs. hosts: the names it goes by; None: any.
+    certified: where clients have to show a certificate, what stands for one; "": they need none.
     """
 
     @asynccontextmanager
@@ -67,9 +70,11 @@ def build_app(gateway: Gateway, public: Collection[str] = (), hosts: AllowedHost
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _crash)
     openapi.describe(app)
-    inside: ModelPaths | KeyGuard | HostGuard = ModelPaths(app, forward)
+    inside: ModelPaths | KeyGuard | CertificateGuard | HostGuard = ModelPaths(app, forward)
     if gateway.keys:
         inside = KeyGuard(inside, gateway.keys, public)
+    if certified:
+        inside = CertificateGuard(inside, certified)
     if hosts:
         inside = HostGuard(inside, hosts)
     return SecurityHeaders(inside)  # outermost, so that the answer to a crash has them, too

@@ -15,10 +15,14 @@ LOOK_AGAIN_S = 1.0
 
 
 class CertificateFiles:
-    """A certificate (PEM, its chain after it) and its private key. Raises SlotwiseError where they cannot be used."""
+    """A certificate (PEM, its chain after it) and its private key. Raises SlotwiseError where they cannot be used.
 
-    def __init__(self, certificate: Path, key: Path) -> None:
+    client_ca: who signs the clients' certificates (PEM); read this once. None: clients need none.
+    """
+
+    def __init__(self, certificate: Path, key: Path, client_ca: Path | None = None) -> None:
         self.certificate, self.key = certificate, key
+        self.client_ca = _authorities(client_ca) if client_ca else None
         self.stamp = self._stamp()
         self._check()
 
@@ -62,3 +66,11 @@ class CertificateFiles:
                 continue
             found.append((status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size))
         return found
+
+
+def _authorities(file: Path) -> bytes:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(file)
+        return file.read_bytes()
+    except (OSError, ValueError) as error:
+        raise SlotwiseError(f"{file} cannot say whose clients are let in: {error}", "certificates of CAs, as PEM") from error

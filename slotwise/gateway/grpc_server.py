@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -193,7 +192,8 @@ class InferenceService:
 
 
 def _configuration(files: CertificateFiles) -> grpc.ServerCertificateConfiguration:
-    return grpc.ssl_server_certificate_configuration([(files.key.read_bytes(), files.certificate.read_bytes())])
+    pair = (files.key.read_bytes(), files.certificate.read_bytes())
+    return grpc.ssl_server_certificate_configuration([pair], files.client_ca)
 
 
 class GrpcServer:
@@ -204,16 +204,16 @@ class GrpcServer:
         gateway: Gateway,
         host: str,
         port: int,
-        tls_cert: Path | None,
-        tls_key: Path | None,
+        files: CertificateFiles | None = None,
         limits: ConnectionLimits = ConnectionLimits(),
     ) -> None:
         self.gateway, self.host, self.port, self.limits = gateway, host, port, limits
         self.credentials = None
-        if tls_cert and tls_key:
-            files = CertificateFiles(tls_cert, tls_key)  # looked at for every connection
+        if files:
             self.credentials = grpc.dynamic_ssl_server_credentials(
-                _configuration(files), lambda: _configuration(files) if files.changed() else None
+                _configuration(files),
+                lambda: _configuration(files) if files.changed() else None,  # looked at for every connection
+                require_client_authentication=files.client_ca is not None,
             )
 
     async def bind(self) -> None:

@@ -28,7 +28,7 @@ from slotwise.gateway.http_framing import (
     check_lines,
     end_of_requests,
 )
-from slotwise.gateway.inference_request import ABORT
+from slotwise.gateway.inference_request import ABORT, CERTIFICATE
 from slotwise.gateway.replies import Refused
 
 log = logging.getLogger("slotwise.gateway")
@@ -43,7 +43,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def __init__(self, open_: OpenConnections, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self.open, self.limits = open_, open_.limits
-        self.peer, self.asked = "", 0
+        self.peer, self.asked, self._certified = "", 0, False
         self._since = self.loop.time()  # the loop's time from which on a first byte is waited for, or the rest of a head
         self._ahead = bytearray()  # has come, and cannot be taken apart yet
         self._body: Body | None = None  # of the request that is being read
@@ -58,6 +58,8 @@ class GatewayProtocol(HttpToolsProtocol):
         """Take the connection, or refuse it where there are too many."""
         super().connection_made(transport)
         self.peer = self.client[0] if self.client else ""
+        tls = transport.get_extra_info("ssl_object")
+        self._certified = tls is not None and bool(tls.getpeercert(binary_form=True))
         try:
             self.open.add(self)
         except Refused as refused:
@@ -181,6 +183,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self.asked += 1
         super().on_headers_complete()
         self.scope[ABORT] = self.transport.abort  # type: ignore[literal-required]  # the answer begins later
+        self.scope[CERTIFICATE] = self._certified  # type: ignore[literal-required]
 
     def on_body(self, body: bytes) -> None:
         """httptools is given no body."""

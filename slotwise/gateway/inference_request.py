@@ -13,6 +13,7 @@ from typing import Any
 
 from slotwise.gateway import form_fields, replies
 from slotwise.gateway.client_address import one_client
+from slotwise.gateway.form_fields import STRAY_PERCENT
 from slotwise.gateway.gateway import Gateway
 from slotwise.gateway.key_rates import Bill
 from slotwise.gateway.limits import ClientGone, Receive
@@ -25,6 +26,7 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}"  # of a model, and of a version
 
 PATH = "/predictions/"
 ABORT = "slotwise.abort"  # in a scope: what cuts its connection off
+CERTIFICATE = "slotwise.certificate"  # in a scope: whether its client has shown a certificate of a CA that is trusted
 _PASSED_ON = {b"content-type", b"accept", b"content-encoding"}
 _MODEL = re.compile(NAME).fullmatch
 
@@ -74,6 +76,8 @@ class InferenceRequest:
         self.identity = replies.request_id(headers.get(b"x-request-id")) or self.identity
         self.version = version = scope["path_params"].get("version", "")
         query = scope["query_string"].decode("latin-1")
+        if STRAY_PERCENT(scope.get("raw_path", b"") + b" " + scope["query_string"]):
+            raise Refused(400, "in the address a % is not followed by two hex digits")
         if not _MODEL(self.model) or (version and not _MODEL(version)):
             raise Refused(404, "there is no such model")
         self.target = f"{PATH}{self.model}" + (f"/{version}" if version else "") + (f"?{query}" if query else "")

@@ -28,7 +28,7 @@ STOP_GRACE_S = 5.0
 class GatewayRecord(ProcessRecord):
     """A gateway in front of the server `name`. drain_s: how long it may take after SIGTERM, to finish what is in flight.
 
-    key: what opens its /status, where there are keys. certificate: of its own TLS, "" where it has none.
+    key: what opens its /status, where keys or certificates are asked for. certificate: of its own TLS, "" where it has none.
     grpc: host and port of its gRPC, "" where it has none. keeper: the pid of the process that starts it again where it dies,
     0 where there is none; keeper_started: as `started`. handover: where a successor asks for its sockets, "" where it cannot.
     options: what it was started with.

@@ -13,6 +13,8 @@ import asyncio
 import faulthandler
 import logging
 import math
+import secrets
+import ssl
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -49,14 +51,16 @@ LARGE_BLOCK_BYTES = 256 * 1024
 class Access:
     """Who is let in, and how.
 
-    keys: a file of keys. public: what needs none of them: metrics, status, docs. hosts: the names that the gateway goes by
-    besides loopback's; where it listens beyond loopback and none is given, by any. connections: what clients may do at all.
+    keys: a file of keys. public: what needs none of them: metrics, status, docs. tls_client_ca: who signs the certificates that
+    clients have to show; None: they need none. hosts: the names that the gateway goes by besides loopback's; where it listens
+    beyond loopback and none is given, by any. connections: what clients may do at all.
     """
 
     keys: Path | None = None
     public: tuple[str, ...] = ()
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    tls_client_ca: Path | None = None
     hosts: tuple[str, ...] = ()
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
 
@@ -64,6 +68,8 @@ class Access:
         """Raise SlotwiseError where TLS would fail."""
         if bool(self.tls_cert) != bool(self.tls_key):
             raise SlotwiseError("--tls-cert and --tls-key belong together", "both are PEM files")
+        if self.tls_client_ca and not self.tls_cert:
+            raise SlotwiseError("--tls-client-ca needs --tls-cert and --tls-key", "clients show certificates over TLS only")
         self.certificate()
 
     def allowed_hosts(self, listen: ListenAddress) -> AllowedHosts | None:
@@ -72,7 +78,7 @@ class Access:
 
     def certificate(self) -> CertificateFiles | None:
         """The files for TLS, None where there are none. Raises SlotwiseError where they cannot be used."""
-        return CertificateFiles(self.tls_cert, self.tls_key) if self.tls_cert and self.tls_key else None
+        return CertificateFiles(self.tls_cert, self.tls_key, self.tls_client_ca) if self.tls_cert and self.tls_key else None
 
 
 def serve(
@@ -96,6 +102,7 @@ def serve(
     elif other is not None and not (starting and starting.predecessor):
         raise already_running(other)
     keys = KeyFile(access.keys) if access.keys else None
+    own = keys.own if keys else secrets.token_urlsafe(32) if access.tls_client_ca else ""
     access.check()
     sockets = bound(listen) if kept is None else kept.sockets
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
@@ -107,9 +114,11 @@ def serve(
     faulthandler.enable()  # where C code ends the process, the log says where
     finish_s = math.ceil(options.timeout_s) + 1  # with the grace that the server's own 504 has
     config = uvicorn.Config(
-        build_app(gateway, access.public, access.allowed_hosts(listen)),
+        build_app(gateway, access.public, access.allowed_hosts(listen), own if access.tls_client_ca else ""),
         ssl_certfile=access.tls_cert,
         ssl_keyfile=access.tls_key,
+        ssl_ca_certs=access.tls_client_ca,
+        ssl_cert_reqs=ssl.CERT_OPTIONAL if access.tls_client_ca else ssl.CERT_NONE,  # probes have none: see CertificateGuard
         http=partial(Receiver, connections),  # type: ignore[arg-type]  # any protocol will do
         ws="none",
         access_log=False,
@@ -123,9 +132,7 @@ def serve(
     shown = "127.0.0.1" if listen.host in ("0.0.0.0", "::") else listen.host
     url = f"{'https' if access.tls_cert else 'http'}://{shown}:{sockets[0].getsockname()[1]}"
     drain_s, certificate = listen.drain_delay_s + finish_s, str(access.tls_cert.resolve()) if access.tls_cert else ""
-    record = GatewayRecord.of_this_process(
-        name, url, drain_s, keys.own if keys else "", certificate, keeper, starting.options if starting else {}
-    )
+    record = GatewayRecord.of_this_process(name, url, drain_s, own, certificate, keeper, starting.options if starting else {})
     grpc = _grpc_server(gateway, listen, access)
     certificate_files, watching = access.certificate(), list[asyncio.Task[None]]()
 
@@ -137,7 +144,7 @@ def serve(
             starting.is_up()
         if certificate_files and config.ssl:
             watching.append(asyncio.get_running_loop().create_task(certificate_files.watch(config.ssl)))
-        if not keys and not _loopback(listen.host):
+        if not own and not _loopback(listen.host):
             say(f"whoever reaches {url} can ask every model and read /status and /metrics: --keys FILE asks for a key")
         say(record.listening())
 
@@ -156,7 +163,7 @@ def _grpc_server(gateway: Gateway, listen: ListenAddress, access: Access) -> Grp
         return None
     from slotwise.gateway.grpc_server import GrpcServer  # noqa: PLC0415  grpcio takes memory, and is seldom wanted
 
-    return GrpcServer(gateway, listen.host, listen.grpc_port, access.tls_cert, access.tls_key, access.connections)
+    return GrpcServer(gateway, listen.host, listen.grpc_port, access.certificate(), access.connections)
 
 
 def _loopback(host: str) -> bool:

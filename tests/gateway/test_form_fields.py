@@ -82,6 +82,30 @@ def test_a_part_hides_no_fields_in_its_own_head_nor_in_a_form_within() -> None:
     assert sent_as(MULTIPART, parts(1, b"Content-Type: multipart/mixed; boundary=c\r\n\r\n--c\r\n\r\n"), 1000)
 
 
+@pytest.mark.parametrize("line", [b"Content-Transfer-Encoding: base64", b"content-transfer-encoding:quoted-printable; x=y"])
+def test_a_part_in_an_encoding_of_its_own_is_refused(line: bytes) -> None:
+    body = parts(1) + parts(1, b'Content-Disposition: form-data; name="a"\r\n' + line)
+    with pytest.raises(Refused, match="Content-Transfer-Encoding") as refused:
+        sent_as(MULTIPART, body, 1000)
+    assert refused.value.status == 400
+
+
+@pytest.mark.parametrize(
+    "line", [b"Content-Transfer-Encoding: Binary", b"content-transfer-encoding:8bit", b"X-A: 7bit, base64"]
+)
+def test_a_part_that_comes_as_it_is_says_so_or_not(line: bytes) -> None:
+    within = b"\r\n\r\nContent-Transfer-Encoding: base64"  # is the content
+    assert sent_as(MULTIPART, parts(1, line + within), 1000) == MULTIPART
+
+
+@pytest.mark.parametrize("body", [b"data=%zz", b"%", b"a=1&b%4=2", b"a=%4", b"%25%&a=1"])
+def test_a_url_form_with_a_percent_sign_that_means_nothing_is_refused(body: bytes) -> None:
+    with pytest.raises(Refused, match="%") as refused:
+        sent_as(URL_FORM, body, 1000)
+    assert refused.value.status == 400
+    assert sent_as(URL_FORM, b"a=%4a&b=%C3%a4", 1000) == URL_FORM
+
+
 def test_what_is_no_form_is_let_be() -> None:
     for content_type in ("", "image/png", "application/json", "text/plain; a=multipart/form-data"):
         assert sent_as(content_type, fields(5000), 1000) == content_type

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from slotwise.errors import SlotwiseError
 from slotwise.gateway import keys, process, serve
+from slotwise.gateway.certificates import CertificateFiles
 from slotwise.gateway.client_connections import ConnectionLimits
 from slotwise.gateway.gateway import GatewayOptions
 from slotwise.gateway.grpc_call import LONGEST_MESSAGE
@@ -144,7 +145,7 @@ def test_no_bytes_raise_anything_but_a_refusal(data: bytes) -> None:
 @asynccontextmanager
 async def port_of(front: Front, cert: Path | None = None, key: Path | None = None) -> AsyncIterator[Call]:
     """A client of a gRPC port in front of it."""
-    server = GrpcServer(front.gateway, "127.0.0.1", 0, cert, key)
+    server = GrpcServer(front.gateway, "127.0.0.1", 0, CertificateFiles(cert, key) if cert and key else None)
     await server.bind()
     await server.start()
     async with client_of(f"127.0.0.1:{server.port}", cert.read_bytes() if cert else None) as call:

@@ -160,3 +160,17 @@ async def test_a_client_that_does_not_take_its_answer_is_cut_off(
             while piece := await reader.read(2**20):
                 received += len(piece)
     assert received < LONG
+
+
+@pytest.mark.parametrize(
+    "target", ["/predictions/digits?a=%zz", "/predictions/digits?a=1%", "/predictions/di%zzgits", "/invocations?%4"]
+)
+async def test_a_percent_sign_that_means_nothing_reaches_no_server(connect: Connect, front: Front, target: str) -> None:
+    """The servers answer 500, in Java's words."""
+    reader, writer = await connect()
+    writer.write(f"POST {target} HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n7".encode())
+    status, found = await answer(reader)
+    assert (status, len(front.server.seen)) == (400, 0)
+    assert "%" in found["error"]["message"]
+    writer.write(b"POST /predictions/digits?a=%4a%25 HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n7")
+    assert (await answer(reader))[0] == 200

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc.aio
@@ -14,9 +15,10 @@ Call = Callable[..., Awaitable[Any]]
 
 
 @asynccontextmanager
-async def client_of(address: str, trusted: bytes | None = None) -> AsyncIterator[Call]:
-    """A client; call(method, message, ...) gives the answer."""
-    credentials = grpc.ssl_channel_credentials(trusted) if trusted else None
+async def client_of(address: str, trusted: bytes | None = None, own: tuple[Path, Path] | None = None) -> AsyncIterator[Call]:
+    """A client; call(method, message, ...) gives the answer. own: its certificate and key."""
+    certificate, key = (file.read_bytes() for file in own) if own else (None, None)
+    credentials = grpc.ssl_channel_credentials(trusted, key, certificate) if trusted else None
     named = [("grpc.ssl_target_name_override", "slotwise.example")]
     channel = grpc.aio.secure_channel(address, credentials, named) if credentials else grpc.aio.insecure_channel(address)
 
