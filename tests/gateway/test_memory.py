@@ -258,11 +258,11 @@ async def test_a_packed_request_of_records_is_unpacked(make_front: MakeFront, en
     ("body", "encoding", "status"),
     [
         (v1(1), "br", 415),
-        (gzip.compress(gzip.compress(v1(1))), "gzip, gzip", 415),
+        (gzip.compress(gzip.compress(v1(1), mtime=0), mtime=0), "gzip, gzip", 415),
         (v1(1), "gzip", 400),
-        (gzip.compress(v1(1))[:-1], "gzip", 400),
-        (gzip.compress(v1(1)) + b"x", "gzip", 400),
-        (gzip.compress(v1(*["x" * 1000] * 1000)), "gzip", 413),
+        (gzip.compress(v1(1), mtime=0)[:-1], "gzip", 400),
+        (gzip.compress(v1(1), mtime=0) + b"x", "gzip", 400),
+        (gzip.compress(v1(*["x" * 1000] * 1000), mtime=0), "gzip", 413),
         (zlib.compress(bytes(2**27)), "deflate", 413),
     ],
 )
