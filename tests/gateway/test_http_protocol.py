@@ -166,7 +166,7 @@ async def test_a_client_that_does_not_take_its_answer_is_cut_off(
     "target", ["/predictions/digits?a=%zz", "/predictions/digits?a=1%", "/predictions/di%zzgits", "/invocations?%4"]
 )
 async def test_a_percent_sign_that_means_nothing_reaches_no_server(connect: Connect, front: Front, target: str) -> None:
-    """The servers answer 500, in Java's words."""
+    """TorchServe answers some of these with 403 and 500, in Java's words, and does not read the others at all."""
     reader, writer = await connect()
     writer.write(f"POST {target} HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n7".encode())
     status, found = await answer(reader)
