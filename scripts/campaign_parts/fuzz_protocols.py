@@ -52,9 +52,8 @@ def _try_v1(i: int, draw: Random, tally: Tally) -> None:
         ]
         if [one.body for one in found] != sent:
             tally.fail(i, "wrong", f"v1: read {found} of {instances}")
-    said = kserve_v1.reply([_answer(draw) for _ in found])
-    json.dumps(said, ensure_ascii=False).encode("utf-8", "backslashreplace")
-    if len(said["predictions"]) != len(found):
+    reply = json.loads(kserve_v1.reply([_answer(draw) for _ in found]))
+    if len(reply["predictions"]) != len(found):
         tally.fail(i, "wrong", "v1: the answer has another number of records")
 
 
