@@ -29,7 +29,11 @@ pytest_plugins = ["tests.support.groups", "tests.support.seed", "tests.support.u
 
 @pytest.fixture(autouse=True)
 def logging_stays_on() -> Iterator[None]:
-    """No test leaves logging switched off: what the later ones expect in the log would not be there."""
+    """No test leaves logging switched off: what the later ones expect in the log would not be there.
+
+    openvino.tools.ovc sets the root logger's level, and leaves it so where two conversions overlap: each test has it as it was.
+    """
+    logging.root.setLevel(logging.WARNING)
     yield
     loggers = [logger for logger in logging.root.manager.loggerDict.values() if isinstance(logger, logging.Logger)]
     ours = [logger for logger in loggers if logger.name.startswith("slotwise")]
@@ -38,5 +42,5 @@ def logging_stays_on() -> Iterator[None]:
         logging.getLogger(name).disabled, logging.getLogger(name).propagate = False, True
     disabled = logging.root.manager.disable
     logging.disable(logging.NOTSET)
-    logging.root.setLevel(logging.WARNING)  # openvino.tools.ovc sets it, and may leave it so
+    logging.root.setLevel(logging.WARNING)
     assert (off, disabled) == ([], logging.NOTSET)
