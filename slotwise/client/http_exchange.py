@@ -1,7 +1,8 @@
 """HTTP/1.1 over one connection, one request at a time, with little Python per request: what `bench` and the gateway send with.
 
 An answer belongs to its request or there is none. Bytes that nobody asked for, a second answer, an answer that comes before its
-request is sent, is cut off, or is too long: the connection is not used again. httptools (llhttp) refuses what is no HTTP.
+request is sent, is cut off, or is too long: the connection is not used again. Nor is it after a 5xx: a server that gave a
+request up may answer it after all, and the next request would get that answer. httptools (llhttp) refuses what is no HTTP.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ class HttpExchange(asyncio.Protocol):
             return
         assert self.transport is not None
         sent = not self.transport.get_write_buffer_size()
-        self._keep_alive = bool(self.parser.should_keep_alive()) and sent
+        self._keep_alive = bool(self.parser.should_keep_alive()) and sent and status < 500
         self._reply()
 
     def _reply(self) -> None:

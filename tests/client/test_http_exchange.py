@@ -167,6 +167,14 @@ async def test_a_second_answer_is_nobodys() -> None:
         await unusable(exchange)
 
 
+@pytest.mark.parametrize("status", [500, 503, 507])
+async def test_after_a_5xx_the_connection_is_not_used_again(status: int) -> None:
+    async with server(OK.replace(b"200 OK", b"%d Sorry" % status), OK) as port:
+        exchange = await connected("127.0.0.1", port)
+        assert (await exchange.ask(HEAD, b"x"))[0] == status
+        assert not exchange.usable
+
+
 async def test_bytes_that_nobody_asked_for_end_the_connection() -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(OK)

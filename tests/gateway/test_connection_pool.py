@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -46,6 +47,25 @@ async def test_a_connection_that_the_server_closed_is_not_taken() -> None:
             await asyncio.sleep(0.01)
     async with StandIn(port=server.port):
         assert await asked(pool) == 200
+
+
+async def test_a_request_that_its_server_gave_up_and_answers_after_all_leaves_the_next_ones_answer_alone() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        late = b""
+        with suppress(asyncio.IncompleteReadError):
+            while await reader.readuntil(b"\r\n\r\n"):
+                body = await reader.readexactly(1)
+                said = b"500 Worker died" if body == b"1" else b"200 OK"
+                writer.write(late + b"HTTP/1.1 %b\r\ncontent-length: 1\r\n\r\n%b" % (said, body))
+                late = b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n1" if body == b"1" else b""
+        writer.close()
+
+    listening = await asyncio.start_server(talk, "127.0.0.1", 0)
+    async with listening:
+        pool = ConnectionPool(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}")
+        answers = [await pool.request("POST", "/predictions/digits", {}, body) for body in (b"1", b"2")]
+        pool.close()
+    assert [(status, body) for status, _, body in answers] == [(500, b"1"), (200, b"2")]
 
 
 async def test_no_more_are_kept_than_allowed_and_none_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
