@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from slotwise.worker.copies import copied
+
 PLAIN = frozenset({bytes, str, int, float, bool, type(None)})  # nobody can change these
 
 
@@ -46,29 +48,3 @@ def _again(value: Any) -> Again:
         except ValueError:  # nested deeper than marshal goes, or no JSON after all
             return Again(copied(value), copied)
     return Again(copy.deepcopy(value), copy.deepcopy)
-
-
-def copied(value: Any) -> Any:
-    """A copy of dicts and lists nested as deep as memory allows."""
-    made: dict[int, Any] = {}
-    waiting: list[tuple[Any, Any]] = []
-
-    def one(value: Any) -> Any:
-        if type(value) in PLAIN:
-            return value
-        if id(value) not in made:
-            if type(value) is dict or type(value) is list:
-                made[id(value)] = type(value)()
-                waiting.append((value, made[id(value)]))
-            else:
-                made[id(value)] = copy.deepcopy(value)
-        return made[id(value)]
-
-    top = one(value)
-    while waiting:
-        source, target = waiting.pop()
-        if type(source) is dict:
-            target.update((key, one(value)) for key, value in source.items())
-        else:
-            target.extend(map(one, source))
-    return top
