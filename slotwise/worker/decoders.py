@@ -25,8 +25,7 @@ from slotwise.worker.request import Request
 
 logger = logging.getLogger(__name__)
 
-QUICK_S = 0.001  # that a batch may take in one thread before the others are woken, and that a bounded request may take here
-PREEMPTED_S = 0.02  # that bounded requests may wait for a core together before the rest of them goes to the threads
+QUICK_S = 0.001  # that a batch may take in one thread before the others are woken
 MAX_STUCK = 32  # threads that were left behind and still run; with more the worker is not fit to serve
 
 Outcome = TypeVar("Outcome")
@@ -107,24 +106,15 @@ class Decoders:
         self.quick = True  # whether one thread was enough for the last batch
 
     def run(
-        self, call: Callable[[Request], Outcome], requests: Sequence[Request], share_s: float, until: float, here: bool = False
+        self, call: Callable[[Request], Outcome], requests: Sequence[Request], share_s: float, until: float
     ) -> list[Outcome | None]:
         """`call(request)` of every request, None where it was not ready at `until` (time.monotonic()).
 
-        The first requests are started first. `call` raises nothing. here: `call` is known to be quick for these, so it
-        runs in this thread.
+        The first requests are started first. `call` raises nothing.
         """
-        outcomes: list[Outcome | None] = []
-        if here:
-            stop_at = time.monotonic() + QUICK_S * len(requests) + PREEMPTED_S
-            for request in requests:
-                outcomes.append(call(request))
-                if time.monotonic() > stop_at:  # the machine is busy, or the bodies are heavier than they look
-                    break
-        if len(outcomes) < len(requests):
-            work = Work(call, requests[len(outcomes) :])
-            outcomes += cast("list[Outcome | None]", self._in_threads(work, share_s, until))
-        return outcomes
+        if not requests:
+            return []
+        return cast("list[Outcome | None]", self._in_threads(Work(call, requests), share_s, until))
 
     def stuck(self) -> int:
         """How many threads were left behind and are still at their request."""

@@ -75,7 +75,7 @@ class Hooks:
                 return [_own_item(item) for item in items]
             logger.error("request %s: decode gave %s, not a list", request.id, type(items).__name__)
             return ModelFault("the handler's decode did not return a list")
-        except KeyboardInterrupt:  # a quick request is decoded in the batch's own thread
+        except KeyboardInterrupt:  # the operator's, where a caller decodes in its own thread
             raise
         except BaseException as error:
             if isinstance(error, SlotError):
