@@ -27,7 +27,7 @@ class Slot:
 
     request: Request
     error: Refusal | None
-    records: list[Row | Refusal]
+    records: Sequence[Row | Refusal] = ()
     unencoded: int = 0
     answer: Answer | None = None
 
@@ -49,7 +49,7 @@ class Batch:
     total_ms: float = 0.0
 
     def __post_init__(self) -> None:
-        self.slots = [Slot(one, None if one.refused is None else Refusal.of(one.refused), []) for one in self.requests]
+        self.slots = [Slot(one, None if one.refused is None else Refusal.of(one.refused)) for one in self.requests]
 
     @property
     def n(self) -> int:

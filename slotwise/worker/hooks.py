@@ -70,9 +70,9 @@ class Hooks:
         try:
             if request.deadline_s is not None and time.time() > request.deadline_s:
                 return DeadlineExceeded("the deadline had passed when the request was read")
-            items: object = self.handler.read(packed.plain(request))
+            items: object = self.handler.read(packed.plain(request) if request.headers.encoding else request)
             if isinstance(items, list):
-                return [_own_item(item) for item in items]
+                return list(map(_own_item, items))
             logger.error("request %s: decode gave %s, not a list", request.id, type(items).__name__)
             return ModelFault("the handler's decode did not return a list")
         except KeyboardInterrupt:  # the operator's, where a caller decodes in its own thread
@@ -126,11 +126,13 @@ class Hooks:
         copy = Row(row.owner, owned(row.item if row.decoded is None else row.decoded))
         return set(ways_to_read(self._predicted([copy], size), size))
 
-    def encode(self, row: Row, request: Request) -> object:
-        """One row's result, or its Refusal. The author may change the result when a hook is called again."""
+    def encode(self, row: Row, request: Request, last: bool) -> object:
+        """One row's result, or its Refusal. It is owned, unless it is the `last` before its request is answered."""
         try:
             result: object = self.handler.encode(row.output, row.item)
-            return Refusal.of(result) if isinstance(result, SlotError) else result
+            if isinstance(result, SlotError):
+                return Refusal.of(result)
+            return result if last else self.kept(result)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -183,7 +185,9 @@ class Hooks:
         for place, result in enumerate(results):
             if type(result) is Refusal:
                 given[place] = result.error()
-        body, content_type = self.handler.respond(packed.plain(request) if self.respond_is_authors else request, given)
+        body, content_type = self.handler.respond(
+            packed.plain(request) if request.headers.encoding and self.respond_is_authors else request, given
+        )
         content = serialise(body)
         if len(content) > self.max_response_bytes:  # the server would end the worker, and with it the whole batch
             raise ModelFault(f"the answer has {len(content)} bytes, but the server sends at most {self.max_response_bytes}")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -43,11 +42,11 @@ class Tally:
     rows: int = 0
     padding: int = 0
     cuts: int = 0
-    guilty: Counter[int] = field(default_factory=Counter)
+    guilty: dict[int, int] = field(default_factory=dict)
 
     def hopeless(self) -> set[int]:
         """The owners of so many guilty rows that the model is asked for none of theirs any more."""
-        return {owner for owner, rows in self.guilty.items() if rows >= MOST_GUILTY}
+        return {owner for owner, rows in self.guilty.items() if rows >= MOST_GUILTY} if self.guilty else set()
 
 
 @dataclass(slots=True)
@@ -205,7 +204,7 @@ class _Bisection:
         if alone:
             row = piece.rows[0]
             row.refuse(_row_error(error, no_memory))
-            self.tally.guilty[row.owner] += 1
+            self.tally.guilty[row.owner] = self.tally.guilty.get(row.owner, 0) + 1
             self.row_too_large = self.row_too_large or no_memory
             self.unsure += [] if lives else [row]
         elif smaller:

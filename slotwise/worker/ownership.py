@@ -10,7 +10,6 @@ import copy
 from dataclasses import fields, is_dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from slotwise.worker.copies import ATOMS, copied
 
@@ -18,7 +17,12 @@ from slotwise.worker.copies import ATOMS, copied
 def owned(value: object) -> object:
     """The value itself where nothing can change it, else a copy. Raises what copying it raises."""
     if type(value) is np.ndarray:
-        return _array(value)
+        source: object = value.base
+        while type(source) is np.ndarray:
+            source = source.base
+        if type(source) is bytes:  # numpy.frombuffer(body) shows bytes, which never change; what it shows of them may
+            return value.view()
+        return copy.deepcopy(value) if value.dtype.hasobject else value.copy()
     if type(value) in ATOMS:
         return value
     try:
@@ -31,8 +35,8 @@ def _owned(value: object) -> object:
     kind = type(value)
     if kind in ATOMS:
         return value
-    if isinstance(value, np.ndarray):
-        return _array(value)
+    if kind is np.ndarray:
+        return owned(value)
     if isinstance(value, np.generic) and not isinstance(value, np.void):
         return value
     if kind is list and isinstance(value, list):
@@ -44,15 +48,6 @@ def _owned(value: object) -> object:
     if callable(clone := getattr(value, "clone", None)) and hasattr(value, "detach"):  # a tensor
         return clone().detach()
     return value if _is_fixed(value) else copy.deepcopy(value)
-
-
-def _array(array: npt.NDArray[np.float64]) -> object:  # numbers of any kind, for which numpy has no type but Any
-    if type(array) is not np.ndarray or array.dtype.hasobject:
-        return copy.deepcopy(array)
-    source: object = array.base
-    while type(source) is np.ndarray:
-        source = source.base
-    return array if type(source) is bytes else array.copy()  # numpy.frombuffer(body) shows bytes, which never change
 
 
 def _is_fixed(value: object) -> bool:

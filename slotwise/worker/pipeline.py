@@ -101,7 +101,7 @@ class Pipeline:
 
     def decode(self, batch: Batch, budget: Budget) -> None:
         """Decode every request by itself: its rows, and what cannot be decoded is that slot's error."""
-        estimated = self.hooks.estimates or any("content-encoding" in request.headers for request in batch.requests)
+        estimated = self.hooks.estimates or any(request.headers.encoding for request in batch.requests)
         costs = admit(batch, budget, self.hooks.cost) if estimated else {}
         open_slots = [i for i, slot in enumerate(batch.slots) if slot.error is None]
         light, heavy = quickest_first(batch, open_slots, costs, budget)
@@ -175,21 +175,14 @@ class Pipeline:
                 self._answer(slot, shared.with_slot(i), budget)
         for row in in_turn(batch.rows):
             slot = batch.slots[row.owner]
-            if slot.answer is None:
-                self._encode(row, slot, budget)
-                if not slot.unencoded:
-                    self._answer(slot, shared.with_slot(row.owner), budget)
-
-    def _encode(self, row: Row, slot: Slot, budget: Budget) -> None:
-        """Give the row its result. Where no answer is made of it at once, it is owned: `encode` is called again before that."""
-        slot.unencoded -= 1
-        if row.error is not None:
-            row.result = row.error
-        elif budget.over(budget.encode_until):
-            row.result = Refusal.of(Unavailable("there was no time to encode this row"))
-        else:
-            result = self.hooks.encode(row, slot.request)
-            row.result = result if len(slot.records) == 1 else self.hooks.kept(result)
+            if slot.answer is not None:
+                continue
+            slot.unencoded -= 1
+            if row.error is None and budget.over(budget.encode_until):
+                row.refuse(Refusal.of(Unavailable("there was no time to encode this row")))
+            row.result = row.error or self.hooks.encode(row, slot.request, last=not slot.unencoded)
+            if not slot.unencoded:
+                self._answer(slot, shared.with_slot(row.owner), budget)
 
     def _answer(self, slot: Slot, headers: CheckedHeaders, budget: Budget) -> None:
         """Make one slot's answer."""

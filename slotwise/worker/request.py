@@ -12,10 +12,14 @@ Default = TypeVar("Default")
 
 
 class Headers(Mapping[str, str]):
-    """Request headers. Names are found in any case; iteration gives them in lower case."""
+    """Request headers. Names are found in any case; iteration gives them in lower case.
+
+    encoding: the content-encoding, "" where there is none.
+    """
 
     def __init__(self, raw: Mapping[str, object] | None = None) -> None:
         self._values = {str(k).lower(): v for k, v in (raw or {}).items() if isinstance(v, str)}
+        self.encoding = self._values.get("content-encoding", "")
 
     def __getitem__(self, name: str) -> str:
         return self._values[name.lower()]

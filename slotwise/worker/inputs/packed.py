@@ -28,7 +28,7 @@ def plain(request: Request) -> Request:
 
     Raises UnsupportedMedia where it has another encoding than gzip, or is a form of several parts; else as `unpacked`.
     """
-    if not request.headers.get("content-encoding") or not is_gzipped(request.headers):
+    if not request.headers.encoding or not is_gzipped(request.headers):
         return request
     if request.more or sum(map(len, request.fields.values())) > 1:
         raise UnsupportedMedia("the parts of a form are taken as they are, without a content-encoding")
