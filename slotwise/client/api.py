@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import httpx
 
@@ -14,6 +14,22 @@ if TYPE_CHECKING:
     from slotwise.server.lifecycle import ServerRecord
 
 TIMEOUT_S = 130.0
+
+
+class Transport(httpx.HTTPTransport):
+    """Uses no connection again that gave a 5xx: a server that gave a request up may answer it there after all."""
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """As httpx's. The body of a 5xx is read at once, because its connection ends before it could be lent again."""
+        response = super().handle_request(request)
+        if response.status_code < 500:
+            return response
+        try:
+            content = b"".join(cast("httpx.SyncByteStream", response.stream))
+        finally:
+            response.extensions["network_stream"].close()
+            response.close()
+        return httpx.Response(response.status_code, headers=response.headers, stream=httpx.ByteStream(content))
 
 
 class Api:
@@ -33,9 +49,9 @@ class Api:
         self.record = record
         self.kind = kind
         url = record.inference_url if kind == "inference" else record.management_url
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+        transport = transport or Transport(limits=httpx.Limits(max_connections=None, max_keepalive_connections=None))
         # The server is on this machine: no proxy of the environment may come between.
-        self.http = httpx.Client(base_url=url, timeout=timeout_s, trust_env=False, transport=transport, limits=limits)
+        self.http = httpx.Client(base_url=url, timeout=timeout_s, trust_env=False, transport=transport)
 
     def send(
         self,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import pytest
@@ -255,3 +257,35 @@ def test_scale_warns_where_a_container_has_fewer_cores(
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(64))
     scale_model("m", 2)
     assert "2 workers x 1 threads fight for 1 cores" in capsys.readouterr().err
+
+
+class Late(BaseHTTPRequestHandler):
+    """Gives the body "1" up with a 500, and answers it after all on the same connection. Any other body it echoes."""
+
+    protocol_version = "HTTP/1.1"
+    connections: ClassVar = set[int]()
+    late = b""
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        said = b"500 Worker died" if body == b"1" else b"200 OK"
+        self.wfile.write(self.late + b"HTTP/1.1 %b\r\ncontent-length: 1\r\n\r\n%b" % (said, body))
+        self.late = b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n1" if body == b"1" else b""
+        self.connections.add(self.client_address[1])
+
+
+def test_a_request_that_its_server_gave_up_and_answers_after_all_leaves_the_next_ones_answer_alone(tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Late) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        at = replace(record(tmp_path, "mms"), ports=replace(Ports(), inference=server.server_port))
+        with InferenceClient(at, timeout_s=10) as client:
+            answers = [client.predict("digits", body) for body in (b"2", b"1", b"3", b"4", b"1")]
+        server.shutdown()
+    assert [(got.status_code, got.content) for got in answers] == [
+        (200, b"2"),
+        (500, b"1"),
+        (200, b"3"),
+        (200, b"4"),
+        (500, b"1"),
+    ]
+    assert len(Late.connections) == 2, "a connection that answers is used again"
