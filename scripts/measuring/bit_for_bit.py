@@ -1,35 +1,43 @@
 """Each model on each engine, with both paddings, beside 1 to 16 mates, good, loud and broken: does a bit of an answer change?
 
 What a row gets is compared with what it gets among copies of itself, in a call of the same size and at the same place.
-Handlers answer with the bits of what the engine gave, so that nothing is rounded away.
+Handlers answer with the bits of what the engine gave, so that nothing is rounded away. Each is asked in this process, and then
+on a real TorchServe by as many clients at once.
 """
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import json
 import sys
+import zipfile
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from measuring.watched import BROKEN, POISON, References, invited, watched
 from slotwise.archive.build import build, extract
+from slotwise.archive.packaging import in_archive, in_file, in_text, write_zip
+from slotwise.client.inference import InferenceClient
+from slotwise.client.management import ManagementClient
 from slotwise.console import say
-from slotwise.worker import BadRequest, BatchHandler, Headers, Pipeline, Request
+from slotwise.server.lifecycle import ServerRecord
+from slotwise.worker import BatchHandler, Headers, Pipeline, Request
 from slotwise.worker.about import identity
-from slotwise.worker.bits import Deviation, bits, difference, holds_floats
+from slotwise.worker.bits import Deviation, holds_floats
 from slotwise.worker.hosts.proving import choices
-from slotwise.worker.mates import Company, company
+from slotwise.worker.mates import company
 
 MODELS = ("digits", "mnist", "efficientnet", "ants_bees", "resnet18", "resnet152", "captions", "translation")
 WEIGHTS = {"ants_bees": "none", "resnet18": "none", "resnet152": "none"}  # the others have small ones of their own
 PADDINGS = ("none", "static")
 MATES = range(1, 17)
 FEW = {"resnet152": (1, 2, 4, 7, 16)}  # of so large a network
-BROKEN, POISON = b"broken", b"poison"
+MANIFEST, SETTINGS = "MAR-INF/MANIFEST.json", "slotwise.json"
 
 
 @dataclass
@@ -37,14 +45,20 @@ class Found:
     """What was found on one engine. answers: how many were compared. differing: how many of those differ in a bit.
 
     between_shapes: how far the row's output is at most from what it is alone, in any batch and at any place. texts: whether
-    outputs are texts or token ids, of which no bits are to be seen.
+    outputs are texts or token ids, of which no bits are to be seen. choice: the settings that choose the engine. kinds: of
+    mates. served, served_differing: the same of answers that came from a server; shared: how many of those shared their call.
     """
 
     model: str
     engine: str
     version: str
+    choice: dict[str, str] = field(default_factory=dict)
+    kinds: int = 0
     answers: int = 0
     differing: int = 0
+    served: int = 0
+    served_differing: int = 0
+    shared: int = 0
     between_shapes: Deviation = field(default_factory=Deviation)
     texts: bool = False
 
@@ -56,13 +70,18 @@ class Found:
 
 def measure(options: Namespace, work: Path) -> dict[str, Any]:
     """Every model, every engine that runs it here."""
+    from measuring.parts import server
+
     (work / "store").mkdir()
     rows = []
-    for name in MODELS:
-        folder = extract(build(name, work / "store", WEIGHTS.get(name)), work / name)
-        for found in try_archive(folder, name, FEW.get(name, MATES)):
-            say(f"{found.model}, {found.engine}: {found.differing} of {found.answers} differ")
-            rows.append(found.row())
+    with server(work) as record:
+        for name in MODELS:
+            path = build(name, work / "store", WEIGHTS.get(name))
+            for found in try_archive(extract(path, work / name), name, FEW.get(name, MATES)):
+                try_served(record, path, found)
+                served = f"{found.served_differing} of {found.served} that were served"
+                say(f"{found.model}, {found.engine}: {found.differing} of {found.answers} differ, {served}")
+                rows.append(found.row())
     return {"mates": [MATES[0], MATES[-1]], "few": FEW, "paddings": PADDINGS, "made_up": sorted(WEIGHTS), "rows": rows}
 
 
@@ -79,7 +98,9 @@ def try_archive(folder: Path, name: str, mates: Sequence[int]) -> Iterator[Found
             continue
         if (about := identity(handler)) not in tried:
             tried.add(about)
-            yield try_engine(handler, folder, name, mates)
+            found = try_engine(handler, folder, name, mates)
+            found.choice = {"engine": settings.engine, "precision": settings.precision}
+            yield found
 
 
 def handler_of(folder: Path) -> type[BatchHandler]:
@@ -94,54 +115,14 @@ def handler_of(folder: Path) -> type[BatchHandler]:
     return type(module.handle.__self__.handler)
 
 
-def watched(kind: type[BatchHandler]) -> Any:
-    """A handler that takes items by their number, answers with bits, and tells where a call had the row that is looked at."""
-
-    class Watched(kind):  # type: ignore[valid-type, misc]
-        items: list[Any]
-        target: Any = None
-        poison: Any = None
-        where: tuple[int, int] = (0, 0)  # the size of the last call that had the row, and its place in it
-
-        def read(self, request: Request) -> list[Any]:
-            if request.body == BROKEN:
-                raise BadRequest("broken")
-            return [self.poison] if request.body == POISON else [self.items[int(request.body)]]
-
-        def predict(self, inputs: Any) -> Any:
-            marks = [bits(row) for row in inputs]
-            if self.poison is not None and bits(self.collate([self.poison])[0]) in marks:
-                raise ValueError("poison")
-            outputs = super().predict(inputs)
-            if self.target is not None and (mark := bits(self.collate([self.target])[0])) in marks:
-                self.where = (len(marks), marks.index(mark))
-            return outputs
-
-        def encode(self, output: Any, item: Any) -> Any:
-            return digest(output)
-
-        def respond(self, request: Request, results: list[Any]) -> tuple[Any, str]:
-            return BatchHandler.respond(self, request, results)
-
-    return Watched()
-
-
-def digest(output: Any) -> str:
-    """The same text for the same bits."""
-    return hashlib.sha256(repr(bits(output)).encode()).hexdigest()
-
-
 def try_engine(handler: Any, folder: Path, name: str, mates: Sequence[int]) -> Found:
     """Ask for one row beside all kinds of mates, with every padding."""
-    whole = company(folder, handler)
-    assert whole is not None
+    invited(handler, company(folder, handler))
     about = identity(handler)
     found = Found(name, about.engine, about.version)
     rows = max(mates) + 1
     vars(handler)["max_rows"] = rows
-    handler.poison, handler.target = poison_of(whole), whole.row
-    handler.items = [whole.row, *(mate for mate in others(whole) if mate is not handler.poison)]
-    references = References(handler, whole.row)
+    references, found.kinds = References(handler, handler.target), len(handler.items) - 1
     for padding in PADDINGS:
         handler.settings = handler.settings.but(padding=padding, batch_size=rows, response_timeout_s=3600.0)
         pipeline = Pipeline(handler)
@@ -157,14 +138,43 @@ def try_engine(handler: Any, folder: Path, name: str, mates: Sequence[int]) -> F
     return found
 
 
-def others(whole: Company) -> list[Any]:
-    """The mates, and the longest of them."""
-    return [*whole.mates.values(), *([whole.longest] if whole.longest is not None else [])]
+def try_served(record: ServerRecord, path: Path, found: Found) -> None:
+    """Ask for the row on a server, beside the same mates, each of them a client of its own."""
+    for padding in PADDINGS:
+        name = f"{found.model}-{padding}"
+        write_watched(path, record.model_store / f"{name}.mar", {**found.choice, "padding": padding, "proof_s": 0.0})
+        with (
+            ManagementClient(record) as management,
+            InferenceClient(record) as client,
+            ThreadPoolExecutor(MATES[-1] + 1) as pool,
+        ):
+            rows = MATES[-1] + 1
+            management.register(f"{name}.mar", name=name, batch_size=rows, max_batch_delay=100, initial_workers=1)
+            management.wait_ready(name)
+            for count in MATES if found.model not in FEW else FEW[found.model]:
+                for bodies in batches(count, found.kinds):
+                    answers = list(pool.map(partial(client.predict, name), bodies))
+                    answer = answers[bodies.index(b"0")]
+                    assert answer.status_code == 200, answer.text
+                    said = answer.json()
+                    assert said["engine"] == found.engine, (said, found)
+                    found.served += 1
+                    found.served_differing += said["got"] != said["among copies"]
+                    found.shared += said["size"] > 1
+            management.unregister(name)
 
 
-def poison_of(whole: Company) -> Any:
-    """An item that no other is like."""
-    return whole.mates.get("tiny", whole.mates.get("reversed"))
+def write_watched(path: Path, target: Path, wishes: dict[str, Any]) -> None:
+    """The same archive with these settings, and with its handler watched (watched.py)."""
+    with zipfile.ZipFile(path) as source:
+        manifest, settings = (json.loads(source.read(name)) for name in (MANIFEST, SETTINGS))
+        given = manifest["model"]["handler"].removesuffix(".py")
+        manifest["model"]["handler"] = "served_handler.py"
+        settings["model"].setdefault("profiles", {}).setdefault("cpu", {}).update(wishes)
+        handler = f"from {given} import handle as given\nfrom watched import served\n\nhandle = served(given).entry_point()\n"
+        changed = {MANIFEST: json.dumps(manifest), SETTINGS: json.dumps(settings), "served_handler.py": handler}
+        files = {name: in_text(text) for name, text in changed.items()}
+        write_zip({**in_archive(source), "watched.py": in_file(Path(__file__).with_name("watched.py")), **files}, target)
 
 
 def batches(count: int, kinds: int) -> Iterable[list[bytes]]:
@@ -175,29 +185,3 @@ def batches(count: int, kinds: int) -> Iterable[list[bytes]]:
     for mates in (good, broken, poisoned):
         middle = (count + 1) // 2
         yield [*mates[:middle], b"0", *mates[middle:]]
-
-
-class References:
-    """What the row gets among copies of itself, by the call's size and the row's place. between: how far it is from alone."""
-
-    def __init__(self, handler: Any, row: Any) -> None:
-        self.handler, self.row, self.between = handler, row, Deviation()
-        self.known: dict[int, list[Any]] = {}
-        self.alone = self._outputs(1)[0]
-
-    def at(self, size: int, place: int) -> str:
-        """The digest of the row's output."""
-        if size not in self.known:
-            outputs = self._outputs(size)
-            for output in outputs:
-                self.between = self.between.most(difference(self.alone, output))
-            self.known[size] = [digest(output) for output in outputs]
-        return str(self.known[size][place])
-
-    def _outputs(self, size: int) -> list[Any]:
-        from slotwise.worker.proof import caller
-
-        where = self.handler.where
-        outputs = caller(self.handler)([self.row] * size, size)
-        self.handler.where = where
-        return outputs
