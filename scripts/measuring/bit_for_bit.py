@@ -151,7 +151,7 @@ def try_served(record: ServerRecord, path: Path, found: Found) -> None:
             rows = MATES[-1] + 1
             management.register(f"{name}.mar", name=name, batch_size=rows, max_batch_delay=100, initial_workers=1)
             management.wait_ready(name)
-            for count in MATES if found.model not in FEW else FEW[found.model]:
+            for count in FEW.get(found.model, MATES):
                 for bodies in batches(count, found.kinds):
                     answers = list(pool.map(partial(client.predict, name), bodies))
                     answer = answers[bodies.index(b"0")]

@@ -52,7 +52,7 @@ def digest(output: Any) -> str:
 
 
 def served(given: Any) -> Any:
-    """The handler of an entry point, watched, which compares by itself: the row's digest, the one among copies, where it was."""
+    """The handler of an entry point, watched, which compares by itself: its row's digest, and the one among copies."""
 
     class Served(type(watched(type(given.__self__.handler)))):  # type: ignore[misc]
         def load(self, model_dir: Any, settings: Any) -> Any:
