@@ -29,18 +29,16 @@ pytest_plugins = ["tests.support.groups", "tests.support.seed", "tests.support.u
 
 @pytest.fixture(autouse=True)
 def logging_stays_on() -> Iterator[None]:
-    """No test leaves logging switched off: what the later ones expect in the log would not be there.
-
-    openvino.tools.ovc sets the root logger's level, and leaves it so where two conversions overlap: each test has it as it was.
-    """
-    logging.root.setLevel(logging.WARNING)
+    """No test leaves logging switched off: what the later ones expect in the log would not be there."""
+    before = {one: one.level for one in (logging.root, *logging.root.handlers)}  # below which they hear nothing
     yield
     loggers = [logger for logger in logging.root.manager.loggerDict.values() if isinstance(logger, logging.Logger)]
     ours = [logger for logger in loggers if logger.name.startswith("slotwise")]
     off = [logger.name for logger in ours if logger.disabled or not logger.propagate]
     for name in off:
         logging.getLogger(name).disabled, logging.getLogger(name).propagate = False, True
-    disabled = logging.root.manager.disable
+    disabled, after = logging.root.manager.disable, {one: one.level for one in before}
     logging.disable(logging.NOTSET)
-    logging.root.setLevel(logging.WARNING)
-    assert (off, disabled) == ([], logging.NOTSET)
+    for one, level in before.items():
+        one.setLevel(level)
+    assert (off, disabled, after) == ([], logging.NOTSET, before)

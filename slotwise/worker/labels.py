@@ -74,19 +74,7 @@ def scores(outputs: Any, model: Mapping[str, Any]) -> Any:
 def answering(model: Mapping[str, Any]) -> Callable[[Any], dict[str, Any]]:
     """What makes the model's answer of one row of what `scores` gives."""
     labels, top_k = model.get("labels", []), model.get("top_k", 5)
-    if kind_of(model) == "regression":
-        return lambda row: _values(row, labels)
-
-    def classified(row: Any) -> dict[str, Any]:
-        """The best `top_k` of one row of probabilities [classes]. Without labels classes are numbered."""
-        if labels and len(labels) != len(row):
-            raise ModelFault(f"the model gives {len(row)} scores for {len(labels)} labels")
-        best = _best(row, top_k)
-        # Python's round takes longer than all the rest of this line
-        said = {labels[i] if labels else str(i): math.floor(score * STEPS + 0.5) / STEPS for i, score in best}
-        return {"label": next(iter(said)), "probabilities": said}
-
-    return classified
+    return (lambda row: _values(row, labels)) if kind_of(model) == "regression" else _classifying(labels, top_k)
 
 
 def answered(row: Any, model: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,6 +90,23 @@ def _values(row: Any, labels: Sequence[str]) -> dict[str, Any]:
             raise ModelFault(f"the model gives {len(values)} values for {len(labels)} labels")
         return {"values": dict(zip(labels, values, strict=True))}
     return {"value": values[0]} if len(values) == 1 else {"values": values}
+
+
+def classified(row: Any, labels: Sequence[str], top_k: int) -> dict[str, Any]:
+    """The best `top_k` of one row of probabilities [classes]. Without labels classes are numbered."""
+    return _classifying(labels, top_k)(row)
+
+
+def _classifying(labels: Sequence[str], top_k: int) -> Callable[[Any], dict[str, Any]]:
+    def classify(row: Any) -> dict[str, Any]:
+        if labels and len(labels) != len(row):
+            raise ModelFault(f"the model gives {len(row)} scores for {len(labels)} labels")
+        best = _best(row, top_k)
+        # Python's round takes longer than all the rest of this line
+        probabilities_by_label = {labels[i] if labels else str(i): math.floor(score * STEPS + 0.5) / STEPS for i, score in best}
+        return {"label": next(iter(probabilities_by_label)), "probabilities": probabilities_by_label}
+
+    return classify
 
 
 def _best(row: Any, top_k: int) -> Iterable[tuple[int, float]]:

@@ -28,7 +28,7 @@ def write(onnx: Path, path: Path, calibration: Any, exact: int) -> None:
     import nncf  # noqa: PLC0415  heavy, optional
     import openvino  # noqa: PLC0415  heavy, optional
 
-    nncf.set_log_level(logging.ERROR)
+    logging.getLogger("nncf").setLevel(logging.ERROR)  # nncf.set_log_level changes handlers, too, whoever has put them there
     rows = nncf.Dataset([row[None] for row in calibration])
     graph = openvino.Core().read_model(onnx)
     kinds = ("Convolution", "GroupConvolution")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slotwise.worker.labels import answered, scores
+from slotwise.worker.labels import answered, classified, scores
 from slotwise.worker.slot_errors import ModelFault
 
 TWO = {"labels": ["no", "yes"]}
@@ -39,18 +39,11 @@ def test_a_regression_gives_its_values() -> None:
 def test_the_best_come_first_and_of_equals_the_lower_number(classes: int) -> None:
     row = np.zeros(classes)
     row[[1, 2]] = 0.4
-    assert answered(row, {"labels": (), "top_k": 3, "output": "probabilities"}) == {
-        "label": "1",
-        "probabilities": {"1": 0.4, "2": 0.4, "0": 0.0},
-    }
+    assert classified(row, (), 3) == {"label": "1", "probabilities": {"1": 0.4, "2": 0.4, "0": 0.0}}
     with pytest.raises(ModelFault, match=f"{classes} scores for 1 labels"):
-        answered(row, {"labels": ["a"], "top_k": 3, "output": "probabilities"})
+        classified(row, ["a"], 3)
 
 
 def test_a_negative_score_is_rounded_to_the_nearest() -> None:
     row = np.array([-0.1234564, -2.5, -0.9999996])
-    assert answered(row, {"labels": [], "top_k": 3, "output": "probabilities"})["probabilities"] == {
-        "0": -0.123456,
-        "2": -1.0,
-        "1": -2.5,
-    }
+    assert classified(row, [], 3)["probabilities"] == {"0": -0.123456, "2": -1.0, "1": -2.5}

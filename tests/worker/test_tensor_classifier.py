@@ -14,7 +14,7 @@ import pytest
 
 from slotwise.project import handler_file
 from slotwise.worker import Headers, ModelFault, Request, Settings, engines
-from slotwise.worker.labels import answered, in_words, probabilities, said_of
+from slotwise.worker.labels import answered, classified, in_words, probabilities, said_of
 from tests.worker.toy import ask, begin
 
 SHAPE = (1, 2, 3)
@@ -129,14 +129,8 @@ def test_normalisation_and_whole_numbers(started: Started) -> None:
 
 
 def test_probabilities_and_labels_that_do_not_fit(started: Started) -> None:
-    assert answered(np.array([0.1, 0.7, 0.2]), {"labels": [], "top_k": 2, "output": "probabilities"}) == {
-        "label": "1",
-        "probabilities": {"1": 0.7, "2": 0.2},
-    }
-    assert answered(np.array([-0.0000013, -2.5]), {"labels": [], "top_k": 2, "output": "probabilities"})["probabilities"] == {
-        "0": -0.000001,
-        "1": -2.5,
-    }
+    assert classified(np.array([0.1, 0.7, 0.2]), [], 2) == {"label": "1", "probabilities": {"1": 0.7, "2": 0.2}}
+    assert classified(np.array([-0.0000013, -2.5]), [], 2)["probabilities"] == {"0": -0.000001, "1": -2.5}
     assert probabilities([[1000.0, 0.0]]).tolist() == [[1.0, 0.0]]
     assert np.isnan(probabilities([[np.inf, 0.0], [np.nan, 1.0]])).any(axis=1).all()
     assert ask(started(labels=["only", "two"]), [TENSOR.tobytes()])[0].code == 500
