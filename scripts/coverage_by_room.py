@@ -4,14 +4,13 @@
     python scripts/coverage_by_room.py tests -n 2 -m "not long"         all tests, in hours
 
 Exit code 1 where a test fails, or where they take fewer than LEAST of the worker's branches. Processes that tests start count,
-too, also where they run the copy of the worker in a guarded archive. Not counted are the copies in other archives, which may be
-those of an earlier release, and processes that are killed.
+too, also where they run an archive's copy of the worker (coverage_copies.py), and where their host kills them
+(coverage_kills.py). Not counted are copies of an earlier release, and processes that kill themselves.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -28,6 +27,7 @@ SETTINGS = """
 branch = true
 parallel = true
 sigterm = true
+plugins = scripts.coverage_copies
 patch =
     subprocess
     _exit
@@ -38,6 +38,7 @@ data_file = {folder}/data
 [paths]
 worker =
     {root}/slotwise/worker
+    */slotwise/worker
     */_slotwise_guard
 [report]
 exclude_also =
@@ -62,7 +63,8 @@ def main(arguments: list[str]) -> int:
         (folder / "rc").write_text(SETTINGS.format(folder=folder, root=ROOT), "utf-8")
         coverage = (sys.executable, "-m", "coverage")
         settings = f"--rcfile={folder / 'rc'}"
-        tests = subprocess.run((*coverage, "run", settings, "-m", "pytest", "-q", *chosen), cwd=ROOT, env=dict(os.environ))
+        pytest = ("-m", "pytest", "-q", "-p", "scripts.coverage_kills", *chosen)
+        tests = subprocess.run((*coverage, "run", settings, *pytest), cwd=ROOT)
         subprocess.run((*coverage, "combine", settings, "--quiet", folder), cwd=ROOT, check=True)
         written = ("json", settings, "--quiet", "--ignore-errors", "-o", folder / "report.json")
         subprocess.run((*coverage, *written), cwd=ROOT, check=True)
