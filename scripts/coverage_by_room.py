@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-LEAST = {"worker": 0.90}  # of the branches; raise it when more are reached
-WANTED = 0.95
+LEAST = {"worker": 0.95}  # of the branches
 LISTED = 60  # files of the worker that lack most
 SETTINGS = """
 [run]
@@ -100,10 +99,10 @@ def show(rooms: dict[str, dict[str, int]], files: dict[str, Any]) -> bool:
     of_worker = {path: len(found["missing_branches"]) for path, found in files.items() if "worker" in Path(path).parts}
     for path, missing in sorted(of_worker.items(), key=lambda item: -item[1])[:LISTED]:
         print(f"{missing:4} branches missing in {path}: {_branches(files[path])}")
-    worker = _share(rooms["worker"], "covered_branches", "num_branches")
     counts = rooms["worker"]
+    worker = _share(counts, "covered_branches", "num_branches")
     of_all = f"{counts['covered_branches']} of {counts['num_branches']}"
-    print(f"branch coverage of worker/ {worker:.1%} ({of_all}); wanted: {WANTED:.0%}")
+    print(f"branch coverage of worker/ {worker:.1%} ({of_all}); wanted: {LEAST['worker']:.0%}")
     return low
 
 
