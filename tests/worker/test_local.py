@@ -12,6 +12,7 @@ import pytest
 from slotwise.worker import Headers, Request
 from slotwise.worker.guard.local_guard import LocalGuard
 from slotwise.worker.guard.stand_in import StandInContext
+from slotwise.worker.guard.stand_in_metrics import StandInMetrics
 from slotwise.worker.hosts.local import LocalHost, answerer
 from slotwise.worker.hosts.messages import VERSION, Message, read_message
 from tests.worker.strangers import guard
@@ -49,3 +50,12 @@ def test_a_form_without_a_field_body_reaches_a_strangers_handler(tmp_path: Path)
     headers = Headers({"content-type": "multipart/form-data; boundary=x"})
     (answer,) = guarded.run([Request(form, headers, "a")]).answers
     assert (answer.status, answer.body) == (200, b"seven")
+
+
+def test_of_a_strangers_numbers_only_those_that_are_numbers_are_taken() -> None:
+    metrics = StandInMetrics()
+    metrics.add_metric("time", 2, "s")
+    for value in ("much", None, float("nan"), float("inf"), 10**400):
+        metrics.add_metric("odd", value)
+    metrics.add_counter("count", 3)
+    assert [number[:2] for number in metrics.values] == [["time", 2000.0], ["count", 3.0]]
