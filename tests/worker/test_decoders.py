@@ -122,3 +122,14 @@ def test_a_thread_in_which_the_worker_itself_fails_goes_on() -> None:
         return request.body
 
     assert Decoders(1).run(fails, requests(b"bad", b"ok"), 1, soon(60)) == [None, b"ok"]
+
+
+def test_closed_decoders_let_their_threads_end() -> None:
+    pool = Decoders(2)
+    pool.run(lambda request: request.body, requests(b"ok"), 1, soon(60))
+    threads = list(pool.running)
+    pool.close()
+    for thread in threads:
+        thread.join(60)
+    assert threads
+    assert not any(thread.is_alive() for thread in threads)

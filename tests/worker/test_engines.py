@@ -19,6 +19,8 @@ from slotwise.errors import SlotwiseError  # noqa: E402
 from slotwise.model_spec import ModelSpec  # noqa: E402
 from slotwise.worker import Settings, engines  # noqa: E402
 from slotwise.worker.engines import load_engine, processor  # noqa: E402
+from slotwise.worker.engines.pretrained import load_pretrained  # noqa: E402
+from slotwise.worker.engines.torch import build_module  # noqa: E402
 from slotwise.worker.labels import probabilities  # noqa: E402
 from slotwise.zoo import agreement, vision  # noqa: E402
 
@@ -145,12 +147,28 @@ def test_auto_takes_the_first_that_is_installed_and_fits(exported: Path, monkeyp
         ({"engine": "openvino"}, "no weights for openvino"),
         ({"engine": "torch", "precision": "int8"}, "no weights for torch in int8"),
         ({"engine": "torch", "precision": "fp16"}, "does not compute in fp16 on a CPU"),
+        ({"engine": "openvino", "weights": "onnx", "device": "cuda"}, "openvino runs on the CPU here"),
+        ({"engine": "onnxruntime", "weights": "onnx", "device": "cuda"}, "onnxruntime computes in fp32 on the CPU here"),
         ({"precision": "int8"}, "no engine can serve this archive here: the archive carries no weights for openvino in int8;"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_sentence(exported: Path, changes: dict[str, str], said: str) -> None:
+    form = changes.pop("weights", "torchscript")
     with pytest.raises(ValueError, match=said):
-        load_engine(exported, settings("torchscript", **changes))
+        load_engine(exported, settings(form, **changes))
+
+
+def test_a_file_without_the_module_that_was_named_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("import torch\n\nclass Net(torch.nn.Linear):\n    pass\n")
+    with pytest.raises(ValueError, match=r"net\.py defines no torch module Other"):
+        build_module(tmp_path / "net.py", "Other")
+    with pytest.raises(ValueError, match=r"net\.txt cannot be imported"):
+        build_module(tmp_path / "net.txt")
+
+
+def test_a_folder_without_a_model_is_no_name_to_look_for_elsewhere(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no config\.json in the folder model"):
+        load_pretrained("AutoModel", tmp_path / "model", "cpu", "fp32")
 
 
 def test_the_build_compares_every_engine_and_leaves_nothing_measured_in_the_archive(

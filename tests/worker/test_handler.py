@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slotwise.worker import BatchHandler, Cost, Headers, Request, Settings
+from slotwise.worker import BadRequest, BatchHandler, Cost, Headers, Request, Settings
 from slotwise.worker.hooks import Hooks
-from tests.worker.toy import POISON, Clock, Doubler, Toy, ask, begin, shown, started
+from tests.worker.toy import POISON, Clock, Doubler, Toy, ask, begin, request, shown, started
 
 
 def test_a_dead_engine_answers_503_and_says_that_the_worker_should_end() -> None:
@@ -255,3 +255,46 @@ def test_an_interrupt_while_a_request_is_decoded_is_no_answer() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         Hooks(Interrupted(), 1 << 20).decode(Request(b"[1]"))
+
+
+def test_what_no_time_is_left_to_encode_is_503_and_what_was_encoded_before_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+
+    class Slow(Toy):
+        def encode(self, output: Any, item: Any) -> Any:
+            clock.now += 20
+            return super().encode(output, item)
+
+    def answers(*bodies: Any) -> list[Any]:
+        return ask(started(Slow(Settings(batch_size=8, response_timeout_s=60.0))), bodies)
+
+    assert [shown(answer) for answer in answers([1], [2], [3], [])] == [(200, [3.0]), (200, [5.0]), (503, None), (200, [])]
+    first, *late = answers([1], [2, 3, 4, 5])
+    assert shown(first) == (200, [3.0])
+    assert [answer.code for answer in late] == [503]
+
+
+def test_what_no_time_is_left_to_look_at_is_503_and_what_was_refused_before_keeps_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock(monkeypatch)
+
+    class Slow(Toy):
+        def cost(self, body: bytes, headers: Headers) -> Cost | None:
+            clock.now += 10
+            return None
+
+    handler = started(Slow(Settings(batch_size=8, response_timeout_s=60.0)))
+    requests = [request(i, [i]) for i in range(3)]
+    requests.append(request(3, [3], refused=BadRequest("a bad deadline")))
+    statuses = [answer.status for answer in handler.pipeline.run(requests).answers]
+    assert statuses == [200, 200, 503, 400]
+
+
+def test_a_model_may_refuse_a_row_itself() -> None:
+    class Refusing(Toy):
+        def predict(self, inputs: Any) -> Any:
+            return [BadRequest("not this one") if output[0] == 15 else output for output in super().predict(inputs)]
+
+    answers = [shown(answer) for answer in ask(started(Refusing()), [[1], [7, 2], [3]])]
+    assert answers == [(200, [3.0]), (200, [400, 5.0]), (200, [7.0])]

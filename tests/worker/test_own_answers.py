@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from slotwise.worker import BadRequest, BatchHandler, Headers, ModelFault, Settings, SlotError, Unavailable
 from slotwise.worker.answer import CheckedHeaders, Refusal
+from slotwise.worker.copies import copied
+from slotwise.worker.outputs import on_host
 from slotwise.worker.ownership import owned
 from slotwise.worker.padding import KINDS
 from slotwise.worker.row import NOT_RUN
@@ -211,3 +213,29 @@ def test_what_is_nested_deeper_than_python_calls_is_copied_as_well() -> None:
     for _ in range(5000):
         assert copy is not deep
         deep, copy = deep[0], copy[0]  # type: ignore[index]
+
+
+def test_a_copy_of_what_is_nested_shares_no_part_that_can_be_changed() -> None:
+    array = np.zeros(2)
+    given = {"list": [{"array": array}, array, "text"], "same": array}
+    made = copied(given)
+    array += 1
+    assert isinstance(made, dict)
+    assert made["list"][0]["array"] is made["list"][1] is made["same"], "what was one object is one"
+    assert made["same"].tolist() == [0, 0]
+    assert made["list"][2] == "text"
+
+
+def test_a_tensor_is_copied_and_read_as_numbers() -> None:
+    torch = pytest.importorskip("torch")
+    given = torch.ones(2, dtype=torch.bfloat16, requires_grad=True)
+    own = owned(given)
+    with torch.no_grad():
+        given += 1
+    assert own.tolist() == [1, 1]  # type: ignore[attr-defined]
+    read = on_host(own)
+    assert isinstance(read, np.ndarray)
+    assert (read.dtype, read.tolist()) == (np.float32, [1, 1])
+    counted = on_host(torch.arange(2))
+    assert isinstance(counted, np.ndarray)
+    assert counted.dtype == np.int64

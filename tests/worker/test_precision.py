@@ -253,6 +253,33 @@ def test_inputs_by_the_description_alone(model: dict[str, Any], shape: tuple[int
     assert samples.described({}) == []
 
 
+def test_a_handler_without_an_example_gives_nothing_to_try_an_engine_on(tmp_path: Path) -> None:
+    class Shy(Classifier):
+        def example(self) -> Any:
+            return None
+
+    assert samples.handled(tmp_path, Shy()) == []
+
+
+def test_an_engine_that_gives_another_number_of_outputs_than_rows_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Short(Made):
+        def __call__(self, inputs: Any) -> Any:
+            return super().__call__(inputs)[:1]
+
+    load = staticmethod(lambda model_dir, settings: Short("torch", "fp32"))
+    monkeypatch.setattr(engines, "import_module", lambda path: type("Module", (), {"load": load}))
+    with pytest.raises(ValueError, match="torch gives 1 outputs for 2 rows"):
+        chosen(tmp_path, engine="torch", precision="fp32")
+
+
+def test_a_model_may_bring_its_own_number_of_workers_for_a_profile(tmp_path: Path) -> None:
+    about = {"model": {**MODEL, "profiles": {"cpu": {"initial_workers": 3}}}, "profiles": {"cpu": {"workers": 1}}}
+    (tmp_path / "slotwise.json").write_text(json.dumps(about))
+    assert Settings.load(tmp_path, {}).workers == 3
+
+
 # Where a profile's GPU is not there ------------------------------------------------------------------------------------
 
 

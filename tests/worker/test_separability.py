@@ -14,7 +14,7 @@ import pytest
 
 from slotwise.worker import BatchHandler, Headers, Settings
 from slotwise.worker.about import About
-from slotwise.worker.bits import Deviation, bits, difference
+from slotwise.worker.bits import Deviation, bits
 from slotwise.worker.mates import company
 from slotwise.worker.padding import pad_sequences
 from slotwise.worker.proof import caller
@@ -237,13 +237,14 @@ def test_pixels_and_tokens_get_mates_of_their_kind() -> None:
     assert len(tokens.longest) == 10
 
 
-def test_bits_and_differences_of_anything() -> None:
-    assert bits(np.float32(0.0)) != bits(np.float32(-0.0))
-    assert bits({"a": (1, [2.0])}) == bits({"a": (1, [2.0])})
-    assert difference({"a": np.ones(3)}, {"a": np.ones(3) * 1.5}) == Deviation(0.5, 0.5)
-    assert difference((1.0, "x"), (1.25, "x")) == Deviation(0.25, 0.25)
-    assert difference("a", "b").absolute == math.inf
-    assert difference(np.ones(3), np.ones(4)).absolute == math.inf
+def test_an_item_of_several_arrays_gets_mates_in_which_each_is_changed() -> None:
+    found = company(
+        Path("nowhere"), Serving(row_wise, {"pair": (np.ones(2, np.float32), "kept"), "more": np.ones(3, np.float32)})
+    )
+    assert found is not None
+    zero = found.mates["zero"]
+    assert (zero["pair"][0].any(), zero["pair"][1], zero["more"].any()) == (False, "kept", False)
+    assert np.abs(found.mates["loud"]["more"]).max() > 10
 
 
 def test_a_verdict_survives_json() -> None:

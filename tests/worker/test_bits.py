@@ -1,0 +1,48 @@
+"""Two outputs are compared whatever they are made of, and only what an engine rounds counts as numbers."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slotwise.worker.bits import Deviation, bits, difference, holds_floats
+
+FAR = Deviation(np.inf, np.inf)
+
+
+@pytest.mark.parametrize(
+    ("expected", "observed", "apart"),
+    [
+        (SimpleNamespace(a=2.0, b="x"), SimpleNamespace(a=2.0, b="x"), Deviation()),
+        (SimpleNamespace(a=2.0, b="x"), SimpleNamespace(a=3.0, b="x"), Deviation(1.0, 0.5)),
+        (SimpleNamespace(a=2.0), SimpleNamespace(b=2.0), FAR),
+        ((1.0, "x"), (1.25, "x"), Deviation(0.25, 0.25)),
+        (np.ones(3), np.ones(4), FAR),
+        ({"a": [4.0, {"b": np.zeros(2)}]}, {"a": [3.0, {"b": np.ones(2)}]}, Deviation(1.0, 1.0)),
+        ({"a": 1.0}, {"b": 1.0}, FAR),
+        ([1.0], [1.0, 2.0], FAR),
+        ("a", "b", FAR),
+    ],
+)
+def test_how_far_two_outputs_are_apart(expected: Any, observed: Any, apart: Deviation) -> None:
+    assert difference(expected, observed) == apart
+
+
+def test_zeros_of_two_signs_and_numbers_of_two_kinds_are_not_the_same_to_the_bit() -> None:
+    assert bits(0.0) != bits(-0.0)
+    assert bits(np.float32(0.0)) != bits(np.float32(-0.0))
+    assert bits(np.float32(1)) != bits(np.float64(1))
+    assert bits([np.nan]) == bits((np.nan,))
+
+
+@pytest.mark.parametrize("value", [1.0, np.float32(1), np.zeros(2), {"a": {"b": 0.5}}, [1, (2, 0.5)]])
+def test_numbers_that_an_engine_rounds(value: Any) -> None:
+    assert holds_floats(value)
+
+
+@pytest.mark.parametrize("value", [1, "7", np.arange(2), {"a": "b"}, [], {}])
+def test_what_is_no_such_number(value: Any) -> None:
+    assert not holds_floats(value)

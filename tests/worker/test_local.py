@@ -1,0 +1,61 @@
+"""The host without a server: what it says where it cannot answer. Whole batches are in test_child.py."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slotwise.worker import Headers, Request
+from slotwise.worker.guard.local_guard import LocalGuard
+from slotwise.worker.guard.stand_in import StandInContext
+from slotwise.worker.guard.stand_in_metrics import StandInMetrics
+from slotwise.worker.hosts.local import LocalHost, answerer
+from slotwise.worker.hosts.messages import VERSION, Message, read_message
+from tests.worker.strangers import guard
+
+
+def said(host: LocalHost, head: dict[str, Any]) -> Any:
+    reply = read_message(io.BytesIO(host.answer(Message({"id": 4, **head}, []))), "answers")
+    assert reply is not None
+    assert reply.id == 4
+    return reply.head["error"]
+
+
+def test_a_host_that_asks_too_early_or_speaks_otherwise_is_told_so() -> None:
+    assert said(LocalHost(), {"requests": []}) == "ValueError: not started"
+    other = said(LocalHost(), {"start": {"batch_size": 1}, "version": VERSION + 1})
+    assert other == f"ValueError: this worker speaks version {VERSION} of the messages, its host {VERSION + 1}"
+
+
+def test_a_handler_that_needs_a_server_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "MAR-INF").mkdir()
+    (tmp_path / "MAR-INF" / "MANIFEST.json").write_text(json.dumps({"model": {"handler": "needs_a_server.py"}}))
+    (tmp_path / "needs_a_server.py").write_text("def handle(data, context):\n    return data\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        ValueError, match=r"needs_a_server\.py has no `handle = \.\.\.\.entry_point\(\)`: only a server can run it"
+    ):
+        answerer(tmp_path, 8)
+
+
+def test_a_form_without_a_field_body_reaches_a_strangers_handler(tmp_path: Path) -> None:
+    (tmp_path / "MAR-INF").mkdir()
+    (tmp_path / "MAR-INF" / "MANIFEST.json").write_text(json.dumps({"model": {"modelName": "theirs"}}))
+    guarded = LocalGuard(guard(lambda data, context: [row["name"] for row in data]), StandInContext(tmp_path, 8), None)
+    form = b'--x\r\ncontent-disposition: form-data; name="name"\r\n\r\nseven\r\n--x--'
+    headers = Headers({"content-type": "multipart/form-data; boundary=x"})
+    (answer,) = guarded.run([Request(form, headers, "a")]).answers
+    assert (answer.status, answer.body) == (200, b"seven")
+
+
+def test_of_a_strangers_numbers_only_those_that_are_numbers_are_taken() -> None:
+    metrics = StandInMetrics()
+    metrics.add_metric("time", 2, "s")
+    for value in ("much", None, float("nan"), float("inf"), 10**400):
+        metrics.add_metric("odd", value)
+    metrics.add_counter("count", 3)
+    assert [number[:2] for number in metrics.values] == [["time", 2000.0], ["count", 3.0]]
