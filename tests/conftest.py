@@ -21,6 +21,7 @@ os.environ["SLOTWISE_JAVA_CACHE"] = "0"  # made and used where a test says so
 HIDDEN = Path(__file__).resolve().parents[1] / ".slotwise"
 os.environ["MPLCONFIGDIR"] = str(HIDDEN / "matplotlib")  # else in the user's home
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(HIDDEN / "torchinductor")  # else in /tmp, and left there
+os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # else threads spin while they wait, on cores that the other process needs
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # it would keep a database in the user's home
 
 pytest.register_assert_rewrite("tests.support", "tests.server.contract")

@@ -25,14 +25,14 @@ NEEDED = {
     "triton": ["pytriton"],
     "leaving-torchserve": ["pytriton", "ray"],
 }  # a page: the packages that only `make full` installs
+LONG = ("tune",)  # its server is warmed up for half a minute, then there are forty rounds
 USUAL = Ports()
 
 
 def _marks(page: str) -> list[pytest.MarkDecorator]:
-    packages = NEEDED.get(page)
-    if packages is None:
+    if page not in (*NEEDED, *LONG):
         return []
-    absent = [package for package in packages if importlib.util.find_spec(package) is None]
+    absent = [package for package in NEEDED.get(page, []) if importlib.util.find_spec(package) is None]
     return [pytest.mark.slow, pytest.mark.skipif(bool(absent), reason=f"not installed: {absent}; make full")]
 
 
@@ -97,7 +97,8 @@ def test_the_commands_of_the_page_print_what_it_says(page: str, project: Path, t
     try:
         done = typed(texts, project, project / "output.txt", **environ)
     finally:
-        typed(["slotwise stop || true", "torchserve --stop || true"], project, project / "stopped.txt", **environ)
+        stops = ["slotwise stop || true", *(["torchserve --stop || true"] if "torchserve --start" in "".join(texts) else [])]
+        typed(stops, project, project / "stopped.txt", **environ)
     wrong = {
         command.text: (lost, printed)
         for command, printed in zip(said, done.printed, strict=False)

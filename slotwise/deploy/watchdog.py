@@ -36,6 +36,7 @@ PING_EVERY_S, PING_S = 2.0, 5.0
 LEAST_PINGS = 3  # in vain: a machine that was asleep has asked only once
 MODELS_EVERY_S = 10.0
 MANAGEMENT_S = 10.0
+KILL_AFTER_S = 1.0
 AGAIN_S = 30.0  # after a start that failed
 GONE_S = 45.0  # without any server of that name, as between the two of `slotwise apply`, the watch ends
 ENDING_S = 60.0
@@ -46,6 +47,7 @@ class Watchdog:
 
     def __init__(self, record: ServerRecord, silent_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.record, self.silent_s = record, silent_s
+        self._ping_s = min(PING_S, silent_s / LEAST_PINGS)  # a stuck server leaves every ping unanswered
         self.models: tuple[LiveModel, ...] = ()
         self._clock = clock
         self._answered_at: float | None = None  # a server that never answered is still starting
@@ -58,7 +60,7 @@ class Watchdog:
         if now - self._pinged_at < PING_EVERY_S:
             return False
         self._pinged_at = now
-        if _answers(self.record):
+        if _answers(self.record, self._ping_s):
             self._answered_at, self._in_vain = now, 0
             if now - self._models_at >= MODELS_EVERY_S:
                 self._models_at = now
@@ -85,13 +87,13 @@ class Watchdog:
         from slotwise.deploy.start_again import start_again  # noqa: PLC0415  heavy
 
         say(f"{self.record.kind} (pid {self.record.pid}) has answered nothing for {self.silent_s:g} s: it is started again")
-        processes.end(self.record.run_id, 0)  # it would not hear that it should stop
+        processes.end(self.record.run_id, 0, KILL_AFTER_S)  # it would not hear that it should stop; its workers do
         return start_again(self.record, self.models, say)
 
 
-def _answers(record: ServerRecord) -> bool:
-    """Whether the server answers a ping, whatever it says."""
-    connection = http.client.HTTPConnection("127.0.0.1", record.ports.inference, timeout=PING_S)
+def _answers(record: ServerRecord, patience_s: float) -> bool:
+    """Whether the server answers a ping in that time, whatever it says."""
+    connection = http.client.HTTPConnection("127.0.0.1", record.ports.inference, timeout=patience_s)
     try:
         connection.request("GET", "/ping")
         connection.getresponse()

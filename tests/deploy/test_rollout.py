@@ -117,7 +117,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(owner, name, value)
 
 
-EVERY = pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 4])
+EVERY = pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 6])
 
 
 @EVERY

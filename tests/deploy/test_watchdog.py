@@ -93,6 +93,16 @@ def test_a_machine_that_was_asleep_is_asked_more_than_once(record: ServerRecord)
     assert looks(dog, 3) == [False, False, True]
 
 
+def test_three_pings_in_vain_take_no_longer_than_it_may_be_silent(
+    record: ServerRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patience: list[float] = []
+    monkeypatch.setattr(watchdog, "_answers", lambda record, patience_s: patience.append(patience_s) or True)
+    for silent_s in (60, 6):
+        Watchdog(record, silent_s, Clock()).stuck()
+    assert patience == [watchdog.PING_S, 2.0]
+
+
 @pytest.mark.parametrize("change", [{"stopping": True}, {"run_id": "another"}])
 def test_one_that_is_stopped_or_was_replaced_is_left_alone(record: ServerRecord, change: dict[str, object]) -> None:
     dog = Watchdog(record, 10, Clock())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,18 +23,24 @@ from slotwise.server.record import ServerRecord
 from tests.server.conftest import build_handler
 
 PATIENCE_S = 240.0
+SILENT_S = "6"
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model store of two versions of a model."""
+    store, work = tmp_path_factory.mktemp("archives"), tmp_path_factory.mktemp("models")
+    for version in ("1.0", "2.0"):
+        build_handler("faults", work / "built" / version, work, version=version).rename(store / f"faults-{version}.mar")
+    return store
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with a model store of two versions of a model; what is started there is stopped."""
+def folder(tmp_path: Path, archives: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with such a model store; what is started there is stopped."""
     monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path))
     monkeypatch.setenv("SLOTWISE_JAVA_CACHE", "0")
-    store = tmp_path / "model_store"
-    for version in ("1.0", "2.0"):
-        made = build_handler("faults", tmp_path / version, tmp_path / "models", version=version)
-        store.mkdir(exist_ok=True)
-        made.rename(store / f"faults-{version}.mar")
+    shutil.copytree(archives, tmp_path / "model_store")
     yield tmp_path
     slotwise(tmp_path, "stop")
 
@@ -117,7 +124,7 @@ def watchers(folder: Path) -> list[int]:
 
 @pytest.mark.server
 def test_behind_detach_a_stuck_server_comes_back_as_it_was(folder: Path) -> None:
-    done = slotwise(folder, "serve", "faults-1.0.mar", "--port", "0", "--detach", "--restart-after-s", "4")
+    done = slotwise(folder, "serve", "faults-1.0.mar", "--port", "0", "--detach", "--restart-after-s", SILENT_S)
     assert done.returncode == 0, done.stderr
     first = record(folder)
     assert first is not None
@@ -140,7 +147,7 @@ def test_behind_detach_a_stuck_server_comes_back_as_it_was(folder: Path) -> None
 def test_in_the_foreground_too_and_ctrl_c_ends_what_serves_then(folder: Path, kind: str) -> None:
     log = folder / "log"
     with log.open("wb") as output:
-        words = ["serve", "faults-1.0.mar", "--server", kind, "--port", "0", "--restart-after-s", "4"]
+        words = ["serve", "faults-1.0.mar", "--server", kind, "--port", "0", "--restart-after-s", SILENT_S]
         serving = subprocess.Popen([*COMMAND, *words], cwd=folder, stdout=output, stderr=output)
     until(lambda: "Ctrl-C" in log.read_text("utf-8"), "it serves")
     first = record(folder)
@@ -157,7 +164,7 @@ def test_in_the_foreground_too_and_ctrl_c_ends_what_serves_then(folder: Path, ki
 @pytest.mark.server
 @pytest.mark.slow
 def test_stop_while_it_is_started_again_leaves_nothing(folder: Path) -> None:
-    assert slotwise(folder, "serve", "faults-1.0.mar", "--port", "0", "--detach", "--restart-after-s", "4").returncode == 0
+    assert slotwise(folder, "serve", "faults-1.0.mar", "--port", "0", "--detach", "--restart-after-s", SILENT_S).returncode == 0
     first = record(folder)
     assert first is not None
     time.sleep(6)

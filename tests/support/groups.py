@@ -9,8 +9,14 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 # The groups that take longest come first: so at the end none of two processes is left alone with one of them.
-LONGEST = ("mms", "torchserve", "tests/server/test_gateway.py", "tests/test_docs.py")
+LONGEST = (
+    *("mms", "torchserve", "tests/test_docs.py", "tests/server/test_gateway.py", "tests/zoo/test_training.py"),
+    *("tests/server/test_watchdog.py", "tests/worker/test_translator.py", "tests/deploy/test_rollout.py"),
+    *("tests/zoo/test_ants_bees.py", "tests/server/test_slips.py", "tests/browser/", "tests/archive/", "tests/server/"),
+    *("tests/zoo/", "tests/gateway/", "tests/check/"),
+)
 APART = ("tests/test_docs.py", "tests/check/", "tests/server/test_serve.py")  # every test starts servers of its own
+TRAINS = "tests/server/test_text.py"  # first in one process and last in the other: neither waits for what the other trains
 
 
 def group(nodeid: str) -> str:
@@ -22,9 +28,11 @@ def group(nodeid: str) -> str:
     return kind[1] if kind else path
 
 
-def place(nodeid: str) -> int:
-    """Its group's place among those that take longest."""
-    return next((i for i, long in enumerate(LONGEST) if group(nodeid).startswith(long)), len(LONGEST))
+def place(nodeid: str) -> tuple[int, int]:
+    """Its group's place among those that take longest, and its own in the group."""
+    own = group(nodeid)
+    among = next((i for i, long in enumerate(LONGEST) if own.startswith(long)), len(LONGEST))
+    return among, {"mms": -1, "torchserve": 1}.get(own, 0) * nodeid.startswith(TRAINS)
 
 
 class Groups(LoadScopeScheduling):  # type: ignore[misc]
