@@ -137,7 +137,12 @@ def _columns(parts: Sequence[object], size: int) -> list[Array | list[object]] |
 
 
 def _listed(outputs: Sequence[object] | Iterator[object], size: int) -> list[object]:
-    """What is in there, at most one more than `size`. A generator may fill the same object again for its next one."""
+    """What is in there: a whole tuple, whose parts may be columns; of anything else at most one more than `size`.
+
+    A generator may fill the same object again for its next one.
+    """
+    if isinstance(outputs, tuple):
+        return list(outputs)
     if isinstance(outputs, Sequence):
         return list(islice(outputs, size + 1))
     return [owned(output) for output in islice(outputs, size + 1)]
