@@ -2,38 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from slotwise.worker import ModelFault, OutOfMemory, Unavailable
-from slotwise.worker.isolation import EngineDead, Isolation, Tally, is_out_of_memory
+from slotwise.worker.answer import Refusal
+from slotwise.worker.isolation import EngineDead, Tally, is_out_of_memory
 from slotwise.worker.memory_ceiling import RETRY_AFTER_S
 from slotwise.worker.padding import KINDS, Padding
 from slotwise.worker.row import Row
-
-Model = Callable[[list[Any], int], list[Any]]
-
-
-def echo(items: list[Any], size: int) -> list[Any]:
-    return list(items)
-
-
-class Alone(Isolation):
-    """An isolation of a function of items, each of an owner of its own; what it gives are outputs and errors."""
-
-    def __init__(self, model: Model, *args: Any, **more: Any) -> None:
-        def attempt(rows: list[Row], size: int) -> None:
-            for row, output in zip(rows, model([row.item for row in rows], size), strict=True):
-                row.ran(output)
-
-        super().__init__(attempt, *args, **more)
-
-    def outputs(self, items: list[Any], *args: Any, **more: Any) -> list[Any]:
-        rows = [Row(i, item) for i, item in enumerate(items)]
-        self.run(rows, *args, **more)
-        return [row.output if row.error is None else row.error.error() for row in rows]
+from tests.worker.alone import Alone, Asked, echo
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -148,3 +127,58 @@ def test_a_trial_that_fails_leaves_the_ceiling_where_it_was() -> None:
     now[0] += RETRY_AFTER_S
     isolation.outputs(list(range(7)))
     assert (max(sizes[-4:]), isolation.ceiling.rows) == (7, 4)
+
+
+def test_a_warm_up_runs_every_size_as_often_as_it_is_told() -> None:
+    for kind, sizes in (("none", [8, 1]), ("static", [8, 4, 2, 1]), ("fixed", [8])):
+        isolation = Asked(echo, Padding(kind, 8))
+        isolation.prepare(lambda: Row(0, "example"), 2)
+        assert isolation.asked == [(["example"], size) for size in sizes for _ in range(2)]
+        isolation.asked.clear()
+        isolation.prepare(lambda: Row(0, "example"))
+        assert isolation.asked == [(["example"], size) for size in sizes]
+        isolation.asked.clear()
+        isolation.prepare(lambda: None)
+        assert isolation.asked == []
+
+
+def test_a_warm_up_size_that_does_not_fit_lowers_the_ceiling() -> None:
+    released: list[int] = []
+
+    def device(items: list[Any], size: int) -> list[Any]:
+        if size > 2:
+            raise MemoryError
+        return list(items)
+
+    isolation = Asked(device, Padding("static", 8), release=lambda: released.append(1))
+    isolation.prepare(lambda: Row(0, 1))
+    assert [size for _, size in isolation.asked] == [8, 4, 2, 1]
+    assert (isolation.ceiling.rows, len(released)) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "fails_at", "asked"),
+    [
+        ("static", MemoryError(), 1, [8, 4, 2, 1]),
+        ("static", ValueError("shape"), 4, [8, 4]),
+        ("fixed", MemoryError(), 8, [8]),
+    ],
+)
+def test_a_warm_up_that_fails_for_another_reason_ends_the_start(
+    kind: str, error: Exception, fails_at: int, asked: list[int]
+) -> None:
+    def device(items: list[Any], size: int) -> list[Any]:
+        if size == fails_at:
+            raise error
+        return list(items)
+
+    isolation = Asked(device, Padding(kind, 8))
+    with pytest.raises(type(error)):
+        isolation.prepare(lambda: Row(0, 1))
+    assert [size for _, size in isolation.asked] == asked
+
+
+def test_a_warm_up_whose_output_is_refused_ends_the_start_and_says_why() -> None:
+    isolation = Alone(lambda items, size: [Refusal.of(ModelFault("not finite"))], Padding("none", 8))
+    with pytest.raises(ValueError, match=r"^the warm-up input fails: not finite$"):
+        isolation.prepare(lambda: Row(0, 1))

@@ -38,3 +38,152 @@ def test_a_model_with_four_outputs_is_answered_with_four(batch_size: int) -> Non
     handler = begin(Four(), Settings(batch_size=batch_size))
     answers = ask(handler, [b"1", b"10", b"5"][:batch_size])
     assert [answer.value for answer in answers] == [[0, 1, 2, 3], [0, 10, 20, 30], [0, 5, 10, 15]][:batch_size]
+
+
+def test_a_wrong_count_says_to_the_log_how_many_and_to_the_client_nothing() -> None:
+    for outputs, way, said in (
+        (np.zeros(2), "", "2 outputs for 3 rows"),
+        (np.zeros(2), "2 columns", "2 outputs for 3 rows"),
+        (np.zeros((3, 2)), "2 columns", "3 outputs for 3 rows"),
+        (np.array(1.0), "", "uncountable outputs for 3 rows"),
+        ([1], "", "1 outputs for 3 rows"),
+        (7, "", "uncountable outputs for 3 rows"),
+    ):
+        with pytest.raises(WrongCount) as caught:
+            rows_of(outputs, 3, 3, way)
+        assert (str(caught.value), caught.value.message) == (said, "the model gave a wrong number of outputs")
+
+
+@pytest.mark.parametrize(
+    ("outputs", "ways"),
+    [
+        ((np.zeros(2), np.ones(2)), {"2 columns", "rows"}),
+        ((np.zeros(2), np.array(1.0)), {"rows"}),  # no column: it has no rows
+        ((np.zeros(2), np.zeros(3)), {"rows"}),
+        ((np.zeros(2), [1, 2]), {"rows"}),
+        ((), set()),
+        ([np.zeros(2), np.ones(2)], {"rows"}),
+        ([1, 2, 3], set()),
+        (np.zeros((2, 3)), {"rows"}),
+        (np.zeros(3), set()),
+        (np.array(1.0), set()),
+        ({"a": np.zeros(2), "b": [1, 2], "c": (1, 2)}, {"columns ('a', 'b', 'c')"}),
+        ({"a": [1, 2, 3]}, set()),
+        ({"a": "xy"}, set()),
+        ({"a": np.array(1.0)}, set()),
+        ({"a": np.zeros(2), 1: np.zeros(2)}, set()),
+        ({}, set()),
+        ("xy", set()),
+        (b"xy", set()),
+        (bytearray(2), set()),
+        (memoryview(b"xy"), set()),
+        (range(2), set()),
+        (7, set()),
+        (None, set()),
+    ],
+    ids=lambda value: str(value) if isinstance(value, set) else type(value).__name__,
+)
+def test_in_which_ways_outputs_are_two_rows(outputs: Any, ways: set[str]) -> None:
+    assert set(ways_to_read(outputs, 2)) == ways
+
+
+def test_what_gives_its_rows_one_by_one_is_read_as_rows() -> None:
+    assert set(ways_to_read(iter([1, 2]), 2)) == {"rows"}
+    assert set(ways_to_read(iter([1]), 2)) == set()
+
+
+def test_only_the_rows_that_were_asked_for_are_cut() -> None:
+    assert rows_of(np.arange(4), 4, 2) == [0, 1]
+    assert rows_of([1, 2, 3, 4], 4, 2) == [1, 2]
+    assert rows_of((np.arange(3), np.arange(3)), 3, 2, "2 columns") == [(0, 0), (1, 1)]
+    assert rows_of({"a": [1, 2, 3], "b": np.arange(3)}, 3, 2) == [{"a": 1, "b": 0}, {"a": 2, "b": 1}]
+
+
+def test_outputs_that_never_end_are_one_too_many() -> None:
+    taken: list[int] = []
+
+    def endless() -> Iterator[int]:
+        while True:
+            taken.append(1)
+            yield len(taken)
+            assert len(taken) < 99
+
+    with pytest.raises(WrongCount):
+        rows_of(endless(), 3, 3)
+    assert len(taken) == 4
+
+
+def test_a_row_that_is_not_finite_or_cannot_be_looked_at_is_refused_alone() -> None:
+    rows = rows_of(np.array([1.0, np.nan, 3.0, -np.inf]), 4, 4)
+    assert rows[0::2] == [1.0, 3.0]
+    assert rows[1::2] == [NOT_FINITE, NOT_FINITE]
+    itself: list[Any] = []
+    itself.append(itself)
+    refused = BadRequest("mine")
+    assert rows_of([1.0, [np.inf], {"a": [float("nan")]}, itself, (x for x in [1]), refused, "text"], 7, 7) == [
+        1.0,
+        NOT_FINITE,
+        NOT_FINITE,
+        UNREADABLE,
+        UNREADABLE,
+        Refusal.of(refused),
+        "text",
+    ]
+
+
+@pytest.mark.parametrize(
+    "value", [None, "nan", b"nan", 7, True, 1.5, [1.0, [2.0]], {"a": (1.0,)}, np.arange(3), np.array(["nan"])]
+)
+def test_what_is_finite(value: Any) -> None:
+    assert finite(value)
+
+
+@pytest.mark.parametrize(
+    "value", [float("nan"), [1.0, float("inf")], {"a": (np.nan,)}, np.array([1, np.inf]), np.array([1j * np.inf])]
+)
+def test_what_is_not_finite(value: Any) -> None:
+    assert not finite(value)
+
+
+class Tensor:
+    """As torch has one, on a device."""
+
+    def __init__(self, values: Any, device: str = "cuda", grad: bool = True) -> None:
+        self.values, self.device, self.grad = np.asarray(values), device, grad
+
+    def detach(self) -> Tensor:
+        return Tensor(self.values, self.device, False)
+
+    def cpu(self) -> Tensor:
+        return Tensor(self.values, "cpu", self.grad)
+
+    def is_floating_point(self) -> bool:
+        return self.values.dtype.kind == "f"
+
+    def float(self) -> Tensor:
+        return Tensor(self.values.astype(np.float32), self.device, self.grad)
+
+    def numpy(self) -> Any:
+        assert (self.device, self.grad) == ("cpu", False)
+        return self.values
+
+
+def test_a_tensor_comes_to_the_host_as_an_array() -> None:
+    for given, wanted in ((np.float16, np.float32), (np.float32, np.float32), (np.int64, np.int64)):
+        array = on_host(Tensor(np.arange(3, dtype=given)))
+        assert isinstance(array, np.ndarray)
+        assert array.dtype == wanted
+        assert array.tolist() == [0, 1, 2]
+    assert rows_of([Tensor([1, 2]), Tensor([3, 4])], 2, 2)[0].values.tolist() == [1, 2]  # type: ignore[attr-defined]
+
+
+def test_what_can_be_an_array_becomes_one_and_all_else_stays() -> None:
+    class Arrayed:
+        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+            return np.arange(2)
+
+    array = on_host(Arrayed())
+    assert isinstance(array, np.ndarray)
+    assert array.tolist() == [0, 1]
+    for value in (np.arange(2), [1], (1,), {"a": 1}, np.float32(1), "text", None, 7):
+        assert on_host(value) is value
