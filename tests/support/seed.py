@@ -7,7 +7,7 @@ import random
 import time
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 VARIABLE = "SLOTWISE_SEED"
 SEED = int(os.environ.setdefault(VARIABLE, time.strftime("%Y%m%d", time.gmtime())))  # the processes of a run inherit it
@@ -16,6 +16,9 @@ SEED = int(os.environ.setdefault(VARIABLE, time.strftime("%Y%m%d", time.gmtime()
 settings.register_profile(
     "seeded", deadline=None, database=None, derandomize=False, suppress_health_check=[HealthCheck.too_slow]
 )
+settings.register_profile(
+    "mutants", settings.get_profile("seeded"), max_examples=20, phases=[Phase.explicit, Phase.generate]
+)  # a failure is all that mutation testing asks for, not the least example of it
 settings.load_profile("seeded")
 
 

@@ -7,7 +7,6 @@ A hook misbehaves for marked requests only (their first number is WRONG), as a b
 from __future__ import annotations
 
 import json
-import re
 import threading
 import time
 from collections.abc import Callable
@@ -185,9 +184,7 @@ def test_every_hook_in_every_way(hook: str, act: str) -> None:
 HEADERS: list[Any] = [None, 7, {"x": 7}, {"x": None}, {7: "x"}, {"x": "a\r\nb"}, {"x\n": "a"}, {"x": Unsayable()}, {"é": "x"}]
 
 
-@pytest.mark.parametrize(
-    "headers", [*HEADERS, SystemExit(), RuntimeError("a secret")], ids=lambda raw: re.sub(" at 0x.*", "", repr(raw))
-)
+@pytest.mark.parametrize("headers", [*HEADERS, SystemExit(), RuntimeError("a secret")], ids=lambda raw: type(raw).__name__)
 def test_wrong_response_headers_leave_everybody_their_own_error(headers: Any) -> None:
     class Odd(Toy):
         def response_headers(self) -> Any:
