@@ -63,7 +63,7 @@ def _one_line(value: str) -> str:
     return value
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Answer:
     """One slot's answer. It checks itself, so that nothing in it can break the answer of another slot.
 
@@ -77,16 +77,15 @@ class Answer:
     body: bytes
     headers: Mapping[str, str]
 
-    def __post_init__(self) -> None:
-        if type(self.headers) is not CheckedHeaders:
-            object.__setattr__(self, "headers", checked(self.headers))
-        if self.status not in PHRASES:
-            object.__setattr__(self, "status", known_status(self.status))
-        if self.content_type != JSON_TYPE:
-            content_type = JSON_TYPE if self.content_type is None else header_text(self.content_type)
-            object.__setattr__(self, "content_type", content_type)
-        if type(self.body) is not bytes:
+    def __init__(self, status: int, content_type: str | None, body: object, headers: Mapping[str, object]) -> None:
+        if type(body) is not bytes:
             raise ModelFault("the answer's body is not bytes")
+        vars(self).update(
+            status=status if status in PHRASES else known_status(status),
+            content_type=JSON_TYPE if content_type is None or content_type == JSON_TYPE else header_text(content_type),
+            body=body,
+            headers=headers if type(headers) is CheckedHeaders else checked(headers),
+        )
 
     @property
     def phrase(self) -> str:
@@ -115,6 +114,11 @@ class Refusal:
     def answer(self, headers: CheckedHeaders) -> Answer:
         """One slot's answer."""
         return Answer(self.status, JSON_TYPE, self.body, headers)
+
+    @property
+    def result(self) -> Refusal:
+        """What stands for the record that is refused."""
+        return self
 
     def error(self) -> SlotError:
         """The error as an author's `respond` gets it, made anew each time."""

@@ -17,7 +17,7 @@ from slotwise.worker.row import Row
 from slotwise.worker.slot_errors import SlotError
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Slot:
     """One request and what becomes of it.
 
@@ -27,9 +27,9 @@ class Slot:
 
     request: Request
     error: Refusal | None
-    records: Sequence[Row | Refusal] = ()
-    unencoded: int = 0
-    answer: Answer | None = None
+    records: Sequence[Row | Refusal] = field(default=(), init=False)
+    unencoded: int = field(default=0, init=False)
+    answer: Answer | None = field(default=None, init=False)
 
 
 @dataclass

@@ -5,18 +5,19 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from operator import index
+from operator import attrgetter, index
 
 from slotwise.worker.row import Row
 
 logger = logging.getLogger(__name__)
 
+OWNER = attrgetter("owner")
 Groups = Callable[[list[Row]], Sequence[Sequence[int]]]  # indices of these rows, in groups
 
 
 def in_turn(rows: Sequence[Row]) -> list[Row]:
     """Every row once: the first row of every owner, then the second of every owner that has one, and so on."""
-    if len({row.owner for row in rows}) == len(rows):
+    if len(set(map(OWNER, rows))) == len(rows):
         return list(rows)
     seen: Counter[int] = Counter()
     turns = []
@@ -35,7 +36,7 @@ def helpings(rows: Sequence[Row], step: int) -> Iterator[list[Row]]:
     """
     order = in_turn(rows)
     size = len(order)
-    if size > 2 * step and (count := len({row.owner for row in rows})) > 1:
+    if size > 2 * step and (count := len(set(map(OWNER, rows)))) > 1:
         size = max(count, 2 * step)
     while order:
         yield order[:size]

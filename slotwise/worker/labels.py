@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -101,21 +101,17 @@ def _classifying(labels: Sequence[str], top_k: int) -> Callable[[Any], dict[str,
     def classify(row: Any) -> dict[str, Any]:
         if labels and len(labels) != len(row):
             raise ModelFault(f"the model gives {len(row)} scores for {len(labels)} labels")
-        best = _best(row, top_k)
+        if len(row) <= FEW:
+            scores = row.tolist()
+            best = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)[:top_k]
+        else:
+            best = (-row).argsort(kind="stable")[:top_k].tolist()  # of equals the one with the lower number, here as there
+            scores = {i: float(row[i]) for i in best}
         # Python's round takes longer than all the rest of this line
-        probabilities_by_label = {labels[i] if labels else str(i): math.floor(score * STEPS + 0.5) / STEPS for i, score in best}
-        return {"label": next(iter(probabilities_by_label)), "probabilities": probabilities_by_label}
+        said = {labels[i] if labels else str(i): math.floor(scores[i] * STEPS + 0.5) / STEPS for i in best}
+        return {"label": next(iter(said)), "probabilities": said}
 
     return classify
-
-
-def _best(row: Any, top_k: int) -> Iterable[tuple[int, float]]:
-    """The classes with the best scores, and these, the best first; of equals the one with the lower number."""
-    if len(row) <= FEW:
-        scores = row.tolist()
-        return [(i, scores[i]) for i in sorted(range(len(scores)), key=scores.__getitem__, reverse=True)[:top_k]]
-    best = (-row).argsort(kind="stable")[:top_k]
-    return zip(best.tolist(), row[best].tolist(), strict=True)
 
 
 def in_words(request: Request, body: Any, content_type: str) -> tuple[Any, str]:

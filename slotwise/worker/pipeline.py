@@ -189,8 +189,7 @@ class Pipeline:
         if slot.error is None and budget.over(budget.encode_until):
             slot.error = Refusal.of(Unavailable("there was no time to encode this answer"))
         if slot.error is None:
-            results = [record.result if isinstance(record, Row) else record for record in slot.records]
-            outcome = self.hooks.answer(slot.request, results, headers)
+            outcome = self.hooks.answer(slot.request, [record.result for record in slot.records], headers)
             if isinstance(outcome, Answer):
                 slot.answer = outcome
                 return

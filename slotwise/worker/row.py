@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from slotwise.worker.answer import Refusal
 from slotwise.worker.slot_errors import Unavailable
@@ -10,7 +10,7 @@ from slotwise.worker.slot_errors import Unavailable
 NOT_RUN = Refusal.of(Unavailable("there was no time left to run this row"))
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Row:
     """One item, and what became of it.
 
@@ -21,10 +21,10 @@ class Row:
 
     owner: int
     item: object
-    decoded: object = None
-    output: object = None
-    error: Refusal | None = NOT_RUN
-    result: object = None
+    decoded: object = field(default=None, init=False)
+    output: object = field(default=None, init=False)
+    error: Refusal | None = field(default=NOT_RUN, init=False)
+    result: object = field(default=None, init=False)
 
     def ran(self, output: object) -> None:
         """Take what the model gave: a value that is nobody else's, or the row's own refusal."""

@@ -218,7 +218,9 @@ def test_what_encode_gives_is_owned_unless_it_is_the_last() -> None:
     assert own == [1]
     assert own is not result
     seen: list[Any] = []
-    hooks(encode=lambda output, item: seen.append((output, item))).encode(Row(0, "item", output="output"), ONE, True)
+    row = Row(0, "item")
+    row.ran("output")
+    hooks(encode=lambda output, item: seen.append((output, item))).encode(row, ONE, True)
     assert seen == [("output", "item")]
 
 
