@@ -27,6 +27,7 @@ CODE = {  # what each of docs/figures measures; what measures it counts as well
     "translation": (*TRANSLATION, "scripts/measuring/slow_translator.py", "slotwise/gateway"),
     "gateway": (*VISION, "slotwise/gateway"),
     "earlier": (WORKER,),
+    "worker": (WORKER,),
     "guard": ("slotwise/worker/guard", "slotwise/worker/isolation.py"),
     "hedging": ("slotwise/gateway",),
     "start": ("slotwise/server", "slotwise/profiles/render.py", "slotwise/deploy/java_training.py"),

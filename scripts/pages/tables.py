@@ -283,6 +283,17 @@ def earlier_rows(figures: Figures) -> str:
     return table([*columns, "before: processor us an answer", "now", "before to now"], lines)
 
 
+def worker_rows(figures: Figures) -> str:
+    """What a request costs the worker, against an earlier commit's."""
+    lines = []
+    for row in figures["worker"]["rows"]:
+        us = [median([one[who] for one in row["rounds"]]) for who in ("before", "now")]
+        interval = row["interval"]
+        within = f"{interval['low']:.3f} to {interval['high']:.3f}" if interval else None
+        lines.append([row["model"], row["n"], *(f"{spent:.0f}" for spent in us), f"{median(row['ratios']):.3f}", within])
+    return table(["model", "requests a batch", "before, us", "now, us", "now to before", "95% interval"], lines)
+
+
 def _with_interval(ours: Sequence[float], other: Sequence[float]) -> str | None:
     """The median of the rounds' ratios, its lowest and highest round, and the median's 95% interval."""
     if not ours or not all(other):
@@ -472,9 +483,11 @@ def bits_rows(figures: Figures) -> str:
             between = "the same texts" if apart["absolute"] == 0 else "other texts"
         else:
             between = f"{apart['absolute']:.1e} ({apart['relative']:.1e})" if apart["absolute"] else "0"
-        return [row["model"], row["engine"], row["version"], row["answers"], row["differing"], between]
+        served = [row["served"], row["shared"], row["served_differing"]]
+        return [row["model"], row["engine"], row["version"], row["answers"], row["differing"], *served, between]
 
-    columns = ["model", "engine", "version", "answers", "of those differ in a bit", "between shapes at most (relative)"]
+    columns = ["model", "engine", "version", "answers", "differ in a bit", "served", "shared", "differ in a bit"]
+    columns.append("between shapes at most (relative)")
     return table(columns, map(line, figures["bits"]["rows"]))
 
 
@@ -503,6 +516,7 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "accuracy.rows": accuracy_rows,
     "accuracy.labels": accuracy_labels,
     "earlier.rows": earlier_rows,
+    "worker.rows": worker_rows,
     "guard.rows": guard_rows,
     "echo.rows": echo_rows,
     "scale.rows": scale_rows,
