@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import traceback
 from types import MappingProxyType
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slotwise.worker import BadRequest, Headers, ModelFault, Request, SlotError, TooLarge
 from slotwise.worker.answer import Answer, CheckedHeaders, Refusal, checked, header_text, json_safe, refusal, serialise, sound
@@ -206,3 +209,25 @@ def test_answers_and_refusals_do_not_change() -> None:
     for fixed in (Refusal.of(BadRequest("why")), Answer(200, "a", b"", CheckedHeaders())):
         with pytest.raises(dataclasses.FrozenInstanceError):
             fixed.status = 1  # type: ignore[misc]
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_what_is_written_is_json(value: Any) -> None:
+    if not isinstance(value, str):
+        assert serialise(value) == json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace")
+
+
+def test_what_contains_itself_and_what_json_has_no_form_for_is_not_written() -> None:
+    circle: list[Any] = []
+    circle.append(circle)
+    with pytest.raises((ValueError, RecursionError)):
+        serialise(circle)
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        serialise({"score": float("nan")})
+    with pytest.raises(TypeError):
+        serialise({"score": object()})
