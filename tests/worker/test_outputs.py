@@ -81,7 +81,7 @@ def test_a_wrong_count_says_to_the_log_how_many_and_to_the_client_nothing() -> N
         (7, set()),
         (None, set()),
     ],
-    ids=lambda value: str(value) if isinstance(value, set) else type(value).__name__,
+    ids=lambda value: ", ".join(sorted(value)) if isinstance(value, set) else type(value).__name__,
 )
 def test_in_which_ways_outputs_are_two_rows(outputs: Any, ways: set[str]) -> None:
     assert set(ways_to_read(outputs, 2)) == ways
