@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from argparse import Namespace
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from measuring import instructions
 from measuring.about import ROOT, git
 from measuring.earlier import WEIGHTS, built_earlier
 from measuring.rounds import median_interval
@@ -25,7 +27,9 @@ def compare(options: Namespace, work: Path) -> dict[str, Any]:
     """Rounds in turn of both workers, for each model and size of batch; the ratio of their processor times, round by round."""
     try:
         table = [row for model in MODELS for row in _rows(model, options, work)]
-        return {"before": git("rev-parse", "--short", options.commit), "rows": table}
+        trees = {"before": work / "tree", "now": ROOT}
+        counted = instructions.compare(trees, BATCHES) if shutil.which("valgrind") else []
+        return {"before": git("rev-parse", "--short", options.commit), "rows": table, "instructions": counted}
     finally:
         subprocess.run(["git", "-C", str(ROOT), "worktree", "remove", "--force", str(work / "tree")], capture_output=True)
 
