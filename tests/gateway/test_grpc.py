@@ -284,13 +284,15 @@ async def idle_calls(address: str, count: int) -> AsyncIterator[None]:
     """So many calls on a connection of their own, whose message never comes."""
     async with grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
         ask = channel.stream_unary(f"/{SERVICE}/ModelInfer")
+        alive = channel.unary_unary(f"/{SERVICE}/ServerLive")
         calls = [ask(timeout=60) for _ in range(count)]
         await asyncio.gather(*[call.wait_for_connection() for call in calls])
-        await channel.unary_unary(f"/{SERVICE}/ServerLive")(b"", timeout=60)  # comes behind them
+        await alive(b"", timeout=60)  # comes behind them
         yield
         for call in calls:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
+        await alive(b"", timeout=60)  # comes behind their ends: gRPC would tell them to this loop when it is closed
 
 
 async def test_idle_calls_keep_nobody_waiting(live_front: LiveFront) -> None:
