@@ -15,7 +15,7 @@ Costs = Mapping[int, Cost | None]  # by slot; None where nobody can say
 def admit(batch: Batch, budget: Budget, cost_of: Callable[[Request], Cost | SlotError | None]) -> dict[int, Cost | None]:
     """Estimate what every request costs to decode, and refuse those over their share before anything is decoded."""
     costs: dict[int, Cost | None] = {}
-    packed_last = sorted(range(batch.n), key=lambda i: "content-encoding" in batch.requests[i].headers)
+    packed_last = sorted(range(batch.n), key=lambda i: bool(batch.requests[i].headers.encoding))
     for i in packed_last:  # to estimate a packed body it has to be unpacked, which takes time
         if budget.over(budget.decode_until):
             if batch.slots[i].error is None:

@@ -70,7 +70,7 @@ class Hooks:
         try:
             if request.deadline_s is not None and time.time() > request.deadline_s:
                 return DeadlineExceeded("the deadline had passed when the request was read")
-            items: object = self.handler.read(packed.plain(request) if request.headers.encoding else request)
+            items: object = self.handler.read(packed.plain(request))
             if isinstance(items, list):
                 return list(map(_own_item, items))
             logger.error("request %s: decode gave %s, not a list", request.id, type(items).__name__)
@@ -185,9 +185,7 @@ class Hooks:
         for place, result in enumerate(results):
             if type(result) is Refusal:
                 given[place] = result.error()
-        body, content_type = self.handler.respond(
-            packed.plain(request) if request.headers.encoding and self.respond_is_authors else request, given
-        )
+        body, content_type = self.handler.respond(packed.plain(request) if self.respond_is_authors else request, given)
         content = serialise(body)
         if len(content) > self.max_response_bytes:  # the server would end the worker, and with it the whole batch
             raise ModelFault(f"the answer has {len(content)} bytes, but the server sends at most {self.max_response_bytes}")

@@ -46,7 +46,7 @@ class Tally:
 
     def hopeless(self) -> set[int]:
         """The owners of so many guilty rows that the model is asked for none of theirs any more."""
-        return {owner for owner, rows in self.guilty.items() if rows >= MOST_GUILTY} if self.guilty else set()
+        return {owner for owner, rows in self.guilty.items() if rows >= MOST_GUILTY}
 
 
 @dataclass(slots=True)

@@ -51,3 +51,14 @@ def fails_on(*bad: Any) -> Model:
         return list(items)
 
     return model
+
+
+def holds(most: int) -> Model:
+    """A device whose memory holds so many rows at once."""
+
+    def device(items: list[Any], size: int) -> list[Any]:
+        if size > most:
+            raise MemoryError
+        return list(items)
+
+    return device

@@ -8,10 +8,10 @@ import pytest
 
 from slotwise.worker import BadRequest, ModelFault, OutOfMemory, Unavailable
 from slotwise.worker.answer import Refusal
-from slotwise.worker.isolation import MOST_GUILTY, TOO_MANY_GUILTY, EngineDead, Isolation, Tally, is_out_of_memory
+from slotwise.worker.isolation import MOST_GUILTY, TOO_MANY_GUILTY, EngineDead, Tally, is_out_of_memory
 from slotwise.worker.padding import Padding
 from slotwise.worker.row import NOT_RUN, Row
-from tests.worker.alone import Alone, Asked, echo, fails_on
+from tests.worker.alone import Alone, Asked, echo, fails_on, holds
 
 
 def test_pieces_run_in_the_order_of_their_rows() -> None:
@@ -43,19 +43,10 @@ def test_an_odd_group_is_cut_with_the_larger_half_first() -> None:
 
 
 def test_owners_are_told_apart_before_rows() -> None:
-    asked: list[list[object]] = []
-
-    def attempt(rows: list[Row], size: int) -> None:
-        asked.append([row.item for row in rows])
-        if any(row.item == 5 for row in rows):
-            raise ValueError
-        for row in rows:
-            row.ran(row.item)
-
-    tally = Tally()
+    isolation, tally = Asked(fails_on(5), Padding("none", 8)), Tally()
     rows = [Row(owner, item) for item, owner in enumerate([0, 1, 2, 0, 1, 2, 2])]
-    Isolation(attempt, Padding("none", 8)).run(rows, tally=tally)
-    assert asked == [[*range(7)], [0, 3, 1, 4], [2, 5], [2], [5], [6]]
+    isolation.run(rows, tally=tally)
+    assert [items for items, _ in isolation.asked] == [[*range(7)], [0, 3, 1, 4], [2, 5], [2], [5], [6]]
     assert [row.item for row in rows if row.error is not None] == [5]
     assert tally.guilty == {2: 1}
 
@@ -63,12 +54,7 @@ def test_owners_are_told_apart_before_rows() -> None:
 def test_out_of_memory_runs_smaller_pieces_and_convicts_nobody_for_it() -> None:
     released: list[int] = []
 
-    def device(items: list[Any], size: int) -> list[Any]:
-        if size > 2:
-            raise MemoryError
-        return list(items)
-
-    isolation, tally = Asked(device, Padding("static", 8), release=lambda: released.append(1)), Tally()
+    isolation, tally = Asked(holds(2), Padding("static", 8), release=lambda: released.append(1)), Tally()
     assert isolation.outputs(list(range(5)), tally=tally) == list(range(5))
     assert isolation.asked == [([*range(5)], 8), ([0, 1, 2, 3], 4), ([0, 1], 2), ([2, 3], 2), ([4], 4), ([4], 2)]
     assert (tally.rows, tally.padding, tally.cuts, tally.guilty, len(released)) == (22, 7, 3, {}, 3)
@@ -162,12 +148,7 @@ def test_several_rows_that_do_not_fit_say_nothing_of_the_engine() -> None:
         looks.append(1)
         return True
 
-    def device(items: list[Any], size: int) -> list[Any]:
-        if size > 2:
-            raise MemoryError
-        return list(items)
-
-    assert Alone(device, Padding("none", 8), alive=alive).outputs([1, 2, 3, 4]) == [1, 2, 3, 4]
+    assert Alone(holds(2), Padding("none", 8), alive=alive).outputs([1, 2, 3, 4]) == [1, 2, 3, 4]
     assert not looks
 
 
@@ -229,23 +210,14 @@ def test_a_row_that_was_refused_by_the_model_itself_says_nothing_bad_of_the_engi
 
 @pytest.mark.parametrize("n", [MOST_GUILTY - 1, MOST_GUILTY, 40])
 def test_an_owner_of_too_many_guilty_rows_is_asked_for_no_more(n: int) -> None:
-    asked: list[list[Any]] = []
-
-    def attempt(rows: list[Row], size: int) -> None:
-        asked.append([row.item for row in rows])
-        if any(row.owner == 7 for row in rows):
-            raise ValueError
-        for row in rows:
-            row.ran(row.item)
-
-    tally = Tally()
     rows = [Row(7, f"bad {i}") for i in range(n)] + [Row(1, "good")]
-    Isolation(attempt, Padding("none", 64)).run(rows, tally=tally)
+    isolation, tally = Asked(fails_on(*[row.item for row in rows[:n]]), Padding("none", 64)), Tally()
+    isolation.run(rows, tally=tally)
     assert tally.guilty == {7: min(n, MOST_GUILTY)}
     assert tally.hopeless() == ({7} if n >= MOST_GUILTY else set())
     assert [row.error is TOO_MANY_GUILTY for row in rows] == [i >= MOST_GUILTY for i in range(n)] + [False]
     assert rows[-1].output == "good"
-    assert sum(len(items) == 1 and items[0] != "good" for items in asked) == min(n, MOST_GUILTY)
+    assert sum(len(items) == 1 and items[0] != "good" for items, _ in isolation.asked) == min(n, MOST_GUILTY)
 
 
 def test_no_owner_is_hopeless_before_any_row_is_guilty() -> None:
@@ -255,17 +227,9 @@ def test_no_owner_is_hopeless_before_any_row_is_guilty() -> None:
 
 
 def test_two_owners_are_told_apart_before_their_rows() -> None:
-    asked: list[list[object]] = []
-
-    def attempt(rows: list[Row], size: int) -> None:
-        asked.append([row.item for row in rows])
-        if any(row.item == 3 for row in rows):
-            raise ValueError
-        for row in rows:
-            row.ran(row.item)
-
-    Isolation(attempt, Padding("none", 8)).run([Row(item % 2, item) for item in range(4)])
-    assert asked == [[0, 1, 2, 3], [0, 2], [1], [3]]
+    isolation = Asked(fails_on(3), Padding("none", 8))
+    isolation.run([Row(item % 2, item) for item in range(4)])
+    assert [items for items, _ in isolation.asked] == [[0, 1, 2, 3], [0, 2], [1], [3]]
 
 
 def test_where_time_ran_out_before_anything_ran_the_ceiling_stays() -> None:

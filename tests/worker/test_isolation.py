@@ -12,7 +12,7 @@ from slotwise.worker.isolation import EngineDead, Tally, is_out_of_memory
 from slotwise.worker.memory_ceiling import RETRY_AFTER_S
 from slotwise.worker.padding import KINDS, Padding
 from slotwise.worker.row import Row
-from tests.worker.alone import Alone, Asked, echo
+from tests.worker.alone import Alone, Asked, echo, holds
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -145,12 +145,7 @@ def test_a_warm_up_runs_every_size_as_often_as_it_is_told() -> None:
 def test_a_warm_up_size_that_does_not_fit_lowers_the_ceiling() -> None:
     released: list[int] = []
 
-    def device(items: list[Any], size: int) -> list[Any]:
-        if size > 2:
-            raise MemoryError
-        return list(items)
-
-    isolation = Asked(device, Padding("static", 8), release=lambda: released.append(1))
+    isolation = Asked(holds(2), Padding("static", 8), release=lambda: released.append(1))
     isolation.prepare(lambda: Row(0, 1))
     assert [size for _, size in isolation.asked] == [8, 4, 2, 1]
     assert (isolation.ceiling.rows, len(released)) == (2, 2)
