@@ -11,9 +11,9 @@ import sys
 import time
 from pathlib import Path
 
-from slotwise import project
 from slotwise.archive.build import build
 from slotwise.errors import SlotwiseError
+from slotwise.files import project
 
 
 def main() -> int:

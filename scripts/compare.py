@@ -45,9 +45,9 @@ from pages.stale import CODE
 
 from slotwise.console import out, say
 from slotwise.console import table as shown_table
-from slotwise.disk import check_target
 from slotwise.errors import SlotwiseError
-from slotwise.worker.cores import available_cores
+from slotwise.files.disk import check_target
+from slotwise.worker.environment.cores import available_cores
 
 
 def arguments() -> argparse.Namespace:

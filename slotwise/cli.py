@@ -60,7 +60,7 @@ def _as_slotwise_error(problem: SlotwiseError | ModuleNotFoundError | OSError) -
     if isinstance(problem, OSError):
         import tempfile
 
-        from slotwise import disk, project
+        from slotwise.files import disk, project
 
         return disk.explain(problem, (Path("model_store"), project.state_root(), Path(tempfile.gettempdir()), Path()))
     if (problem.name or "").split(".")[0] not in EXTRAS:

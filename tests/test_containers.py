@@ -18,10 +18,10 @@ import psutil
 import pytest
 import yaml
 
-from slotwise.gateway.gateway import GatewayOptions
-from slotwise.gateway.limits import MOST_DERIVED_BYTES, OWN_BYTES, derived_budget
-from slotwise.gateway.listening import ListenAddress
-from slotwise.gateway.process import GatewayRecord
+from slotwise.frontend.admission.limits import MOST_DERIVED_BYTES, OWN_BYTES, derived_budget
+from slotwise.frontend.frontend import GatewayOptions
+from slotwise.frontend.listening import ListenAddress
+from slotwise.frontend.process import GatewayRecord
 from slotwise.server.lifecycle import STOP_TIMEOUT_S
 from tests.server.foreground import handles
 

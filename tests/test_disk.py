@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from slotwise.disk import check_target, check_writable, write_together
 from slotwise.errors import SlotwiseError
+from slotwise.files.disk import check_target, check_writable, write_together
 from tests.support.mounts import mount
 
 

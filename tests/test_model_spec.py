@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from slotwise import project
 from slotwise.errors import SlotwiseError
+from slotwise.files import project
 from slotwise.model_spec import load_spec
 
 MINIMAL = 'name = "m"\nhandler = "image_classifier"\n'

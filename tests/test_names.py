@@ -14,7 +14,7 @@ MODULES = {
     "apply": "commands/apply.py is the command line of deploy/apply.py",
     "archive": "commands/archive.py is the command line of the room archive/",
     "deploy": "deploy/deploy.py is what its room is about: from what a person names to a live model",
-    "gateway": "commands/gateway.py is the command line of the room gateway/, whose heart is gateway/gateway.py",
+    "gateway": "commands/gateway.py is the command line of the room gateway/, whose heart is frontend/frontend.py",
     "management": "commands/management.py is the command line of client/management.py",
     "profile": "commands/profile.py is the command line of profiles/profile.py",
     "rollout": "commands/rollout.py is the command line of deploy/rollout.py",
@@ -31,11 +31,12 @@ def sources() -> Iterator[Path]:
 
 
 def modules() -> dict[str, list[str]]:
-    """Where each module name occurs; a room counts under its folder's name."""
+    """Where each module name occurs; a room counts under its folder's name, and what is in a room's room under both names."""
     places: dict[str, list[str]] = defaultdict(list)
     for path in sources():
-        place = path.relative_to(PACKAGE).as_posix()
-        places[path.parent.name if path.name == "__init__.py" else path.stem].append(place)
+        place = path.relative_to(PACKAGE)
+        *above, name = place.parent.parts if path.name == "__init__.py" else place.with_suffix("").parts or ("slotwise",)
+        places["/".join([*above[1:], name])].append(place.as_posix())
     return places
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from slotwise.disk import OnlyOne
 from slotwise.errors import SlotwiseError
+from slotwise.files.disk import OnlyOne
 from tests.archive.foreign_archives import FUNCTION, torch_archive
 
 

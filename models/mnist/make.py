@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slotwise.errors import SlotwiseError
+from slotwise.files.project import model_folder
 from slotwise.model_spec import ModelSpec, load_spec
-from slotwise.project import model_folder
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -25,10 +25,10 @@ from campaign_parts.cases import Case, Part
 from campaign_parts.hostile_values import mutated
 from campaign_parts.tally import Tally
 from slotwise.archive.build import ArchiveInfo, build, extract, inspect
-from slotwise.archive.guarded import guard
+from slotwise.archive.guarding.guarded import guard
 from slotwise.archive.packaging import MANIFEST
 from slotwise.archive.store import archive_file
-from slotwise.archive.triton_repository import export
+from slotwise.archive.triton.repository import export
 from slotwise.bench.bodies import examples
 from slotwise.commands import archive as commands
 from slotwise.deploy.deploy import of_model

@@ -19,7 +19,7 @@ from slotwise.client.live_model import LiveModel
 from slotwise.client.management import ManagementClient
 from slotwise.console import say
 from slotwise.errors import SlotwiseError
-from slotwise.gateway import process as gateway_process
+from slotwise.frontend import process as gateway_process
 from slotwise.server.lifecycle import Kind
 
 PATIENCE_S = 240.0

@@ -12,8 +12,8 @@ import numpy as np
 
 from campaign_parts.hostile_values import changed, mutated, value, written
 from campaign_parts.tally import Tally
-from slotwise.gateway.protocols import kserve_v1, open_inference
-from slotwise.gateway.protocols.records import ModelInput, ProtocolFault, RecordAnswer
+from slotwise.frontend.protocols import kserve_v1, open_inference
+from slotwise.frontend.protocols.records import ModelInput, ProtocolFault, RecordAnswer
 
 MODELS = (
     ModelInput("tensor", (1, 2, 2), True),

@@ -29,12 +29,12 @@ from campaign_parts.innocents import KINDS, TIMEOUT_S, Innocents
 from campaign_parts.own_server import own_home, started
 from campaign_parts.tally import Tally
 from slotwise.archive.build import build
+from slotwise.backends.remote.server_view import server_backend
 from slotwise.client.management import ManagementClient
 from slotwise.console import say
-from slotwise.gateway import keys
-from slotwise.gateway import process as gateway_process
-from slotwise.gateway.backend import server_backend
-from slotwise.gateway.gateway import Gateway
+from slotwise.frontend import process as gateway_process
+from slotwise.frontend.admission import keys
+from slotwise.frontend.frontend import Gateway
 from slotwise.server.lifecycle import ServerRecord, stop
 
 MODELS = ("killers", "wide")

@@ -19,7 +19,7 @@ from functools import cache
 import grpc
 import grpc.aio
 
-from slotwise.gateway.protocols.open_inference_messages import CLASSES, SERVICE
+from slotwise.frontend.grpc.open_inference_messages import CLASSES, SERVICE
 
 SOURCE = "127.0.0.66"  # an address of its own
 PATIENCE_S = 5.0  # for an answer

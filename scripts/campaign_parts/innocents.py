@@ -18,7 +18,7 @@ import aiohttp
 import grpc
 import grpc.aio
 
-from slotwise.gateway.protocols.open_inference_messages import CLASSES, SERVICE
+from slotwise.frontend.grpc.open_inference_messages import CLASSES, SERVICE
 
 TIMEOUT_S = 65.0  # the gateway's deadline and 5 s
 PAUSE_S = 0.05  # between an answer and the next request

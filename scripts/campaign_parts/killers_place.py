@@ -11,7 +11,7 @@ from measuring.about import ROOT
 from campaign_parts.own_server import started
 from slotwise.archive.build import build
 from slotwise.client.management import ManagementClient
-from slotwise.gateway import process as gateway_process
+from slotwise.frontend import process as gateway_process
 from slotwise.profiles.ports import Ports
 from slotwise.server.lifecycle import Kind, ServerRecord
 

@@ -26,7 +26,7 @@ from campaign_parts.tally import Tally
 from slotwise.archive.build import build
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.ports import Ports
-from slotwise.server.java import java_home
+from slotwise.server.java.runtime import java_home
 
 TIMEOUT_S = 120.0
 

@@ -23,7 +23,7 @@ from slotwise.bench.bodies import RequestBody
 from slotwise.bench.http_connection import Target
 from slotwise.bench.load import LoadPlan
 from slotwise.client.management import ManagementClient
-from slotwise.gateway import process as gateway_process
+from slotwise.frontend import process as gateway_process
 
 SECONDS, LEAST_S = 60.0, 5.0  # of one step
 BATCH, SLEEP_S = 8, 0.05

@@ -25,8 +25,8 @@ from campaign_parts.resources import Watch
 from campaign_parts.soak_load import FULL, SoakLoad
 from campaign_parts.tally import Tally
 from slotwise.console import say
-from slotwise.gateway import process as gateway_process
-from slotwise.gateway.swap import swap
+from slotwise.frontend import process as gateway_process
+from slotwise.frontend.rollout.swap import swap
 from slotwise.server.lifecycle import Kind, ServerRecord
 from slotwise.server.processes import processes_of
 

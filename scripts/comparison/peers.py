@@ -21,7 +21,7 @@ from comparison.programs import CONFIG, HERE, PROGRAMS, environment, free_port, 
 from comparison.systems import Http
 from slotwise.bench.bodies import RequestBody
 from slotwise.bench.http_connection import Target
-from slotwise.server import triton_process
+from slotwise.server.triton import process as triton_process
 
 START_S = 300
 

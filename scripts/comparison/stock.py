@@ -74,8 +74,8 @@ def weights_of(model: str, labels: int, weights: str) -> dict[str, Any]:
     """The very weights that the model's own archive has: untrained ones are settled as its make.py does it."""
     import torch
 
+    from slotwise.files.project import model_folder
     from slotwise.model_spec import load_spec
-    from slotwise.project import model_folder
     from slotwise.worker.inputs.images import Recipe
     from slotwise.zoo import pictures
     from slotwise.zoo.imagenet import COMPARED

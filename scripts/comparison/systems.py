@@ -32,7 +32,7 @@ from slotwise.deploy.deploy import of_model
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import Profile, load_profile
 from slotwise.server.lifecycle import Kind, ServerRecord, start, stop
-from slotwise.worker.cores import available_cores
+from slotwise.worker.environment.cores import available_cores
 
 HERE = Path(__file__).parent
 WARM_UP = 4

@@ -12,11 +12,11 @@ from comparison.parts import DEFAULT, SPECIAL, Part
 from comparison.peers import Peer
 from comparison.programs import PROGRAMS
 from comparison.systems import AS_INSTALLED, QUIET, ModelServer, Raw
-from slotwise import project
 from slotwise.archive.build import build, extract
 from slotwise.bench.bodies import examples
 from slotwise.console import say
-from slotwise.worker.cores import available_cores
+from slotwise.files import project
+from slotwise.worker.environment.cores import available_cores
 from slotwise.zoo import pictures
 
 SIZES = {"720": (720, 720), "12M": (4000, 3000)}

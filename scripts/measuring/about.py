@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from slotwise.worker.cores import available_cores
 from slotwise.worker.engines.processor import has_bf16
+from slotwise.worker.environment.cores import available_cores
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (

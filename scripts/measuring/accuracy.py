@@ -15,12 +15,12 @@ from slotwise.archive.build import build, extract
 from slotwise.console import say
 from slotwise.errors import SlotwiseError, missing_package
 from slotwise.model_spec import load_spec
-from slotwise.worker.cores import available_cores
 from slotwise.worker.engines import load_engine
 from slotwise.worker.engines.processor import has_bf16
+from slotwise.worker.environment.cores import available_cores
+from slotwise.worker.environment.settings import Settings
 from slotwise.worker.inputs.images import Recipe
 from slotwise.worker.labels import probabilities
-from slotwise.worker.settings import Settings
 from slotwise.zoo import agreement, pictures
 from slotwise.zoo.start import start_of
 

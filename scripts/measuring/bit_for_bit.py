@@ -27,10 +27,10 @@ from slotwise.client.management import ManagementClient
 from slotwise.console import say
 from slotwise.server.lifecycle import ServerRecord
 from slotwise.worker import BatchHandler, Headers, Pipeline, Request
-from slotwise.worker.about import identity
-from slotwise.worker.bits import Deviation, holds_floats
 from slotwise.worker.hosts.proving import choices
-from slotwise.worker.mates import company
+from slotwise.worker.separability.about import identity
+from slotwise.worker.separability.bits import Deviation, holds_floats
+from slotwise.worker.separability.mates import company
 
 MODELS = ("digits", "mnist", "efficientnet", "ants_bees", "resnet18", "resnet152", "captions", "translation")
 WEIGHTS = {"ants_bees": "none", "resnet18": "none", "resnet152": "none"}  # the others have small ones of their own

@@ -19,7 +19,7 @@ from measuring.repeat import busy_cores
 from slotwise.archive.build import build
 from slotwise.client.management import ManagementClient
 from slotwise.console import say
-from slotwise.gateway import process as gateway_process
+from slotwise.frontend import process as gateway_process
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import load_profile
 from slotwise.server.lifecycle import ServerRecord, running, start, stop

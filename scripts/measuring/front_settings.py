@@ -16,7 +16,7 @@ from slotwise.archive.build import ArchiveInfo
 from slotwise.bench.bodies import examples
 from slotwise.console import say
 from slotwise.profiles.render import JVM
-from slotwise.server import start_module
+from slotwise.server.java import start_module
 from slotwise.tune.live_bench import LiveBench
 from slotwise.tune.space import TrialSetting
 

@@ -17,7 +17,8 @@ gc.disable()
 
 import numpy as np  # noqa: E402
 
-from slotwise.worker import Headers, Pipeline, Request, Settings, decoders, handler  # noqa: E402
+from slotwise.worker import Headers, Pipeline, Request, Settings, handler  # noqa: E402
+from slotwise.worker.decoding import decoders  # noqa: E402
 
 spec = importlib.util.spec_from_file_location("tensor_classifier", Path(tree, "handlers", "tensor_classifier.py"))
 assert spec is not None

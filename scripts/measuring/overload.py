@@ -12,7 +12,7 @@ from slotwise.bench.bodies import RequestBody
 from slotwise.bench.http_connection import Target
 from slotwise.bench.load import LoadPlan
 from slotwise.console import say
-from slotwise.gateway import process as gateway_process
+from slotwise.frontend import process as gateway_process
 
 
 def overload(target: Target, front: gateway_process.GatewayRecord, bodies: list[RequestBody], seconds: float) -> dict[str, Any]:

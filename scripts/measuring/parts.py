@@ -35,7 +35,7 @@ from slotwise.client.inference import auth_headers
 from slotwise.client.management import ManagementClient
 from slotwise.console import say
 from slotwise.deploy.deploy import deploy, registration
-from slotwise.gateway import process as gateway_process
+from slotwise.frontend import process as gateway_process
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import load_profile
 from slotwise.server.lifecycle import Kind, ServerRecord, start, stop
@@ -43,8 +43,8 @@ from slotwise.tune import study
 from slotwise.tune.live_bench import LiveBench
 from slotwise.tune.space import BATCH_SIZES, TrialSetting
 from slotwise.tune.tuning import baselines
-from slotwise.worker.cores import available_cores
 from slotwise.worker.engines.processor import has_bf16
+from slotwise.worker.environment.cores import available_cores
 from slotwise.zoo import pictures
 
 HANDLERS = Path(__file__).parent / "handlers"

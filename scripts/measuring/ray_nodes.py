@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 RAY_ON_LOOPBACK = """
 from ray.scripts.scripts import main
-from slotwise.server.ray_cluster import stay_on_loopback
+from slotwise.server.ray.cluster import stay_on_loopback
 stay_on_loopback()
 main()
 """

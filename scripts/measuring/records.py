@@ -21,9 +21,9 @@ from slotwise.archive.build import ArchiveInfo
 from slotwise.bench.bodies import RequestBody, examples
 from slotwise.bench.http_connection import Connection, Target, run
 from slotwise.console import say
-from slotwise.gateway import process
-from slotwise.gateway.process import GatewayRecord
-from slotwise.gateway.protocols.open_inference_messages import CLASSES, SERVICE
+from slotwise.frontend import process
+from slotwise.frontend.grpc.open_inference_messages import CLASSES, SERVICE
+from slotwise.frontend.process import GatewayRecord
 from slotwise.server.lifecycle import ServerRecord
 from slotwise.tune.space import TrialSetting
 

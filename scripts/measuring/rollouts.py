@@ -14,9 +14,9 @@ from functools import partial
 from typing import Any
 
 from slotwise.deploy.rollout import Plan
-from slotwise.deploy.rollout_verdict import Judge
-from slotwise.gateway.canary import SAME_LOAD
-from slotwise.gateway.canary_windows import Comparison, Which
+from slotwise.frontend.rollout.canary import SAME_LOAD
+from slotwise.frontend.rollout.canary_windows import Comparison, Which
+from slotwise.frontend.rollout.verdict import Judge
 
 STEPS = (1.0, 10.0, 50.0, 100.0)
 RATE, STEP_S = 100.0, 60.0  # requests a second, seconds of a step

@@ -26,7 +26,7 @@ from slotwise.bench.bodies import examples
 from slotwise.client.inference import InferenceClient
 from slotwise.console import say
 from slotwise.deploy.java_training import train
-from slotwise.server.java_cache import SWITCH
+from slotwise.server.java.cache import SWITCH
 from slotwise.server.lifecycle import ServerRecord, stop
 from slotwise.server.processes import memory_bytes, start_time
 
@@ -36,7 +36,7 @@ SYSTEMS = {"before": {SWITCH: "0", "_JAVA_OPTIONS": " ".join(AS_BY_ITSELF)}, "no
 WITH_TORCH = """\
 import sys
 from slotwise import cli
-from slotwise.server import worker_start
+from slotwise.server.java import worker_start
 worker_start.python = lambda folder: sys.executable
 cli.main()
 """

@@ -10,14 +10,14 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from slotwise import project
 from slotwise.archive.build import ArchiveInfo, extract
 from slotwise.bench import load
 from slotwise.bench.bodies import RequestBody, examples, with_records
 from slotwise.bench.http_connection import Target
 from slotwise.bench.load import LoadPlan
 from slotwise.console import say
-from slotwise.gateway.process import GatewayRecord
+from slotwise.files import project
+from slotwise.frontend.process import GatewayRecord
 
 NAME = "slow_translator"
 TIMEOUT_S = 90.0  # of a client: it outlives the gateway's deadline, whose 504 is then seen

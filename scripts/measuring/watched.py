@@ -6,10 +6,10 @@ import hashlib
 from typing import Any
 
 from slotwise.worker import BadRequest, BatchHandler, Request
-from slotwise.worker.about import identity
-from slotwise.worker.bits import Deviation, bits, difference
-from slotwise.worker.mates import Company, company
-from slotwise.worker.proof import caller
+from slotwise.worker.separability.about import identity
+from slotwise.worker.separability.bits import Deviation, bits, difference
+from slotwise.worker.separability.mates import Company, company
+from slotwise.worker.separability.proof import caller
 
 BROKEN, POISON = b"broken", b"poison"
 

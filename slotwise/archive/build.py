@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotwise import console, project
+from slotwise import console
 from slotwise.archive import onnx_graph
 from slotwise.archive.build_proof import prove_archive
-from slotwise.archive.foreign import LEGACY_MANIFEST, TERMS, config_of, is_small, migrated
+from slotwise.archive.guarding.foreign import LEGACY_MANIFEST, TERMS, config_of, is_small, migrated
 from slotwise.archive.input_digests import input_digests
 from slotwise.archive.int8 import agreement_of, need_int8, served_in_int8
 from slotwise.archive.make_script import check_fit, run_make_script, without_missing_int8
@@ -27,12 +27,13 @@ from slotwise.archive.packaging import DIGESTS, MANIFEST, pack
 from slotwise.archive.store import archive_file
 from slotwise.archive.trial import run_every_form
 from slotwise.archive.zip_safety import DAMAGE, check_entries, read_small
-from slotwise.disk import check_writable
 from slotwise.errors import SlotwiseError
+from slotwise.files import project
+from slotwise.files.disk import check_writable
 from slotwise.interrupts import held
 from slotwise.model_spec import load_spec
-from slotwise.worker.proof import carried
-from slotwise.worker.verdict import Verdict
+from slotwise.worker.separability.proof import carried
+from slotwise.worker.separability.verdict import Verdict
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -14,14 +14,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from slotwise import console, project
+from slotwise import console
 from slotwise.errors import SlotwiseError
+from slotwise.files import project
 from slotwise.model_spec import ModelSpec
 from slotwise.profiles.profile import load_profile
-from slotwise.worker.about import LIBRARIES, version_of
 from slotwise.worker.engines import processor, verdicts
-from slotwise.worker.proof import KEY, SETTINGS, carried
-from slotwise.worker.verdict import Verdict
+from slotwise.worker.separability.about import LIBRARIES, version_of
+from slotwise.worker.separability.proof import KEY, SETTINGS, carried
+from slotwise.worker.separability.verdict import Verdict
 
 ENGINE_S = 60.0  # of proving one engine; larger batches than were proven by then do not run
 LIMIT_S = 600.0  # of all together

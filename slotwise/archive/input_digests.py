@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from slotwise import project
+from slotwise.files import project
 from slotwise.model_spec import ModelSpec
 
 READ = ("*.py", "*.pt", "*.npz", "*.json", "calibration/*")  # what a make.py reads in its folder, besides what is named

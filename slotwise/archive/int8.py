@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from slotwise import project
 from slotwise.errors import SlotwiseError, missing_package
+from slotwise.files import project
 from slotwise.model_spec import ModelSpec
 from slotwise.profiles.profile import load_profile
 

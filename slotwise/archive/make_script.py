@@ -27,9 +27,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotwise import console, project
+from slotwise import console
 from slotwise.archive.input_digests import made_key
 from slotwise.errors import SlotwiseError, missing_package
+from slotwise.files import project
 from slotwise.interrupts import held, let_through
 from slotwise.model_spec import ModelSpec
 

@@ -11,9 +11,9 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from slotwise import project
 from slotwise.archive.network_output import named_output
 from slotwise.errors import SlotwiseError
+from slotwise.files import project
 from slotwise.model_spec import ModelSpec
 
 OPSET = 17  # both engines run it; older graphs are converted where onnx can

@@ -24,9 +24,10 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from slotwise import __version__, project
-from slotwise.disk import written_whole
+from slotwise import __version__
 from slotwise.errors import SlotwiseError, missing_package
+from slotwise.files import project
+from slotwise.files.disk import written_whole
 from slotwise.interrupts import held, let_through
 from slotwise.model_spec import ModelSpec
 from slotwise.profiles.profile import load_profile

@@ -22,22 +22,23 @@ from typing import Any
 
 from slotwise import __version__
 from slotwise.archive.build import ArchiveInfo, file_sha256, inspect, opened, release_of, shown
-from slotwise.archive.foreign import GUARD, TERMS
-from slotwise.archive.guarded import guard_code
+from slotwise.archive.guarding.foreign import GUARD, TERMS
+from slotwise.archive.guarding.guarded import guard_code
 from slotwise.archive.local_model import LocalAnswer, LocalModel
 from slotwise.archive.packaging import WORKER, FileContent, in_archive, in_file, in_text, worker_code, write_zip
-from slotwise.disk import written_whole
 from slotwise.errors import SlotwiseError
+from slotwise.files.disk import written_whole
 from slotwise.interrupts import held, let_through
-from slotwise.worker.agree import agree
+from slotwise.worker.separability.agree import agree
 
-MOVED = {  # modules of the worker of 0.1.0 that handlers imported, and where they are
+MOVED = {  # modules of earlier workers that handlers imported, and where they are
     "errors": "slot_errors",
-    "context": "hosts.context",
+    "context": "hosts.java.context",
     "images": "inputs.images",
     "ink": "inputs.ink",
     "text": "inputs.text",
     "records": "inputs.translation_request",
+    "settings": "environment.settings",
 }
 MOST_EXAMPLES = 32
 
@@ -160,7 +161,7 @@ def _at_old_places(old: dict[str, FileContent], code: dict[str, FileContent]) ->
     for name, module in MOVED.items():
         file = f"slotwise/worker/{name}.py"
         if file in old and file not in code:
-            what = f'"""Where slotwise.worker.{module} was in 0.1.0."""\n\nimport sys\n\n'
+            what = f'"""Where slotwise.worker.{module} was in an earlier release."""\n\nimport sys\n\n'
             stand_ins[file] = f"{what}import slotwise.worker.{module} as moved\n\nsys.modules[__name__] = moved\n"
     return stand_ins
 

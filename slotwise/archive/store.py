@@ -6,10 +6,10 @@ import json
 import zipfile
 from pathlib import Path
 
-from slotwise import project
 from slotwise.archive.packaging import MANIFEST
 from slotwise.archive.zip_safety import DAMAGE, read_small
 from slotwise.errors import SlotwiseError
+from slotwise.files import project
 from slotwise.model_spec import load_spec
 
 

@@ -20,8 +20,8 @@ from slotwise.archive.make_script import installed_versions
 from slotwise.archive.network_output import check_output
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import ModelSpec
-from slotwise.worker.mates import LOUD
-from slotwise.worker.settings import Settings
+from slotwise.worker.environment.settings import Settings
+from slotwise.worker.separability.mates import LOUD
 
 ENGINES = {
     "state_dict": ("torch",),

@@ -16,8 +16,8 @@ from typing import Any
 from slotwise.archive.store import archive_file
 from slotwise.archive.zip_safety import DAMAGE, read_small
 from slotwise.errors import SlotwiseError
+from slotwise.files.project import model_folder, models
 from slotwise.model_spec import load_spec, read_toml
-from slotwise.project import model_folder, models
 
 MOST_OF_A_MIX = 1000
 MAX_EXAMPLES, MAX_EXAMPLE_BYTES = 100, 32 << 20  # of an archive

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise.bench.report import panels
 from slotwise.errors import SlotwiseError
-from slotwise.worker.cores import available_cores
+from slotwise.worker.environment.cores import available_cores
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Event
 
 from slotwise.archive.build import ArchiveInfo, extract, inspect
-from slotwise.archive.foreign import GUARD, LEGACY_MANIFEST
+from slotwise.archive.guarding.foreign import GUARD, LEGACY_MANIFEST
 from slotwise.bench.bodies import RequestBody, from_files
 from slotwise.check.conversation import Conversation, PromiseBroken, PromiseUntested
 from slotwise.check.promises import PROMISES

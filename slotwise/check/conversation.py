@@ -9,7 +9,7 @@ from slotwise.bench.bodies import RequestBody
 from slotwise.check.example_variants import variants
 from slotwise.check.real_worker import RealWorker, WorkerFault
 from slotwise.check.worker_protocol import SlotAnswer
-from slotwise.worker.agree import TOLERANCE, agree
+from slotwise.worker.separability.agree import TOLERANCE, agree
 
 DISTINCT = 6  # bodies with different answers; more are not needed
 
@@ -26,7 +26,7 @@ class Conversation:
     """One worker, started when it is needed, and again after a batch killed it.
 
     good: the bodies that are answered with 200. alone[i]: the answer to good[i] in a batch of its own. distinct: the numbers
-    of good bodies of which no two have the same answer. bad: the bodies that are refused. tolerance: see worker/agree.py.
+    of good bodies of which no two have the same answer. bad: the bodies that are refused. tolerance: see separability/agree.py.
     """
 
     def __init__(

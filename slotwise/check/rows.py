@@ -8,11 +8,11 @@ from pathlib import Path
 
 from slotwise.archive.build import ArchiveInfo, extract
 from slotwise.archive.build_proof import ask_worker
-from slotwise.archive.foreign import GUARD
-from slotwise.archive.guarded import proof_of
-from slotwise.worker.agree import TOLERANCE
-from slotwise.worker.proof import KEY, carried
-from slotwise.worker.verdict import Verdict
+from slotwise.archive.guarding.foreign import GUARD
+from slotwise.archive.guarding.guarded import proof_of
+from slotwise.worker.separability.agree import TOLERANCE
+from slotwise.worker.separability.proof import KEY, carried
+from slotwise.worker.separability.verdict import Verdict
 
 # Other inputs may differ more between two shapes than the one that was measured; and an answer has six digits.
 MARGIN, LEAST = 16.0, 1e-5

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from slotwise.server import mms_workers
+from slotwise.server.java import mms_workers
 from slotwise.server.processes import memory_bytes, worker_report
 
 if TYPE_CHECKING:

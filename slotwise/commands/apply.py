@@ -82,7 +82,7 @@ def _compare(name: str, profile: str, set_: list[str] | None, server: ServerKind
 def _ask(state: ObservedState, different: list[Difference], yes: bool) -> None:
     """Ask before a restart. A change that needs scaling only is made without a question."""
     from slotwise.errors import SlotwiseError
-    from slotwise.gateway import process
+    from slotwise.frontend import process
 
     if yes or all(difference.needs == "scale" for difference in different):
         return
@@ -112,6 +112,6 @@ def _say(state: ObservedState, text: str) -> None:
 
 def _notes(state: ObservedState) -> list[str]:
     from slotwise.deploy.drift import notes
-    from slotwise.worker.cores import available_cores
+    from slotwise.worker.environment.cores import available_cores
 
     return notes(state, available_cores())

@@ -34,9 +34,9 @@ def build(
     as_json: Json = False,
 ) -> None:
     """Build a model's archive, MODEL.mar, and beside it what was measured, MODEL.report.json."""
-    from slotwise import project
     from slotwise.archive import build as building
     from slotwise.archive.int8 import agreement_in
+    from slotwise.files import project
 
     if out_dir is None:
         project.enter()
@@ -52,8 +52,8 @@ def inspect(path: Archive, as_json: Json = False) -> None:
     from dataclasses import asdict
 
     from slotwise.archive import build as building
-    from slotwise.archive.foreign import lacks
-    from slotwise.archive.guarded import proof_of
+    from slotwise.archive.guarding.foreign import lacks
+    from slotwise.archive.guarding.guarded import proof_of
     from slotwise.archive.renewal import outdated
     from slotwise.archive.store import archive_of
 
@@ -109,9 +109,9 @@ def guard(
 ) -> None:
     """Make anybody's archive batch-safe, its code untouched: a bad request costs nobody but its sender."""
     from slotwise.archive.build import file_sha256
-    from slotwise.archive.guard_proof import Example
-    from slotwise.archive.guarded import guard as guarded
-    from slotwise.archive.guarded import proof_of
+    from slotwise.archive.guarding.guard_proof import Example
+    from slotwise.archive.guarding.guarded import guard as guarded
+    from slotwise.archive.guarding.guarded import proof_of
     from slotwise.bench.bodies import from_files
 
     examples = [
@@ -146,7 +146,7 @@ def check(
     from dataclasses import asdict
 
     from slotwise.archive.build import inspect
-    from slotwise.archive.foreign import lacks
+    from slotwise.archive.guarding.foreign import lacks
     from slotwise.archive.store import archive_of
     from slotwise.check.conformance import SENTENCES, carried_bodies, check
     from slotwise.check.real_worker import SERVERS

@@ -24,8 +24,8 @@ def doctor(
 
     The first thing to paste into a bug report. Exit code 1: an installed server lets no request through, or there is none.
     """
-    from slotwise.deploy import diagnosis
-    from slotwise.deploy.trial_request import ask
+    from slotwise.doctor import diagnosis
+    from slotwise.doctor.trial_request import ask
     from slotwise.errors import SlotwiseError
 
     found: dict[str, Any] = {**diagnosis.machine(), **diagnosis.installed(), "running": diagnosis.running_servers()}

@@ -29,9 +29,9 @@ def triton(
     """Write a model into a Triton model repository: its archive, model.py, and config.pbtxt from the profile."""
     import os
 
-    from slotwise import project
-    from slotwise.archive.triton_repository import export
+    from slotwise.archive.triton.repository import export
     from slotwise.deploy.deploy import obtain, of_model
+    from slotwise.files import project
     from slotwise.profiles.profile import from_environment, load_profile
 
     project.enter()

@@ -70,14 +70,14 @@ def gateway(
     """Serve the page, REST and metrics in front of a model server."""
     _check_installed(*PACKAGES, *(["grpc"] if grpc_port >= 0 else []))
     if public:
-        from slotwise.gateway.access import PUBLIC
+        from slotwise.frontend.http.access import PUBLIC
 
         unknown = sorted(set(public) - set(PUBLIC))
         if unknown:
             raise typer.BadParameter(f"{unknown[0]}: not one of {', '.join(PUBLIC)}", param_hint="--public")
     if multi_model and keys:
         raise typer.BadParameter("SageMaker sends no key: without --keys", param_hint="--multi-model")
-    from slotwise.gateway.process import check_takes_effect, running, start_detached
+    from slotwise.frontend.process import check_takes_effect, running, start_detached
 
     options, given = _options(ctx)
     if detach:
@@ -88,21 +88,21 @@ def gateway(
         found = {"page": record.page, "url": record.url, "pid": record.pid} | ({"grpc": record.grpc} if record.grpc else {})
         emit(found, as_json, record.listening)
         return
-    from slotwise.gateway.keeper import keep
-    from slotwise.gateway.listening import ListenAddress
-    from slotwise.gateway.process import was_up
-    from slotwise.gateway.succession import Starting
+    from slotwise.frontend.keeper import keep
+    from slotwise.frontend.listening import ListenAddress
+    from slotwise.frontend.process import was_up
+    from slotwise.frontend.succession import Starting
 
     listen = ListenAddress(host, port, translation_port, drain_delay_s, grpc_port)
     starting = Starting(name, options, replace=replace)
     kept = keep(starting.sockets(listen), lambda pid: was_up(name, pid))  # what follows runs in the gateway's own process
 
     from slotwise.deploy.on_demand import loader
-    from slotwise.gateway.client_address import TrustedProxies
-    from slotwise.gateway.client_connections import ConnectionLimits
-    from slotwise.gateway.gateway import GatewayOptions
-    from slotwise.gateway.http_framing import HeadLimits
-    from slotwise.gateway.serve import Access, serve
+    from slotwise.frontend.frontend import GatewayOptions
+    from slotwise.frontend.http.client_address import TrustedProxies
+    from slotwise.frontend.http.client_connections import ConnectionLimits
+    from slotwise.frontend.http.http_framing import HeadLimits
+    from slotwise.frontend.serve import Access, serve
 
     limits = ConnectionLimits(
         max_connections=max_connections,

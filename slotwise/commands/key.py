@@ -36,7 +36,7 @@ def add(
     as_json: Json = False,
 ) -> None:
     """Make a key and print it: this once, for the file holds only its hash."""
-    from slotwise.gateway import keys
+    from slotwise.frontend.admission import keys
 
     until = _from_now(lasts, "--for")
     new = keys.add(file, name, tuple(part.strip() for part in models.split(",") if part.strip()), rate, until)
@@ -52,7 +52,7 @@ def rotate(
     as_json: Json = False,
 ) -> None:
     """Make a second key under a name and print it; the old one, with the same models and rate, ends after a while."""
-    from slotwise.gateway import keys
+    from slotwise.frontend.admission import keys
 
     old_until, until = _from_now(keep or "0s", "--keep"), _from_now(lasts, "--for")
     new = keys.rotate(file, name, old_until, until)
@@ -62,7 +62,7 @@ def rotate(
 
 def list_keys(file: File = Path("keys.json"), as_json: Json = False) -> None:
     """The keys by name: the models each may use, how often, and until when."""
-    from slotwise.gateway import keys
+    from slotwise.frontend.admission import keys
 
     known = keys.read(file)
     found = [
@@ -82,7 +82,7 @@ def remove(
     old: Annotated[bool, typer.Option("--old", help="Only the older one of two.")] = False,
 ) -> None:
     """Take a name's keys away; a running gateway notices within a second."""
-    from slotwise.gateway import keys
+    from slotwise.frontend.admission import keys
 
     keys.remove(file, name, old=old)
     say(f"the {'older ' if old else ''}key of {name} opens nothing any more")

@@ -105,7 +105,7 @@ def scale_model(
     from slotwise.client.management import ManagementClient
     from slotwise.deploy.scaling import scale
     from slotwise.server.lifecycle import need
-    from slotwise.worker.cores import available_cores
+    from slotwise.worker.environment.cores import available_cores
 
     with ManagementClient(need(name)) as client:
         live = scale(client, model, workers, version, force=force)

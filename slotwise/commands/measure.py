@@ -62,7 +62,7 @@ def bench(
 ) -> None:
     """Measure throughput, latency and errors of a model under load."""
     from slotwise.bench.bodies import examples, from_files, with_records
-    from slotwise.disk import check_target
+    from slotwise.files.disk import check_target
 
     check_target(csv)
     check_target(figure)

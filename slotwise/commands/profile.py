@@ -27,8 +27,8 @@ def register(app: typer.Typer) -> None:
 
 def list_profiles(as_json: Json = False) -> None:
     """List the profiles: those of this folder and those of slotwise."""
+    from slotwise.files.project import profiles
     from slotwise.profiles.profile import load_profile
-    from slotwise.project import profiles
 
     loaded = [load_profile(name, environ={}, cores=0) for name in profiles()]
     keys = ("name", "batch_size", "max_batch_delay_ms", "initial_workers", "device", "engine", "padding")

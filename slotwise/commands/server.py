@@ -56,7 +56,7 @@ def serve(
     """Start a server with these models, ready to answer; archives that are missing are built first."""
     import os
 
-    from slotwise import interrupts, project
+    from slotwise import interrupts
     from slotwise.archive.renewal import outdated
     from slotwise.deploy import watchdog
     from slotwise.deploy.deploy import foreign_note, obtain, preloaded, registration
@@ -65,12 +65,13 @@ def serve(
     from slotwise.deploy.serving import complaint, deploy_each, gather
     from slotwise.deploy.shares import parse_parts, share_cores
     from slotwise.deploy.takeover import forget_interrupted
-    from slotwise.disk import OnlyOne
+    from slotwise.files import project
+    from slotwise.files.disk import OnlyOne
     from slotwise.profiles.ports import Ports
     from slotwise.profiles.profile import from_environment, load_profile
     from slotwise.server.lifecycle import check_can_start, running, start
     from slotwise.server.lifecycle import stop as stop_server
-    from slotwise.worker.cores import available_cores
+    from slotwise.worker.environment.cores import available_cores
 
     project.enter()
     overrides = {**from_environment(os.environ), **pairs(set_ or [])}
@@ -135,7 +136,7 @@ def serve(
 
 def _check_cluster(server: str, ray_address: str) -> None:
     from slotwise.errors import SlotwiseError
-    from slotwise.server.ray_cluster import check_address
+    from slotwise.server.ray.cluster import check_address
 
     if ray_address and server != "ray":
         raise SlotwiseError("--ray-address is the address of a Ray cluster", "serve with --server ray")
@@ -158,10 +159,10 @@ def _hold(
 
 def stop(name: Annotated[str, typer.Argument(help="The server's name.")] = "default", as_json: Json = False) -> None:
     """Stop a server and everything it started, and the gateway in front of it."""
-    from slotwise import project
     from slotwise.deploy import watchdog
     from slotwise.deploy.java_training import end_training
-    from slotwise.gateway.process import stop as stop_gateway
+    from slotwise.files import project
+    from slotwise.frontend.process import stop as stop_gateway
     from slotwise.server.lifecycle import ServerRecord
     from slotwise.server.lifecycle import stop as stop_server
 
@@ -197,7 +198,7 @@ def token(
 
 def java_home(as_json: Json = False) -> None:
     """Print the JAVA_HOME that the servers are started with."""
-    from slotwise.server.java import java_home as home
+    from slotwise.server.java.runtime import java_home as home
 
     path = str(home())
     emit({"java_home": path}, as_json, lambda: typer.echo(path))
@@ -236,8 +237,8 @@ def _as_json(record: ServerRecord, live: list[LiveModel], unserved: Sequence[Uns
 
 
 def _show(record: ServerRecord, live: list[LiveModel]) -> None:
-    from slotwise import project
     from slotwise.bench.bodies import example_file
+    from slotwise.files import project
 
     for model in live:
         what = f"{model.name} {model.version} is READY: {model.ready_workers} worker(s), batch_size {model.batch_size}"

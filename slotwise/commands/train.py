@@ -38,8 +38,8 @@ def train(
 ) -> None:
     """Fine-tune a model's network; the best epoch's weights and the preprocessing go into the model's folder."""
     from slotwise.errors import SlotwiseError
+    from slotwise.files.project import model_folder, own_folder
     from slotwise.model_spec import load_spec
-    from slotwise.project import model_folder, own_folder
 
     folder = model_folder(model)
     spec = load_spec(folder)

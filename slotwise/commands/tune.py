@@ -61,8 +61,8 @@ def tune(
 
     What is registered there is not touched. Exit code 2: no setting meets the target; the closest is named.
     """
-    from slotwise import project
-    from slotwise.disk import check_writable
+    from slotwise.files import project
+    from slotwise.files.disk import check_writable
 
     check_writable(directory or project.state_root() / "tune")
     if study:
@@ -166,7 +166,7 @@ def _line(trial: Trial) -> str:
 
 
 def _written(outcome: TuneResult, directory: Path | None) -> Path:
-    from slotwise import project
+    from slotwise.files import project
     from slotwise.tune import page
 
     command = shlex.join(["slotwise", *sys.argv[1:]])
@@ -194,7 +194,7 @@ def _show(outcome: TuneResult, page: Path, changed: list[str]) -> Any:
 
 
 def _study(model: str | None, body: list[Path] | None, seconds: float, directory: Path | None, as_json: bool) -> None:
-    from slotwise import project
+    from slotwise.files import project
     from slotwise.interrupts import held
     from slotwise.tune.study import render, run, write
 
@@ -219,7 +219,7 @@ def roofline(
     from slotwise.archive.build import extract, inspect
     from slotwise.archive.store import archive_of
     from slotwise.bench import roofline as roof
-    from slotwise.disk import check_target
+    from slotwise.files.disk import check_target
 
     check_target(figure)
     sizes = counts(batch_sizes, "--batch-sizes")

@@ -1,7 +1,7 @@
 """Bring a running server to a profile: scale what can be scaled, restart for the rest, go back where that fails.
 
 Behind a running gateway nothing is restarted: a second server is started beside the first, and the gateway switches over
-without losing a request (slotwise.gateway.swap). Both ways read beforehand what is registered, and both use
+without losing a request (slotwise.frontend.rollout.swap). Both ways read beforehand what is registered, and both use
 `start_ready` and `stop`.
 """
 
@@ -11,16 +11,17 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from slotwise import project
 from slotwise.client.management import ManagementClient
 from slotwise.deploy import deploy, scaling
 from slotwise.deploy.drift import DesiredState, Difference, ObservedState
 from slotwise.deploy.shares import share_cores
 from slotwise.errors import SlotwiseError
-from slotwise.gateway import process, swap
-from slotwise.gateway.rollout_record import need_none as need_no_rollout
+from slotwise.files import project
+from slotwise.frontend import process
+from slotwise.frontend.rollout import swap
+from slotwise.frontend.rollout.record import need_none as need_no_rollout
 from slotwise.server import lifecycle
-from slotwise.worker.cores import available_cores
+from slotwise.worker.environment.cores import available_cores
 
 if TYPE_CHECKING:
     from slotwise.archive.build import ArchiveInfo

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from slotwise.errors import SlotwiseError
-from slotwise.gateway import process
+from slotwise.frontend import process
 
 if TYPE_CHECKING:
-    from slotwise.gateway.rollout_record import RolloutRecord
+    from slotwise.frontend.rollout.record import RolloutRecord
 
 POLL_S = 0.25
 FOLLOW_S = 30.0

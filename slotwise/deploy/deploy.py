@@ -9,16 +9,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotwise import project
 from slotwise.archive.build import ArchiveInfo, build, file_sha256, inspect
 from slotwise.archive.download import fetch, is_url
-from slotwise.archive.foreign import lacks
-from slotwise.archive.guard_proof import GuardProof
-from slotwise.archive.guarded import guard
+from slotwise.archive.guarding.foreign import lacks
+from slotwise.archive.guarding.guard_proof import GuardProof
+from slotwise.archive.guarding.guarded import guard
 from slotwise.archive.input_digests import changed_input
 from slotwise.archive.store import archive_file, is_stored
-from slotwise.disk import written_whole
 from slotwise.errors import SlotwiseError
+from slotwise.files import project
+from slotwise.files.disk import written_whole
 from slotwise.model_spec import load_spec
 
 if TYPE_CHECKING:

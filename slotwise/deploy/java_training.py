@@ -1,4 +1,4 @@
-"""Make Java's cache (slotwise.server.java_cache): run a server of its own under load once, in the background.
+"""Make Java's cache (slotwise.server.java.cache): run a server of its own under load once, in the background.
 
     python -m slotwise.deploy.java_training torchserve
 
@@ -29,8 +29,8 @@ from slotwise.client.inference import InferenceClient
 from slotwise.client.management import ManagementClient
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import load_profile
-from slotwise.server import java_cache
-from slotwise.server.java import java_home
+from slotwise.server.java import cache as java_cache
+from slotwise.server.java.runtime import java_home
 from slotwise.server.lifecycle import Kind, ServerRecord, start, stop
 from slotwise.server.processes import start_time
 

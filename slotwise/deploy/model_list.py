@@ -19,8 +19,8 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from slotwise.archive.build import LEAST_MIB, ArchiveInfo, build, inspect
 from slotwise.deploy.deploy import obtain
-from slotwise.disk import check_writable
 from slotwise.errors import SlotwiseError
+from slotwise.files.disk import check_writable
 from slotwise.model_spec import parse, read_toml
 
 

@@ -9,13 +9,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotwise import memory
 from slotwise.archive.build import ArchiveInfo, inspect
+from slotwise.backends.remote.server_view import ModelLoader, NoMemory
 from slotwise.client.management import ManagementClient
 from slotwise.deploy.deploy import registration
 from slotwise.deploy.scaling import PYTHON_BYTES
 from slotwise.errors import SlotwiseError
-from slotwise.gateway.backend import ModelLoader, NoMemory
+from slotwise.profiles import memory
 
 if TYPE_CHECKING:
     from slotwise.server.lifecycle import ServerRecord

@@ -4,7 +4,7 @@
     worse than the old one at any time: everything goes back, and MODEL--new is unregistered
     good to the end: MODEL itself becomes NEW.mar, while MODEL--new has the requests; then MODEL--new goes
 
-Until the end nothing has changed but where the gateway sends requests. A record (slotwise.gateway.rollout_record) says at every
+Until the end nothing has changed but where the gateway sends requests. A record (frontend/rollout/record.py) says at every
 moment what is going on, so wherever this process is killed the gateway goes on, and the next `rollout` or `serve` settles it.
 """
 
@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 from slotwise import interrupts
 from slotwise.client.management import ManagementClient
 from slotwise.deploy.canary_share import POLL_S, CanaryShare
-from slotwise.deploy.rollout_verdict import LEAST_REQUESTS, Judge, agreement
 from slotwise.deploy.takeover import is_registered, register_ready, registration_of, settle, take_over, withdraw
 from slotwise.errors import SlotwiseError
-from slotwise.gateway import process
-from slotwise.gateway.rollout_record import RolloutRecord, load_all, only_one
+from slotwise.frontend import process
+from slotwise.frontend.rollout.record import RolloutRecord, load_all, only_one
+from slotwise.frontend.rollout.verdict import LEAST_REQUESTS, Judge, agreement
 from slotwise.server.processes import start_time
 
 if TYPE_CHECKING:

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise.deploy.canary_share import CanaryShare
 from slotwise.errors import SlotwiseError
-from slotwise.gateway.rollout_record import interrupted, only_one
+from slotwise.frontend.rollout.record import interrupted, only_one
 
 if TYPE_CHECKING:
     from slotwise.client.live_model import LiveModel
     from slotwise.client.management import ManagementClient
-    from slotwise.gateway.rollout_record import RolloutRecord
+    from slotwise.frontend.rollout.record import RolloutRecord
 
 Say = Callable[[str], None]
 Registration = Mapping[str, Any]  # `archive`, and the settings to register it with

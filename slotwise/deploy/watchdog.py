@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from slotwise import interrupts, project
+from slotwise import interrupts
 from slotwise.errors import SlotwiseError
+from slotwise.files import project
 from slotwise.server import processes
 from slotwise.server.process_record import ProcessRecord
 from slotwise.server.record import ServerRecord

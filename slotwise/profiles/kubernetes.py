@@ -6,7 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from slotwise import project
+from slotwise.files import project
 from slotwise.model_spec import load_spec
 from slotwise.profiles.profile import load_profile
 

@@ -23,10 +23,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, field_validator
 
-from slotwise import project
 from slotwise.errors import SlotwiseError
+from slotwise.files import project
 from slotwise.model_spec import read_toml
-from slotwise.worker.cores import available_cores
+from slotwise.worker.environment.cores import available_cores
 
 SECTIONS = ("registration", "worker", "server", "ray")
 WHOLE_MS = ("torchserve", "mms")  # these count max_batch_delay in whole milliseconds

@@ -28,10 +28,10 @@ spec:
     applications:
       - name: slotwise-front
         route_prefix: /
-        import_path: slotwise.server.ray_app:front
+        import_path: slotwise.server.ray.app:front
       - name: {model}
         route_prefix: /predictions/{model}
-        import_path: slotwise.server.ray_app:model
+        import_path: slotwise.server.ray.app:model
         args: {{archive: /models/{model}.mar, profile: {profile}}}
   rayClusterConfig:
     rayVersion: "{ray}"

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from slotwise import memory, project
-from slotwise.disk import write_together
 from slotwise.errors import SlotwiseError
+from slotwise.files import project
+from slotwise.files.disk import write_together
 from slotwise.model_spec import load_spec
-from slotwise.profiles import kubernetes, ray_service
+from slotwise.profiles import kubernetes, memory, ray_service
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import Profile, check_delay, load_profile
 from slotwise.profiles.server_logs import log4j2

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slotwise import memory
 from slotwise.errors import SlotwiseError
-from slotwise.worker.cores import available_cores
+from slotwise.profiles import memory
+from slotwise.worker.environment.cores import available_cores
 
 WORKERS_PER_CORE = 4  # beyond this they only wait for each other; one that waits for something else needs --force
 

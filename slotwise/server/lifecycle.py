@@ -24,17 +24,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotwise import interrupts, project
+from slotwise import interrupts
 from slotwise.errors import MMS, SlotwiseError, pip_install
+from slotwise.files import project
 from slotwise.interrupts import held, let_through
 from slotwise.profiles.ports import Ports, check_free
 from slotwise.profiles.render import registrable
-from slotwise.server import java_cache, supervisor, triton_process
-from slotwise.server.java import check_paths, java_home
-from slotwise.server.java_start import MODULES
-from slotwise.server.processes import end
-from slotwise.server.record import Kind, ServerRecord, all_running, need, running
-from slotwise.server.start_module import (
+from slotwise.server import supervisor
+from slotwise.server.java import cache as java_cache
+from slotwise.server.java.runtime import check_paths, java_home
+from slotwise.server.java.start_java import MODULES
+from slotwise.server.java.start_module import (
     environment,
     launch,
     own_tmp_dir,
@@ -43,6 +43,9 @@ from slotwise.server.start_module import (
     workers_environment,
     write_config,
 )
+from slotwise.server.processes import end
+from slotwise.server.record import Kind, ServerRecord, all_running, need, running
+from slotwise.server.triton import process as triton_process
 
 if TYPE_CHECKING:
     from slotwise.profiles.profile import Profile

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from slotwise import project
 from slotwise.errors import SlotwiseError
+from slotwise.files import project
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import Profile
 from slotwise.server.process_record import ProcessRecord

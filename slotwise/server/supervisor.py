@@ -1,6 +1,6 @@
 """Run a host of ours (Ray, Triton) in a process of its own, with TorchServe's management API in front of it.
 
-    python -m slotwise.server.ray_server --state .slotwise/default
+    python -m slotwise.server.ray.server --state .slotwise/default
 
 The process reads server.json and profile.json in that folder, and makes key_file.json. It ends at SIGTERM, and with it
 everything that the host started.
@@ -20,16 +20,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slotwise.backends.management.models import ModelHost, ModelTable
 from slotwise.errors import SlotwiseError, missing_package
-from slotwise.server import triton_process
-from slotwise.server.hosted_models import ModelHost, ModelTable
 from slotwise.server.processes import start_time
 from slotwise.server.record import Kind, ServerRecord
+from slotwise.server.triton import process as triton_process
 
 if TYPE_CHECKING:
     from slotwise.profiles.profile import Profile
 
-HOSTS: dict[Kind, str] = {"ray": "slotwise.server.ray_server", "triton": "slotwise.server.triton_server"}
+HOSTS: dict[Kind, str] = {"ray": "slotwise.server.ray.server", "triton": "slotwise.server.triton.server"}
 PACKAGES: dict[Kind, tuple[str, ...]] = {"ray": ("ray", "aiohttp"), "triton": ("aiohttp",)}
 CLOSE_S = 30.0
 
@@ -82,7 +82,7 @@ def main(make_host: MakeHost) -> None:
 async def _serve(record: ServerRecord, make_host: MakeHost) -> None:
     from aiohttp import web  # noqa: PLC0415  optional, the extra gateway
 
-    from slotwise.server.management_api import application, write_tokens  # noqa: PLC0415  it imports aiohttp
+    from slotwise.backends.management.api import application, write_tokens  # noqa: PLC0415  it imports aiohttp
 
     ended = asyncio.Event()
     _end_at_signals(ended)

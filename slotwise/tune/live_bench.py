@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from slotwise import project
 from slotwise.bench import load, load_tools
 from slotwise.bench.bodies import RequestBody
 from slotwise.bench.http_connection import Target
 from slotwise.bench.load import LoadPlan, LoadResult
 from slotwise.client.management import ManagementClient
 from slotwise.errors import SlotwiseError
+from slotwise.files import project
 from slotwise.tune.cleanup import TrialCleanup
 from slotwise.tune.space import TrialSetting
 from slotwise.tune.variant import write_variant

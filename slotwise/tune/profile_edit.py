@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotwise import project
-from slotwise.disk import write_together
 from slotwise.errors import SlotwiseError
+from slotwise.files import project
+from slotwise.files.disk import write_together
 from slotwise.profiles import render
 from slotwise.profiles.profile import load_profile
 from slotwise.tune.space import TrialSetting

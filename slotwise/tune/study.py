@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotwise import project
 from slotwise.archive.build import build, inspect
 from slotwise.bench.bodies import RequestBody, examples, from_files
 from slotwise.bench.offline import LinearTime
 from slotwise.bench.report import from_zero, panels
 from slotwise.console import table
 from slotwise.deploy.deploy import obtain
+from slotwise.files import project
 from slotwise.interrupts import held, let_through
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import load_profile
@@ -33,7 +33,7 @@ from slotwise.tune.live_bench import LiveBench
 from slotwise.tune.page import STYLE, svg
 from slotwise.tune.space import TrialSetting
 from slotwise.tune.tuning import machine
-from slotwise.worker.cores import available_cores
+from slotwise.worker.environment.cores import available_cores
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -26,7 +26,7 @@ from slotwise.tune.live_bench import LiveBench
 from slotwise.tune.search import Search, Trial
 from slotwise.tune.simulate import ServiceTimes
 from slotwise.tune.space import SHORT_DELAYS, SearchSpace, TrialSetting
-from slotwise.worker.cores import available_cores
+from slotwise.worker.environment.cores import available_cores
 
 if TYPE_CHECKING:
     from slotwise.archive.build import ArchiveInfo

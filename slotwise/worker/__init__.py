@@ -3,10 +3,10 @@
 from slotwise.worker.answer import Answer
 from slotwise.worker.batch import Batch
 from slotwise.worker.budget import Cost
+from slotwise.worker.environment.settings import Settings
 from slotwise.worker.handler import BatchHandler
 from slotwise.worker.pipeline import Pipeline
 from slotwise.worker.request import Headers, Request
-from slotwise.worker.settings import Settings
 from slotwise.worker.slot_errors import (
     BadRequest,
     DeadlineExceeded,

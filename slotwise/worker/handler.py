@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from slotwise.worker.budget import Cost
-from slotwise.worker.handler_metrics import HandlerMetrics
+from slotwise.worker.environment.settings import Settings
+from slotwise.worker.hosts.handler_metrics import HandlerMetrics
 from slotwise.worker.request import Headers, Request
-from slotwise.worker.settings import Settings
 from slotwise.worker.slot_errors import SlotError
 
 
@@ -134,7 +134,7 @@ class BatchHandler:
 
         It is a function and not a class, because MMS hides that the `initialize` of a class failed.
         """
-        from slotwise.worker.hosts.entry_point import EntryPoint  # noqa: PLC0415  a host imports the handler
+        from slotwise.worker.hosts.java.entry_point import EntryPoint  # noqa: PLC0415  a host imports the handler
 
         return EntryPoint(cls()).handle
 

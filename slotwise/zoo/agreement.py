@@ -24,8 +24,8 @@ from slotwise.worker.engines import forms, load_engine
 from slotwise.worker.engines.choice import installed
 from slotwise.worker.engines.processor import has_bf16
 from slotwise.worker.engines.versions import environment
+from slotwise.worker.environment.settings import Settings
 from slotwise.worker.labels import probabilities
-from slotwise.worker.settings import Settings
 
 LEAST_AGREEMENT = {"fp32": 0.99, "bf16": 0.99, "int8": 0.97}
 SURE = 0.1

@@ -22,12 +22,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from slotwise.disk import check_writable
 from slotwise.errors import SlotwiseError
+from slotwise.files.disk import check_writable
 from slotwise.interrupts import held
 from slotwise.model_spec import ModelSpec
+from slotwise.worker.environment.settings import has_cuda
 from slotwise.worker.inputs.images import Recipe
-from slotwise.worker.settings import has_cuda
 from slotwise.zoo import checkpoint, frozen_body
 from slotwise.zoo.image_folder import LabelledPictures, batches
 from slotwise.zoo.start import Start, start_of

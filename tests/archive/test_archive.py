@@ -25,7 +25,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwise import project
 from slotwise.archive.build import build, extract, file_sha256, inspect
 from slotwise.archive.store import archive_file
 from slotwise.archive.zip_safety import check_entries
@@ -33,6 +32,7 @@ from slotwise.bench.bodies import RequestBody, examples
 from slotwise.check.real_worker import RealWorker
 from slotwise.commands import archive as commands
 from slotwise.errors import SlotwiseError
+from slotwise.files import project
 
 DIGESTS = "MAR-INF/DIGESTS.json"
 HANDLER = """

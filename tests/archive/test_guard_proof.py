@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from slotwise.archive.foreign import GUARD
-from slotwise.archive.guard_proof import Example, GuardProof
-from slotwise.archive.guarded import guard, proof_of
+from slotwise.archive.guarding.foreign import GUARD
+from slotwise.archive.guarding.guard_proof import Example, GuardProof
+from slotwise.archive.guarding.guarded import guard, proof_of
 from slotwise.archive.local_model import LocalModel
 from slotwise.errors import SlotwiseError
 from tests.archive.foreign_archives import mms_archive

@@ -9,7 +9,7 @@ import pytest
 
 from slotwise import archive
 from slotwise.archive.build import build, extract
-from slotwise.archive.guarded import guard
+from slotwise.archive.guarding.guarded import guard
 from slotwise.archive.local_model import LocalModel
 from slotwise.archive.packaging import WORKER
 from slotwise.errors import SlotwiseError

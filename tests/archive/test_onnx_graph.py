@@ -10,10 +10,10 @@ import pytest
 
 from slotwise.archive.onnx_graph import prepare
 from slotwise.errors import SlotwiseError
+from slotwise.files.project import state_root
 from slotwise.model_spec import ModelSpec
-from slotwise.project import state_root
+from slotwise.worker.environment.settings import Settings
 from slotwise.worker.labels import wants_softmax
-from slotwise.worker.settings import Settings
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")

@@ -14,7 +14,7 @@ from slotwise.check.conformance import check
 from slotwise.deploy.deploy import obtain
 from slotwise.errors import SlotwiseError
 from slotwise.worker.engines import load_engine
-from slotwise.worker.settings import Settings
+from slotwise.worker.environment.settings import Settings
 
 torch = pytest.importorskip("torch")
 

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from slotwise.archive.build import build, inspect
 from slotwise.cli import build_app
 from slotwise.errors import SlotwiseError
-from slotwise.worker.proof import caller, settled
-from slotwise.worker.verdict import Verdict
+from slotwise.worker.separability.proof import caller, settled
+from slotwise.worker.separability.verdict import Verdict
 from tests.worker.serving import Served
 
 TOML = 'name = "mixed"\nlabels = ["a", "b", "c"]\n[input]\nshape = [1, 4, 4]\n'
@@ -202,7 +202,7 @@ def test_a_handler_that_ends_its_process_is_tried_in_no_servers_worker(
     served = Served.of(archive, {}, batch_size=1)
     assert served.ask([rows(1)[0].tobytes()])[0].code == 200
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("slotwise.worker.proof.proven", lambda *args, **options: pytest.fail("it is tried"))
+        patch.setattr("slotwise.worker.separability.proof.proven", lambda *args, **options: pytest.fail("it is tried"))
         served.handler.settings = served.handler.settings.but(batch_size=8)
         verdict = settled(served.handler, caller(served.handler), served.model_dir)
     assert verdict.separable is None

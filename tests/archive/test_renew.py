@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from slotwise import __version__, project
+from slotwise import __version__
 from slotwise.archive import load
 from slotwise.archive.build import file_sha256, inspect
-from slotwise.archive.guarded import guard
+from slotwise.archive.guarding.guarded import guard
 from slotwise.archive.packaging import WORKER, in_archive, in_text, write_zip
 from slotwise.archive.renewal import outdated, outdated_in, renew
 from slotwise.cli import build_app
 from slotwise.errors import SlotwiseError
+from slotwise.files import project
 from tests.archive.foreign_archives import FUNCTION, torch_archive
 from tests.support.archives import contents
 

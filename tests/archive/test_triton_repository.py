@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from slotwise.archive.build import build, inspect
-from slotwise.archive.guarded import guard
-from slotwise.archive.triton_repository import export
+from slotwise.archive.guarding.guarded import guard
+from slotwise.archive.triton.repository import export
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.profile import Profile, load_profile
 from slotwise.profiles.triton_config import config_pbtxt

@@ -16,7 +16,7 @@ from measuring.rounds import Cell, Reading, rows
 from pages.comparison import OURS, TABLES
 
 from slotwise.bench.http_connection import Target
-from slotwise.project import state_dir
+from slotwise.files.project import state_dir
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {"processes": 2, "threads": 1, "batch_size": 4, "delay_ms": 10, "log_level": "ERROR", "form": "natural"}

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from measuring import stress
 
-from slotwise import project
 from slotwise.archive.build import build, inspect
 from slotwise.bench.bodies import RequestBody, examples, with_records
 from slotwise.bench.http_connection import Target
+from slotwise.files import project
 from tests.standin import standin
 from tests.worker.serving import Served
 

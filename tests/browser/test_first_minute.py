@@ -14,7 +14,7 @@ import pytest
 from slotwise.archive.build import build, inspect
 from slotwise.client.management import ManagementClient
 from slotwise.deploy.deploy import deploy, registration
-from slotwise.gateway import process
+from slotwise.frontend import process
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import load_profile
 from slotwise.server.lifecycle import start, stop

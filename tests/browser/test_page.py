@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from PIL import Image, ImageDraw
 
-from slotwise.gateway import keys
+from slotwise.frontend.admission import keys
 from tests.gateway.live import StandInThread
 
 from .conftest import Site

@@ -12,7 +12,7 @@ import pytest
 
 from slotwise.archive.build import build
 from slotwise.bench.bodies import RequestBody, examples
-from slotwise.gateway.process import GatewayRecord
+from slotwise.frontend.process import GatewayRecord
 from slotwise.profiles.ports import Ports
 from tests.server.conftest import started
 from tests.support.schema import try_all

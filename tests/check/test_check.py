@@ -17,7 +17,7 @@ import pytest
 from slotwise.archive.build import build
 from slotwise.check.conformance import CheckReport, PromiseVerdict, check
 from slotwise.errors import SlotwiseError
-from slotwise.worker.agree import agree
+from slotwise.worker.separability.agree import agree
 
 HANDLERS = Path(__file__).parents[1] / "fixtures" / "handlers"
 EXAMPLES = {"a.json": [1, 2, 3], "b.json": [4, 5, 6.5], "c.json": [7, 1, 2]}

@@ -9,9 +9,9 @@ import pytest
 
 from slotwise.archive.build import build, inspect
 from slotwise.check.rows import LEAST, known_of_rows, tolerance_of
-from slotwise.worker.agree import TOLERANCE, agree
-from slotwise.worker.bits import Deviation
-from slotwise.worker.verdict import Verdict
+from slotwise.worker.separability.agree import TOLERANCE, agree
+from slotwise.worker.separability.bits import Deviation
+from slotwise.worker.separability.verdict import Verdict
 
 HANDLER = """
 import numpy as np

@@ -253,7 +253,7 @@ def test_scale_warns_where_a_container_has_fewer_cores(
     client = SimpleNamespace(scale=lambda *_: None, wait_ready=lambda *_, **__: live, describe=lambda *_: live)
     monkeypatch.setattr("slotwise.client.management.ManagementClient", lambda record: nullcontext(client))
     monkeypatch.setattr("slotwise.server.lifecycle.need", lambda name: torchserve)
-    monkeypatch.setattr("slotwise.worker.cores.available_cores", lambda: 1)
+    monkeypatch.setattr("slotwise.worker.environment.cores.available_cores", lambda: 1)
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(64))
     scale_model("m", 2)
     assert "2 workers x 1 threads fight for 1 cores" in capsys.readouterr().err

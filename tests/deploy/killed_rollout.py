@@ -18,13 +18,14 @@ from typing import Any, cast
 
 import psutil
 
-from slotwise import project
 from slotwise.archive.build import ArchiveInfo
 from slotwise.client.management import ManagementClient
-from slotwise.deploy import rollout, rollout_verdict
+from slotwise.deploy import rollout
 from slotwise.errors import SlotwiseError
-from slotwise.gateway import process
-from slotwise.gateway.rollout_record import RolloutRecord
+from slotwise.files import project
+from slotwise.frontend import process
+from slotwise.frontend.rollout import verdict as rollout_verdict
+from slotwise.frontend.rollout.record import RolloutRecord
 from slotwise.server.record import ServerRecord
 
 SETTINGS = {"batch_size": 4, "max_batch_delay": 1, "initial_workers": 1, "response_timeout": 60}

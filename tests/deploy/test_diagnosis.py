@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slotwise.commands.doctor import _lines
-from slotwise.deploy import diagnosis
+from slotwise.doctor import diagnosis
 from slotwise.errors import EXTRAS
 from slotwise.server.record import Kind
 

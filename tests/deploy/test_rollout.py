@@ -18,8 +18,8 @@ import pytest
 
 from slotwise.deploy.takeover import forget_interrupted
 from slotwise.errors import SlotwiseError
-from slotwise.gateway.process import GatewayRecord
-from slotwise.gateway.rollout_record import interrupted, load_all
+from slotwise.frontend.process import GatewayRecord
+from slotwise.frontend.rollout.record import interrupted, load_all
 from tests.gateway.live import StandInThread
 
 from . import killed_rollout
@@ -108,7 +108,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    from slotwise.deploy import rollout, rollout_verdict
+    from slotwise.deploy import rollout
+    from slotwise.frontend.rollout import verdict as rollout_verdict
 
     for owner, name, value in (
         *((rollout_verdict, "LEAST_REQUESTS", 5), (rollout_verdict, "LEAST_WINDOWS", 1)),

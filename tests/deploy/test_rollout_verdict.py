@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from slotwise.deploy.rollout_verdict import ALARM, BETS, LEAST_WINDOWS, Evidence, Judge, Judgement
+from slotwise.frontend.rollout.verdict import ALARM, BETS, LEAST_WINDOWS, Evidence, Judge, Judgement
 
 sys.path.append(str(Path(__file__).parents[2] / "scripts"))  # as its commands have it
 

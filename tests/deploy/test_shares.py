@@ -9,8 +9,8 @@ import pytest
 
 from slotwise.deploy.shares import parse_parts, share_cores
 from slotwise.errors import SlotwiseError
-from slotwise.worker.cores import available_cores
-from slotwise.worker.settings import Settings
+from slotwise.worker.environment.cores import available_cores
+from slotwise.worker.environment.settings import Settings
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from slotwise import __version__
-from slotwise.gateway.gateway import GatewayOptions
+from slotwise.frontend.frontend import GatewayOptions
 from tests.k8s.manifests import K8S, ROOT
 from tests.k8s.rules import fits
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from slotwise.gateway.metrics import GatewayMetrics
+from slotwise.frontend.metrics import GatewayMetrics
 from tests.k8s import manifests
 from tests.worker.serving import serving_entry
 from tests.worker.toy import POISON, RawContext

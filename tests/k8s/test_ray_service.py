@@ -47,7 +47,7 @@ def test_token_authentication_is_on_and_the_serve_config_names_the_applications(
     assert service["spec"]["rayClusterConfig"]["authOptions"] == {"mode": "token"}
     config = yaml.safe_load(service["spec"]["serveConfigV2"])
     assert [one["route_prefix"] for one in config["applications"]] == ["/", "/predictions/digits"]
-    assert {one["import_path"].partition(":")[0] for one in config["applications"]} == {"slotwise.server.ray_app"}
+    assert {one["import_path"].partition(":")[0] for one in config["applications"]} == {"slotwise.server.ray.app"}
 
 
 def test_the_profile_decides_how_many_pods_there_are() -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from slotwise import project
 from slotwise.errors import SlotwiseError
+from slotwise.files import project
 from slotwise.profiles import render
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import ENVIRONMENT, SECTIONS, Profile, from_environment, load_profile
 from slotwise.profiles.render import render_properties
-from slotwise.worker.settings import Settings
+from slotwise.worker.environment.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 GIVEN = ("cpu", "cuda", "deterministic", "ei")

@@ -17,7 +17,7 @@ from slotwise.archive.build import build
 from slotwise.client.inference import InferenceClient, auth_headers
 from slotwise.client.management import LiveModel, ManagementClient
 from slotwise.errors import SlotwiseError
-from slotwise.gateway.process import GatewayRecord
+from slotwise.frontend.process import GatewayRecord
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import load_profile
 from slotwise.server.lifecycle import Kind, ServerRecord, start, stop

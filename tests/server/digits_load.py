@@ -11,7 +11,7 @@ from types import TracebackType
 
 import aiohttp
 
-from slotwise.project import model_folder
+from slotwise.files.project import model_folder
 
 
 def digits() -> dict[str, bytes]:

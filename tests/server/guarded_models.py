@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from PIL import Image
 
-from slotwise.archive.guarded import guard
-from slotwise.worker.agree import agree
+from slotwise.archive.guarding.guarded import guard
 from slotwise.worker.engines.torchvision_compat import ensure_importable
+from slotwise.worker.separability.agree import agree
 from tests.archive.foreign_archives import torch_archive
 from tests.server.bursts import Answer, burst
 from tests.server.conftest import Live

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slotwise import project
+from slotwise.files import project
 from tests.server.bursts import Answer, together
 from tests.server.conftest import BATCH_SIZE, Live
 

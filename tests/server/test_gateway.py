@@ -17,9 +17,9 @@ from slotwise.archive.build import build, inspect
 from slotwise.client.management import ManagementClient
 from slotwise.deploy.deploy import deploy, registration
 from slotwise.errors import SlotwiseError
-from slotwise.gateway import process
-from slotwise.gateway.process import GatewayRecord
-from slotwise.gateway.swap import swap
+from slotwise.frontend import process
+from slotwise.frontend.process import GatewayRecord
+from slotwise.frontend.rollout.swap import swap
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import load_profile
 from slotwise.server.lifecycle import Kind, ServerRecord, running, start, stop

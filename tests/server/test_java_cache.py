@@ -14,8 +14,8 @@ from slotwise.client.management import ManagementClient
 from slotwise.deploy import java_training
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import load_profile
-from slotwise.server import java_cache
-from slotwise.server.java_start import changed
+from slotwise.server.java import cache as java_cache
+from slotwise.server.java.start_java import changed
 from slotwise.server.lifecycle import start, stop
 from slotwise.server.processes import start_time
 

@@ -8,7 +8,7 @@ from collections import Counter
 import httpx
 import pytest
 
-from slotwise.gateway.process import GatewayRecord
+from slotwise.frontend.process import GatewayRecord
 
 from .conftest import Live
 from .storm import Storm

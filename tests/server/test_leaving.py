@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slotwise.archive.guarded import guard
+from slotwise.archive.guarding.guarded import guard
 from tests.server.bursts import ask
 from tests.server.conftest import Live, started
 from tests.server.guarded_models import CLASSIFIER, GATHERED, innocents_lost, same

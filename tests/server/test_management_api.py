@@ -13,12 +13,12 @@ import pytest
 from aiohttp import web
 
 from slotwise.archive.build import build
+from slotwise.backends.management.api import application, write_tokens
+from slotwise.backends.management.models import HostedModel, HostedWorker, ModelTable, Observation
 from slotwise.client.management import ManagementClient
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import load_profile
-from slotwise.server.hosted_models import HostedModel, HostedWorker, ModelTable, Observation
-from slotwise.server.management_api import application, write_tokens
 from slotwise.server.record import ServerRecord
 
 HANDLER = "from slotwise.worker import BatchHandler\n\nclass Echo(BatchHandler):\n    pass\n\nhandle = Echo.entry_point()\n"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from slotwise import project
+from slotwise.files import project
 from tests.server.bursts import together
 from tests.server.conftest import Live
 from tests.support.pictures import png_header

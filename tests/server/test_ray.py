@@ -21,7 +21,7 @@ from slotwise.bench.bodies import examples
 from slotwise.bench.http_connection import Target
 from slotwise.bench.load import LoadPlan
 from slotwise.errors import SlotwiseError
-from slotwise.gateway.process import GatewayRecord
+from slotwise.frontend.process import GatewayRecord
 from slotwise.server.processes import processes_of
 from slotwise.tune import study
 from tests.support.sagemaker import runtime_client

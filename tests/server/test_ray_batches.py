@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from slotwise.server.ray_batches import BatchQueue
+from slotwise.backends.local.batch_queue import BatchQueue
 
 LONG_S = 600.0
 

@@ -12,8 +12,9 @@ import pytest
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import load_profile
-from slotwise.server import lifecycle, ray_cluster, supervisor
-from slotwise.server.ray_server import deployment_options, last_line, replica_environment
+from slotwise.server import lifecycle, supervisor
+from slotwise.server.ray import cluster as ray_cluster
+from slotwise.server.ray.server import deployment_options, last_line, replica_environment
 
 
 @pytest.fixture

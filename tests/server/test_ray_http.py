@@ -12,7 +12,7 @@ pytest.importorskip("starlette", reason="starlette is not installed: scripts/set
 
 from starlette.requests import ClientDisconnect, Request
 
-from slotwise.server.ray_http import body_within
+from slotwise.server.ray.http import body_within
 
 
 class Chunked:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slotwise.gateway.process import GatewayRecord
+from slotwise.frontend.process import GatewayRecord
 
 from .conftest import Live, build_handler
 from .storm import Storm

@@ -13,9 +13,9 @@ import pytest
 
 from slotwise.deploy.scaling import PYTHON_BYTES, check_scaling
 from slotwise.errors import SlotwiseError
-from slotwise.memory import free_bytes, total_bytes
+from slotwise.profiles.memory import free_bytes, total_bytes
 from slotwise.server.capacity import WORKERS_PER_CORE, Capacity
-from slotwise.worker.cores import available_cores
+from slotwise.worker.environment.cores import available_cores
 from tests.server.conftest import Live
 
 MOST = WORKERS_PER_CORE * available_cores()

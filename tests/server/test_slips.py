@@ -15,7 +15,7 @@ import pytest
 
 from slotwise.archive.build import build
 from slotwise.deploy.shares import share_cores
-from slotwise.worker.cores import available_cores
+from slotwise.worker.environment.cores import available_cores
 from tests.server.conftest import build_handler
 from tests.support.foreign import foreign
 from tests.support.pages import Typed, commands, missing, typed

@@ -17,13 +17,13 @@ from slotwise.errors import SlotwiseError
 from slotwise.profiles.ports import Ports, check_free
 from slotwise.profiles.profile import load_profile
 from slotwise.profiles.server_logs import log4j2
-from slotwise.server import java
 from slotwise.server.failures import WorkerLog
+from slotwise.server.java import runtime as java
+from slotwise.server.java.start_module import own_tmp_dir
 from slotwise.server.lifecycle import stop
 from slotwise.server.process_record import ProcessRecord
 from slotwise.server.processes import MARK, carries, end, processes_of, start_time
 from slotwise.server.record import ServerRecord, running
-from slotwise.server.start_module import own_tmp_dir
 
 
 def test_java_home_prefers_what_was_asked_for_then_the_installed_one_then_the_path(

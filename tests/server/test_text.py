@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from slotwise import project
 from slotwise.archive.build import build, extract
+from slotwise.files import project
 from tests.server.bursts import Answer, answer, burst, together
 from tests.server.conftest import Live, started
 from tests.worker.drawings import caption, everything, picture

@@ -21,8 +21,8 @@ import numpy as np
 import pytest
 
 from slotwise.archive.build import build, inspect
-from slotwise.archive.guarded import guard
-from slotwise.archive.triton_repository import export
+from slotwise.archive.guarding.guarded import guard
+from slotwise.archive.triton.repository import export
 from slotwise.bench import demo, load
 from slotwise.bench.bodies import examples
 from slotwise.bench.http_connection import Target
@@ -31,9 +31,9 @@ from slotwise.client.tokens import token
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import load_profile
-from slotwise.server import triton_process
 from slotwise.server.lifecycle import check_can_start
 from slotwise.server.processes import processes_of
+from slotwise.server.triton import process as triton_process
 from slotwise.tune.goal import Goal
 from slotwise.tune.live_bench import LiveBench
 from slotwise.tune.search import Search

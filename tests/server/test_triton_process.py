@@ -13,8 +13,9 @@ import pytest
 
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.ports import Ports
-from slotwise.server import hidden_arguments, triton_process
+from slotwise.server import hidden_arguments
 from slotwise.server.lifecycle import check_can_start
+from slotwise.server.triton import process as triton_process
 
 
 def install(monkeypatch: pytest.MonkeyPatch, root: Path | None) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from slotwise.gateway import process
+from slotwise.frontend import process
 from slotwise.server.lifecycle import Kind, running, stop
 
 from .digits_load import digits

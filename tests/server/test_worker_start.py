@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from slotwise.server import worker_start
+from slotwise.server.java import worker_start
 from tests.server.conftest import Live
 
 TENSORS = """

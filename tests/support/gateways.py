@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from slotwise.gateway import process
-from slotwise.gateway.process import GatewayRecord
+from slotwise.frontend import process
+from slotwise.frontend.process import GatewayRecord
 
 USUAL = ("--port", "0", "--translation-port", "-1", "--drain-delay-s", "0")
 

@@ -13,7 +13,7 @@ LONGEST = (
     *("mms", "torchserve", "tests/test_docs.py", "tests/server/test_gateway.py", "tests/zoo/test_training.py"),
     *("tests/server/test_watchdog.py", "tests/worker/test_translator.py", "tests/deploy/test_rollout.py"),
     *("tests/zoo/test_ants_bees.py", "tests/server/test_slips.py", "tests/browser/", "tests/archive/", "tests/server/"),
-    *("tests/zoo/", "tests/gateway/", "tests/check/"),
+    *("tests/zoo/", "tests/frontend/", "tests/check/"),
 )
 APART = ("tests/test_docs.py", "tests/check/", "tests/server/test_serve.py")  # every test starts servers of its own
 TRAINS = "tests/server/test_text.py"  # first in one process and last in the other: neither waits for what the other trains

@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc.aio
 
-from slotwise.gateway.protocols.open_inference_messages import CLASSES, SERVICE
+from slotwise.frontend.grpc.open_inference_messages import CLASSES, SERVICE
 
 Call = Callable[..., Awaitable[Any]]
 

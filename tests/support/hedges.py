@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from slotwise.gateway import hedging
-from slotwise.gateway.hedging import RANK_EVERY
+from slotwise.backends.remote import hedging
+from slotwise.backends.remote.hedging import RANK_EVERY
 from tests.gateway.conftest import Front, MakeFront
 from tests.gateway.standin import StandIn
 

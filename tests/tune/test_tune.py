@@ -22,9 +22,9 @@ from slotwise.cli import build_app
 from slotwise.client.management import RegisteredModel
 from slotwise.commands.server import pairs
 from slotwise.errors import SlotwiseError
+from slotwise.files.project import profile_file
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import load_profile
-from slotwise.project import profile_file
 from slotwise.server.record import ServerRecord
 from slotwise.tune import cleanup
 from slotwise.tune.finals import ROUNDS, Finalist, decide, play

@@ -7,7 +7,7 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-from slotwise.project import model_folder
+from slotwise.files.project import model_folder
 
 _spec = importlib.util.spec_from_file_location("captions_drawing", model_folder("captions") / "drawing.py")
 assert _spec is not None

@@ -16,7 +16,7 @@ import pytest
 
 from slotwise.archive.build import extract, inspect
 from slotwise.worker import Headers, Request, Settings
-from slotwise.worker.hosts.entry_point import EntryPoint
+from slotwise.worker.hosts.java.entry_point import EntryPoint
 from slotwise.worker.hosts.local_worker import LocalWorker
 from tests.worker.toy import RawContext, Toy
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from slotwise.worker.agree import agree
+from slotwise.worker.separability.agree import agree
 
 HUGE = 10**900  # JSON has such numbers, and a float has not
 DEEP: list[Any] = functools.reduce(lambda inner, _: [inner], range(5000), [])

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from slotwise.worker.audit import AUDITED, MISMATCHES, Audit, AuditedAnswer
 from slotwise.worker.guard.held_metrics import metrics_of
-from slotwise.worker.hosts.between import before_every_read
-from slotwise.worker.hosts.context import ServerContext
+from slotwise.worker.hosts.java.between_batches import before_every_read
+from slotwise.worker.hosts.java.context import ServerContext
+from slotwise.worker.separability.audit import AUDITED, MISMATCHES, Audit, AuditedAnswer
 from tests.worker.serving import serving_entry
 from tests.worker.strangers import ask, context, guard
 from tests.worker.toy import RawContext, Toy

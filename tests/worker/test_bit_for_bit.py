@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from measuring import bit_for_bit  # noqa: E402
 
 from slotwise.archive.build import build, extract  # noqa: E402
-from slotwise.project import handler_file  # noqa: E402
+from slotwise.files.project import handler_file  # noqa: E402
 
 SHAPE = (3, 16, 16)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slotwise.worker.bits import Deviation, bits, difference, holds_floats
+from slotwise.worker.separability.bits import Deviation, bits, difference, holds_floats
 
 FAR = Deviation(np.inf, np.inf)
 

@@ -15,7 +15,7 @@ import pytest
 
 from slotwise.archive.build import extract
 from slotwise.archive.earlier_worker import EarlierWorker
-from slotwise.archive.guarded import guard
+from slotwise.archive.guarding.guarded import guard
 from slotwise.archive.local_model import LocalModel
 from slotwise.errors import SlotwiseError
 from slotwise.worker.hosts.triton import TritonHost

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwise.worker.hosts import codec_check, fast_codec, mms_frames
-from slotwise.worker.hosts.codec_check import SWITCH, VERSIONS, text
+from slotwise.worker.hosts.java import codec_check, fast_codec, mms_frames
+from slotwise.worker.hosts.java.codec_check import SWITCH, VERSIONS, text
 
 PLACES = [  # what the codecs replace
     ("protocol", "_retrieve_buffer"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slotwise.worker.cores import available_cores
+from slotwise.worker.environment.cores import available_cores
 
 
 @pytest.fixture(autouse=True)

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slotwise.worker import Headers, Request, decoders
-from slotwise.worker.decoders import Decoders
+from slotwise.worker import Headers, Request
+from slotwise.worker.decoding import decoders
+from slotwise.worker.decoding.decoders import Decoders
 
 
 class Author:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from slotwise.worker import digests
-from slotwise.worker.digests import MARKER, DigestError, verify
+from slotwise.worker.environment import digests
+from slotwise.worker.environment.digests import MARKER, DigestError, verify
 
 
 @pytest.fixture

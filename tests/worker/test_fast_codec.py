@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwise.worker.hosts import fast_codec
-from slotwise.worker.hosts.codec_check import SWITCH, VERSIONS, text
+from slotwise.worker.hosts.java import fast_codec
+from slotwise.worker.hosts.java.codec_check import SWITCH, VERSIONS, text
 
 MODULES = ("protocol.otf_message_handler", "service", "context")
 Sent = tuple[dict[bytes, bytes], bytes]  # one request's headers and body

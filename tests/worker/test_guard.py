@@ -13,7 +13,7 @@ from ts.utils.util import PredictionException
 
 from slotwise.worker.guard import batches
 from slotwise.worker.guard.held_metrics import metrics_of
-from slotwise.worker.hosts.unreadable import Unreadable, row
+from slotwise.worker.hosts.java.unreadable import Unreadable, row
 from tests.worker.strangers import Slot, ask, context, guard
 
 KINDS = ("torchserve", "mms")

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from ts.handler_utils import micro_batching as torchserves
 
-from slotwise.worker.guard import micro_batching, theirs
+from slotwise.worker.guard import foreign_handler as theirs
+from slotwise.worker.guard import micro_batching
 from tests.worker.strangers import ask, context, guard
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from ts.protocol import otf_message_handler
 
-from slotwise.worker.hosts.context import ServerContext
-from slotwise.worker.hosts.torchserve import quieten
+from slotwise.worker.hosts.java.context import ServerContext
+from slotwise.worker.hosts.java.torchserve import quieten
 from tests.worker.serving import serving_entry
 from tests.worker.toy import Doubler, RawContext, Toy
 

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwise.worker.hosts import mms_frames
-from slotwise.worker.hosts.codec_check import SWITCH, text
-from slotwise.worker.hosts.mms_frames import BLANKS, PIECE_BYTES, pieces
+from slotwise.worker.hosts.java import mms_frames
+from slotwise.worker.hosts.java.codec_check import SWITCH, text
+from slotwise.worker.hosts.java.mms_frames import BLANKS, PIECE_BYTES, pieces
 
 READS = [*range(16, 512, 16), *(512 << i for i in range(8))]  # netty's AdaptiveRecvByteBufAllocator
 PROTOCOL = ("protocol.otf_message_handler",)

@@ -11,8 +11,8 @@ import pytest
 
 from slotwise.worker import BadRequest, Headers, Request, Settings, pipeline
 from slotwise.worker.budget import Cost
-from slotwise.worker.decoders import MAX_STUCK
-from slotwise.worker.verdict import Verdict
+from slotwise.worker.decoding.decoders import MAX_STUCK
+from slotwise.worker.separability.verdict import Verdict
 from tests.worker.toy import POISON, Clock, Toy, ask, shown, started
 
 

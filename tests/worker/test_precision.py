@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slotwise.worker import Settings, engines, settings
+from slotwise.worker import Settings, engines
 from slotwise.worker.engines import comparison, load_engine, processor, samples, verdicts, versions
+from slotwise.worker.environment import settings
 
 MODEL = {
     "handler": "tensor_classifier",

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from slotwise.worker import BatchHandler, Settings
-from slotwise.worker.about import identity
-from slotwise.worker.proof import caller, kept, proven, settled
-from slotwise.worker.verdict import Verdict
+from slotwise.worker.separability.about import identity
+from slotwise.worker.separability.proof import caller, kept, proven, settled
+from slotwise.worker.separability.verdict import Verdict
 
 
 class Counting(BatchHandler):

@@ -10,12 +10,12 @@ import pytest
 
 from slotwise.worker import BadRequest, Headers, NotOffered, Request, Settings, SlotError, UnsupportedMedia
 from slotwise.worker import slot_errors as worker_errors
-from slotwise.worker.cores import available_cores
+from slotwise.worker.environment.cores import available_cores
+from slotwise.worker.environment.settings import pin_gpu
 from slotwise.worker.hosts import reading
-from slotwise.worker.hosts.context import ServerContext
+from slotwise.worker.hosts.java.context import ServerContext
 from slotwise.worker.hosts.reading import RepeatedParts, bodies, deadline_s
 from slotwise.worker.padding import Padding, ladder, pad_sequences
-from slotwise.worker.settings import pin_gpu
 from tests.worker.toy import RawContext
 
 
@@ -129,7 +129,7 @@ def carried(folder: Path, **profiles: dict[str, Any]) -> Path:
 def test_the_profile_is_named_by_the_environment_else_by_the_gpu_else_cpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slotwise.worker.settings.has_cuda", lambda: True)
+    monkeypatch.setattr("slotwise.worker.environment.settings.has_cuda", lambda: True)
     model_dir = carried(
         tmp_path, cpu={"padding": "none"}, cuda={"precision": "fp16", "device": "cuda"}, ei={"padding": "static"}
     )

@@ -12,8 +12,8 @@ import pytest
 
 from slotwise.worker import BatchHandler, Headers, Pipeline, Request, Settings
 from slotwise.worker.padding import Padding
-from slotwise.worker.same_bytes import padded
-from slotwise.worker.verdict import Verdict
+from slotwise.worker.separability.same_bytes import padded
+from slotwise.worker.separability.verdict import Verdict
 
 POISON = 1e9
 ROW = np.arange(4, dtype=np.float32)

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from slotwise.worker import BatchHandler, Headers, Settings
-from slotwise.worker.about import About
-from slotwise.worker.bits import Deviation, bits
-from slotwise.worker.mates import company
 from slotwise.worker.padding import pad_sequences
-from slotwise.worker.proof import caller
-from slotwise.worker.separability import prove
-from slotwise.worker.verdict import Verdict
+from slotwise.worker.separability.about import About
+from slotwise.worker.separability.bits import Deviation, bits
+from slotwise.worker.separability.mates import company
+from slotwise.worker.separability.proof import caller
+from slotwise.worker.separability.two_batches import prove
+from slotwise.worker.separability.verdict import Verdict
 
 SIZES = (2, 3, 4, 8, 16)
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from slotwise.worker.hosts.server_limits import DEFAULT_RESPONSE_BYTES, DEFAULT_TIMEOUT_S, ServerLimits, limits_of
+from slotwise.worker.hosts.java.server_limits import DEFAULT_RESPONSE_BYTES, DEFAULT_TIMEOUT_S, ServerLimits, limits_of
 
 PLAIN = SimpleNamespace()
 
@@ -37,7 +37,7 @@ def test_the_configuration_is_the_one_that_the_server_was_started_with(tmp_path:
     """As the servers start their workers: the file's name stands on the command line of a parent."""
     config = "# ours\ndefault_response_timeout=77\nmax_response_size = 655350000\nenable_envvars_config=true\n"
     (tmp_path / "config.properties").write_text(config)
-    ask = "from slotwise.worker.hosts.server_limits import limits_of as f; print(f(None))"
+    ask = "from slotwise.worker.hosts.java.server_limits import limits_of as f; print(f(None))"
     server = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
     command = [sys.executable, "-c", server, ask, "-f", "config.properties"]
     environ = {key: value for key, value in os.environ.items() if not key.startswith(("SLOTWISE", "TS_"))}

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slotwise.project import handler_file
+from slotwise.files.project import handler_file
 from slotwise.worker import Headers, ModelFault, Request, Settings, engines
 from slotwise.worker.labels import answered, classified, in_words, probabilities, said_of
 from tests.worker.toy import ask, begin

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slotwise.worker.guard import theirs
+from slotwise.worker.guard import foreign_handler as theirs
 from tests.worker.strangers import context
 
 ONE = """

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from slotwise.worker.hosts import unreadable
-from slotwise.worker.hosts.unreadable import Unreadable, decoded, left_to_us, row
+from slotwise.worker.hosts.java import unreadable
+from slotwise.worker.hosts.java.unreadable import Unreadable, decoded, left_to_us, row
 
 NAME = "mms.protocol.otf_message_handler"
 

@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from slotwise.project import model_folder
+from slotwise.files.project import model_folder
 
 
 def _corpus() -> Any:

@@ -34,7 +34,7 @@ class Slotwise:
     """The gateway's own client."""
 
     def __init__(self) -> None:
-        from slotwise.gateway.connection_pool import ConnectionPool
+        from slotwise.backends.remote.connection_pool import ConnectionPool
 
         self.pool = ConnectionPool(UPSTREAM["url"])
 

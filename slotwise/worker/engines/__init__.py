@@ -23,7 +23,7 @@ from typing import Any
 from slotwise.worker.engines import comparison, processor, samples, verdicts
 from slotwise.worker.engines.choice import Engine, choose, installed
 from slotwise.worker.engines.samples import ItemSource
-from slotwise.worker.settings import Settings
+from slotwise.worker.environment.settings import Settings
 
 logger = logging.getLogger(__name__)
 

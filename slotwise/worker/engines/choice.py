@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from slotwise.worker.settings import Settings
+from slotwise.worker.environment.settings import Settings
 
 logger = logging.getLogger(__name__)
 

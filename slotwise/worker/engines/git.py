@@ -10,7 +10,7 @@ from slotwise.worker.engines import samples, verdicts
 from slotwise.worker.engines.choice import choose, installed
 from slotwise.worker.engines.pretrained import FOLDER, about, load_pretrained, precision_of, release
 from slotwise.worker.engines.torchvision_compat import ensure_importable
-from slotwise.worker.settings import Settings
+from slotwise.worker.environment.settings import Settings
 
 ORDER = {"cpu": ("transformers",), "cuda": ("transformers",)}
 WEIGHTS = {"transformers": f"{FOLDER}/model.safetensors"}

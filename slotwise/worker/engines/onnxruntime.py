@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime
 
 from slotwise.worker.engines.choice import output_of
-from slotwise.worker.settings import Settings
+from slotwise.worker.environment.settings import Settings
 
 
 class OnnxRuntimeEngine:

@@ -10,7 +10,7 @@ import openvino
 
 from slotwise.worker.engines.choice import output_of
 from slotwise.worker.engines.processor import cpu_precision
-from slotwise.worker.settings import Settings
+from slotwise.worker.environment.settings import Settings
 
 
 class OpenVinoEngine:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from slotwise.worker.engines.torchvision_compat import ensure_importable
-from slotwise.worker.settings import Settings
+from slotwise.worker.environment.settings import Settings
 
 FOLDER, ABOUT = "model", "slotwise.json"
 TORCH_NAMES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}

@@ -18,7 +18,7 @@ import torch
 from slotwise.worker.engines import exported_program
 from slotwise.worker.engines.comparison import difference
 from slotwise.worker.engines.processor import cpu_precision
-from slotwise.worker.settings import Settings
+from slotwise.worker.environment.settings import Settings
 
 logger = logging.getLogger(__name__)
 

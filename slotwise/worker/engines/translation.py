@@ -16,7 +16,7 @@ from slotwise.worker.engines.choice import choose, installed
 from slotwise.worker.engines.ctranslate2 import CTranslate2Engine
 from slotwise.worker.engines.m2m100 import M2M100Engine
 from slotwise.worker.engines.pretrained import FOLDER, precision_of
-from slotwise.worker.settings import Settings
+from slotwise.worker.environment.settings import Settings
 
 INT8_FOLDER = "int8"
 ORDER = {"cpu": ("ctranslate2", "transformers"), "cuda": ("transformers", "ctranslate2")}

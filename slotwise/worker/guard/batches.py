@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from slotwise.worker.answer import Refusal, serialise
-from slotwise.worker.audit import Audit, AuditedAnswer
 from slotwise.worker.budget import Budget
 from slotwise.worker.guard.blame import verdict
 from slotwise.worker.guard.device import device_alive, let_go, release
@@ -19,6 +18,7 @@ from slotwise.worker.guard.slots import BatchSlots, KeptSlot
 from slotwise.worker.isolation import EngineDead, Isolation, Tally, is_out_of_memory
 from slotwise.worker.padding import Padding
 from slotwise.worker.row import NOT_RUN, Row
+from slotwise.worker.separability.audit import Audit, AuditedAnswer
 from slotwise.worker.slot_errors import SlotError, Unavailable
 
 logger = logging.getLogger(__name__)

@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from slotwise.worker import digests
-from slotwise.worker.guard import theirs
+from slotwise.worker.environment import digests
+from slotwise.worker.guard import foreign_handler as theirs
 from slotwise.worker.guard.batches import Guard
 from slotwise.worker.guard.held_metrics import metrics_of
 from slotwise.worker.guard.local_guard import LocalGuard
 from slotwise.worker.guard.stand_in import StandInContext
-from slotwise.worker.hosts import mms_frames, unreadable
-from slotwise.worker.hosts.between import before_every_read, end_after_this_answer
-from slotwise.worker.hosts.context import PACKAGES, ServerContext
-from slotwise.worker.hosts.server_limits import limits_of, told_by_slotwise
+from slotwise.worker.hosts.java import mms_frames, unreadable
+from slotwise.worker.hosts.java.between_batches import before_every_read, end_after_this_answer
+from slotwise.worker.hosts.java.context import PACKAGES, ServerContext
+from slotwise.worker.hosts.java.server_limits import limits_of, told_by_slotwise
 
 logger = logging.getLogger(__name__)
 

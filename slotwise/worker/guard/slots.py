@@ -14,7 +14,7 @@ from typing import Any
 from slotwise.worker.guard.again import given, keep
 from slotwise.worker.guard.held_metrics import HeldMetrics
 from slotwise.worker.guard.owned import Owned
-from slotwise.worker.hosts.unreadable import Unreadable
+from slotwise.worker.hosts.java.unreadable import Unreadable
 from slotwise.worker.slot_errors import PHRASES, BadRequest, ModelFault, SlotError
 
 

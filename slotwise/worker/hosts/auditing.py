@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from slotwise.worker.answer import Answer
-from slotwise.worker.audit import AuditedAnswer
 from slotwise.worker.batch import Batch
 from slotwise.worker.pipeline import Pipeline
 from slotwise.worker.request import Request
+from slotwise.worker.separability.audit import AuditedAnswer
 
 
 def audited(batch: Batch) -> Iterator[tuple[str, Callable[[], tuple[Request, AuditedAnswer]]]]:

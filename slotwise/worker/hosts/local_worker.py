@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from slotwise.worker.answer import Answer
-from slotwise.worker.audit import Audit
 from slotwise.worker.batch import Batch
 from slotwise.worker.handler import BatchHandler
 from slotwise.worker.hosts import reading, telemetry
 from slotwise.worker.hosts.auditing import alone, audited
-from slotwise.worker.hosts.starting import start
+from slotwise.worker.hosts.start_worker import start
 from slotwise.worker.request import Request
+from slotwise.worker.separability.audit import Audit
 
 
 class LocalContext:

@@ -18,12 +18,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from slotwise.worker.about import About, identity
 from slotwise.worker.engines import processor
+from slotwise.worker.environment.settings import Settings, has_cuda
 from slotwise.worker.handler import BatchHandler
-from slotwise.worker.proof import caller, proven
-from slotwise.worker.settings import Settings, has_cuda
-from slotwise.worker.verdict import Verdict
+from slotwise.worker.separability.about import About, identity
+from slotwise.worker.separability.proof import caller, proven
+from slotwise.worker.separability.verdict import Verdict
 
 logger = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Protocol
 
 from slotwise.worker.batch import Batch
-from slotwise.worker.digests import content
+from slotwise.worker.environment.digests import content
 from slotwise.worker.handler import BatchHandler
-from slotwise.worker.handler_metrics import HandlerMetrics
+from slotwise.worker.hosts.handler_metrics import HandlerMetrics
 from slotwise.worker.pipeline import Pipeline
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ import httpx
 import numpy as np
 import pytest
 
-from slotwise.gateway.process import GatewayRecord
+from slotwise.frontend.process import GatewayRecord
 from tests.server.digits_load import digits
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]  # the clients are installed by `make full`

@@ -1,0 +1,1 @@
+"""Archives of other tools, and the guard around them."""

@@ -1,0 +1,1 @@
+"""Archives for Triton."""

@@ -1,0 +1,98 @@
+"""Write a Triton model repository from an archive: `slotwise export triton`.
+
+REPO/NAME/config.pbtxt       from the profile
+REPO/NAME/1/model.py         what Triton's python backend runs (model.py beside this file)
+REPO/NAME/1/model.mar        the archive, as it was built
+REPO/NAME/warmup/example     a body that Triton sends through the model when it loads it
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zipfile
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slotwise.archive.guarding.foreign import need_worker
+from slotwise.errors import SlotwiseError
+from slotwise.model_spec import NAME
+from slotwise.profiles.triton_config import config_pbtxt
+
+if TYPE_CHECKING:
+    from slotwise.archive.build import ArchiveInfo
+    from slotwise.profiles.profile import Profile
+
+MODEL = Path(__file__).with_name("model.py")
+HOST = "hosts/triton.py"  # an archive whose worker has it runs in Triton
+
+
+def export(
+    info: ArchiveInfo,
+    profile: Profile,
+    repository: Path,
+    *,
+    name: str | None = None,
+    gpu: bool | None = None,
+    overrides: Collection[str] = (),
+) -> Path:
+    """Write the model into the repository, whose folder is made; one of that name is replaced. Returns the model's folder.
+
+    profile: as the model wants it. gpu: whether its instances are for GPUs; None: as the profile says.
+    overrides: the keys that `--set` and the environment set. Raises SlotwiseError where the archive cannot run there.
+    """
+    need_worker(info, "Triton", HOST)
+    name = name or info.name
+    if not NAME.fullmatch(name):  # it becomes a folder, and one of that name is replaced
+        raise SlotwiseError(f"{name!r:.100} cannot be a model's name", "--name gives it another: letters, digits, - _ and .")
+    folder, partial = repository / name, repository / f".{name}.{os.getpid()}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        (partial / "1").mkdir(parents=True)
+        shutil.copyfile(MODEL, partial / "1" / "model.py")
+        link_or_copy(info.path, partial / "1" / "model.mar")
+        if warm_up := example(info):
+            (partial / "warmup").mkdir()
+            (partial / "warmup" / "example").write_bytes(warm_up)
+        write_config(info, profile, partial, name=name, gpu=gpu, overrides=overrides)
+        if folder.exists():
+            shutil.rmtree(folder)
+        partial.rename(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return folder
+
+
+def write_config(
+    info: ArchiveInfo,
+    profile: Profile,
+    folder: Path,
+    *,
+    name: str,
+    gpu: bool | None = None,
+    overrides: Collection[str] = (),
+) -> None:
+    """Write config.pbtxt into a model's folder; the arguments are those of `export`."""
+    warm_up = folder / "warmup" / "example"
+    size = warm_up.stat().st_size if warm_up.exists() else 0
+    on_gpu = profile.device == "cuda" if gpu is None else gpu
+    config = config_pbtxt(name, profile, info.sha256, gpu=on_gpu, overrides=overrides, warm_up_bytes=size)
+    (folder / "config.pbtxt").write_text(config, "utf-8")
+
+
+def example(info: ArchiveInfo) -> bytes:
+    """The first of the bodies that the archive carries as examples; empty where it carries none."""
+    names = [entry.name for entry in info.entries if entry.name.startswith("examples/") and entry.size_bytes]
+    if not names:
+        return b""
+    with zipfile.ZipFile(info.path) as source:
+        return source.read(min(names))
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """A second name for the file where the file system can do that, else a copy."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)

@@ -1,0 +1,1 @@
+"""What answers a request; it knows nothing of the front end."""

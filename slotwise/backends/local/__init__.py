@@ -1,0 +1,1 @@
+"""Batches for an archive's own worker on this machine."""

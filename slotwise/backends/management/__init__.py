@@ -1,0 +1,1 @@
+"""TorchServe's management API in front of a host of ours."""

@@ -1,0 +1,177 @@
+"""Send copies of one request until the first good answer comes. A slot's own error counts as one: the handler has answered.
+
+At first there is one copy. Two things make the race send another one:
+
+the second try   a copy fails: its connection breaks, or the server itself answers 5xx. Once a request, in place of that copy.
+                 What Ray gave up before a worker had it is tried up to four times, after a pause each.
+a hedge          no answer comes in time. Beside the copies under way, on a connection of its own, within a budget (hedging.py).
+
+The first good answer wins, and the other copies are dropped. All copies share the request's deadline.
+
+Where a worker dies, the servers answer so to every request that it had in hand. One of them may have ended it, so no further
+copy of any of them is sent: each goes alone (alone.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from slotwise.backends.remote.hedging import COPIES_MAX
+from slotwise.backends.remote.retry_alone import Attempt, CopyResult, given, outcome_of, tried_alone
+from slotwise.backends.remote.sending_permits import SentCopy
+from slotwise.backends.remote.upstream import ConnectionBroken, ServerAnswer
+from slotwise.frontend.replies import Refused
+
+if TYPE_CHECKING:
+    from slotwise.frontend.inference_request import InferenceRequest
+
+log = logging.getLogger("slotwise.gateway")
+
+BUSY = 503  # the server's own: asking again at once would only add to its load
+BUSY_PAUSE_S = 0.5
+TRIES_MAX = 4  # of what no worker has had: it may take a replica's start until one has it
+
+Copy = asyncio.Task[CopyResult]
+
+
+class Race:
+    """The copies of one request, and which of them are still under way (`pending`).
+
+    attempt(fresh): send one copy, on a new connection where `fresh`. Raises ConnectionBroken, or Refused (502, 504).
+    """
+
+    def __init__(self, request: InferenceRequest, attempt: Attempt) -> None:
+        self.request, self.attempt = request, attempt
+        self.metrics, self.label = request.gateway.metrics, request.label
+        self.hedging, self.passage = request.traffic.hedging, request.traffic.passage
+        self.pending: set[Copy] = set()
+        self.hedges: set[Copy] = set()
+        self.sent_copies: list[SentCopy] = []  # of every copy, once it is on its way
+        self.tries = 0  # after the first
+        self.pausing = False  # the server said 503: nothing is sent before the second try
+        self.killed = False  # a copy was answered with its worker's death
+        self.failure: ServerAnswer | Refused | None = None
+
+    async def run(self) -> ServerAnswer:
+        """The first good answer, else the server's own error. Raises Refused (422, 500, 502, 504)."""
+        self.hedging.count_request()
+        self._send(fresh=False)
+        try:
+            answer = await self._first_good()
+            if answer is None and self.killed:
+                answer = await tried_alone(self)
+        finally:
+            for copy in self.pending:
+                copy.cancel()
+        return answer if answer is not None else given(self.failure)
+
+    async def _first_good(self) -> ServerAnswer | None:
+        """The first good answer; None when every copy has failed, or a worker died of one."""
+        wait_s = self.hedging.late_s
+        while self.pending and not self.killed:
+            may_hedge = self.hedging.enabled and len(self.hedges) < COPIES_MAX - 1
+            done, self.pending = await asyncio.wait(
+                self.pending, timeout=wait_s if may_hedge else None, return_when=asyncio.FIRST_COMPLETED
+            )
+            answer = self._good(done)
+            if answer is not None:
+                return answer
+            if not done and self._hedge():
+                wait_s *= 2
+        return None
+
+    def settled(self) -> ServerAnswer | None:
+        """The good answer among the copies that were on their way when a worker died."""
+        done = {copy for copy in self.pending if copy.done()}
+        self.pending -= done
+        return self._good(done)
+
+    def _good(self, done: set[Copy]) -> ServerAnswer | None:
+        """The good answer among these copies; what failed is remembered."""
+        for copy in done:
+            result = copy.result()
+            if isinstance(result, ServerAnswer) and result.good:
+                if copy in self.hedges:
+                    self.metrics.hedge_won(self.label, self.request.left_s)
+                return result
+            self._copy_failed(result)
+        return None
+
+    def _send(self, fresh: bool, after_s: float = 0.0, late: bool = False) -> Copy:
+        copy = asyncio.create_task(self._run_copy(fresh, after_s, late))
+        self.pending.add(copy)
+        return copy
+
+    async def _run_copy(self, fresh: bool, after_s: float, late: bool) -> CopyResult:
+        """What became of one copy, sent after a pause of `after_s`."""
+        if after_s:
+            self.pausing = True
+            await asyncio.sleep(after_s)
+            self.pausing = False
+        try:
+            sent = await self._enter(late)
+        except Refused as refused:
+            return refused
+        result = await outcome_of(self.attempt(fresh), self.passage, sent)
+        if isinstance(result, ServerAnswer) and result.good:
+            self.hedging.record_answer(time.monotonic() - sent.sent_at)
+        return result
+
+    async def _enter(self, late: bool) -> SentCopy:
+        """Wait until no request goes alone. Raises Refused (422, 504): what went alone may have had the same body."""
+        if not self.passage.closed(late):
+            sent = self.passage.enter()
+        else:
+            try:
+                async with asyncio.timeout(self.request.left_s):
+                    await self.passage.opened(late)
+            except TimeoutError:
+                raise Refused(504, "the deadline passed while other requests were tried alone") from None
+            self.request.refuse_killer()
+            sent = self.passage.enter()
+        self.sent_copies.append(sent)
+        return sent
+
+    def _copy_failed(self, result: CopyResult) -> None:
+        """Remember what the client gets when nothing better comes; the first failure of the server starts the second try."""
+        if isinstance(result, ServerAnswer) or (isinstance(result, Refused) and not isinstance(self.failure, ServerAnswer)):
+            self.failure = result
+        self.killed = self.killed or (isinstance(result, ServerAnswer) and result.worker_died)
+        never_taken = isinstance(result, ServerAnswer) and result.never_taken
+        if self.tries >= (TRIES_MAX if never_taken else 1) or self.killed or isinstance(result, Refused):
+            return
+        if isinstance(result, ConnectionBroken):
+            self._try_again(result, after_s=0.0)
+        elif result.status == BUSY or never_taken:
+            if self.request.left_s > BUSY_PAUSE_S:
+                self._try_again(result.status, after_s=BUSY_PAUSE_S)
+        elif result.status >= 500:
+            self._try_again(result.status, after_s=0.0)
+
+    def _try_again(self, reason: ConnectionBroken | int, after_s: float) -> None:
+        """Send a further try after a pause; `reason` is for the log."""
+        self.tries += 1
+        self.metrics.retries.labels(self.label).inc()
+        log.warning("%s %s retried: %s", self.request.identity, self.request.model, reason)
+        self._send(fresh=True, after_s=after_s)
+
+    def _hedge(self) -> bool:
+        """Send a further copy of what seems to be lost, within the budget: others have overtaken it, or nothing moves.
+
+        Not while a worker ends, which may have it in hand.
+        """
+        if self.pausing or not self.sent_copies:
+            return False
+        lost = self.passage.overtaken(self.sent_copies[0]) or self.passage.standing_still(
+            self.sent_copies[0], self.hedging.late_s
+        )
+        if not lost or self.request.traffic.ending.just_now() or not self.hedging.take_from_budget():
+            return False
+        self.hedges.add(self._send(fresh=True, late=True))
+        self.request.sent = "hedged"
+        self.metrics.hedges.labels(self.label).inc()
+        log.info("%s %s hedged: no answer yet", self.request.identity, self.request.model)
+        return True

@@ -1,0 +1,1 @@
+"""What `slotwise doctor` finds out."""

@@ -1,0 +1,1 @@
+"""Where things are, and how files are written."""

@@ -1,0 +1,172 @@
+"""Limit how many requests of a model are at the server and wait here, and give the places out in turn.
+
+More requests than a server can batch do not make it faster, they only wait inside it. So at most `in_flight_max`
+requests of a model are at the server, at most `queue_max` wait here, and the next is refused at once. A request of several
+records waits as one: it needs a place for each, takes them as they come, and each is a request to the server.
+
+A place that comes free goes to the sender (a key, else an address) that has the fewest; its requests take turns. Where the
+queue is full, the sender with most in it gives way to one with less: so nobody can fill it for the others.
+
+No request waits for its first place for more than half of its time: the other half may be needed for the answer, and for
+another try where a worker dies. Where the next of the same sender has waited for half of a new one's time, that is refused at
+once, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from slotwise.frontend.admission.limits import ClientGone, Receive
+from slotwise.frontend.replies import Refused
+
+LONGEST_WAIT = 0.5  # of a request's time
+
+
+@dataclass(eq=False)
+class Turn:
+    """What one request has here. started: it has had a place.
+
+    place: while it waits for one, since that second of the loop: done once it has it (True), or has to give way (False).
+    """
+
+    sender: str
+    started: bool = False
+    since: float = 0.0
+    place: asyncio.Future[bool] | None = None
+
+
+class ConcurrencyLimit:
+    """The places that one model has at the server (`running`), and the queue for them (`queued`: how many requests wait)."""
+
+    def __init__(self, in_flight_max: int, queue_max: int) -> None:
+        self.in_flight_max, self.queue_max = in_flight_max, queue_max
+        self.running = self.queued = 0
+        self._running_of: dict[str, int] = {}  # by sender; without those that have none
+        self._waiting: dict[str, deque[Turn]] = {}  # by sender, in turn; without those that have none
+
+    @property
+    def full(self) -> bool:
+        """Whether a request that comes now is refused, unless another gives way to it."""
+        return self.running >= self.in_flight_max and self.queued >= self.queue_max
+
+    def refuse_if_full(self, sender: str) -> None:
+        """Raise Refused (429) where a request of this sender that comes now is refused."""
+        if self.full and self._with_most(sender) is None:
+            raise _full()
+
+    def admit(self, sender: str, timeout_s: float) -> Turn:
+        """The turn of a new request. Raises Refused (429); where it does not, the request gets in if it enters at once.
+
+        timeout_s: the request's time.
+        """
+        self.refuse_if_full(sender)
+        if line := self._waiting.get(sender):
+            waited_s = asyncio.get_running_loop().time() - line[0].since
+            if waited_s > LONGEST_WAIT * timeout_s:
+                raise _too_slow(waited_s)
+        return Turn(sender)
+
+    async def enter(self, turn: Turn, timeout_s: float, receive: Receive) -> None:
+        """Take a place, or wait for one. Raises Refused (429; 504 where it was not the first) or ClientGone.
+
+        timeout_s: what is left of the request's time, of which it waits for LONGEST_WAIT at most for the first place.
+        receive: its ASGI channel; its body is read already, so it returns only when the client is gone.
+        """
+        if self.running < self.in_flight_max and not self._waiting:
+            self._take(turn)
+            return
+        patience_s = timeout_s if turn.started else LONGEST_WAIT * timeout_s
+        place = self._join(turn)
+        gone: asyncio.Future[Any] = asyncio.ensure_future(receive())
+        try:
+            await asyncio.wait({place, gone}, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+            if not place.done():
+                raise ClientGone if gone.done() else _too_late() if turn.started else _too_slow(patience_s)
+            if not place.result():
+                raise _full()
+        except BaseException:
+            self._leave_queue(turn, place)
+            raise
+        finally:
+            gone.cancel()
+
+    def leave(self, turn: Turn) -> None:
+        """Give a place back; the next in turn gets it."""
+        self.running -= 1
+        self._running_of[turn.sender] -= 1
+        if not self._running_of[turn.sender]:
+            del self._running_of[turn.sender]
+        self._hand_on_places()
+
+    def resize(self, in_flight_max: int, queue_max: int) -> None:
+        """Set new limits, after a scale or a swap; what fits now is let in."""
+        self.in_flight_max, self.queue_max = in_flight_max, queue_max
+        self._hand_on_places()
+
+    def _take(self, turn: Turn) -> None:
+        turn.started = True
+        self.running += 1
+        self._running_of[turn.sender] = self._running_of.get(turn.sender, 0) + 1
+
+    def _join(self, turn: Turn) -> asyncio.Future[bool]:
+        """Wait behind the sender's other requests. One that has started already needs no room in the queue."""
+        if not turn.started and self.queued >= self.queue_max and (most := self._with_most(turn.sender)):
+            line = self._waiting[most]
+            last = next((each for each in reversed(line) if not each.started), line[-1])
+            self._remove(last)
+            if last.place:
+                last.place.set_result(False)
+        loop = asyncio.get_running_loop()
+        turn.since, turn.place = loop.time(), loop.create_future()
+        self._waiting.setdefault(turn.sender, deque()).append(turn)
+        self.queued += 1
+        return turn.place
+
+    def _with_most(self, sender: str) -> str | None:
+        """Whose request gives way to one of `sender`: who has most in the queue, and more than `sender` would have."""
+        if not self._waiting:
+            return None
+        most = max(self._waiting, key=lambda each: len(self._waiting[each]))
+        return most if len(self._waiting[most]) > len(self._waiting.get(sender, ())) + 1 else None
+
+    def _remove(self, turn: Turn) -> None:
+        line = self._waiting[turn.sender]
+        line.remove(turn)
+        if not line:
+            del self._waiting[turn.sender]
+        self.queued -= 1
+
+    def _leave_queue(self, turn: Turn, place: asyncio.Future[bool]) -> None:
+        """Leave the queue; a place that was given in the same moment goes to the next."""
+        if not place.done():
+            place.cancel()
+            self._remove(turn)
+        elif place.result():
+            self.leave(turn)
+
+    def _hand_on_places(self) -> None:
+        while self._waiting and self.running < self.in_flight_max:
+            sender = min(self._waiting, key=lambda each: self._running_of.get(each, 0))
+            line = self._waiting.pop(sender)
+            turn = line.popleft()
+            if line:
+                self._waiting[sender] = line  # behind the others, where they have as few
+            self.queued -= 1
+            self._take(turn)
+            if turn.place:
+                turn.place.set_result(True)
+
+
+def _full() -> Refused:
+    return Refused(429, "the queue of this model is full, try again later", retry_after_s=1)
+
+
+def _too_slow(waited_s: float) -> Refused:
+    return Refused(429, "the queue of this model is too slow, try again later", retry_after_s=max(1, round(waited_s)))
+
+
+def _too_late() -> Refused:
+    return Refused(504, "the deadline passed before all records had their turn")

@@ -1,0 +1,77 @@
+"""How often a key may ask. What a request costs is taken once it is let in, so that a refusal costs nothing.
+
+A key has a second's requests at most, one at least. Whoever has one left may send a request of any number of records: the key
+is in debt then, and may send nothing until that is paid off.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from slotwise.frontend.replies import Refused
+
+if TYPE_CHECKING:
+    from slotwise.frontend.admission.keys import AccessKey
+
+
+@dataclass
+class _Bucket:
+    """What the keys of one name have left; below 0: what they owe."""
+
+    tokens: float
+    filled_at: float
+
+
+class KeyRates:
+    """What each name has left of its rate."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._buckets: dict[str, _Bucket] = {}
+
+    def refuse_if_spent(self, key: AccessKey) -> None:
+        """Raise Refused (429) where the key may not ask now."""
+        if not key.requests_per_s:
+            return
+        left = self._filled(key).tokens
+        if left < 1:
+            wait_s = (1 - left) / key.requests_per_s
+            raise Refused(429, f"this key may ask {key.requests_per_s:g} times a second", retry_after_s=math.ceil(wait_s))
+
+    def charge(self, key: AccessKey, count: int) -> None:
+        """Take `count` requests from what the key has left."""
+        if key.requests_per_s:
+            self._filled(key).tokens -= count
+
+    def _filled(self, key: AccessKey) -> _Bucket:
+        """The bucket with what has come into it since it was last looked at."""
+        now, most = self._clock(), max(key.requests_per_s, 1.0)
+        bucket = self._buckets.setdefault(key.name, _Bucket(most, now))
+        bucket.tokens = min(most, bucket.tokens + (now - bucket.filled_at) * key.requests_per_s)
+        bucket.filled_at = now
+        return bucket
+
+
+@dataclass
+class Bill:
+    """What one request costs its key, once, whatever is sent for it. key: None where there are no keys."""
+
+    key: AccessKey | None = None
+    rates: KeyRates = field(default_factory=KeyRates)
+    paid: bool = False
+
+    def pay(self, count: int) -> None:
+        """Pay for a request of `count` records. Raises Refused (429): others of the same key may have spent all meanwhile."""
+        if self.key is not None and not self.paid:
+            self.rates.refuse_if_spent(self.key)
+            self.pay_anyhow(count)
+
+    def pay_anyhow(self, count: int) -> None:
+        """Pay, also with what the key does not have."""
+        if self.key is not None and not self.paid:
+            self.rates.charge(self.key, count)
+            self.paid = True

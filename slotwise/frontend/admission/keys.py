@@ -1,0 +1,195 @@
+"""Who may ask: keys with names, the models that each may use, how often, and until when.
+
+A key is 32 random bytes, printed once. Its SHA-256 stands in the file, and needs no salt: nobody can guess such a key. While a
+key is rotated its name has two: the old one, which ends, and the new one. Limits are those of the name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import logging
+import os
+import re
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from slotwise.errors import SlotwiseError
+from slotwise.files.disk import check_regular, clear_partials, locked, write_secret
+from slotwise.frontend.admission.key_rates import KeyRates
+from slotwise.frontend.replies import Refused
+
+log = logging.getLogger("slotwise.gateway")
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,63}").fullmatch
+OWN = "slotwise"  # the name of the gateway's own key, by which the commands on its machine ask it for its state
+LOOK_AGAIN_S = 1.0
+FRESH_NS = 2_000_000_000  # a file system may count in seconds
+Stamp = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class AccessKey:
+    """One key. models: those that it may use, all where empty. requests_per_s: 0 means any number.
+
+    until: Unix time in seconds from which on it opens nothing; 0: it has no end.
+    """
+
+    name: str
+    sha256: str
+    models: tuple[str, ...] = ()
+    requests_per_s: float = 0.0
+    until: float = 0.0
+
+    @property
+    def ended(self) -> bool:
+        """Whether its time is over."""
+        return bool(self.until) and time.time() >= self.until
+
+
+@dataclass
+class KeyFile:
+    """The keys of a file, read again when it changes; and the gateway's own, which stands in no file of keys."""
+
+    file: Path
+    own: str = field(default_factory=lambda: secrets.token_urlsafe(32))
+
+    def __post_init__(self) -> None:
+        clear_partials(self.file)
+        self._own = AccessKey(OWN, _sha256(self.own))
+        self._keys, self._stamp = _read_stamped(self.file)
+        self._looked_at = time.monotonic()
+        self.rates = KeyRates()
+
+    def find(self, headers: Mapping[bytes, bytes]) -> AccessKey:
+        """The key that a request carries. Raises Refused (401)."""
+        given = headers.get(b"x-api-key", b"")
+        scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+        if scheme.lower() == b"bearer":
+            given = token.strip()
+        digest, found = hashlib.sha256(given).hexdigest(), None
+        for key in (self._own, *self._current()):  # all of them, so that the time tells nothing
+            if hmac.compare_digest(digest, key.sha256):
+                found = key
+        if found is None or found.ended:
+            known = "this key has ended" if found else "this key is not known"
+            what = known if given else "this needs a key: Authorization: Bearer KEY, or x-api-key: KEY"
+            raise Refused(401, what, extra=[(b"www-authenticate", b"Bearer")])
+        return found
+
+    def permit(self, key: AccessKey, model: str) -> None:
+        """Raise Refused (403, 429) where this key may not ask that model, or not now. It costs the key nothing."""
+        if key.models and model not in key.models:
+            raise Refused(403, "this key may not use this model")
+        self.rates.refuse_if_spent(key)
+
+    def _current(self) -> list[AccessKey]:
+        """The keys as the file says now; where it cannot be read, as it said before."""
+        now = time.monotonic()
+        if now - self._looked_at >= LOOK_AGAIN_S:
+            self._looked_at = now
+            if _stamp_of(self.file) != self._stamp:
+                try:
+                    self._keys, self._stamp = _read_stamped(self.file)
+                except SlotwiseError as error:
+                    log.error("%s; the keys from before go on working", error)
+        return self._keys
+
+
+def read(file: Path) -> list[AccessKey]:
+    """The keys in a file. Raises SlotwiseError."""
+    return _read_stamped(file)[0]
+
+
+def _read_stamped(file: Path) -> tuple[list[AccessKey], Stamp]:
+    """The keys in a file, and what it was *before* they were read: a change while they are read is another stamp."""
+    try:
+        check_regular(file)
+        with file.open("rb") as stream:
+            stamp = _stamp(os.fstat(stream.fileno()))
+            entries = json.loads(stream.read())["keys"]
+        found = [AccessKey(**{**entry, "models": tuple(entry.get("models", ()))}) for entry in entries]
+    except FileNotFoundError:
+        raise SlotwiseError(f"there is no file of keys {file}", f"`slotwise key add NAME --keys {file}` makes one") from None
+    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+        raise SlotwiseError(f"the keys in {file} cannot be read: {error}", "`slotwise key add` writes such a file") from error
+    if any(len(key.sha256) != 64 or not key.sha256.isascii() for key in found):
+        raise SlotwiseError(f"{file} has a key without its SHA-256", "`slotwise key add` writes such a file")
+    return found, stamp
+
+
+def _stamp(found: os.stat_result) -> Stamp:
+    """What changes with a file. One that was changed this very moment may be changed again within the clock's own step."""
+    fresh = time.time_ns() - found.st_mtime_ns < FRESH_NS
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size, secrets.randbits(64) if fresh else 0
+
+
+def _stamp_of(file: Path) -> Stamp | None:
+    try:
+        return _stamp(file.stat())
+    except OSError:
+        return None
+
+
+def add(file: Path, name: str, models: tuple[str, ...] = (), requests_per_s: float = 0.0, until: float = 0.0) -> str:
+    """A new key, which stands nowhere else from now on: the file holds its SHA-256. Raises SlotwiseError."""
+    if not NAME(name) or name == OWN:
+        raise SlotwiseError(f"{name!r} is no name for a key", "letters, digits, '_', '.' and '-', at most 64")
+    new = secrets.token_urlsafe(32)
+    with locked(file):
+        keys = read(file) if file.exists() else []
+        if any(key.name == name for key in keys):
+            hint = f"`slotwise key rotate {name}` gives it a new key, `slotwise key remove {name}` takes it away"
+            raise SlotwiseError(f"there is a key named {name!r} in {file}", hint)
+        _write(file, [*keys, AccessKey(name, _sha256(new), models, requests_per_s, until)])
+    return new
+
+
+def rotate(file: Path, name: str, old_until: float, until: float = 0.0) -> str:
+    """A second key under this name, with its models and limits. Raises SlotwiseError.
+
+    old_until: when the first one ends, if it does not end before that. until: the end of the new one, 0: none.
+    """
+    new = secrets.token_urlsafe(32)
+    with locked(file):
+        keys = read(file)
+        of_name = [key for key in keys if key.name == name and not key.ended]
+        if not of_name:
+            raise SlotwiseError(f"there is no key named {name!r} in {file} that has not ended", f"`slotwise key add {name}`")
+        if len(of_name) > 1:
+            hint = f"wait until the old one ends, or `slotwise key remove {name} --old`"
+            raise SlotwiseError(f"{name} has two keys at this time already", hint)
+        (old,) = of_name
+        ending = replace(old, until=min(old_until, old.until or old_until))
+        rest = [key for key in keys if key.name != name]
+        _write(file, [*rest, ending, replace(old, sha256=_sha256(new), until=until)])
+    return new
+
+
+def remove(file: Path, name: str, *, old: bool = False) -> None:
+    """The keys of that name open nothing any more; a running gateway notices within a second. Raises SlotwiseError.
+
+    old: only the first of two, which a rotation left.
+    """
+    with locked(file):
+        keys = read(file)
+        gone = [key for key in keys if key.name == name]
+        if old:
+            gone = gone[:-1]
+        if not gone:
+            what = f"no older key of {name!r}" if old else f"no key named {name!r}"
+            raise SlotwiseError(f"there is {what} in {file}", "`slotwise key list` shows them")
+        _write(file, [key for key in keys if key not in gone])
+
+
+def _write(file: Path, keys: list[AccessKey]) -> None:
+    entries = [{what: value for what, value in asdict(key).items() if what != "until" or value} for key in keys]
+    write_secret(file, json.dumps({"keys": entries}, indent=2))
+
+
+def _sha256(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()

@@ -1,0 +1,68 @@
+"""Remember the bodies that end workers, and who sends them.
+
+A body that ended its worker twice, the second time with nothing else in the batch, is refused for a while without being
+sent. One changed byte makes it another body; so a sender of several such bodies is refused for a while, too, where it asks the
+model whose workers they ended. A sender is a key or an address; where a proxy does not say whose address, only bodies count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+
+from slotwise.frontend.replies import Refused
+
+BODY_S = 600.0  # a body is remembered this long
+BODIES = 4096
+SENDER_S = 60.0
+SENDERS = 4096
+ALLOWED = 3  # so many bodies of one sender within SENDER_S, and the next request is refused
+
+
+class Killers:
+    """The bodies that were found to end workers, and their senders; both bounded, the oldest forgotten first."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._bodies: OrderedDict[bytes, float] = OrderedDict()
+        self._senders: OrderedDict[tuple[str, str], deque[float]] = OrderedDict()
+
+    def remember(self, model: str, body: bytes, sender: str) -> None:
+        """This body of that sender ended two workers of the model. sender: "" where nobody knows whose it is."""
+        digest, now = _digest(model, body), self._clock()
+        self._bodies[digest] = now
+        self._bodies.move_to_end(digest)
+        if sender:
+            self._senders.setdefault((model, sender), deque(maxlen=ALLOWED)).append(now)
+            self._senders.move_to_end((model, sender))
+        for kept, most in ((self._bodies, BODIES), (self._senders, SENDERS)):
+            while len(kept) > most:
+                kept.popitem(last=False)
+
+    def refuse_body(self, model: str, body: bytes) -> None:
+        """Raise Refused (422) where this body has ended workers of the model."""
+        if not self._bodies:
+            return
+        found = self._bodies.get(_digest(model, body))
+        if found is not None and self._clock() - found < BODY_S:
+            raise Refused(
+                422, "this body has ended the model's workers: it is not sent again; the model's log says why a worker ended"
+            )
+
+    def refuse_sender(self, model: str, sender: str) -> None:
+        """Raise Refused (429) where too many bodies of this sender have ended workers of the model just now."""
+        found = self._senders.get((model, sender)) if self._senders else None
+        if found is None or len(found) < ALLOWED or found[-1] - found[0] > SENDER_S:
+            return
+        left_s = found[-1] + SENDER_S - self._clock()
+        if left_s > 0:
+            raise Refused(
+                429, f"{ALLOWED} of your requests ended workers of this model, try again later", retry_after_s=math.ceil(left_s)
+            )
+
+
+def _digest(model: str, body: bytes) -> bytes:
+    return hashlib.blake2b(body, digest_size=16, key=hashlib.blake2b(model.encode(), digest_size=32).digest()).digest()

@@ -1,0 +1,100 @@
+"""Find out what a model takes, for the page: from its archive, else from the model.toml of its name on this machine."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from slotwise.archive.zip_safety import DAMAGE, read_small
+from slotwise.bench import bodies
+from slotwise.bench.bodies import RequestBody
+from slotwise.errors import SlotwiseError
+from slotwise.files import project
+from slotwise.model_spec import load_spec
+
+INPUTS = {
+    "image_classifier": "picture",
+    "captioner": "picture",
+    "translator": "translation",
+    "tensor_classifier": "tensor",
+}
+CLASSIFIERS = ("image_classifier", "tensor_classifier")
+WEIGHTS = "model/slotwise.json"  # what a text model's build wrote down about its weights: its languages, for one
+LANGUAGES = ["en", "ja", "fr", "de"]
+DRAWABLE_SIDE = 32  # pictures this small are easily drawn by hand, and seldom at hand as a file
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """What one model takes. takes: picture, translation, tensor, or file where nothing is known. examples: by file name.
+
+    draw: a drawing can be sent; as a tensor it is `side` by `side`. hedge: a late request may be sent again. shape: of a
+    tensor. classes: whether it answers with a label and probabilities.
+    """
+
+    takes: str = "file"
+    shape: tuple[int, ...] = ()
+    classes: bool = False
+    description: str = ""
+    draw: bool = False
+    side: int = 0
+    languages: list[str] = field(default_factory=list)
+    examples: dict[str, RequestBody] = field(default_factory=dict)
+    hedge: bool = True
+
+
+def model_card(name: str, archive: Path) -> ModelCard:
+    """The card of a model; the empty card where nothing is known of it."""
+    try:
+        return _model_card(name, archive, archive.stat().st_mtime_ns)
+    except OSError:
+        return _model_card(name, None, 0)
+
+
+@lru_cache(maxsize=256)
+def _model_card(name: str, archive: Path | None, _changed: int) -> ModelCard:
+    spec, languages = _carried(archive) if archive else _described(name)
+    takes = INPUTS.get(Path(spec.get("handler", "")).stem, "file")
+    shape = spec.get("input", {}).get("shape", [])
+    return ModelCard(
+        takes=takes,
+        shape=tuple(shape) if takes == "tensor" else (),
+        classes=Path(spec.get("handler", "")).stem in CLASSIFIERS,
+        description=spec.get("description", ""),
+        draw=takes in ("picture", "tensor") and len(shape) == 3 and max(shape) <= DRAWABLE_SIDE,
+        side=shape[-1] if shape else 0,
+        languages=languages if takes == "translation" else [],
+        examples=_examples(str(archive) if archive else name),
+        hedge=bool(spec.get("hedge", True)),
+    )
+
+
+def _carried(archive: Path) -> tuple[Mapping[str, Any], list[str]]:
+    """The archive's model.toml and the languages of its weights; both empty for an archive of another tool."""
+    try:
+        with zipfile.ZipFile(archive) as mar:
+            spec = json.loads(read_small(mar, "slotwise.json"))["model"]
+            found = json.loads(read_small(mar, WEIGHTS)) if WEIGHTS in mar.namelist() else {}
+            return spec, list(found.get("languages", LANGUAGES))
+    except (*DAMAGE, LookupError, RuntimeError):
+        return {}, []
+
+
+def _described(name: str) -> tuple[Mapping[str, Any], list[str]]:
+    try:
+        return load_spec(project.model_folder(name)).model_dump(), LANGUAGES
+    except SlotwiseError:
+        return {}, []
+
+
+def _examples(model: str) -> dict[str, RequestBody]:
+    """The model's own example bodies by file name."""
+    try:
+        return {body.name: body for body in bodies.examples(model)}
+    except SlotwiseError:
+        return {}

@@ -1,0 +1,258 @@
+"""Forward a request to the model server, and its answer back: the hot path.
+
+A request may be sent again, because its body stays in memory until it is answered: once more when a copy fails, and up to three
+times beside a late one, all within the deadline (race.py). What a handler itself answers, even an error, is never sent again.
+Only where a worker takes its deadline for passed, because a clock was set meanwhile, it goes again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+from slotwise.backends.remote.race import Race
+from slotwise.backends.remote.upstream import ConnectionBroken, ServerAnswer, Upstream
+from slotwise.client.http_exchange import RawHeaders
+from slotwise.errors import SlotwiseError
+from slotwise.frontend import replies
+from slotwise.frontend.admission.large_work import LARGE_BYTES
+from slotwise.frontend.admission.limits import ClientGone, Receive
+from slotwise.frontend.frontend import Gateway
+from slotwise.frontend.inference_request import ABORT, InferenceRequest, Scope
+from slotwise.frontend.replies import Refused
+
+log = logging.getLogger("slotwise.gateway")
+
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+UNREADABLE = b"java.lang.IllegalArgumentException"  # the front end of a server could not take a form apart
+_MODEL_PATH = re.compile(r"/predictions/([^/]+)(?:/([^/]+))?|/classify/([^/]+)").fullmatch
+
+SENDS = 3  # a renewed token may be worthless by then, because somebody else has renewed it, or a clock was set
+WRONG_TOKEN = b"InvalidKeyException"
+DEADLINE = b"the deadline "  # a worker's words, of what it has not computed
+CLOCK_S = 1.0  # by how much a worker's clock may differ
+
+SEND_S, SLOWEST_BYTES_A_S = 30.0, 64 * 1024  # who takes an answer more slowly is cut off: it is in memory until then
+CLIENT_GONE = 499  # for the log and the metrics; nobody is there to get it
+
+
+class Forward:
+    """The ASGI endpoint that sends a request to a model.
+
+    model: its name, or what finds it (may raise Refused); where it is empty the path says which.
+    """
+
+    def __init__(self, gateway: Gateway, model: str | Callable[[], str] = "") -> None:
+        self.gateway, self.model = gateway, model
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, whatever happens."""
+        model = "" if callable(self.model) else self.model or scope["path_params"]["model"]
+        request = InferenceRequest(self.gateway, model, time.monotonic() + self.gateway.options.timeout_s)
+
+        async def read_and_answered() -> ServerAnswer:
+            if callable(self.model):
+                request.ask(self.model())
+            request.read_head(scope)
+            await request.read_body(receive)
+            return await self._answer(request, receive)
+
+        try:
+            status, headers, body = await self._outcome(request, read_and_answered())
+            seconds = None if request.sent_at is None else time.monotonic() - request.sent_at
+            if status != CLIENT_GONE:
+                await self._send(_Client(send, scope.get(ABORT)), request, status, headers, body, seconds)
+        finally:
+            request.release()
+
+    async def record(self, request: InferenceRequest, gone: asyncio.Event) -> tuple[int, RawHeaders, bytes]:
+        """The reply to one record of a request that has been read, and has a place for it. gone: its client is."""
+        try:
+            return await self._outcome(request, self._answer(request, gone.wait))
+        finally:
+            request.release()
+
+    async def _outcome(self, request: InferenceRequest, answered: Awaitable[ServerAnswer]) -> tuple[int, RawHeaders, bytes]:
+        """Status, headers and body of the reply, whatever becomes of `answered`. It is counted, and an error is logged.
+
+        From then on the request holds the memory of its reply, no longer that of its body.
+        """
+        try:
+            status, headers, body = _reply(await answered, request)
+            request.body = b""
+            request.hold_bytes(len(body))
+        except Refused as refused:
+            request.refusal = refused
+            status, headers = refused.status, [replies.JSON_TYPE, *refused.headers()]
+            body = replies.error_body(refused.status, refused.message, request.identity)
+        except ClientGone:
+            status, headers, body = CLIENT_GONE, [], b""
+        except Exception:
+            log.exception("%s %s", request.identity, request.target)
+            status, headers, body = 500, [replies.JSON_TYPE], replies.error_body(500, replies.CRASH, request.identity)
+        seconds = None if request.sent_at is None else time.monotonic() - request.sent_at
+        self.gateway.metrics.answer(request.label, status, seconds, int(_number(headers, b"x-batch-size")))
+        if status >= 400:
+            level = logging.WARNING if status >= 500 else logging.INFO
+            log.log(level, "%s %s %d %s", request.identity, request.target, status, body[:500].decode("utf-8", "replace"))
+        return status, headers, body
+
+    async def _answer(self, request: InferenceRequest, receive: Receive) -> ServerAnswer:
+        """Ask the model, or the archive that a roll-out tries in its place."""
+        request.refuse_killer()
+        request.sent_at = time.monotonic()
+        canary = self.gateway.rollouts.of(request)
+        if canary is None:
+            return await self._ask(request, receive)
+        return await canary.answer(request, lambda either: self._ask(either, receive))
+
+    async def _ask(self, request: InferenceRequest, receive: Receive) -> ServerAnswer:
+        """Wait for a place, then request the server."""
+        limit, race = request.traffic.limit, Race(request, lambda fresh: self._attempt(request, fresh))
+        if request.placed_in is limit:
+            return await race.run()
+        turn = limit.admit(request.sender, request.left_s)
+        request.bill.pay(1)
+        await limit.enter(turn, request.left_s, receive)
+        try:
+            return await race.run()
+        finally:
+            limit.leave(turn)
+
+    async def _attempt(self, request: InferenceRequest, fresh: bool) -> ServerAnswer:
+        """Send the request once. Raises ConnectionBroken, or Refused: 502 without a server, 504 without time."""
+        upstream = self.gateway.upstream
+        if upstream is None:
+            raise Refused(502, "no model server is running")
+        try:
+            with upstream.busy():  # a swap waits for it, also while its token is renewed
+                answer = await self._send_with_token(upstream, request, fresh)
+        except TimeoutError:
+            raise Refused(504, "the model server did not answer before the deadline") from None
+        except OSError as error:
+            self.gateway.look_soon()
+            raise ConnectionBroken(str(error) or type(error).__name__) from error
+        except ValueError as error:  # of the head: nothing was sent
+            raise Refused(400, str(error)) from None
+        except SlotwiseError as error:
+            log.warning("%s %s", request.identity, error)
+            # An answer, not Refused: the race tries once more after a pause.
+            return ServerAnswer(503, [], b"the model server's token could not be renewed")
+        request.traffic.answered |= answer.good
+        if answer.status == 404 and not answer.from_slot and self.gateway.still_loading(request.model):
+            return ServerAnswer(503, [], b"the model server has just been started: the model is not loaded yet")
+        return answer
+
+    async def _send_with_token(self, upstream: Upstream, request: InferenceRequest, fresh: bool) -> ServerAnswer:
+        if request.left_s <= 0:
+            raise Refused(504, "the deadline has passed")
+        for _ in range(SENDS):
+            token = upstream.token
+            answer = await upstream.send(request.target, request.headers, request.body, request.left_s, fresh)
+            if _token_refused(answer):
+                async with asyncio.timeout(request.left_s):
+                    await upstream.renew_token(token)
+                if upstream.token == token:  # else it is tried with the new one, which another request may have got
+                    break
+            elif answer.status == 504 and answer.from_slot and DEADLINE in answer.body and request.left_s > CLOCK_S:
+                request.write_deadline()  # a clock was set meanwhile: its deadline has not passed, and the model did not run
+            else:
+                break
+        if answer.status == 400 and not answer.from_slot and WRONG_TOKEN in answer.body:
+            return ServerAnswer(503, [], b"the model server refuses its own token")  # the race tries again after a pause
+        if answer.status == 500 and not answer.from_slot and UNREADABLE in answer.body:
+            return ServerAnswer(400, [], b"the form cannot be read: a field has no name, or it is cut off")
+        return answer
+
+    async def _send(
+        self, client: _Client, request: InferenceRequest, status: int, headers: RawHeaders, body: bytes, seconds: float | None
+    ) -> None:
+        headers += [(b"x-request-id", request.identity.encode()), (b"content-length", b"%d" % len(body)), *replies.ANSWER]
+        if seconds is not None:
+            total_ms = seconds * 1000
+            worked_ms = _number(headers, b"x-decode-ms") + _number(headers, b"x-inference-ms")
+            # Everything but decoding and inference: both queues, encoding, the way there and back.
+            headers.append((b"x-queue-ms", b"%.2f" % max(total_ms - worked_ms, 0)))
+            headers.append((b"x-total-ms", b"%.2f" % total_ms))
+        if request.sent:
+            headers.append((b"x-slotwise-sent", request.sent.encode()))
+        if self.gateway.draining:
+            headers.append((b"connection", b"close"))
+        await client.send({"type": "http.response.start", "status": status, "headers": headers})
+        if not await client.take(body):
+            log.info("%s %s the client does not take its answer", request.identity, request.target)
+
+
+@dataclass(frozen=True)
+class _Client:
+    """Who gets the answer. abort: cuts the connection off, where that is known."""
+
+    send: Send
+    abort: Callable[[], None] | None
+
+    async def take(self, body: bytes) -> bool:
+        """Send the body; a large one is waited for until it was taken. False where the client is too slow: it is cut off."""
+        if len(body) <= LARGE_BYTES:
+            await self.send({"type": "http.response.body", "body": body})
+            return True
+        try:
+            async with asyncio.timeout(SEND_S + len(body) / SLOWEST_BYTES_A_S):
+                await self.send({"type": "http.response.body", "body": body, "more_body": True})
+                await self.send({"type": "http.response.body"})  # waits until the client has taken most of it
+        except TimeoutError:
+            if self.abort:
+                self.abort()
+                await asyncio.sleep(0)  # until the connection knows
+            return False
+        return True
+
+
+class ModelPaths:
+    """Hands requests to models to `forward`, past the app's dozen layers, which lead there, too; else to the app."""
+
+    def __init__(self, app: Any, forward: Forward) -> None:
+        self.app, self.forward = app, forward
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        path = _MODEL_PATH(scope["path"]) if scope["type"] == "http" and scope["method"] in ("POST", "PUT") else None
+        if path is None:
+            await self.app(scope, receive, send)
+        else:
+            scope["path_params"] = {"model": path[1] or path[3], "version": path[2] or ""}
+            await self.forward(scope, receive, send)
+
+
+def _token_refused(answer: ServerAnswer) -> bool:
+    """TorchServe refuses a token with 400 "Token Authorization failed."; "oken" is in Token and in token."""
+    return answer.status in (400, 401, 403) and not answer.from_slot and b"oken" in answer.body
+
+
+def _reply(answer: ServerAnswer, request: InferenceRequest) -> tuple[int, RawHeaders, bytes]:
+    """The server's answer as the client gets it: an error in the one shape that errors have."""
+    headers = replies.passed_on(answer.headers)
+    if answer.status < 400:
+        return answer.status, headers, answer.body
+    headers = [header for header in headers if header[0] != b"content-type"] + [replies.JSON_TYPE]
+    if answer.status == 503:
+        headers.append((b"retry-after", b"1"))
+    return answer.status, headers, replies.error_from_server(answer.status, answer.body, request.identity)
+
+
+def _number(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> float:
+    """A header as a number; 0 where it is missing, or not a finite number."""
+    for header, value in headers:
+        if header == name:
+            try:
+                number = float(value)
+            except ValueError:
+                return 0.0
+            return number if math.isfinite(number) else 0.0
+    return 0.0

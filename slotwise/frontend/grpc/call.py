@@ -1,0 +1,86 @@
+"""One gRPC call: its head as that of an HTTP request, its deadline, and its end where it is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+from urllib.parse import unquote
+
+import grpc
+
+from slotwise.frontend import replies
+from slotwise.frontend.admission.keys import AccessKey
+from slotwise.frontend.forward import CLIENT_GONE
+from slotwise.frontend.http.client_address import TrustedProxies, one_client
+
+CODES = {  # by HTTP's status; any other below 500 is INVALID_ARGUMENT: to send the same again is no use
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
+    404: grpc.StatusCode.NOT_FOUND,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    CLIENT_GONE: grpc.StatusCode.CANCELLED,
+    502: grpc.StatusCode.UNAVAILABLE,
+    503: grpc.StatusCode.UNAVAILABLE,
+    504: grpc.StatusCode.DEADLINE_EXCEEDED,
+    507: grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
+LONGEST_MESSAGE = 1000  # of an error: it travels as a header
+
+
+class Call:
+    """One call. gone: set when its client waits no more. connection: what gRPC calls the other end of it.
+
+    What the context says is read here, when the call begins. Once a call has ended, which its client may do at any moment,
+    to ask the context ends the process.
+    """
+
+    def __init__(self, context: Any, timeout_s: float) -> None:
+        self._context, self.gone = context, asyncio.Event()
+        self.connection = context.peer()
+        self._sender = _address(self.connection)
+        self.headers = [
+            (name.encode(), value.encode("latin-1", "replace"))
+            for name, value in context.invocation_metadata() or ()
+            if isinstance(value, str) and not name.startswith(("grpc-", "content-"))
+        ]
+        self.key: AccessKey | None = None
+        self.identity = replies.request_id(_text(dict(self.headers).get(b"x-request-id", b""))) or replies.new_id()
+        remaining = context.time_remaining()
+        self.deadline = time.monotonic() + (timeout_s if remaining is None else min(timeout_s, remaining))
+
+    def client(self, trusted: TrustedProxies) -> str:
+        """Who asks: a key, else an address; "" where the proxies do not say it."""
+        return f"key {self.key.name}" if self.key else one_client(trusted.client(self._sender, self.headers))
+
+    def through(self, trusted: TrustedProxies) -> bool:
+        """Whether it comes through one of these proxies, whose connections are many clients'."""
+        return self._sender in trusted
+
+    def scope(self, version: str) -> dict[str, Any]:
+        """The head of the call as that of an HTTP request."""
+        headers = [header for header in self.headers if header[0] != b"x-request-id"]
+        return {
+            "headers": [*headers, (b"x-request-id", self.identity.encode())],
+            "path_params": {"version": version},
+            "query_string": b"",
+            "client": (self._sender,),
+            "slotwise.key": self.key,
+        }
+
+    async def abort(self, status: int, message: str, retry_after_s: int) -> None:
+        """End the call with the status that stands for HTTP's. Only from the call's own task, which ends with it."""
+        code = CODES.get(status, grpc.StatusCode.INVALID_ARGUMENT if status < 500 else grpc.StatusCode.INTERNAL)
+        trailing = [("x-request-id", self.identity)]
+        if retry_after_s:
+            trailing.append(("retry-after", str(retry_after_s)))
+        await self._context.abort(code, message[:LONGEST_MESSAGE], tuple(trailing))
+
+
+def _text(value: bytes) -> str:
+    return value.decode("latin-1")
+
+
+def _address(peer: str) -> str:
+    """The address in what gRPC calls a peer: ipv4:127.0.0.1:50000, ipv6:%5B::1%5D:50000."""
+    return unquote(peer.partition(":")[2].rpartition(":")[0]).strip("[]")

@@ -1,0 +1,91 @@
+"""The Open Inference Protocol (V2) over gRPC: its requests become what REST's become, its answers have the same tensors.
+
+Contents are typed, or raw in the request's `raw_input_contents`; the answer's are as the request's were.
+Source: the Open Inference Protocol's "inference_grpc".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from slotwise.frontend.grpc.open_inference_messages import CLASSES
+from slotwise.frontend.protocols import open_inference
+from slotwise.frontend.protocols.open_inference import TEXT_COPIES, InferRequest
+from slotwise.frontend.protocols.open_inference_tensors import binary_copies, packed, records
+from slotwise.frontend.protocols.records import ModelInput, ProtocolFault, RecordAnswer
+
+CONTENTS = {
+    "BOOL": "bool_contents",
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
+    "INT64": "int64_contents",
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
+
+
+def reading_bytes(message: Any) -> int:
+    """The most memory that `request` takes, its result included."""
+    tensors, raw = message.inputs, sum(map(len, message.raw_input_contents))
+    datatype = tensors[0].datatype if tensors else ""
+    numbers = sum(len(values) for tensor in tensors for _, values in tensor.contents.ListFields())
+    of_raw = raw * (1 + binary_copies(datatype))
+    rest: int = message.ByteSize() - raw
+    return of_raw + numbers * open_inference.NUMBER_BYTES + TEXT_COPIES * rest
+
+
+def request(message: Any, model: ModelInput) -> InferRequest:
+    """Read a ModelInferRequest. Raises ProtocolFault."""
+    if len(message.inputs) != 1:
+        raise ProtocolFault("the request must have one input")
+    tensor, raw = message.inputs[0], message.raw_input_contents
+    given: dict[str, Any] = {"datatype": tensor.datatype, "shape": list(tensor.shape)}
+    binary = memoryview(b"")
+    if raw:
+        if len(raw) != 1 or tensor.HasField("contents"):
+            raise ProtocolFault("raw_input_contents are one for the one input, which then has no contents of its own")
+        binary = memoryview(raw[0])
+        given["parameters"] = {"binary_data_size": len(binary)}
+    else:
+        given["data"] = _contents(tensor)
+    found = records(given, binary, model)
+    outputs = [{"name": output.name} for output in message.outputs]
+    return InferRequest(found, message.id, dict.fromkeys(open_inference.wanted({"outputs": outputs}, model), bool(raw)))
+
+
+def _contents(tensor: Any) -> list[Any]:
+    """The values of a tensor whose contents are typed."""
+    present = [field.name for field, _ in tensor.contents.ListFields()]
+    expected = CONTENTS.get(tensor.datatype)
+    if expected is None:
+        raise ProtocolFault("the input's datatype is none that has typed contents: send raw_input_contents")
+    if present not in ([], [expected]):
+        raise ProtocolFault(f"{tensor.datatype} stand in {expected}, not in {', '.join(present)}")
+    return list(getattr(tensor.contents, expected))
+
+
+def reply(asked: InferRequest, name: str, version: str, model: ModelInput, answers: Sequence[RecordAnswer]) -> bytes:
+    """A ModelInferResponse."""
+    message = CLASSES["ModelInferResponse"](model_name=name, model_version=version, id=asked.identity)
+    for output, datatype, values in open_inference.tensors(asked, model, answers):
+        tensor = message.outputs.add(name=output, datatype=datatype, shape=[len(answers)])
+        if asked.outputs[output]:
+            message.raw_output_contents.append(packed(values, datatype))
+        elif datatype == "BYTES":
+            tensor.contents.bytes_contents.extend(value.encode("utf-8", "replace") for value in values)
+        else:
+            getattr(tensor.contents, CONTENTS[datatype]).extend(values)
+    failed = open_inference.errors(answers)
+    if failed:
+        message.parameters["errors"].string_param = failed
+    written: bytes = message.SerializeToString()
+    return written
+
+
+def plain(kind: str, content: Mapping[str, Any]) -> bytes:
+    """A message whose fields are those of this JSON object."""
+    written: bytes = CLASSES[kind](**content).SerializeToString()
+    return written

@@ -1,0 +1,83 @@
+"""Keep other sites' pages out of a gateway that listens on loopback only.
+
+Every page in a browser on this machine can reach loopback. A name of its own that points to 127.0.0.1 makes it the same site as
+the gateway, so that it may read the answers (DNS rebinding): the Host gives it away. Without that it can still send what forms
+can send: the Origin gives it away, or Sec-Fetch-Site. No other client sends these two.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import urlsplit
+
+from slotwise.frontend.admission.limits import Receive
+from slotwise.frontend.forward import Send
+from slotwise.frontend.http.access import refuse
+from slotwise.frontend.inference_request import Scope
+from slotwise.frontend.replies import Refused
+
+READS = {"GET", "HEAD", "OPTIONS"}
+
+
+class AllowedHosts:
+    """The names that the gateway goes by: loopback's, and those that are given."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._names = {name.lower().strip("[]") for name in names}
+
+    def check(self, method: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Raise Refused (403) where a request was meant for another host, or comes from another site's page."""
+        host = origin = site = b""
+        for name, value in headers:
+            if name == b"host":
+                host = value
+            elif name == b"origin":
+                origin = value
+            elif name == b"sec-fetch-site":
+                site = value
+        if host and not self._has(b"//" + host):  # every browser names one
+            raise _foreign(f"the host {_shown(host)} is not this gateway's")
+        if origin and not self._has(origin):
+            raise _foreign(f"pages of {_shown(origin)} may not ask this gateway")
+        if not origin and site == b"cross-site" and method not in READS:
+            raise _foreign("pages of other sites may not ask this gateway")
+
+    def _has(self, url: bytes) -> bool:
+        try:
+            name = urlsplit(url.decode("ascii")).hostname or ""
+        except ValueError:
+            return False
+        name = name.removesuffix(".")
+        if name in self._names or name == "localhost" or name.endswith(".localhost"):
+            return True
+        try:
+            return ipaddress.ip_address(name).is_loopback
+        except ValueError:
+            return False
+
+
+class HostGuard:
+    """Lets in what was meant for one of the allowed hosts, and comes from no other site's page."""
+
+    def __init__(self, app: Any, allowed: AllowedHosts) -> None:
+        self.app, self.allowed = app, allowed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] == "http":
+            try:
+                self.allowed.check(scope["method"], scope["headers"])
+            except Refused as refused:
+                await refuse(scope, send, refused)
+                return
+        await self.app(scope, receive, send)
+
+
+def _foreign(what: str) -> Refused:
+    return Refused(403, f"{what}: --allow-host lets further names in")
+
+
+def _shown(value: bytes) -> str:
+    return value[:100].decode("latin-1")

@@ -1,0 +1,149 @@
+"""Hold the connections of clients within limits: how many there are, how long they say nothing, how slowly they say it.
+
+Where there are as many as there may be, one that is idle makes room: the oldest that never asked anything, although it had time
+to, else the one that is idle for longest. Only where all of them are at work is the new one refused. One look a second at every
+connection is cheaper than a timer for each of its requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from slotwise.frontend.http.client_address import TrustedProxies, one_client
+from slotwise.frontend.http.http_framing import HeadLimits
+from slotwise.frontend.replies import Refused
+
+log = logging.getLogger("slotwise.gateway")
+
+LOOK_EVERY_S = 1.0
+SILENT_S = 1.0  # who has been connected for so long might have asked something
+OTHER_FILES = 256  # that the gateway has open besides, its connections to the server among them
+
+
+@dataclass(frozen=True)
+class ConnectionLimits:
+    """What clients may do, whatever they ask.
+
+    max_connections: of all clients; max_connections_per_address: of one address, of IPv6 its /64. head_timeout_s: for the first
+    byte of a connection, and for a head from its first byte on. min_body_rate: bytes a second that a body brings, and that are
+    taken of an answer, each over head_timeout_s; 0: any. max_pipelined: requests that wait behind one that is being answered.
+    """
+
+    max_connections: int = 4096
+    max_connections_per_address: int = 1024
+    head: HeadLimits = field(default_factory=HeadLimits)
+    head_timeout_s: float = 10.0
+    min_body_rate: int = 1024
+    max_pipelined: int = 16
+
+
+class Pace:
+    """How fast something goes on. It began at `since`, of the loop's time; so many bytes were done by then."""
+
+    def __init__(self, since: float, done: int = 0) -> None:
+        self.since, self.done = since, done
+
+    def too_slow(self, now: float, done: int, limits: ConnectionLimits) -> bool:
+        """Whether fewer bytes than they should were done since the last look that was long enough ago."""
+        elapsed_s = now - self.since
+        if elapsed_s < limits.head_timeout_s or not limits.min_body_rate:
+            return False
+        slow = done - self.done < limits.min_body_rate * elapsed_s
+        self.since, self.done = now, done
+        return slow
+
+
+class ClientConnection(Protocol):
+    """One connection. peer: its address. asked: how many requests it has brought. idle_since: None while one is in hand."""
+
+    peer: str
+    asked: int
+
+    @property
+    def idle_since(self) -> float | None:
+        """A second of the loop's time."""
+
+    def look(self, now: float) -> None:
+        """End it where it has taken too long."""
+
+    def drop(self) -> None:
+        """Close it: it makes room."""
+
+
+class OpenConnections:
+    """The connections that are open. trusted: proxies, whose connections are many clients'."""
+
+    def __init__(self, limits: ConnectionLimits, trusted: TrustedProxies) -> None:
+        self.limits, self.trusted = limits, trusted
+        self._by_client: defaultdict[str, set[ClientConnection]] = defaultdict(set)
+        self._count = 0
+        self._looking: asyncio.TimerHandle | None = None
+
+    def add(self, connection: ClientConnection) -> None:
+        """Take a new connection in. Raises Refused (429, 503)."""
+        client = one_client(connection.peer)
+        same = self._by_client.get(client, ())
+        if connection.peer not in self.trusted and len(same) >= self.limits.max_connections_per_address:
+            self._make_room(same, Refused(429, "too many connections from this address at once", retry_after_s=1, close=True))
+        if self._count >= self.limits.max_connections:
+            everybody = (one for those in self._by_client.values() for one in those)
+            self._make_room(everybody, Refused(503, "too many connections at once", retry_after_s=1, close=True))
+        self._by_client[client].add(connection)
+        self._count += 1
+        if self._looking is None:
+            self._look_later()
+
+    def discard(self, connection: ClientConnection) -> None:
+        """A connection is gone, or makes room."""
+        client = one_client(connection.peer)
+        same = self._by_client.get(client)
+        if same is None or connection not in same:
+            return
+        same.discard(connection)
+        self._count -= 1
+        if not same:
+            del self._by_client[client]
+        if not self._count and self._looking:
+            self._looking.cancel()
+            self._looking = None
+
+    def _make_room(self, connections: Iterable[ClientConnection], else_: Refused) -> None:
+        """Drop the one that is missed least. Raises Refused where all of them are at work."""
+        idle = [(since, one) for one in connections if (since := one.idle_since) is not None]
+        if not idle:
+            raise else_
+        silent_before = asyncio.get_running_loop().time() - SILENT_S
+        _, least = min(idle, key=lambda found: (found[1].asked > 0 or found[0] > silent_before, found[0]))
+        self.discard(least)
+        least.drop()
+
+    def _look_later(self) -> None:
+        self._looking = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
+
+    def _look(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for connection in [one for those in self._by_client.values() for one in those]:
+            connection.look(now)
+        self._looking = None
+        if self._count:
+            self._look_later()
+
+
+def within_open_files(limits: ConnectionLimits) -> ConnectionLimits:
+    """The same limits, as far as this process may have files open; it takes what it may have of them."""
+    soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = limits.max_connections + OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, most))
+        if soft < wanted:
+            fewer = max(soft - OTHER_FILES, soft // 2)
+            log.warning("at most %d connections, because this process may have %d files open", fewer, soft)
+            return replace(limits, max_connections=fewer)
+    return limits

@@ -1,0 +1,277 @@
+"""One connection of HTTP/1.1: uvicorn's cycle of request and answer, with our own reading of where a request ends.
+
+A request that comes behind another is read when that one is answered: until then its bytes wait, and where many do, no more are
+received. What cannot be read is answered with 400, in the shape of every other error, and nothing after it is read. So is what
+comes too slowly, or is too large or too much: 408, 431, 429.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import Any
+
+import httptools
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from slotwise.frontend import replies
+from slotwise.frontend.http.client_connections import OpenConnections, Pace
+from slotwise.frontend.http.http_framing import (
+    END_OF_HEAD,
+    Body,
+    HeadTooLarge,
+    Malformed,
+    body_of,
+    check_line_ends,
+    check_lines,
+    end_of_requests,
+)
+from slotwise.frontend.inference_request import ABORT, CERTIFICATE
+from slotwise.frontend.replies import Refused
+
+log = logging.getLogger("slotwise.gateway")
+
+AHEAD_BYTES = 64 * 1024  # that may wait behind a request which is being answered
+LINGER_S = 2.0  # after a refusal what still comes is read away: a connection closed at once takes the answer along
+
+
+class GatewayProtocol(HttpToolsProtocol):
+    """The requests of one connection. open: all connections; what this one is to them stands in ClientConnection."""
+
+    def __init__(self, open_: OpenConnections, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.open, self.limits = open_, open_.limits
+        self.peer, self.asked, self._certified = "", 0, False
+        self._since = self.loop.time()  # the loop's time from which on a first byte is waited for, or the rest of a head
+        self._ahead = bytearray()  # has come, and cannot be taken apart yet
+        self._body: Body | None = None  # of the request that is being read
+        self._body_bytes = 0  # of it that have come
+        self._body_pace: Pace | None = None
+        self._answer_pace: Pace | None = None  # while there is some of an answer that the client has not taken
+        self._blank_line = False  # came before the next head, which one may
+        self._too_many = False  # more came behind a request than may wait
+        self._refused = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take the connection, or refuse it where there are too many."""
+        super().connection_made(transport)
+        self.peer = self.client[0] if self.client else ""
+        tls = transport.get_extra_info("ssl_object")
+        self._certified = tls is not None and bool(tls.getpeercert(binary_form=True))
+        try:
+            self.open.add(self)
+        except Refused as refused:
+            self._write_refusal(refused)
+            transport.close()
+
+    @property
+    def idle_since(self) -> float | None:
+        """Since when nothing is asked, None while a request is in hand."""
+        return None if self._answering or self._body is not None else self._since
+
+    @property
+    def _answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    @property
+    def _head_begun(self) -> bool:
+        return bool(self._ahead) or self._blank_line
+
+    def received(self, data: bytearray, end: int) -> None:
+        """Take data[:end] apart, as far as that can be done now."""
+        self._unset_keepalive_if_required()
+        if self._refused or self._too_many:
+            return
+        if self.idle_since is not None and not self._head_begun:
+            self._since = self.loop.time()
+        if self._ahead:
+            self._ahead += memoryview(data)[:end]
+            self._go_on()
+        else:
+            taken = self._taken(data, end)
+            if taken < end:
+                self._ahead += memoryview(data)[taken:end]
+            self._hold_back()
+
+    def _go_on(self) -> None:
+        """Take apart what has come before."""
+        data, self._ahead = self._ahead, bytearray()
+        taken = self._taken(data, len(data))
+        self._ahead = data[taken:] if taken else data
+        self._hold_back()
+
+    def _hold_back(self) -> None:
+        """Stop reading where a request, or what comes behind it, has enough to do."""
+        cycle = self.cycle
+        if self._answering and (len(self._ahead) > AHEAD_BYTES or (cycle.more_body and len(cycle.body) > HIGH_WATER_LIMIT)):
+            self.flow.pause_reading()
+        most = self.limits.max_pipelined
+        if self._answering and self._ahead.count(END_OF_HEAD) > most:  # which may stand in a body, too
+            end = end_of_requests(self._ahead, most)
+            if end is not None:
+                del self._ahead[end:]
+                self._too_many = True
+
+    def _taken(self, data: bytearray, end: int) -> int:
+        """Take data[:end] apart until a request has to be answered, or the rest of one has to come; returns where that is."""
+        at = 0
+        try:
+            while at < end and not self._refused:
+                if self._body is not None:
+                    at = self._take_body(self._body, data, at, end)
+                elif self._answering:
+                    break
+                else:
+                    start, at = at, self._take_head(data, at, end)
+                    if at == start:
+                        break
+        except HeadTooLarge as error:
+            self._refuse(Refused(431, str(error), close=True))
+        except (Malformed, httptools.HttpParserError) as error:
+            self._refuse(Refused(400, "this is no valid HTTP request", close=True), f"{error.__context__ or error}")
+        return end if self._refused else at
+
+    def _take_head(self, data: bytearray, at: int, end: int) -> int:
+        """Read the head at `at`, or the blank line before it; where it ends is returned, `at` where more must come."""
+        if data.startswith(b"\r\n", at, end):
+            if self._blank_line:
+                raise Malformed("there are blank lines before a request")
+            self._blank_line = True
+            return at + 2
+        found = data.find(END_OF_HEAD, at, end)
+        stop = end if found < 0 else found + len(END_OF_HEAD)
+        self.limits.head.check(data, at, stop)
+        if found < 0:
+            check_line_ends(data, at, end)
+            return at
+        head = bytes(memoryview(data)[at:stop])
+        check_lines(head)
+        self.parser, self._blank_line = httptools.HttpRequestParser(self), False
+        with suppress(
+            httptools.HttpParserUpgrade
+        ):  # is ignored, as RFC 9110 allows (7.8): the body comes as it would without it
+            self.parser.feed_data(head)
+        self._end_if_complete()
+        return stop
+
+    def _take_body(self, body: Body, data: bytearray, at: int, end: int) -> int:
+        parts, stop = body.take(data, at, end)
+        self._body_bytes += stop - at
+        cycle = self.cycle
+        if parts and not cycle.response_complete:  # else the rest is only read away
+            read = parts[0] if len(parts) == 1 else b"".join(parts)
+            cycle.body = cycle.body + read if cycle.body else read  # type: ignore[assignment]  # no copy of what came at once
+            cycle.message_event.set()
+        self._end_if_complete()
+        return stop
+
+    def _end_if_complete(self) -> None:
+        """Tell the request that all of its body is there."""
+        if self._body is not None and self._body.complete:
+            self._body = None
+            self._since = self.loop.time()
+            self.cycle.more_body = False
+            if not self.cycle.response_complete:
+                self.cycle.message_event.set()
+
+    def on_headers_complete(self) -> None:
+        """See how the body comes, then start to answer."""
+        self._body = body_of(self.parser.get_http_version(), self.headers)
+        self._body_bytes, self._body_pace = 0, Pace(self.loop.time())
+        self.asked += 1
+        super().on_headers_complete()
+        self.scope[ABORT] = self.transport.abort  # type: ignore[literal-required]  # the answer begins later
+        self.scope[CERTIFICATE] = self._certified  # type: ignore[literal-required]
+
+    def on_body(self, body: bytes) -> None:
+        """httptools is given no body."""
+
+    def on_message_complete(self) -> None:
+        """httptools does not know where a request ends."""
+
+    def on_response_complete(self) -> None:
+        """Take apart what came behind the request that is answered now."""
+        super().on_response_complete()
+        self._since, self._answer_pace = self.loop.time(), None
+        if self.transport.is_closing():
+            return
+        if self._ahead:
+            self._unset_keepalive_if_required()
+            self._go_on()
+        elif self._too_many:
+            most = self.limits.max_pipelined
+            self._refuse(Refused(429, f"at most {most} requests may come before an answer", retry_after_s=1, close=True))
+
+    def look(self, now: float) -> None:
+        """End the connection where its client takes too long for what it has to do."""
+        not_taken = self.transport.get_write_buffer_size()
+        if not_taken:
+            self._answer_pace = self._answer_pace or Pace(now, -not_taken)
+            if self._answer_pace.too_slow(now, -not_taken, self.limits):
+                self.transport.abort()
+        elif not self._refused and not self.transport.is_closing():
+            self._answer_pace = None
+            self._look_at_request(now)
+
+    def _look_at_request(self, now: float) -> None:
+        if self._body is not None:
+            if self.flow.read_paused or self._body_pace is None:
+                self._body_pace = Pace(now, self._body_bytes)
+            elif self._body_pace.too_slow(now, self._body_bytes, self.limits):
+                self._refuse(Refused(408, f"a body brings at least {self.limits.min_body_rate} bytes a second", close=True))
+        elif self._answering:
+            return
+        elif self._head_begun:
+            if now - self._since > self.limits.head_timeout_s:
+                self._refuse(Refused(408, f"the head has not come within {self.limits.head_timeout_s:g} s", close=True))
+        elif now - self._since > (self.timeout_keep_alive if self.asked else self.limits.head_timeout_s):
+            self.transport.close()
+
+    def drop(self) -> None:
+        """Make room for another connection; nothing is in hand."""
+        self.transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget what has come."""
+        super().connection_lost(exc)
+        self.open.discard(self)
+        self._ahead = bytearray()
+
+    def _refuse(self, refused: Refused, why: str = "") -> None:
+        """Answer what cannot be read, unless it is answered already, and end the connection."""
+        answered = self._body is not None and self.cycle.response_started
+        if self._answering:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if answered:
+            self._refused = True
+            self.transport.close()
+            return
+        self._write_refusal(refused, why)
+        self._close_after_lingering()
+
+    def _write_refusal(self, refused: Refused, why: str = "") -> None:
+        self._refused = True
+        identity = replies.new_id()
+        log.info("%s %d %s", identity, refused.status, why or refused.message)
+        body = replies.error_body(refused.status, refused.message, identity)
+        headers = [
+            replies.JSON_TYPE,
+            (b"content-length", b"%d" % len(body)),
+            (b"x-request-id", identity.encode()),
+            *refused.headers(),
+            *replies.ANSWER,
+            *replies.SECURITY,
+        ]
+        head = STATUS_LINE[refused.status] + b"".join(b"%s: %s\r\n" % header for header in headers)
+        self.transport.write(head + b"\r\n" + body)
+
+    def _close_after_lingering(self) -> None:
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+            self.flow.resume_reading()
+            self.loop.call_later(LINGER_S, self.transport.close)
+        else:
+            self.transport.close()

@@ -1,0 +1,196 @@
+"""Read one request to a model: its head and its body, within the limits. What can be refused early is refused here."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+import time
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from slotwise.frontend import replies
+from slotwise.frontend.admission import form_fields
+from slotwise.frontend.admission.fair_shares import ConcurrencyLimit
+from slotwise.frontend.admission.form_fields import STRAY_PERCENT
+from slotwise.frontend.admission.key_rates import Bill
+from slotwise.frontend.admission.limits import ClientGone, Receive
+from slotwise.frontend.frontend import Gateway
+from slotwise.frontend.http.client_address import one_client
+from slotwise.frontend.replies import SEQUENCE, Refused
+
+Scope = MutableMapping[str, Any]
+
+NAME = r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}"  # of a model, and of a version
+
+PATH = "/predictions/"
+ABORT = "slotwise.abort"  # in a scope: what cuts its connection off
+CERTIFICATE = "slotwise.certificate"  # in a scope: whether its client has shown a certificate of a CA that is trusted
+_PASSED_ON = {b"content-type", b"accept", b"content-encoding"}
+_MODEL = re.compile(NAME).fullmatch
+
+
+@dataclass
+class InferenceRequest:
+    """A request to a model. target: path and query for the server. length: the content-length, None where it is not given.
+
+    deadline, sent_at (when it began to wait for a place): on time.monotonic's clock. memory_bytes: taken of the
+    gateway's budget, for the body at first.
+    """
+
+    gateway: Gateway
+    model: str
+    deadline: float
+    identity: str = field(default_factory=replies.new_id)
+    target: str = ""
+    version: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
+    length: int | None = None
+    body: bytes = b""
+    memory_bytes: int = 0
+    sent_at: float | None = None
+    sender: str = ""  # whose request it is, where bodies end workers: a key or an address; "" where nobody knows
+    sent: str = ""  # how it was sent, where not plainly: hedged, alone
+    bill: Bill = field(default_factory=Bill)  # of the request and of all that is made of it
+    placed_in: ConcurrencyLimit | None = None  # where it has its place already, as a record of one that has waited
+    refusal: Refused | None = None  # why the gateway did not get it an answer
+
+    def __post_init__(self) -> None:
+        self.ask(self.model)
+
+    def ask(self, model: str) -> None:
+        """Let it go to this model."""
+        self.model, self.label, self.traffic = model, self.gateway.label(model), self.gateway.traffic(model)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the deadline."""
+        return self.deadline - time.monotonic()
+
+    def read_head(self, scope: Scope) -> None:
+        """Path, headers, length and deadline. Raises Refused (400, 403, 404, 413, 429)."""
+        key = scope.get("slotwise.key")
+        self.sender = f"key {key.name}" if key else self._address(scope)
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        self.identity = replies.request_id(headers.get(b"x-request-id")) or self.identity
+        self.version = version = scope["path_params"].get("version", "")
+        query = scope["query_string"].decode("latin-1")
+        if STRAY_PERCENT(scope.get("raw_path", b"") + b" " + scope["query_string"]):
+            raise Refused(400, "in the address a % is not followed by two hex digits")
+        if not _MODEL(self.model) or (version and not _MODEL(version)):
+            raise Refused(404, "there is no such model")
+        self.target = f"{PATH}{self.model}" + (f"/{version}" if version else "") + (f"?{query}" if query else "")
+        if b"x-deadline-ms" in headers:
+            self.deadline = min(self.deadline, _deadline(headers[b"x-deadline-ms"]))
+        self.headers = {n.decode(): v for n, v in headers.items() if _passed_on(n)}
+        self.headers["x-request-id"] = self.identity
+        self.write_deadline()
+        if b"content-length" in headers:
+            self.length = int(headers[b"content-length"])
+            self.refuse_if_large(self.length)
+        if key and self.gateway.keys:
+            self.gateway.keys.permit(key, self.model)
+            self.bill = Bill(key, self.gateway.keys.rates)
+        self.gateway.killers.refuse_sender(self.model, self.sender)
+        self.traffic.limit.refuse_if_full(self.sender)
+
+    def _address(self, scope: Scope) -> str:
+        peer = (scope.get("client") or ("",))[0]
+        return one_client(self.gateway.options.trusted_proxies.client(peer, scope["headers"]))
+
+    def write_deadline(self) -> None:
+        """Tell the worker the deadline, as the clock is now."""
+        self.headers["x-deadline-ms"] = str(int((time.time() + self.left_s) * 1000))
+
+    async def read_body(self, receive: Receive) -> None:
+        """Read the whole body, before the deadline and within the limits. Raises Refused (413, 429, 504) or ClientGone."""
+        try:
+            async with asyncio.timeout(max(self.left_s, 0)):
+                self.body = await self._read(receive)
+        except TimeoutError:
+            raise Refused(504, "the deadline passed before the body had arrived", close=True) from None
+        if "content-type" in self.headers:
+            most = self.gateway.options.max_form_fields
+            self.headers["content-type"] = form_fields.sent_as(self.headers["content-type"], self.body, most)
+
+    def hold(self, body: bytes) -> None:
+        """Take a body that has arrived. Raises Refused (413, 429)."""
+        self.refuse_if_large(len(body))
+        self.hold_bytes(len(body))
+        self.body = body
+
+    def to_model(self, name: str) -> InferenceRequest:
+        """The same request to a model of another name."""
+        return replace(self, model=name, target=f"{PATH}{name}{self.target[len(PATH) + len(self.model) :]}")
+
+    def for_record(self, i: int, body: bytes, content_type: str, placed_in: ConcurrencyLimit) -> InferenceRequest:
+        """Record i of this request, as a request of its own."""
+        identity = f"{self.identity}-{i}"
+        headers = {**self.headers, "content-type": content_type, "accept": "application/json", "x-request-id": identity}
+        headers.pop("content-encoding", None)
+        record = replace(self, identity=identity, headers=headers, body=body, memory_bytes=0, sent_at=None, sent="")
+        record.placed_in = placed_in
+        return record
+
+    def refuse_killer(self) -> None:
+        """Raise Refused (422) where this body has ended workers of the model."""
+        self.gateway.killers.refuse_body(self.model, self.body)
+
+    async def _read(self, receive: Receive) -> bytes:
+        chunks: list[bytes] = []
+        size, more = 0, True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            chunk, more = message.get("body", b""), message.get("more_body", False)
+            size += len(chunk)
+            self.refuse_if_large(size)
+            self.hold_bytes(size)
+            chunks.append(chunk)
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def refuse_if_large(self, count: int) -> None:
+        """Raise Refused (413) where that is over the limit for a body."""
+        if count > self.gateway.max_body_bytes:
+            raise Refused(413, f"the body is over the limit of {self.gateway.max_body_bytes} bytes", close=True)
+
+    def hold_bytes(self, count: int) -> None:
+        """Take `count` bytes of the gateway's memory in all from now on. Raises Refused (413, 429)."""
+        memory = self.gateway.body_memory
+        if count > self.memory_bytes:
+            memory.take(count - self.memory_bytes)
+        else:
+            memory.give_back(self.memory_bytes - count)
+        self.memory_bytes = count
+
+    @contextmanager
+    def borrowed(self, count: int) -> Iterator[None]:
+        """Within, `count` bytes more are taken. Raises Refused (413, 429)."""
+        self.gateway.body_memory.take(count)
+        try:
+            yield
+        finally:
+            self.gateway.body_memory.give_back(count)
+
+    def release(self) -> None:
+        """Nothing of it is needed any more."""
+        self.body = b""
+        self.hold_bytes(0)
+
+
+def _passed_on(name: bytes) -> bool:
+    return name in _PASSED_ON or (name[:2] == b"x-" and name != b"x-api-key") or name.startswith(SEQUENCE)
+
+
+def _deadline(text: str) -> float:
+    """A client's x-deadline-ms (Unix time) on time.monotonic's clock."""
+    try:
+        unix_s = float(text) / 1000
+    except ValueError:
+        unix_s = math.nan
+    if not math.isfinite(unix_s):
+        raise Refused(400, "x-deadline-ms must be a Unix time in milliseconds")
+    return time.monotonic() + (unix_s - time.time())

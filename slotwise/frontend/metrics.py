@@ -1,0 +1,95 @@
+"""Count what Prometheus reads at /metrics. Labels hold only names of models that the server really has, else "other"."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import TYPE_CHECKING, NamedTuple
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+if TYPE_CHECKING:
+    from slotwise.frontend.admission.fair_shares import ConcurrencyLimit
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+class _AnswerCounts(NamedTuple):
+    """What counts the answers of one model with one status."""
+
+    requests: Counter
+    latency: Histogram
+    batch_size: Histogram
+
+
+class GatewayMetrics:
+    """The gateway's own counters, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = r = CollectorRegistry()
+        model = ["model"]
+        self.in_flight = Gauge("slotwise_in_flight_requests", "Requests at the model server.", model, registry=r)
+        self.queued = Gauge("slotwise_queued_requests", "Requests waiting in the gateway for a place.", model, registry=r)
+        self.latency = Histogram("slotwise_request_seconds", "From body read to answer.", model, buckets=SECONDS, registry=r)
+        self.batch_size = Histogram(
+            "slotwise_batch_size", "Requests in the batch of an answer.", model, buckets=ROWS, registry=r
+        )
+        self.retries = Counter("slotwise_retries", "Requests sent a second time.", model, registry=r)
+        self.hedges = Counter("slotwise_hedges", "Further copies of requests whose answer was late.", model, registry=r)
+        self.hedge_wins = Counter("slotwise_hedge_wins", "Hedges that were answered first.", model, registry=r)
+        self.hedge_saved = Counter(
+            "slotwise_hedge_saved_seconds",
+            "What was left until the deadline when a hedge was answered first: so long the client might have waited on.",
+            model,
+            registry=r,
+        )
+        self.alone = Counter("slotwise_alone", "Requests tried with nothing else in their batch.", model, registry=r)
+        self.killers = Counter("slotwise_killers", "Requests that ended their worker twice.", model, registry=r)
+        self.sheds = Counter("slotwise_sheds", "Requests refused with 429.", model, registry=r)
+        self.requests = Counter("slotwise_requests", "Requests by status.", ["model", "status"], registry=r)
+        self.up = Gauge("slotwise_server_up", "1 while the model server answers.", registry=r)
+        self.restarts = Gauge("slotwise_gateway_restarts", "How often the gateway died and was started again.", registry=r)
+        self.memory = Gauge("slotwise_gateway_memory_bytes", "What requests take of the gateway's memory budget.", registry=r)
+        self.loop_block = Gauge(
+            "slotwise_gateway_longest_block_seconds", "How long nobody was answered at most, in the last minute.", registry=r
+        )
+        self.swaps = Counter("slotwise_swaps", "Switches to another server.", registry=r)
+        self.answered = 0
+        self._by_label: dict[tuple[str, int], _AnswerCounts] = {}
+
+    def watch(self, model: str, limit: ConcurrencyLimit) -> None:
+        """Let Prometheus read the two gauges of a model from its limit."""
+        self.in_flight.labels(model).set_function(lambda: limit.running)
+        self.queued.labels(model).set_function(lambda: limit.queued)
+
+    def keep(self, models: Container[str]) -> None:
+        """Forget the labels of every other model."""
+        self._by_label.clear()
+        for metric in (
+            *(self.in_flight, self.queued, self.latency, self.batch_size, self.sheds, self.requests),
+            *(self.retries, self.hedges, self.hedge_wins, self.hedge_saved, self.alone, self.killers),
+        ):
+            for model in {sample.labels["model"] for family in metric.collect() for sample in family.samples}:
+                if model not in models:
+                    metric.remove_by_labels({"model": model})
+
+    def hedge_won(self, model: str, saved_s: float) -> None:
+        """A hedge was answered before the copy that was sent first."""
+        self.hedge_wins.labels(model).inc()
+        self.hedge_saved.labels(model).inc(max(saved_s, 0))
+
+    def answer(self, model: str, status: int, seconds: float | None, batch_size: int) -> None:
+        """Count one answer. seconds: None where the request never went to the server. batch_size: 0 where no slot answered."""
+        self.answered += 1
+        by = self._by_label.get((model, status))
+        if by is None:  # looking one up takes longer than counting
+            by = self._by_label[model, status] = _AnswerCounts(
+                self.requests.labels(model, str(status)), self.latency.labels(model), self.batch_size.labels(model)
+            )
+        by.requests.inc()
+        if status == 429:
+            self.sheds.labels(model).inc()
+        if seconds is not None:
+            by.latency.observe(seconds)
+        if batch_size:
+            by.batch_size.observe(batch_size)

@@ -1,0 +1,76 @@
+"""Send each record of a request to the model as a request of its own, batched with everybody else's.
+
+The request is let in as a whole or refused as a whole: it waits as one request does, and its records get their places in turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from slotwise.frontend.admission.limits import ClientGone
+from slotwise.frontend.forward import Forward
+from slotwise.frontend.inference_request import InferenceRequest
+from slotwise.frontend.protocols.records import RecordAnswer, RecordBody
+from slotwise.frontend.replies import Refused
+
+Found = Sequence[RecordBody | RecordAnswer]
+BUSY = 429
+
+
+async def answered(forward: Forward, whole: InferenceRequest, found: Found, gone: asyncio.Event) -> list[RecordAnswer]:
+    """What became of each record. Raises Refused (429, 504) where not all were let in, or ClientGone.
+
+    gone: set when nobody waits for the answer any more. No further record is sent then, nor once one was refused; what is at
+    the server keeps its place there until it is answered.
+    """
+    records = {i: record for i, record in enumerate(found) if isinstance(record, RecordBody)}
+    sent: dict[int, asyncio.Task[RecordAnswer]] = {}
+    ended: Refused | ClientGone | None = None
+    refusals: list[Refused] = []  # of records that were sent
+    limit = whole.traffic.limit
+    turn = limit.admit(whole.sender, whole.left_s)
+    whole.bill.pay(max(1, len(records)))
+    try:
+        try:
+            for i, record in records.items():
+                if gone.is_set():
+                    raise ClientGone
+                if refusals:
+                    raise refusals[0]
+                await limit.enter(turn, whole.left_s, gone.wait)
+                sent[i] = asyncio.create_task(
+                    _sent(forward, whole, whole.for_record(i, record.body, record.content_type, limit), gone, refusals)
+                )
+                sent[i].add_done_callback(lambda _: limit.leave(turn))
+        except (Refused, ClientGone) as failure:
+            ended = failure
+        if sent:
+            await asyncio.wait(sent.values())
+    finally:
+        for task in sent.values():
+            task.cancel()
+    if ended is not None:
+        raise ended
+    if refusals:
+        raise refusals[0]
+    return [record if isinstance(record, RecordAnswer) else sent[i].result() for i, record in enumerate(found)]
+
+
+async def _sent(
+    forward: Forward, whole: InferenceRequest, request: InferenceRequest, gone: asyncio.Event, refusals: list[Refused]
+) -> RecordAnswer:
+    """What the model, or the gateway, said of one record.
+
+    It is among `refusals` where the archive that a roll-out tries did not let it in, or where all the answers take more memory
+    than there is.
+    """
+    status, _, body = await forward.record(request, gone)
+    if request.refusal is not None and request.refusal.status == BUSY:
+        refusals.append(request.refusal)
+    else:
+        try:
+            whole.hold_bytes(whole.memory_bytes + len(body))
+        except Refused as refused:
+            refusals.append(refused)
+    return RecordAnswer(status, body)

@@ -1,0 +1,148 @@
+"""SageMaker's multi-model contract: it has the container load a model when a request for it comes, and unload others.
+
+The name of a model is SageMaker's, whatever its archive says. Source: SageMaker's documentation, "Custom Containers Contract
+for Multi-Model Endpoints".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+from starlette.routing import Route
+
+from slotwise.backends.remote.server_view import ModelLoader, NoMemory
+from slotwise.client.live_model import LiveModel
+from slotwise.errors import SlotwiseError
+from slotwise.frontend.forward import Forward
+from slotwise.frontend.frontend import FRESH_S, Gateway
+from slotwise.frontend.http import openapi
+from slotwise.frontend.inference_request import NAME
+from slotwise.frontend.protocols.records import ProtocolFault, parsed
+from slotwise.server.record import ServerRecord
+
+log = logging.getLogger("slotwise.gateway")
+
+MOST_BYTES = 64 * 2**10  # of what names a model
+BODY = {
+    "type": "object",
+    "required": ["model_name", "url"],
+    "properties": {"model_name": {"type": "string", "pattern": f"^{NAME}$"}, "url": {"type": "string"}},
+}
+MISSING: dict[int | str, dict[str, Any]] = {404: openapi.failure("It is not loaded")}
+REFUSED: dict[int | str, dict[str, Any]] = {
+    400: openapi.failure("It cannot be loaded"),
+    409: openapi.failure("It is loaded already"),
+    503: openapi.failure("No model server is running"),
+    507: openapi.failure("It does not fit into the memory"),
+}
+
+
+def add(app: FastAPI, gateway: Gateway, forward: Forward, loader: ModelLoader) -> None:
+    """Add the contract's routes."""
+    models = LoadedModels(gateway, loader)
+    app.router.routes.append(Route("/models/{model}/invoke", forward, methods=["POST"], include_in_schema=False))
+
+    @app.get("/models", summary="SageMaker: the models that are loaded")
+    async def listed() -> dict[str, list[dict[str, str]]]:
+        await gateway.refresh(FRESH_S)
+        loaded = (found for name, found in sorted(gateway.models.items()) if name not in models.busy)
+        return {"models": [models.described(found) for found in loaded]}
+
+    @app.get("/models/{model}", summary="SageMaker: one model that is loaded", responses=MISSING)
+    async def one(model: str) -> dict[str, str]:
+        return models.described(await models.found(model))
+
+    given = {"requestBody": {"required": True, "content": {"application/json": {"schema": BODY}}}}
+
+    @app.post("/models", summary="SageMaker: load a model", responses=REFUSED, openapi_extra=given)
+    async def load(request: Request) -> Response:
+        await models.load(*read(await _body(request)))
+        return Response()
+
+    @app.delete("/models/{model}", summary="SageMaker: unload a model", responses=MISSING)
+    async def unload(model: str) -> Response:
+        await models.unload(model)
+        return Response()
+
+
+def read(body: bytes) -> tuple[str, str]:
+    """The name and the URL of the model that is to be loaded. Raises HTTPException (400)."""
+    try:
+        content = parsed(body)
+    except ProtocolFault as fault:
+        raise HTTPException(400, fault.message) from None
+    name, url = content.get("model_name"), content.get("url")
+    if not isinstance(name, str) or not re.fullmatch(NAME, name):
+        raise HTTPException(400, "model_name cannot be a model's name")
+    if not isinstance(url, str) or not url or "\0" in url:
+        raise HTTPException(400, "url must be the path of an archive, or of the folder that holds it")
+    return name, url
+
+
+@dataclass
+class LoadedModels:
+    """The models that SageMaker had loaded. urls: where each came from, by its name. busy: those that are just being loaded."""
+
+    gateway: Gateway
+    loader: ModelLoader
+    urls: dict[str, str] = field(default_factory=dict)
+    busy: set[str] = field(default_factory=set)
+
+    def described(self, model: LiveModel) -> dict[str, str]:
+        """The model as SageMaker wants it described."""
+        return {"modelName": model.name, "modelUrl": self.urls.get(model.name, model.archive)}
+
+    async def found(self, name: str) -> LiveModel:
+        """The model of this name. Raises HTTPException (404)."""
+        await self.gateway.refresh(0)
+        if name not in self.gateway.models or name in self.busy:
+            raise HTTPException(404, "there is no such model")
+        return self.gateway.models[name]
+
+    async def load(self, name: str, url: str) -> None:
+        """Load it and wait until it is ready. Raises HTTPException (400, 409, 503, 507)."""
+        await self.gateway.refresh(0)
+        if name in self.gateway.models or name in self.busy:
+            raise HTTPException(409, f"{name} is loaded already")
+        record = self._record()
+        self.busy.add(name)
+        try:
+            await asyncio.to_thread(self.loader.load, record, name, url)
+            self.urls[name] = url
+        except (SlotwiseError, OSError) as error:
+            log.warning("%s cannot be loaded: %s", name, error)
+            status = 507 if isinstance(error, NoMemory) else 400
+            raise HTTPException(status, f"{name} cannot be loaded: {error}") from error
+        finally:
+            self.busy.discard(name)
+            await self.gateway.refresh(0)
+
+    async def unload(self, name: str) -> None:
+        """Unload it. Raises HTTPException (404, 503)."""
+        await self.found(name)
+        try:
+            await asyncio.to_thread(self.loader.unload, self._record(), name)
+        except SlotwiseError as error:
+            raise HTTPException(503, f"{name} cannot be unloaded: {error}") from error
+        self.urls.pop(name, None)
+        await self.gateway.refresh(0)
+
+    def _record(self) -> ServerRecord:
+        if self.gateway.upstream is None:
+            raise HTTPException(503, "no model server is running")
+        return self.gateway.upstream.record
+
+
+async def _body(request: Request) -> bytes:
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MOST_BYTES:
+            raise HTTPException(400, f"the body is over the limit of {MOST_BYTES} bytes")
+    return body

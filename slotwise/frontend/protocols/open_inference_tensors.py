@@ -1,0 +1,134 @@
+"""The Open Inference Protocol's tensors: one becomes a record a row, values become binary data."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from slotwise.frontend.protocols.records import JSON, ModelInput, ProtocolFault, RecordBody, limited
+
+NUMBERS = {
+    "BOOL": "?", "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8",
+    "INT8": "i1", "INT16": "<i2", "INT32": "<i4", "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
+}  # fmt: skip
+MOST_SIDES = 16  # of a tensor's shape
+
+
+def parameters(of: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What stands under `parameters`. Raises ProtocolFault."""
+    found = of.get("parameters", {})
+    if not isinstance(found, dict):
+        raise ProtocolFault("parameters is no object")
+    return found
+
+
+def binary_copies(datatype: str) -> int:
+    """How many times binary data of this type is in memory while `records` makes records of it: as an array, and as FP32."""
+    width = np.dtype(NUMBERS[datatype]).itemsize if datatype in NUMBERS else 1
+    return 2 if datatype == "BYTES" else 1 + 8 // width
+
+
+def records(tensor: Mapping[str, Any], binary: memoryview, model: ModelInput) -> list[RecordBody]:
+    """The records of the one input. Its data are a list, or all of `binary`. Raises ProtocolFault."""
+    datatype, shape = tensor.get("datatype"), tensor.get("shape")
+    if not isinstance(shape, list) or not shape or not all(type(side) is int and 0 <= side < 2**40 for side in shape):
+        raise ProtocolFault("the input's shape is no list of whole numbers")
+    if len(shape) > MOST_SIDES:
+        raise ProtocolFault(f"the input's shape has {len(shape)} sides, at most {MOST_SIDES} are taken")
+    limited(shape[0])
+    size = parameters(tensor).get("binary_data_size")
+    if size is not None and size != len(binary):
+        raise ProtocolFault(f"binary_data_size is not the {len(binary)} bytes that follow the JSON")
+    if size is None and len(binary):
+        raise ProtocolFault("bytes follow the JSON, and no input says that they are its own")
+    if datatype == "BYTES":
+        if math.prod(shape[1:]) != 1:
+            raise ProtocolFault("BYTES have the shape [n] or [n, 1]: each element is a record")
+        elements = list(_elements(binary)) if size is not None else _listed(tensor, model)
+        if len(elements) != shape[0]:
+            raise ProtocolFault(f"the shape says {shape[0]} elements, {len(elements)} are there")
+        return elements
+    if not isinstance(datatype, str) or datatype not in NUMBERS:
+        raise ProtocolFault("the input's datatype is none of this protocol")
+    if model.takes != "tensor":
+        raise ProtocolFault(f"this model takes a {model.takes} a record, as BYTES", 415)
+    return _rows(tensor, datatype, shape, binary if size is not None else None, model)
+
+
+def _elements(binary: memoryview) -> Iterator[RecordBody]:
+    """BYTES as binary data: each with its length before it."""
+    at = 0
+    while at < len(binary):
+        if len(binary) - at < 4:
+            raise ProtocolFault("the binary data is cut off")
+        (length,) = struct.unpack_from("<I", binary, at)
+        at += 4
+        if len(binary) - at < length:
+            raise ProtocolFault("the binary data is cut off")
+        yield RecordBody(bytes(binary[at : at + length]))
+        at += length
+
+
+def _listed(tensor: Mapping[str, Any], model: ModelInput) -> list[RecordBody]:
+    """BYTES as a list: bytes over gRPC, and texts as JSON. A picture can only stand there as base64."""
+    texts = _flat(tensor.get("data"))
+    if texts and all(isinstance(element, bytes) for element in texts):
+        return [RecordBody(element) for element in texts]
+    if not all(isinstance(text, str) for text in texts):
+        raise ProtocolFault("BYTES as JSON are texts")
+    if model.takes == "picture" or parameters(tensor).get("content_type") == "base64":
+        return [RecordBody(json.dumps({"b64": text}).encode(), JSON) for text in texts]
+    return [RecordBody(text.encode("utf-8", "replace")) for text in texts]
+
+
+def _rows(
+    tensor: Mapping[str, Any], datatype: str, shape: Sequence[int], binary: memoryview | None, model: ModelInput
+) -> list[RecordBody]:
+    """Numbers: a row a record, as the model takes it (FP32)."""
+    if model.shape and list(shape[1:]) != list(model.shape):
+        raise ProtocolFault(f"the input's shape must be [n, {', '.join(map(str, model.shape))}]")
+    kind, count = np.dtype(NUMBERS[datatype]), math.prod(shape)
+    if binary is not None:
+        if len(binary) != count * kind.itemsize:
+            raise ProtocolFault(f"the shape says {count * kind.itemsize} bytes, {len(binary)} are there")
+        values = np.frombuffer(binary, kind)
+    else:
+        numbers = _flat(tensor.get("data"))
+        if len(numbers) != count:
+            raise ProtocolFault(f"the shape says {count} numbers, {len(numbers)} are there")
+        if not all(type(number) in (int, float) or (datatype == "BOOL" and type(number) is bool) for number in numbers):
+            raise ProtocolFault(f"the data are no {datatype}")
+        try:
+            with np.errstate(all="ignore"):  # 1e300 becomes infinity, which the model refuses
+                values = np.asarray(numbers).astype(kind) if datatype[:2] == "FP" else np.asarray(numbers, kind)
+        except (ValueError, OverflowError, TypeError):
+            raise ProtocolFault(f"the data are no {datatype}") from None
+    with np.errstate(over="ignore"):
+        rows = values.astype("<f4", copy=False).reshape(shape[0], -1)
+    return [RecordBody(row.tobytes()) for row in rows]
+
+
+def _flat(data: Any) -> list[Any]:
+    """The elements of nested lists, row by row. Raises ProtocolFault where two lists of one depth differ in length."""
+    if not isinstance(data, list):
+        raise ProtocolFault("the input has no data")
+    flat: list[Any] = data
+    while flat and isinstance(flat[0], list):
+        length = len(flat[0])
+        if not all(isinstance(row, list) and len(row) == length for row in flat):
+            raise ProtocolFault("the data are lists of unequal length")
+        flat = [element for row in flat for element in row]
+    return flat
+
+
+def packed(values: Sequence[Any], datatype: str) -> bytes:
+    """Values as binary data."""
+    if datatype != "BYTES":
+        return np.asarray(values, NUMBERS[datatype]).tobytes()
+    elements = [value.encode("utf-8", "replace") for value in values]
+    return b"".join(struct.pack("<I", len(element)) + element for element in elements)

@@ -1,0 +1,105 @@
+"""One record of a request that holds several: what a model is sent for it, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from slotwise.frontend.protocols import json_pieces
+
+MOST_RECORDS = 1024  # of one request
+MOST_PIECES = 2_000_000  # of its JSON: each number and each list is an object in memory
+BINARY, JSON = "application/octet-stream", "application/json"
+
+
+class ProtocolFault(Exception):
+    """The request is bad as a whole. status: 400, 413 or 415."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.message, self.status = message, status
+
+
+@dataclass(frozen=True)
+class RecordBody:
+    """What the model is sent for one record."""
+
+    body: bytes
+    content_type: str = BINARY
+
+
+@dataclass(frozen=True)
+class RecordAnswer:
+    """What became of one record. message: of an error, empty where there is none."""
+
+    status: int
+    body: bytes
+    content_type: str = ""
+
+    @property
+    def good(self) -> bool:
+        """Whether the model answered it."""
+        return self.status < 400
+
+    @property
+    def value(self) -> Any:
+        """The answer as JSON has it: what the model said where that is JSON, else its text."""
+        try:
+            return json_pieces.loads(self.body)
+        except (ValueError, RecursionError):
+            return self.body.decode("utf-8", "replace")
+
+    @property
+    def message(self) -> str:
+        """What is wrong with it."""
+        value = self.value
+        error = value.get("error") if isinstance(value, dict) else None
+        return str(error.get("message")) if isinstance(error, dict) else "the model failed on this record"
+
+
+@dataclass(frozen=True)
+class ModelInput:
+    """What a model takes. takes: as its card says (picture, translation, tensor, file). shape: of a tensor, without the batch.
+
+    classes: whether it answers with a label and probabilities.
+    """
+
+    takes: str = "file"
+    shape: Sequence[int] = ()
+    classes: bool = False
+
+
+def of_few_pieces(body: bytes) -> None:
+    """Raise ProtocolFault where JSON would become too many objects in memory."""
+    if body.count(b",") + body.count(b"[") + body.count(b"{") > MOST_PIECES:
+        raise ProtocolFault(f"the JSON is made of more than {MOST_PIECES} pieces: send tensors as binary data", 413)
+
+
+def parsed(body: bytes) -> dict[str, Any]:
+    """The body as a JSON object. Raises ProtocolFault."""
+    of_few_pieces(body)
+    try:
+        content = json_pieces.loads(body)
+    except (ValueError, RecursionError):
+        raise ProtocolFault("the body is no JSON") from None
+    if not isinstance(content, dict):
+        raise ProtocolFault("the body is no JSON object")
+    return content
+
+
+def limited(count: int) -> int:
+    """The count itself. Raises ProtocolFault where a request has none or too many."""
+    if count < 1:
+        raise ProtocolFault("the request has no records")
+    if count > MOST_RECORDS:
+        raise ProtocolFault(f"the request has {count} records, at most {MOST_RECORDS} are taken at once", 413)
+    return count
+
+
+def failed_alike(answers: Sequence[RecordAnswer]) -> RecordAnswer | None:
+    """The error of a request whose records all met the same one, so that it is the request's own; else None."""
+    first = answers[0]
+    if first.good or any(one.status != first.status for one in answers):
+        return None
+    return first if len(answers) == 1 or first.status == 404 or first.status >= 429 else None

@@ -1,0 +1,261 @@
+"""A share of a model's requests goes to another archive of it, registered under a name of its own; both are compared.
+
+`slotwise rollout` writes a record for each model (rollout_record.py); the gateway follows it. What the new archive fails at, or
+has no place for, is answered by the old one, and while one of the two is not there the other answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+import zlib
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from slotwise.backends.remote.upstream import ServerAnswer
+from slotwise.frontend.admission.limits import ClientGone
+from slotwise.frontend.replies import Refused
+from slotwise.frontend.rollout.canary_windows import Comparison, Which
+from slotwise.frontend.rollout.record import RolloutRecord
+
+if TYPE_CHECKING:
+    from slotwise.client.live_model import LiveModel
+    from slotwise.frontend.inference_request import InferenceRequest
+
+MISSING, BUSY = 404, 429
+SHADOWS = 32  # copies at once; what comes meanwhile is not copied
+BUCKETS = 10_000
+SAME_LOAD = (0.4, 0.6)  # shares at which both have about the same load, and fill their batches alike: times can be compared
+
+Ask = Callable[["InferenceRequest"], Awaitable[ServerAnswer]]
+
+
+class Canary:
+    """One roll-out as the gateway carries it out."""
+
+    def __init__(self, record: RolloutRecord, clock: Callable[[], float] = time.monotonic) -> None:
+        self.record, self._clock = record, clock
+        self.differing = self.compared = 0  # of the shadows' answers
+        self.comparison = Comparison(record.window_s, clock)
+        self._copies: set[asyncio.Task[None]] = set()
+
+    def follow(self, record: RolloutRecord) -> None:
+        """Another step of the same roll-out."""
+        if record.step != self.record.step:
+            self.comparison.restart()
+        self.record = record
+
+    @property
+    def share(self) -> float:
+        """The part of the requests that goes to the new archive."""
+        return min(max(self.record.percent / 100, 0.0), 1.0)
+
+    def chosen(self, request: InferenceRequest) -> bool:
+        """Whether this request is one of the share: by a hash of its id, so that the share of a step keeps its own.
+
+        A request that names a version goes to an archive of that version, and is in the share only where both have it.
+        """
+        old, new = self.record.versions
+        if request.version and (old, new) != (request.version, request.version):
+            return request.version == new and not self.record.shadow and request.version != old
+        return _bucket(request) < self.share * BUCKETS
+
+    def _group(self, request: InferenceRequest) -> Which | None:
+        """Whose group of the comparison this request is in: both are equally large, and beside each other."""
+        if request.version and self.record.versions != (request.version, request.version):
+            return None
+        share = round(self.share * BUCKETS)
+        size, bucket = min(share, BUCKETS - share), _bucket(request)
+        if share - size <= bucket < share:
+            return "new"
+        return "old" if share <= bucket < share + size else None
+
+    @property
+    def _being_replaced(self) -> bool:
+        """Whether the old archive is taken away at any moment: what goes there would be lost."""
+        return self.record.phase == "replacing" and not self.record.interrupted
+
+    async def answer(self, request: InferenceRequest, send: Ask) -> ServerAnswer:
+        """Send a request to the archive it is for. Raises Refused."""
+        self._turn_window()
+        if self.record.shadow:
+            return await self._shadowed(request, send)
+        group, copy = self._group(request), request.to_model(self.record.new)
+        if not self.chosen(request):
+            return await self._from_old(request, copy, send, group)
+        failure: ServerAnswer | Refused
+        try:
+            failure = await self._counted(group, copy, send)
+        except Refused as refused:
+            failure = refused
+        request.sent = copy.sent
+        if self._old_may_answer(failure):
+            answer = await send(request)
+            if not _missing(answer):
+                request.sent = "again"
+                return answer
+        if isinstance(failure, Refused):
+            raise failure
+        return failure
+
+    async def _from_old(
+        self, request: InferenceRequest, copy: InferenceRequest, send: Ask, group: Which | None
+    ) -> ServerAnswer:
+        """The old archive's answer; while that is not there, the new one's."""
+        if self._being_replaced and request.version:
+            raise Refused(503, f"version {request.version} is being replaced, try again later", retry_after_s=1)
+        answer = await self._counted(group, request, send)
+        if _missing(answer) and request.version in ("", self.record.versions[1]):
+            other = await send(copy)
+            if not _missing(other):
+                request.sent = "again"
+                return other
+        return answer
+
+    def _old_may_answer(self, failure: ServerAnswer | Refused) -> bool:
+        """Whether the old archive is asked, too. While it is replaced nothing may go to it any more: it is taken away."""
+        if isinstance(failure, ServerAnswer) and _missing(failure):
+            return True
+        if self._being_replaced:
+            return False
+        return failure.status >= 500 or _no_place(failure) or (isinstance(failure, ServerAnswer) and not failure.good)
+
+    async def _counted(self, group: Which | None, request: InferenceRequest, send: Ask) -> ServerAnswer:
+        """Send it, and count what becomes of it in the group that it is in."""
+        started = self._clock()
+        outcome: ServerAnswer | Refused
+        try:
+            outcome = await send(request)
+        except Refused as refused:
+            outcome = refused
+        if group:
+            self._count(group, outcome, self._clock() - started)
+        if isinstance(outcome, Refused):
+            raise outcome
+        return outcome
+
+    def _count(self, group: Which, outcome: ServerAnswer | Refused, seconds: float) -> None:
+        if outcome.status >= 500:
+            self.comparison.failed(group)
+        elif _no_place(outcome):
+            self.comparison.refused(group)
+        elif isinstance(outcome, ServerAnswer):
+            self.comparison.answered(group, seconds, self.record.shadow or SAME_LOAD[0] <= self.share <= SAME_LOAD[1])
+
+    async def _shadowed(self, request: InferenceRequest, send: Ask) -> ServerAnswer:
+        """The old archive's answer. Once the client has it, the new one is asked as well, and both are compared as a pair."""
+        started = self._clock()
+        try:
+            answer: ServerAnswer | Refused = await send(request)
+        except Refused as refused:
+            answer = refused
+        if self.chosen(request):
+            self._copy(request.to_model(self.record.new), answer, self._clock() - started, send)
+        if isinstance(answer, Refused):
+            raise answer
+        return answer
+
+    def _copy(self, copy: InferenceRequest, answer: ServerAnswer | Refused, seconds: float, send: Ask) -> None:
+        if len(self._copies) >= SHADOWS or copy.traffic.limit.full:
+            return
+
+        async def compare() -> None:
+            started = self._clock()
+            try:
+                other: ServerAnswer | Refused = await send(copy)
+            except Refused as refused:
+                other = refused
+            except ClientGone:
+                return
+            self._count("old", answer, seconds)
+            self._count("new", other, self._clock() - started)
+            if isinstance(answer, ServerAnswer) and isinstance(other, ServerAnswer):
+                self.compared += 1
+                self.differing += not _same(answer, other)
+
+        task = asyncio.create_task(compare())
+        self._copies.add(task)
+        task.add_done_callback(self._copies.discard)
+
+    def _turn_window(self) -> None:
+        """Close the window that is over. Of two that have the same load the new one must not refuse more."""
+        self.comparison.turn(refusals=self.record.shadow or self.share <= SAME_LOAD[1])
+
+    def shown(self) -> dict[str, Any]:
+        """What `slotwise rollout` reads in /status. counted_by: whose windows these are, for a new process counts anew."""
+        self._turn_window()
+        keys = ("model", "new", "phase", "percent", "shadow", "step", "interrupted")
+        kept = {key: getattr(self.record, key) for key in keys}
+        counts = {"windows": self.comparison.windows, "compared": self.compared, "differing": self.differing}
+        return {**kept, "owner": self.record.pid, "counted_by": os.getpid(), **counts}
+
+
+class Rollouts:
+    """Every roll-out that goes on, by its model."""
+
+    def __init__(self) -> None:
+        self.by_model: dict[str, Canary] = {}
+
+    def follow(self, records: Iterable[RolloutRecord]) -> None:
+        """Start, go on with, or end what the records say."""
+        now: dict[str, Canary] = {}
+        for record in records:
+            canary = self.by_model.get(record.model)
+            if canary is None or (canary.record.pid, canary.record.new) != (record.pid, record.new):
+                canary = Canary(record)
+            else:
+                canary.follow(record)
+            now[record.model] = canary
+        self.by_model = now
+
+    def of(self, request: InferenceRequest) -> Canary | None:
+        """The roll-out of the model that a request is for."""
+        return self.by_model.get(request.model)
+
+    def with_stand_ins(self, models: Mapping[str, LiveModel]) -> dict[str, LiveModel]:
+        """The server's models, and while one that is rolled out has no READY worker, its new archive's under its name."""
+        found = dict(models)
+        for model, canary in self.by_model.items():
+            new = models.get(canary.record.new)
+            there = model in models and models[model].ready_workers > 0
+            if new is not None and new.ready_workers > 0 and not there:
+                found[model] = replace(new, name=model)
+        return found
+
+    def shown(self) -> list[dict[str, Any]]:
+        """All of them, for /status."""
+        return [canary.shown() for canary in self.by_model.values()]
+
+
+def _bucket(request: InferenceRequest) -> int:
+    return zlib.crc32(request.identity.encode()) % BUCKETS
+
+
+def _missing(answer: ServerAnswer) -> bool:
+    """Whether the server has no such model."""
+    return answer.status == MISSING and not answer.from_slot
+
+
+def _no_place(outcome: ServerAnswer | Refused) -> bool:
+    return outcome.status == BUSY and (isinstance(outcome, Refused) or not outcome.from_slot)
+
+
+def _same(one: ServerAnswer, other: ServerAnswer) -> bool:
+    """Whether two answers say the same; numbers may differ in the third digit, as kernels do."""
+    if one.status != other.status or one.body == other.body:
+        return one.status == other.status
+    try:
+        return bool(_rounded(json.loads(one.body)) == _rounded(json.loads(other.body)))
+    except ValueError:
+        return False
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 2)
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    return [_rounded(each) for each in value] if isinstance(value, list) else value

@@ -1,0 +1,170 @@
+"""Run the gateway: two ports and perhaps gRPC's, one event loop, and an orderly end.
+
+On SIGTERM or Ctrl-C readiness goes off and answers say `connection: close`; after `drain_delay_s`, in which a load
+balancer notices, no connection is accepted any more; what is in flight is finished, which takes as long as a request
+may take; then the process ends. A second signal ends it at once. A signal that comes before the page's address was printed
+ends it at once, too, and KeyboardInterrupt is raised. Where a successor has taken its sockets (slotwise.frontend.handover), it
+accepts no connection, and ends with the last one that it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import logging
+import math
+import secrets
+import ssl
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from slotwise.backends.remote.server_view import ModelLoader, server_backend
+from slotwise.errors import SlotwiseError
+from slotwise.frontend.admission.keys import KeyFile
+from slotwise.frontend.certificates import CertificateFiles
+from slotwise.frontend.draining import KEEP_ALIVE_S, DrainingServer
+from slotwise.frontend.frontend import Gateway, GatewayOptions
+from slotwise.frontend.http.allowed_hosts import AllowedHosts
+from slotwise.frontend.http.app import build_app
+from slotwise.frontend.http.client_connections import ConnectionLimits, OpenConnections, within_open_files
+from slotwise.frontend.http.receiver import Receiver
+from slotwise.frontend.keeper import Kept
+from slotwise.frontend.listening import ListenAddress, bound
+from slotwise.frontend.process import GatewayRecord, already_running, running
+from slotwise.frontend.succession import Starting
+from slotwise.interrupts import handed_to, settle
+from slotwise.profiles import memory
+
+if TYPE_CHECKING:
+    from slotwise.frontend.grpc.server import GrpcServer
+
+LARGE_BLOCK_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who is let in, and how.
+
+    keys: a file of keys. public: what needs none of them: metrics, status, docs. tls_client_ca: who signs the certificates that
+    clients have to show; None: they need none. hosts: the names that the gateway goes by besides loopback's; where it listens
+    beyond loopback and none is given, by any. connections: what clients may do at all.
+    """
+
+    keys: Path | None = None
+    public: tuple[str, ...] = ()
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_client_ca: Path | None = None
+    hosts: tuple[str, ...] = ()
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
+
+    def check(self) -> None:
+        """Raise SlotwiseError where TLS would fail."""
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise SlotwiseError("--tls-cert and --tls-key belong together", "both are PEM files")
+        if self.tls_client_ca and not self.tls_cert:
+            raise SlotwiseError("--tls-client-ca needs --tls-cert and --tls-key", "clients show certificates over TLS only")
+        self.certificate()
+
+    def allowed_hosts(self, listen: ListenAddress) -> AllowedHosts | None:
+        """The names that it goes by; None: any."""
+        return AllowedHosts((*self.hosts, listen.host)) if self.hosts or _loopback(listen.host) else None
+
+    def certificate(self) -> CertificateFiles | None:
+        """The files for TLS, None where there are none. Raises SlotwiseError where they cannot be used."""
+        return CertificateFiles(self.tls_cert, self.tls_key, self.tls_client_ca) if self.tls_cert and self.tls_key else None
+
+
+def serve(
+    name: str,
+    listen: ListenAddress,
+    options: GatewayOptions,
+    say: Callable[[str], None],
+    access: Access = Access(),
+    loader: ModelLoader | None = None,
+    kept: Kept | None = None,
+    starting: Starting | None = None,
+) -> None:
+    """Run until a signal. Raises SlotwiseError where a gateway of that name runs, a port is taken, or a file is no good.
+
+    loader: as in Gateway. kept: where a keeper has started this process. starting: it may take the place of one that runs.
+    """
+    other = running(name)
+    keeper = kept.keeper if kept else 0
+    if other is not None and other.keeper == keeper != 0:
+        listen = replace(listen, grpc_port=other.grpc_port)  # this one takes its place, and its ports
+    elif other is not None and not (starting and starting.predecessor):
+        raise already_running(other)
+    keys = KeyFile(access.keys) if access.keys else None
+    own = keys.own if keys else secrets.token_urlsafe(32) if access.tls_client_ca else ""
+    access.check()
+    sockets = bound(listen) if kept is None else kept.sockets
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    gateway = Gateway(server_backend(name), options, keys, loader)
+    gateway.metrics.restarts.set(kept.restarts if kept else 0)
+    memory.give_back_blocks(LARGE_BLOCK_BYTES)
+    connections = OpenConnections(within_open_files(access.connections), options.trusted_proxies)
+    faulthandler.enable()  # where C code ends the process, the log says where
+    finish_s = math.ceil(options.timeout_s) + 1  # with the grace that the server's own 504 has
+    config = uvicorn.Config(
+        build_app(gateway, access.public, access.allowed_hosts(listen), own if access.tls_client_ca else ""),
+        ssl_certfile=access.tls_cert,
+        ssl_keyfile=access.tls_key,
+        ssl_ca_certs=access.tls_client_ca,
+        ssl_cert_reqs=ssl.CERT_OPTIONAL if access.tls_client_ca else ssl.CERT_NONE,  # probes have none: see CertificateGuard
+        http=partial(Receiver, connections),  # type: ignore[arg-type]  # any protocol will do
+        ws="none",
+        access_log=False,
+        log_config=None,
+        log_level="warning",
+        server_header=False,
+        proxy_headers=False,  # uvicorn's own belief in them holds on loopback: --trusted-proxy says whom to believe
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=finish_s,
+    )
+    shown = "127.0.0.1" if listen.host in ("0.0.0.0", "::") else listen.host
+    url = f"{'https' if access.tls_cert else 'http'}://{shown}:{sockets[0].getsockname()[1]}"
+    drain_s, certificate = listen.drain_delay_s + finish_s, str(access.tls_cert.resolve()) if access.tls_cert else ""
+    record = GatewayRecord.of_this_process(name, url, drain_s, own, certificate, keeper, starting.options if starting else {})
+    grpc = _grpc_server(gateway, listen, access)
+    certificate_files, watching = access.certificate(), list[asyncio.Task[None]]()
+
+    def is_up() -> None:
+        nonlocal record
+        record = replace(record, grpc=f"{shown}:{grpc.port}" if grpc else "", handover=server.handover.address)
+        record.save()
+        if starting:
+            starting.is_up()
+        if certificate_files and config.ssl:
+            watching.append(asyncio.get_running_loop().create_task(certificate_files.watch(config.ssl)))
+        if not own and not _loopback(listen.host):
+            say(f"whoever reaches {url} can ask every model and read /status and /metrics: --keys FILE asks for a key")
+        say(record.listening())
+
+    server = DrainingServer(config, gateway, listen.drain_delay_s, is_up, grpc, sockets, starting)
+    with handed_to(server.end):
+        try:
+            server.run(sockets=sockets)
+        finally:
+            record.forget()
+        if server.was_up:
+            settle()
+
+
+def _grpc_server(gateway: Gateway, listen: ListenAddress, access: Access) -> GrpcServer | None:
+    if listen.grpc_port < 0:
+        return None
+    from slotwise.frontend.grpc.server import GrpcServer  # noqa: PLC0415  grpcio takes memory, and is seldom wanted
+
+    return GrpcServer(gateway, listen.host, listen.grpc_port, access.certificate(), access.connections)
+
+
+def _loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")

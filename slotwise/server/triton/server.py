@@ -1,0 +1,202 @@
+"""A Triton under Slotwise's management API: the supervising process of `slotwise serve --server triton`.
+
+A model is a folder of the state's `repository/`, and its workers are instances of that model. Triton serves one version of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotwise.archive.triton.repository import export, write_config
+from slotwise.backends.management.models import ApiError, HostedModel, HostedWorker, Observation
+from slotwise.errors import SlotwiseError
+from slotwise.server import hidden_arguments, supervisor
+from slotwise.server.processes import carries, memory_bytes, worker_report
+from slotwise.server.triton import process as triton_process
+from slotwise.server.triton.api import TritonApi
+
+if TYPE_CHECKING:
+    from slotwise.profiles.profile import Profile
+    from slotwise.server.record import ServerRecord
+
+logger = logging.getLogger(__name__)
+
+UNLOAD_S = 150.0
+LOOK_S = 1.0  # how often Triton and its processes are looked after
+
+
+class Triton:
+    """A running tritonserver, as the management API needs it (ModelHost)."""
+
+    def __init__(self, record: ServerRecord, profile: Profile, tokens: Mapping[str, str]) -> None:
+        self.record = record
+        self.repository, self.instances = record.state_dir / "repository", record.state_dir / "instances"
+        for folder in (self.repository, self.instances):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+        self.models: dict[str, HostedModel] = {}
+        self.loading: dict[str, threading.Thread] = {}
+        self.failures: dict[str, str] = {}
+        self.serving: set[str] = set()
+        self.change = threading.RLock()
+        self.closing = threading.Event()
+        self.process = triton_process.launch(record, profile, tokens, self.repository)
+        self.api = TritonApi(record, tokens["management"])
+        try:
+            self.api.wait_until_live(self._why_ended)
+            if not hidden_arguments.hide(self.process.pid, list(tokens.values())):
+                logger.warning("the tokens may be read in the list of processes: the system lets nobody hide them")
+        except BaseException:
+            self.close()
+            raise
+        threading.Thread(target=self._look_after, daemon=True).start()
+
+    def register(self, model: HostedModel, *, default: bool) -> None:
+        """Write the model into the repository, and have Triton load it."""
+        if not default:
+            message = f"Triton serves one version of a model: unregister {model.name}, or register this one under another name"
+            raise ApiError(409, "ConflictStatusException", message)
+        with self.change:
+            export(model.info, _profile(model), self.repository, **self._options(model))
+            self.models[model.name] = model
+            self._load(model)
+
+    def unregister(self, model: HostedModel) -> None:
+        """Unload the model; returns when what it had in hand is answered."""
+        with self.change:
+            self._join(model.name)
+            self.models.pop(model.name, None)
+            self.failures.pop(model.name, None)
+            self._unload(model.name)
+            shutil.rmtree(self.repository / model.name, ignore_errors=True)
+
+    def scale(self, model: HostedModel) -> None:
+        """Load the model with another number of instances; the old ones answer until the new ones are ready."""
+        with self.change:
+            self._join(model.name)
+            self.models[model.name] = model
+            if not model.min_workers:
+                self._unload(model.name)
+                return
+            write_config(model.info, _profile(model), self.repository / model.name, **self._options(model))
+            self._load(model)
+
+    def set_default(self, model: HostedModel, before: HostedModel) -> None:
+        """There is one version, which is the default."""
+        raise ApiError(400, "BadRequestException", "Triton serves one version of a model")
+
+    def describe(self, model: HostedModel) -> Observation:
+        """The processes of the model's instances."""
+        workers = self._workers(model.name)
+        loading = self.loading.get(model.name)
+        if loading is not None and loading.is_alive() and model.name not in self.serving:
+            workers = [HostedWorker(id=worker.id, pid=0, status="STARTING", got={}) for worker in workers]
+        missing = max(0, model.min_workers - len(workers))
+        workers += [HostedWorker(id=f"{model.name}_{i}", pid=0, status="STARTING", got={}) for i in range(missing)]
+        return Observation(tuple(workers), self.failures.get(model.name, ""))
+
+    def close(self) -> None:
+        """End Triton, and all that it started."""
+        self.closing.set()
+        self.api.close()
+        triton_process.stop(self.process)
+        triton_process.remove_shared_memory(self.record.run_id)
+
+    def _options(self, model: HostedModel) -> dict[str, Any]:
+        gpu = model.profile.device == "cuda" and triton_process.has_gpu()
+        return {"name": model.name, "gpu": gpu, "overrides": tuple(self.record.overrides)}
+
+    def _load(self, model: HostedModel, before: Callable[[], None] = lambda: None) -> None:
+        """Have Triton load the model, in a thread. What goes wrong stands in `failures`."""
+
+        def load() -> None:
+            try:
+                before()
+                self.api.load(model.name)
+                self.serving.add(model.name)
+            except SlotwiseError as error:
+                logger.error("%s: %s", model.name, error.message)
+                self.failures[model.name] = error.message
+
+        self.failures.pop(model.name, None)
+        self.loading[model.name] = threading.Thread(target=load, daemon=True)
+        self.loading[model.name].start()
+
+    def _join(self, name: str) -> None:
+        if name in self.loading:
+            self.loading.pop(name).join()
+
+    def _unload(self, name: str) -> None:
+        self.serving.discard(name)
+        self.api.unload(name)
+        deadline = time.monotonic() + UNLOAD_S
+        while time.monotonic() < deadline:
+            if name not in self.api.busy() and not self._workers(name):
+                return
+            time.sleep(0.1)
+        logger.error("%s was not unloaded within %.0f s", name, UNLOAD_S)
+
+    def _workers(self, name: str) -> list[HostedWorker]:
+        """The instances of a model whose process lives. A file NAME.PID of that process holds the worker's pid, or 0."""
+        found = []
+        for file in sorted((self.instances / name).glob("*.[0-9]*")):
+            instance, _, process = file.name.rpartition(".")
+            if not carries(int(process), self.record.run_id):
+                file.unlink(missing_ok=True)
+                continue
+            pid = _number(file)
+            status = "READY" if pid else "STARTING"
+            got = worker_report(self.record.state_dir, pid)
+            found.append(HostedWorker(id=instance, pid=pid, status=status, got=got, memory_bytes=memory_bytes(pid)))
+        return found
+
+    def _why_ended(self) -> str | None:
+        return None if self.process.poll() is None else triton_process.last_line(self.record)
+
+    def _look_after(self) -> None:
+        """The thread: load a model again whose process has died, and end where Triton has ended."""
+        while not self.closing.wait(LOOK_S):
+            if self.process.poll() is not None:
+                logger.error("Triton ended by itself: %s", triton_process.last_line(self.record))
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
+            with self.change:
+                for model in self.models.values():
+                    if model.name in self.serving and len(self._workers(model.name)) < model.min_workers:
+                        self._load_again(model)
+
+    def _load_again(self, model: HostedModel) -> None:
+        loading = self.loading.get(model.name)
+        if loading is None or not loading.is_alive():
+            logger.error("an instance of %s has died: the model is loaded again", model.name)
+            self._load(model, lambda: self._unload(model.name))
+
+
+def _profile(model: HostedModel) -> Profile:
+    """The profile with what the registration says."""
+    changes = {
+        "batch_size": model.batch_size,
+        "max_batch_delay_ms": model.max_batch_delay_ms,
+        "initial_workers": max(1, model.min_workers),
+        "response_timeout_s": model.response_timeout_s,
+    }
+    return model.profile.but(changes, f"the registration of {model.name}")
+
+
+def _number(file: Path) -> int:
+    try:
+        return int(file.read_text("ascii") or 0)
+    except (OSError, ValueError):
+        return 0
+
+
+if __name__ == "__main__":
+    supervisor.main(Triton)

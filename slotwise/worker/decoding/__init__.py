@@ -1,0 +1,1 @@
+"""Which requests of a batch are decoded, in which order, and by which threads."""

@@ -1,0 +1,1 @@
+"""TorchServe and MMS: their context, their messages, their limits."""

@@ -1,0 +1,116 @@
+"""Make a row and its mates to prove separability with: of one item that a model answers, others that differ from it.
+
+Arrays become loud (50 times as large), zero, tiny and ordinary; sequences of tokens become shorter, longer and reversed. An
+item may hold such things in a dict, a tuple or a dataclass. Nothing is made of an item of any other kind.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slotwise.worker.engines import samples
+from slotwise.worker.separability.bits import bits
+
+logger = logging.getLogger(__name__)
+
+LOUD, TINY = 50.0, 1e-3
+
+
+@dataclass(frozen=True)
+class Company:
+    """A row, its mates by what they are, and the longest of them where they have lengths."""
+
+    row: Any
+    mates: Mapping[str, Any]
+    longest: Any = None
+
+
+def company(model_dir: Path, handler: samples.ItemSource) -> Company | None:
+    """A row for this handler, the archive's first example if there is one, and mates for it. None where there is no item.
+
+    The model may refuse the longest mate, which is in every batch: it must be tried alone first.
+    """
+    examples = list(samples.examples(model_dir, handler))
+    row = examples[0] if examples else handler.example()
+    if row is None:
+        return None
+    if not examples:  # zeros mostly, which stay zeros however loud
+        row = _changed(row, _ordinary)
+    made = {kind: _changed(row, change) for kind, change in KINDS.items()}
+    mates = {kind: mate for kind, mate in made.items() if bits(mate) != bits(row)}
+    longest = mates.pop("longer", None)
+    if longest is None:
+        mates |= {f"example {i}": example for i, example in enumerate(examples[:2]) if bits(example) != bits(row)}
+    return Company(row, mates, longest)
+
+
+def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The item with every array and every sequence of tokens in it changed."""
+    if isinstance(value, np.ndarray) or _is_tokens(value):
+        return change(value)
+    if isinstance(value, dict):
+        return {name: _changed(part, change) for name, part in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_changed(part, change) for part in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in dataclasses.fields(value) if field.init]
+        return dataclasses.replace(value, **{name: _changed(getattr(value, name), change) for name in names})
+    return value
+
+
+def _is_tokens(value: Any) -> bool:
+    return type(value) in (list, tuple) and bool(value) and all(type(entry) is int for entry in value)
+
+
+def _loud(value: Any) -> Any:
+    if not isinstance(value, np.ndarray):
+        return value
+    if value.dtype.kind == "f":
+        return np.asarray(LOUD * samples.noise(value, 2), value.dtype)
+    return np.full_like(value, 255) if value.dtype == np.uint8 else value
+
+
+def _zero(value: Any) -> Any:
+    return np.zeros_like(value) if isinstance(value, np.ndarray) else value
+
+
+def _tiny(value: Any) -> Any:
+    if not isinstance(value, np.ndarray):
+        return value
+    return np.asarray(TINY * samples.noise(value, 3), value.dtype) if value.dtype.kind == "f" else np.ones_like(value)
+
+
+def _ordinary(value: Any) -> Any:
+    return samples.noise(value, 1) if isinstance(value, np.ndarray) else value
+
+
+def _has_length(value: Any) -> bool:
+    """Whether the item's length may be any: tokens in a list, or integers along one axis."""
+    return _is_tokens(value) or (isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iu")
+
+
+def _shorter(value: Any) -> Any:
+    return value[: (len(value) + 1) // 2] if _has_length(value) else value
+
+
+def _longer(value: Any) -> Any:
+    if not _has_length(value):
+        return value
+    return np.concatenate([value, value]) if isinstance(value, np.ndarray) else value + value
+
+
+def _reversed(value: Any) -> Any:
+    return value[::-1] if _has_length(value) else value
+
+
+KINDS: dict[str, Callable[[Any], Any]] = {
+    "loud": _loud, "zero": _zero, "tiny": _tiny, "ordinary": _ordinary,
+    "shorter": _shorter, "reversed": _reversed, "longer": _longer,
+}  # fmt: skip

@@ -1,0 +1,192 @@
+"""Decide when a worker starts how many rows may run at once: those that were proven to be kept apart (separability.py).
+
+A build proves every engine that it finds, and the archive carries the verdicts in slotwise.json. A start takes over the one
+about its own engine, version and processor. Where there is none it proves again, for `proof_s` seconds at most, and leaves the
+verdict beside the extracted archive for the next worker; in a read-only folder every worker proves for itself.
+
+What mixes rows runs row by row, and so does what is not deterministic. Where the time was too short, no larger batches run than
+were proven. Where there is nothing to prove it with, batches run, and the log says that nothing is known.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slotwise.worker.engines import verdicts
+from slotwise.worker.environment.digests import content
+from slotwise.worker.hooks import Hooks
+from slotwise.worker.padding import Padding
+from slotwise.worker.row import Row
+from slotwise.worker.separability.about import NOBODY, About, identity
+from slotwise.worker.separability.mates import company
+from slotwise.worker.separability.same_bytes import padded, same_bytes
+from slotwise.worker.separability.two_batches import Attempt, prove
+from slotwise.worker.separability.verdict import Verdict
+
+if TYPE_CHECKING:
+    from slotwise.worker.handler import BatchHandler
+
+logger = logging.getLogger(__name__)
+
+SETTINGS, KEY = "slotwise.json", "separability"
+FILE = ".separability.json"
+SIZES = (2, 3, 4, 8, 16)  # larger batches run the same kernels
+ROWS = ("ordinary", "tiny")  # further rows to try
+
+
+def keep_rows_apart(handler: BatchHandler, model_dir: Path) -> Verdict:
+    """Run no more rows of this handler at once than are known to keep apart: sets its `max_rows` and its padding.
+
+    Its engine is loaded.
+    """
+    verdict, settings = settled(handler, caller(handler), model_dir), handler.settings
+    asked = Padding(settings.padding, handler.max_rows or settings.batch_size)
+    padding = padded(verdict, asked, settings.deterministic)
+    if padding.max_rows < asked.max_rows:
+        vars(handler)["max_rows"] = padding.max_rows  # of this handler, not of its class
+    if padding.kind != asked.kind:
+        handler.settings = settings.but(padding=padding.kind)
+    return verdict
+
+
+def caller(handler: BatchHandler) -> Attempt:
+    """What runs its model once on a list of items: one output, or the SlotError of that row, an item."""
+    hooks = Hooks(handler, handler.settings.max_response_bytes)
+
+    def attempt(items: list[Any], size: int) -> list[Any]:
+        rows = [Row(0, item) for item in items]
+        hooks.attempt(rows, size)
+        return [row.output if row.error is None else row.error.error() for row in rows]
+
+    return attempt
+
+
+def settled(handler: BatchHandler, attempt: Attempt, model_dir: Path, clock: Callable[[], float] = time.monotonic) -> Verdict:
+    """What is known of this handler's engine, which is loaded; where nothing is, it is proven now.
+
+    Says once in the log what is not separable, and what that costs. Raises ValueError where the archive requires a proof and
+    there is none.
+    """
+    settings = handler.settings
+    most = handler.max_rows or settings.batch_size
+    wanted = settings.model.get("separable", "auto")
+    if most == 1 or (not settings.proof_s and wanted != "required" and not settings.deterministic):
+        return Verdict(None, "a batch has one row" if most == 1 else "it was not tried")
+    if settings.deterministic:  # the number of threads counts, too, so no other worker's verdict is taken over
+        return same_bytes(proven(handler, attempt, model_dir, most, settings.proof_s, thorough=True, clock=clock), most)
+    about = identity(handler)
+    verdict = kept(model_dir, about)
+    if verdict is None:
+        verdict = proven(handler, attempt, model_dir, most, settings.proof_s, clock=clock)
+        _keep(model_dir, about, verdict)
+    _report(verdict, most, wanted)
+    return verdict
+
+
+def kept(model_dir: Path, about: About) -> Verdict | None:
+    """The verdict about this engine that the archive carries, or that an earlier worker left. None where there is neither.
+
+    One about nobody's engine says that none shall be tried.
+    """
+    found = carried(_json(model_dir / SETTINGS))
+    if left := verdicts.read(model_dir / FILE, _key(model_dir, about)):
+        found += carried({KEY: [left]})
+    return next((one for one in found if one.about == about), None) or next((one for one in found if one.about == NOBODY), None)
+
+
+def carried(settings: Mapping[str, Any]) -> list[Verdict]:
+    """The verdicts in an archive's slotwise.json."""
+    found = []
+    listed = settings.get(KEY, [])
+    for data in listed if isinstance(listed, list) else []:
+        try:
+            found.append(Verdict.from_json(data))
+        except ValueError:
+            logger.warning("slotwise.json holds a verdict that cannot be read")
+    return found
+
+
+def proven(
+    handler: BatchHandler,
+    attempt: Attempt,
+    model_dir: Path,
+    most: int,
+    budget_s: float,
+    *,
+    thorough: bool = False,
+    clock: Callable[[], float] = time.monotonic,
+) -> Verdict:
+    """Try it: what is found out about this handler's engine, in batches of up to `most` rows.
+
+    thorough: also look at every size whether its bits are those of the row alone, and with more rows than one, because of one
+    row a softmax may hide which bits its logits had.
+    """
+    stop_at = clock() + budget_s
+    tried = sorted({size for size in SIZES if size < most} | {most if thorough else min(most, SIZES[-1])})
+    copies = range(2, tried[-1] + 1) if thorough and most <= SIZES[-1] else ()
+    verdict = Verdict(None, "there is no example to try it with")
+    try:
+        if (whole := company(model_dir, handler)) is not None:
+            longest = whole.longest if whole.longest is not None and _takes(attempt, whole.longest) else None
+            settling = getattr(handler.engine, "warm_up_runs", 1)
+            rows = [whole.row, *([whole.mates[kind] for kind in ROWS if kind in whole.mates] if thorough else [])]
+            for i, row in enumerate(rows):
+                one = prove(
+                    attempt,
+                    row,
+                    whole.mates,
+                    tried,
+                    copies=copies,
+                    longest=longest,
+                    settling=settling,
+                    budget_s=stop_at - clock(),
+                    clock=clock,
+                )
+                verdict = verdict.both(one) if i else one
+    except Exception as error:
+        logger.warning("the handler's hooks make nothing to try", exc_info=True)
+        verdict = Verdict(None, f"the handler's hooks fail: {type(error).__name__}")
+    return replace(verdict, about=identity(handler))
+
+
+def _takes(attempt: Attempt, item: Any) -> bool:
+    try:
+        attempt([item], 1)
+    except Exception:
+        return False
+    return True
+
+
+def _report(verdict: Verdict, most: int, wanted: str) -> None:
+    engine = verdict.about
+    if wanted == "required" and verdict.separable is not True:
+        raise ValueError(f"the archive requires that rows are kept apart: {verdict.cause} ({engine})")
+    if verdict.most_rows:
+        how = "one by one" if verdict.most_rows == 1 else f"at most {verdict.most_rows} at once"
+        calls = -(-most // verdict.most_rows)
+        logger.warning("%s: %s: rows run %s, so that a batch of %d takes %d calls", engine, verdict.cause, how, most, calls)
+    elif verdict.separable is None:
+        logger.warning("%s: nobody knows whether a row's answer depends on its mates: %s", engine, verdict.cause)
+
+
+def _keep(model_dir: Path, about: About, verdict: Verdict) -> None:
+    if key := _key(model_dir, about):
+        verdicts.write(model_dir / FILE, key, verdict.to_json())
+
+
+def _key(model_dir: Path, about: About) -> str:
+    """A digest of what the verdict is about, "" where nothing says what this folder holds."""
+    listed = content(model_dir)
+    return hashlib.sha256(json.dumps([listed, asdict(about)]).encode()).hexdigest()[:16] if listed else ""
+
+
+def _json(path: Path) -> dict[str, Any]:
+    data = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    return data if isinstance(data, dict) else {}

@@ -1,0 +1,164 @@
+"""Prove that a network keeps the rows of a batch apart: that a row's output is the same to the bit, whatever its mates are.
+
+    x x x x     the row x among copies of itself
+    m m x m     x at the same place, among mates: loud ones, empty ones, tiny ones, ordinary ones
+
+Both batches have one shape, so a network whose rows do not touch each other computes the same for x in both: no tolerance is
+needed. One bit that differs names a network that mixes rows, such as one that normalises over the batch, or that quantises with
+one scale a batch. First the same batch runs twice, because a network that is not deterministic cannot be proven at all.
+
+Between two shapes, and between two places of a batch, an engine may use other kernels, which round otherwise. That is no fault.
+It is measured, because whoever compares two answers needs to know how far they may be apart.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+from slotwise.worker.isolation import is_out_of_memory
+from slotwise.worker.separability.bits import Deviation, bits, difference, holds_floats
+from slotwise.worker.separability.verdict import Verdict
+from slotwise.worker.slot_errors import SlotError
+
+# Items padded to so many rows: one output or SlotError an item. It may raise anything.
+Attempt = Callable[[list[Any], int], list[Any]]
+NOT_DETERMINISTIC = "not deterministic"
+
+
+def prove(
+    attempt: Attempt,
+    row: Any,
+    mates: Mapping[str, Any],
+    sizes: Iterable[int],
+    *,
+    copies: Iterable[int] = (),
+    longest: Any = None,
+    settling: int = 1,
+    budget_s: float = math.inf,
+    clock: Callable[[], float] = time.monotonic,
+) -> Verdict:
+    """Try one row among copies of itself and among mates, in batches of each of these sizes, the smallest first.
+
+    row: an item that the model answers. mates: items, by what they are ("loud"). copies: further sizes, in which it is only
+    looked at whether the bits are those of the row alone. longest: stands first in every batch, where items have lengths, so
+    that each batch is padded to the same one. settling: how often an engine may run a shape before its bits stay the same.
+
+    budget_s: no size is begun that would not be done by then. The verdict's `sizes` say how far it came.
+    """
+    trial = _MatesTrial(attempt, row, mates, longest, settling)
+    stop_at = clock() + budget_s
+    row_s = 0.0
+    with_mates = set(sizes)
+    for size in sorted((with_mates | set(copies)) - {1}):
+        begun, rows_before = clock(), trial.rows
+        if begun + row_s * trial.rows_of(size, size in with_mates) > stop_at:
+            return trial.limited(f"there was no time for batches of {size}")
+        try:
+            if cause := trial.run(size, with_mates=size in with_mates):
+                return trial.verdict(cause)
+        except Exception as error:
+            what = "out of memory" if is_out_of_memory(error) else f"{type(error).__name__}: {error}"
+            return trial.limited(f"a batch of {size} fails: {what}"[:200])
+        row_s = (clock() - begun) / (trial.rows - rows_before)
+    return trial.verdict("" if trial.done else "there are no mates to try")
+
+
+class _MatesTrial:
+    """What is known so far. refuted: whether one bit has differed where none may. rows: how many rows the model has run."""
+
+    def __init__(self, attempt: Attempt, row: Any, mates: Mapping[str, Any], longest: Any, settling: int) -> None:
+        self.attempt, self.row, self.mates, self.longest, self.settling = attempt, row, dict(mates), longest, settling
+        self.alone: list[Any] = []
+        self.done: list[int] = []
+        self.refuted = False
+        self.rows = 0
+        self.between_shapes = Deviation()
+        self.same_bits, self.same_so_far = 1, True
+        self.even: list[int] = []
+
+    def rows_of(self, size: int, with_mates: bool) -> int:
+        """How many rows `run` will run."""
+        return size * (max(2, self.settling + 1) + len(self.kinds(size)) if with_mates else 1)
+
+    def run(self, size: int, with_mates: bool) -> str:
+        """Try batches of this size. Returns what is wrong with them, "" where nothing is. Raises what the model raises."""
+        if not self.alone:
+            self.alone = self.settled(1)
+            if isinstance(self.alone[0], SlotError):
+                return f"the example is refused: {self.alone[0].message}"
+        copies = self.settled(size) if with_mates else self.batch([self.row] * size)
+        if self.refuted:
+            return f"{NOT_DETERMINISTIC}: the same batch of {size} again"
+        self.compare_with_alone(copies, size)
+        if not with_mates:
+            return ""
+        place, tried = size // 2, False
+        for kind, batch in self.kinds(size):
+            batch[place] = self.row
+            try:
+                output = self.batch(batch)[place]
+            except Exception:  # nobody has mates that the model does not take
+                self.mates.pop(kind, None)
+                continue
+            if bits(output) != bits(copies[place]):
+                self.refuted = True
+                repeats = bits(self.batch([self.row] * size)) == bits(copies)
+                what = f"a batch of {size}, {kind} mates" if repeats else f"the same batch of {size} again"
+                return f"{'mixes rows' if repeats else NOT_DETERMINISTIC}: {what}"
+            tried = True
+        self.done += [size] if tried else []
+        return ""
+
+    def settled(self, size: int) -> list[Any]:
+        """The outputs of a batch of copies, once it gives the same bits again."""
+        outputs = self.batch([self.row] * size)
+        for runs in range(2, self.settling + 3):
+            before, outputs = outputs, self.batch([self.row] * size)
+            if runs > self.settling and bits(before) == bits(outputs):
+                return outputs
+        self.refuted = True
+        return outputs
+
+    def batch(self, items: Sequence[Any]) -> list[Any]:
+        """The outputs of one batch. Nothing that a hook does to its items or its outputs later changes what is compared."""
+        if self.longest is not None and len(items) > 1:
+            items = [self.longest, *items[1:]]
+        self.rows += len(items)
+        return deepcopy(self.attempt([deepcopy(item) for item in items], len(items)))
+
+    def kinds(self, size: int) -> list[tuple[str, list[Any]]]:
+        """What stands around the row: in the smallest batch each kind of mates by itself, in larger ones all of them."""
+        smallest = 2 if self.longest is None else 3  # the longest leaves no place for a mate in a batch of two
+        if size <= smallest:
+            return [(kind, [mate] * size) for kind, mate in self.mates.items() if size == smallest]
+        mates = list(self.mates.values())
+        return [("all kinds of", [mates[i % len(mates)] for i in range(size)])] if mates else []
+
+    def compare_with_alone(self, copies: Sequence[Any], size: int) -> None:
+        """How far each of the copies is from the row alone."""
+        outputs = copies if self.longest is None else copies[1:]
+        for output in outputs:
+            self.between_shapes = self.between_shapes.most(difference(self.alone[0], output))
+        if self.longest is not None or not holds_floats(self.alone[0]):
+            return  # a text may be the same although the numbers behind it are not; another length is another shape
+        here = [bits(output) for output in outputs]
+        if all(one == here[0] for one in here):
+            self.even.append(size)
+        self.same_so_far = self.same_so_far and all(one == bits(self.alone[0]) for one in here)
+        if self.same_so_far and size == self.same_bits + 1:
+            self.same_bits = size
+
+    def limited(self, cause: str) -> Verdict:
+        """The verdict where larger batches could not be tried: nobody runs them."""
+        return replace(self.verdict(cause), most_rows=self.done[-1] if self.done else 1)
+
+    def verdict(self, cause: str) -> Verdict:
+        """What follows from all that was tried."""
+        separable, most_rows = (False, 1) if self.refuted else (None if cause else True, 0)
+        sizes, even = tuple(self.done), tuple(self.even)
+        return Verdict(separable, cause, most_rows, sizes, self.between_shapes, self.same_bits, even)

@@ -1,0 +1,245 @@
+"""A share of the requests goes to another archive; what it fails at, or has no place for, the old one answers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from slotwise.errors import SlotwiseError
+from slotwise.frontend.inference_request import InferenceRequest
+from slotwise.frontend.rollout import canary
+from slotwise.frontend.rollout.canary import Canary
+from slotwise.frontend.rollout.canary_windows import LEAST_TIMES, Comparison
+from slotwise.frontend.rollout.record import RolloutRecord, interrupted, load_all, need_none, only_one
+from slotwise.server.processes import start_time
+from tests.support.hedges import Clock
+
+from .conftest import Front, MakeFront
+from .standin import StandIn
+
+pytestmark = pytest.mark.anyio
+
+
+def wanted(percent: float, model: str = "digits", **given: Any) -> RolloutRecord:
+    pid = os.getpid()
+    usual: dict[str, Any] = {"name": "default", "pid": pid, "started": start_time(pid), "window_s": 60.0}
+    return RolloutRecord(**{**usual, "model": model, "new": f"{model}--new", "percent": percent, **given})
+
+
+async def fronted(make_front: MakeFront, percent: float, script: list[str], **given: Any) -> Front:
+    options = {key: given.pop(key) for key in ("in_flight", "queued") if key in given}
+    server = StandIn(models={"digits": 1, "digits--new": 1}, script=deque(script), batch_size=64)
+    front = await make_front(server, **options)
+    front.gateway.rollouts.follow([wanted(percent, **given)])
+    return front
+
+
+def asked(front: Front) -> list[str]:
+    return [seen.target.split("/")[2] for seen in front.server.seen]
+
+
+def side(front: Front, which: canary.Which) -> tuple[int, int, int]:
+    found = front.gateway.rollouts.by_model["digits"].comparison._sides[which]
+    return found.requests, found.errors, found.refused
+
+
+async def test_the_share_is_of_the_request_ids_and_a_larger_one_holds_the_smaller(make_front: MakeFront) -> None:
+    front = await fronted(make_front, 10, [])
+    shares = {}
+    for percent in (10, 50):
+        front.gateway.rollouts.follow([wanted(percent, step=percent)])
+        front.server.seen.clear()
+        await asyncio.gather(*[front.predict(headers={"x-request-id": f"id-{i}"}) for i in range(100)])
+        shares[percent] = {seen.headers["x-request-id"] for seen in front.server.seen if "--new" in seen.target}
+    assert shares[10] < shares[50]
+    assert len(shares[10]) < 25 < len(shares[50]) < 75
+
+
+@pytest.mark.parametrize("percent", [0.004, 1, 10, 50, 95, 99.99])
+async def test_both_groups_of_a_comparison_are_equally_large(make_front: MakeFront, percent: float) -> None:
+    front = await make_front()
+    found = Canary(wanted(percent))
+    groups: dict[str | None, set[str]] = {"old": set(), "new": set(), None: set()}
+    for number in range(40_000):
+        request = InferenceRequest(front.gateway, "digits", 0.0, identity=str(number))
+        group = found._group(request)
+        groups[group].add(request.identity)
+        assert group is None or found.chosen(request) == (group == "new")
+    few = 40_000 * min(percent, 100 - percent) / 100
+    assert abs(len(groups["old"]) - few) < 4 * few**0.5 + 5
+    assert abs(len(groups["new"]) - few) < 4 * few**0.5 + 5
+
+
+async def test_a_5xx_of_the_new_archive_is_answered_by_the_old_one(make_front: MakeFront) -> None:
+    front = await fronted(make_front, 50, ["fault", "answer", "died", "died", "answer", "bad"])
+    mine = {"x-request-id": next(str(i) for i in range(99) if canary.zlib.crc32(str(i).encode()) % 10_000 < 5000)}
+    assert (await front.predict(headers=mine)).status_code == 200
+    assert asked(front) == ["digits--new", "digits"]
+    assert (await front.predict(headers=mine)).status_code == 200  # a killer of the new archive is none of the old one's
+    assert asked(front)[2:] == ["digits--new", "digits--new", "digits"]
+    assert (await front.predict(headers=mine)).status_code == 400  # the client's own fault
+    assert asked(front)[5:] == ["digits--new"]
+    assert side(front, "new") == (3, 2, 0)
+
+
+async def test_a_request_that_the_new_archive_has_no_place_for_is_answered_by_the_old_one_and_counted(
+    make_front: MakeFront,
+) -> None:
+    front = await fronted(make_front, 50, [], in_flight=2, queued=0)
+    front.server.gate = asyncio.Event()
+    ids = [str(i) for i in range(99) if canary.zlib.crc32(str(i).encode()) % 10_000 < 5000][:4]
+    waiting = [asyncio.create_task(front.predict(headers={"x-request-id": each})) for each in ids]
+    while len(front.server.seen) < 4:
+        await asyncio.sleep(0.01)
+    front.server.gate.set()
+    assert [answer.status_code for answer in await asyncio.gather(*waiting)] == [200] * 4
+    assert sorted(asked(front)) == ["digits", "digits", "digits--new", "digits--new"]
+    assert side(front, "new") == (4, 0, 2)
+
+
+async def test_while_one_of_both_is_not_there_the_other_answers(make_front: MakeFront) -> None:
+    front = await fronted(make_front, 100, [], phase="replacing")
+    del front.server.models["digits"]
+    front.gateway.backend = replace(front.gateway.backend, rollouts=lambda: [wanted(100, phase="replacing")])
+    await front.gateway.refresh(0)
+    assert front.gateway.model_ready("digits")  # for the protocols and /ready it is there
+    assert (await front.predict()).status_code == 200
+    front.gateway.rollouts.follow([wanted(0, phase="comparing", interrupted=True)])
+    assert (await front.predict()).status_code == 200
+    front.server.models = {"digits": 1}
+    front.gateway.rollouts.follow([wanted(100, phase="replacing", interrupted=True)])
+    assert (await front.predict()).status_code == 200
+    front.server.models = {}
+    assert (await front.predict()).status_code == 404
+
+
+async def test_nothing_goes_to_the_old_archive_while_it_is_replaced(make_front: MakeFront) -> None:
+    front = await fronted(make_front, 100, ["fault"], phase="replacing", versions=("1.0", "2.0"))
+    assert (await front.predict()).status_code == 500
+    assert (await front.client.post("/predictions/digits/1.0", content=b"x")).status_code == 503
+    assert asked(front) == ["digits--new"]
+
+
+@pytest.mark.parametrize(
+    ("versions", "version", "reached"),
+    [
+        (("1.0", "2.0"), "1.0", {"digits"}),
+        (("1.0", "2.0"), "2.0", {"digits--new"}),
+        (("1.0", "2.0"), "3.0", {"digits"}),  # the server says that there is none
+        (("1.0", "1.0"), "1.0", {"digits", "digits--new"}),  # both are what is asked for
+    ],
+)
+async def test_a_version_that_is_named_is_what_is_asked(
+    make_front: MakeFront, versions: tuple[str, str], version: str, reached: set[str]
+) -> None:
+    front = await fronted(make_front, 50, [], versions=versions)
+    for _ in range(30):
+        assert (await front.client.post(f"/predictions/digits/{version}", content=b"x")).status_code == 200
+    assert set(asked(front)) == reached
+    assert all(seen.target.endswith(f"/{version}") for seen in front.server.seen)
+    counted = side(front, "old")[0] + side(front, "new")[0]
+    assert counted == (30 if len(reached) == 2 else 0)
+
+
+async def test_a_shadow_gets_copies_and_nobody_its_answers(make_front: MakeFront) -> None:
+    front = await fronted(make_front, 100, ["answer", "answer", "answer", "fault"], shadow=True)
+    found = front.gateway.rollouts.by_model["digits"]
+    for _ in range(2):
+        assert (await front.predict()).status_code == 200
+        while found._copies:
+            await asyncio.sleep(0.001)
+    assert asked(front) == ["digits", "digits--new"] * 2
+    assert (found.compared, found.differing) == (2, 1)
+    assert (side(front, "old"), side(front, "new")) == ((2, 0, 0), (2, 1, 0))
+
+
+async def test_two_models_have_a_roll_out_each(make_front: MakeFront) -> None:
+    server = StandIn(models=dict.fromkeys(("digits", "digits--new", "other", "other--new"), 1))
+    front = await make_front(server)
+    front.gateway.rollouts.follow([wanted(50), wanted(50, "other")])
+    for _ in range(20):
+        assert (await front.predict()).status_code == 200
+    found = {shown["model"]: shown for shown in front.gateway.status()["rollouts"]}
+    assert found.keys() == {"digits", "other"}
+    other = front.gateway.rollouts.by_model["other"].comparison._sides
+    assert (other["old"].requests, other["new"].requests) == (0, 0)
+    assert sum(side(front, which)[0] for which in ("old", "new")) == 20  # type: ignore[arg-type]
+    kept = front.gateway.rollouts.by_model["other"]
+    front.gateway.rollouts.follow([wanted(10, "other", step=1)])
+    assert front.gateway.rollouts.by_model == {"other": kept}
+
+
+@pytest.fixture
+def home(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path))
+
+
+@pytest.mark.usefixtures("home")
+async def test_who_wrote_a_record_and_has_ended_wants_the_archive_that_is_safe() -> None:
+    assert load_all("default") == ()
+    need_none("default")
+    wanted(10).save()
+    wanted(10, "a/b", after={"archive": "b.mar"}).save()
+    assert [(record.model, record.percent) for record in load_all("default")] == [("a/b", 10), ("digits", 10)]
+    with pytest.raises(SlotwiseError, match="is going on"):
+        need_none("default")
+    for model, phase, percent in (("digits", "replacing", 100), ("a/b", "comparing", 0)):
+        replace(wanted(10, model, phase=phase), started=1.0).save()
+        found = {record.model: record for record in interrupted("default")}
+        assert found[model].percent == percent
+    for record in interrupted("default"):
+        record.forget()
+    assert load_all("default") == ()
+
+
+@pytest.mark.usefixtures("home")
+async def test_one_model_has_one_roll_out_at_a_time() -> None:
+    refused = pytest.raises(SlotwiseError, match="another roll-out of digits is going on")
+    with only_one("default", "digits"), only_one("default", "other"), refused, only_one("default", "digits"):
+        pass
+    with only_one("default", "digits"):
+        pass
+
+
+async def test_windows_are_closed_in_time_and_begin_anew_with_a_step() -> None:
+    clock = Clock()
+    rollout = Canary(wanted(10), clock)
+    rollout.comparison.answered("new", 0.5, timed=False)
+    rollout.comparison.failed("old")
+    assert rollout.shown()["windows"] == []
+    clock.now += 60
+    empty = {"refused": 0, "slow": [0, 0, 0]}
+    old = {"requests": 1, "errors": 1, "ms": [0, 0, 0], **empty}
+    new = {"requests": 1, "errors": 0, "ms": [500.0] * 3, **empty}
+    window = {"number": 1, "refusals": True, "old": old, "new": new}
+    assert rollout.shown()["windows"] == [window]
+    rollout.comparison.failed("old")
+    rollout.follow(wanted(50, step=1))
+    clock.now += 60
+    assert rollout.shown()["windows"] == [window]
+
+
+def test_slow_is_what_takes_longer_than_the_old_archives_times_of_before_with_the_tolerance() -> None:
+    clock = Clock()
+    found = Comparison(1.0, clock)
+    for _ in range(LEAST_TIMES):
+        found.answered("old", 1.0, timed=True)
+        found.answered("new", 9.0, timed=True)
+    for _ in range(2):
+        clock.now += 1
+        found.turn(refusals=True)
+        for which, seconds in (("old", 1.0), ("old", 1.01), ("new", 1.1), ("new", 1.11)):
+            found.answered(which, seconds, timed=True)  # type: ignore[arg-type]
+        found.answered("new", 9.0, timed=False)
+    assert [window["new"]["slow"] for window in found.windows] == [[0] * 3, [1] * 3]
+    assert found.windows[1]["old"]["slow"] == [1] * 3
+
+
+def test_answers_that_differ_in_the_third_digit_are_the_same() -> None:
+    one, other, third = ({"p": {"7": p}, "x": [1, "a"]} for p in (0.98123, 0.98071, 0.9))
+    assert canary._rounded(one) == canary._rounded(other) != canary._rounded(third)

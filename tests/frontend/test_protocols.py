@@ -1,0 +1,255 @@
+"""KServe V1 and the Open Inference Protocol: records become requests, answers stand in their places, nonsense is a 4xx."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slotwise.frontend.protocols import kserve_v1, open_inference
+from slotwise.frontend.protocols.records import MOST_RECORDS, ModelInput, ProtocolFault, RecordAnswer, RecordBody
+
+from .conftest import MakeFront
+from .standin import StandIn
+
+pytestmark = pytest.mark.anyio
+PICTURES, TENSORS = ModelInput("picture", (), True), ModelInput("tensor", (1, 2, 2), True)
+PNG = b"\x89PNG picture" * 10
+
+
+def bodies(records: Any) -> list[bytes]:
+    return [record.body for record in records]
+
+
+def binary(elements: list[bytes], **changes: Any) -> tuple[bytes, str]:
+    """A request with BYTES as binary data, and its header."""
+    data = b"".join(struct.pack("<I", len(element)) + element for element in elements)
+    tensor = {"name": "x", "datatype": "BYTES", "shape": [len(elements)], "parameters": {"binary_data_size": len(data)}}
+    head = json.dumps({"inputs": [{**tensor, **changes}]}).encode()
+    return head + data, str(len(head))
+
+
+def read(content: Any, model: ModelInput = TENSORS) -> open_inference.InferRequest:
+    return open_inference.request(json.dumps(content).encode(), None, model)
+
+
+def numbers(data: Any, shape: list[Any], datatype: str = "FP32", **more: Any) -> dict[str, Any]:
+    return {"inputs": [{"name": "x", "shape": shape, "datatype": datatype, "data": data, **more}]}
+
+
+def test_every_instance_is_a_record() -> None:
+    instances = [{"b64": base64.b64encode(PNG).decode()}, {"data": "x"}, [1, [2]], "text", {"b64": "no base64!"}]
+    *found, wrong = kserve_v1.records(json.dumps({"instances": instances}).encode())
+    assert bodies(found) == [PNG, b'{"data": "x"}', b"[1, [2]]", b'"text"']
+    assert isinstance(wrong, RecordAnswer)
+    said = kserve_v1.reply([RecordAnswer(200, b'{"label": "7"}'), RecordAnswer(200, b"plain"), wrong])
+    assert json.loads(said) == {
+        "predictions": [{"label": "7"}, "plain", {"error": {"code": 400, "message": "b64 is no base64"}}]
+    }
+
+
+def test_bytes_and_numbers_of_either_form_are_records() -> None:
+    assert bodies(open_inference.request(*binary([PNG, b""]), PICTURES).records) == [PNG, b""]
+    assert bodies(open_inference.request(*binary([PNG, b""], shape=[2, 1]), PICTURES).records) == [PNG, b""]
+    as_text = {"inputs": [{"name": "x", "shape": [1], "datatype": "BYTES", "data": ["aGk="]}]}
+    assert bodies(read(as_text, PICTURES).records) == [b'{"b64": "aGk="}']
+    assert bodies(read(as_text, ModelInput("translation")).records) == [b"aGk="]
+    rows = np.arange(8, dtype="<f4").reshape(2, 1, 2, 2)
+    for data in (rows.ravel().tolist(), rows.tolist()):
+        for datatype in ("FP32", "FP64", "INT8", "UINT64"):
+            plain = json.loads(json.dumps(data).replace(".0", ""))
+            assert bodies(read(numbers(plain, [2, 1, 2, 2], datatype)).records) == [row.tobytes() for row in rows]
+    head = json.dumps(numbers([], [2, 1, 2, 2], "FP16", parameters={"binary_data_size": 16})).encode()
+    found = open_inference.request(head + rows.astype("<f2").tobytes(), str(len(head)), TENSORS)
+    assert bodies(found.records) == [row.tobytes() for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [
+        ({}, 400),
+        ({"inputs": []}, 400),
+        ({"inputs": [1]}, 400),
+        ({"inputs": {}}, 400),
+        (numbers([], []), 400),
+        (numbers([], [0, 1, 2, 2]), 400),
+        (numbers([], [-1, 1, 2, 2]), 400),
+        (numbers([1], [10**12]), 413),
+        (numbers([1], [1, 10**12]), 400),
+        (numbers([1], [1, 2**70]), 400),
+        (numbers([1], [1] * 100_000), 400),
+        (numbers([1], [1.0]), 400),
+        (numbers([1], [True]), 400),
+        (numbers([1] * 4, [MOST_RECORDS + 1, 1, 2, 2]), 413),
+        (numbers([1] * 3, [1, 1, 2, 2]), 400),
+        (numbers([[1, 2], [3]], [1, 1, 2, 2]), 400),
+        (numbers([1, 2, 3, "4"], [1, 1, 2, 2]), 400),
+        (numbers([1, 2, 3, None], [1, 1, 2, 2]), 400),
+        (numbers([1, 2, 3, 300], [1, 1, 2, 2], "INT8"), 400),
+        (numbers([1, 2, 3, -1], [1, 1, 2, 2], "UINT8"), 400),
+        (numbers([1, 2, 3, 10**400], [1, 1, 2, 2], "INT64"), 400),
+        (numbers([1] * 4, [1, 2, 2, 1]), 400),
+        (numbers([1] * 4, [1, 1, 2, 2], "FP128"), 400),
+        (numbers([1] * 4, [1, 1, 2, 2], ["FP32"]), 400),
+        (numbers(["a"], [1], "BYTES", parameters={"binary_data_size": 5}), 400),
+        (numbers(["a"], [1], "BYTES", parameters=[]), 400),
+        (numbers(["a"], [2], "BYTES"), 400),
+        (numbers(["a", "b"], [1, 2], "BYTES"), 400),
+        (numbers([1], [1], "BYTES"), 400),
+        (numbers([1], [1], "BYTES") | {"id": 7}, 400),
+        (numbers(["a"], [1], "BYTES") | {"outputs": [{"name": "nothing"}]}, 400),
+        (numbers(["a"], [1], "BYTES") | {"outputs": "answer"}, 400),
+        (numbers(["a"], [1], "BYTES") | {"outputs": [{"name": []}]}, 400),
+    ],
+)
+def test_a_request_that_fits_nothing_is_refused(content: Any, status: int) -> None:
+    with pytest.raises(ProtocolFault) as fault:
+        read(content)
+    assert fault.value.status == status
+
+
+def test_numbers_for_a_model_of_pictures_are_refused() -> None:
+    with pytest.raises(ProtocolFault, match="takes a picture a record, as BYTES"):
+        read(numbers([1] * 4, [1, 1, 2, 2]), PICTURES)
+
+
+@pytest.mark.parametrize("length", ["", "-1", "1e3", "99999", "9" * 4000, "²"])
+def test_a_header_that_does_not_fit_the_body_is_refused(length: str) -> None:
+    with pytest.raises(ProtocolFault, match="Inference-Header-Content-Length"):
+        open_inference.request(b"{}", length, PICTURES)
+
+
+def test_a_shape_of_very_many_sides_is_refused_before_anything_is_multiplied() -> None:
+    for model in (ModelInput("tensor"), PICTURES):
+        for datatype in ("FP32", "BYTES"):
+            with pytest.raises(ProtocolFault, match="at most 16 are taken"):
+                read(numbers([1], [1] + [2**39] * 200_000, datatype), model)
+
+
+@pytest.mark.parametrize("said", ["text", None, [1], {}, 10**400, float("nan"), 1e308, True])
+def test_a_probability_that_is_no_number_of_fp32_is_none(said: Any) -> None:
+    body = json.dumps({"label": "7", "probabilities": {"7": said}}).encode()
+    for binary in (False, True):
+        asked = open_inference.InferRequest([RecordBody(b"")], "", {"probability": binary})
+        headers, answer = open_inference.reply(asked, "m", "1", PICTURES, [RecordAnswer(200, body)])
+        assert (headers["content-type"] == "application/json") is not binary
+        assert binary or json.loads(answer)["outputs"][0]["data"] == [1.0 if said is True else 0.0]
+
+
+KEYS = ["inputs", "shape", "data", "datatype", "parameters", "binary_data_size", "outputs", "name", "instances"]
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9)
+JSON = st.recursive(LEAVES, lambda values: st.lists(values) | st.dictionaries(st.sampled_from(KEYS), values))
+
+
+@given(JSON, st.binary(max_size=40), st.integers(0, 400))
+def test_no_body_raises_anything_but_a_refusal(content: Any, more: bytes, length: int) -> None:
+    for body in (json.dumps(content).encode() + more, json.dumps({"inputs": [content]}).encode() + more, more):
+        for read in (
+            lambda body=body: open_inference.request(body, str(length), TENSORS),
+            lambda body=body: open_inference.request(body, None, PICTURES),
+            lambda body=body: kserve_v1.records(body),
+        ):
+            with suppress(ProtocolFault):
+                read()
+
+
+@given(st.lists(st.binary(max_size=30), min_size=1, max_size=9))
+def test_binary_answers_are_read_back_in_order(said: list[bytes]) -> None:
+    answers = [RecordAnswer(200 if i % 3 else 400, body) for i, body in enumerate(said)]
+    asked = open_inference.InferRequest([RecordBody(b"")] * len(said), "mine", {"answer": True})
+    headers, body = open_inference.reply(asked, "m", "1", PICTURES, answers)
+    length = int(headers[open_inference.LENGTH])
+    head, at, elements = json.loads(body[:length]), length, []
+    for _ in said:
+        (size,) = struct.unpack_from("<I", body, at)
+        elements.append(body[at + 4 : at + 4 + size])
+        at += 4 + size
+    assert at == len(body) == length + head["outputs"][0]["parameters"]["binary_data_size"]
+    assert elements == [one.body.decode("utf-8", "replace").encode() if one.good else b"" for one in answers]
+    assert head["id"] == "mine"
+    assert {int(i) for i in json.loads(head["parameters"]["errors"])} == {i for i in range(len(said)) if i % 3 == 0}
+
+
+async def test_records_are_answered_in_their_places_on_both_protocols(make_front: MakeFront) -> None:
+    front = await make_front(StandIn(likely=True))
+    body, length = binary([PNG, b"no picture", PNG])
+    answer = await front.client.post("/v2/models/digits/infer", content=body, headers={open_inference.LENGTH: length})
+    assert answer.status_code == 200, answer.text
+    outputs = {output["name"]: output["data"] for output in answer.json()["outputs"]}
+    assert outputs.keys() == {"answer", "label", "probability", "probabilities"}
+    assert outputs["label"][1] == ""
+    assert outputs["label"][0] == outputs["label"][2] != ""
+    assert json.loads(answer.json()["parameters"]["errors"])["1"]["code"] == 400
+    assert answer.headers["x-request-id"]
+    instances = [{"b64": base64.b64encode(one).decode()} for one in (PNG, b"no picture")]
+    answer = await front.client.post("/v1/models/digits:predict", json={"instances": instances})
+    good, bad = answer.json()["predictions"]
+    assert good["label"] == outputs["label"][0]
+    assert bad["error"]["code"] == 400
+
+
+async def test_a_single_record_that_fails_and_what_is_no_request_are_errors_in_their_form(make_front: MakeFront) -> None:
+    front = await make_front(StandIn(likely=True))
+    body, length = binary([b"no picture"])
+    for answer, status in (
+        (await front.client.post("/v2/models/digits/infer", content=body, headers={open_inference.LENGTH: length}), 400),
+        (await front.client.post("/v2/models/digits/infer", content=b"{"), 400),
+        (await front.client.post("/v2/models/nobody/infer", content=body, headers={open_inference.LENGTH: length}), 404),
+        (await front.client.post("/v1/models/nobody:predict", json={"instances": [1, 2]}), 404),
+        (await front.client.post("/v1/models/digits:predict", content=b"[]"), 400),
+        (await front.client.get("/v2/models/nobody"), 404),
+        (await front.client.get("/v2/models/digits/versions/77"), 404),
+        (await front.client.get("/v1/models/nobody"), 404),
+    ):
+        assert answer.status_code == status, answer.text
+        assert isinstance(answer.json()["error"], str)
+    assert front.gateway.body_memory.now_bytes == 0
+
+
+async def test_the_servers_and_the_models_state(make_front: MakeFront) -> None:
+    front = await make_front()
+    assert (await front.client.get("/v2")).json()["extensions"] == ["binary_tensor_data"]
+    assert (await front.client.get("/v2/health/live")).status_code == 200
+    assert (await front.client.get("/v2/health/ready")).status_code == 200
+    assert (await front.client.get("/v2/models/digits/ready")).json() == {"name": "digits", "ready": True}
+    described = (await front.client.get("/v2/models/digits")).json()
+    assert described["inputs"] == [{"name": "input", "datatype": "BYTES", "shape": [-1, 1]}]
+    assert (await front.client.get("/v2/models/digits?version=7")).json() == described
+    paths = (await front.client.get("/openapi.json")).json()["paths"]
+    assert [given["name"] for given in paths["/v2/models/{model}"]["get"]["parameters"]] == ["model"]
+    assert (await front.client.get("/")).json() == {"status": "alive"}
+    assert (await front.client.get("/", headers={"accept": "text/html,*/*;q=0.8"})).text.startswith("<!doctype html>")
+    assert "digits" in (await front.client.get("/v1/models")).json()["models"]
+    assert (await front.client.get("/v1/models/digits")).json() == {"name": "digits", "ready": True}
+
+
+async def test_many_records_never_fill_the_queue_themselves(make_front: MakeFront) -> None:
+    front = await make_front(StandIn(takes_s=(0.01, 0.02)), in_flight=2, queued=1)
+    body, length = binary([b"%d" % i for i in range(20)])
+    answer = await front.client.post("/v2/models/digits/infer", content=body, headers={open_inference.LENGTH: length})
+    assert answer.status_code == 200
+    assert "parameters" not in answer.json()
+    assert sorted(seen.body for seen in front.server.seen) == sorted(b"%d" % i for i in range(20))
+    assert len({seen.headers["x-request-id"] for seen in front.server.seen}) == 20
+
+
+async def test_sagemakers_calls_reach_the_one_model_or_the_one_that_is_named(make_front: MakeFront) -> None:
+    front = await make_front()
+    assert (await front.client.get("/ping")).status_code == 200
+    answer = await front.client.post("/invocations", content=b"x", headers={"accept": "application/json"})
+    assert (answer.status_code, answer.json()["label"]) == (200, "7")
+    assert front.server.seen[0].target == "/predictions/digits"
+    front = await make_front(StandIn(models={"digits": 1, "captions": 1}))
+    answer = await front.client.post("/invocations", content=b"x")
+    assert answer.status_code == 404
+    assert "--default-model" in answer.json()["error"]["message"]
+    front = await make_front(StandIn(models={"digits": 1, "captions": 1}), default_model="captions")
+    assert (await front.client.post("/invocations", content=b"x")).status_code == 200
+    assert front.server.seen[0].target == "/predictions/captions"

@@ -1,0 +1,128 @@
+"""Whatever ends a swap half-way: every server that still runs has a record by which `slotwise stop` finds it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from slotwise.commands.server import stop
+from slotwise.errors import SlotwiseError
+from slotwise.files import project
+from slotwise.frontend.rollout import swap
+from slotwise.server import lifecycle
+from slotwise.server.lifecycle import Ports, ServerRecord, all_running, running
+from slotwise.server.processes import start_time
+
+Status = Callable[[], dict[str, Any]]
+Start = Callable[[str, Ports], ServerRecord]
+
+
+@dataclass
+class Gateway:
+    """A gateway that says what `status` gives."""
+
+    status: Status
+    lives: bool = True
+    url: str = "http://gateway"
+
+    def alive(self) -> bool:
+        return self.lives
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """Starts a process that stands for a server."""
+    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path))
+    monkeypatch.setattr(lifecycle, "run_start_module", lambda record, options: psutil.Process(record.pid).kill())
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(name: str, ports: Ports) -> ServerRecord:
+        run_id, folder = f"run-{len(started)}", project.state_dir(name)
+        started.append(subprocess.Popen(["sleep", "600"], env={**os.environ, "SLOTWISE_RUN": run_id}))
+        record = ServerRecord(
+            name=name,
+            kind="torchserve",
+            pid=started[-1].pid,
+            started=start_time(started[-1].pid),
+            ports=ports,
+            profile="cpu",
+            overrides={},
+            model_store=folder,
+            state_dir=folder,
+            tmp_dir=folder / "tmp",
+            run_id=run_id,
+        )
+        record.save()
+        return record
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def fails(error: BaseException) -> Status:
+    def status() -> dict[str, Any]:
+        raise error
+
+    return status
+
+
+def followed() -> dict[str, Any]:
+    record = running()
+    assert record is not None
+    return {"server": {"pid": record.pid}, "leaving": 0}
+
+
+def pids() -> list[int]:
+    return [record.pid for record in all_running()]
+
+
+@pytest.mark.parametrize("error", [SlotwiseError("does not answer"), KeyboardInterrupt()])
+def test_when_the_gateway_does_not_follow_both_are_found(
+    start: Start, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    old, said = start("default", Ports()), list[str]()
+    monkeypatch.setattr(swap, "running", lambda name: Gateway(fails(error)))
+    with pytest.raises(type(error)):
+        swap.swap(old, start, said.append)
+    new = running()
+    assert new is not None
+    assert pids() == [new.pid, old.pid]
+    assert said[-1] == "both servers run: `slotwise stop default-old` ends the old one, `slotwise stop default` the new one"
+    stop("default-old")
+    assert pids() == [new.pid]
+    stop("default")
+    assert pids() == []
+    assert not new.alive()
+    assert not old.alive()
+
+
+def test_when_the_gateway_is_gone_the_old_one_is_stopped(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = start("default", Ports())
+    monkeypatch.setattr(swap, "running", lambda name: Gateway(fails(SlotwiseError("gone")), lives=False))
+    new = swap.swap(old, start)
+    assert running() == new
+    assert pids() == [new.pid]
+    assert not old.alive()
+
+
+def test_the_next_swap_ends_what_one_that_failed_left(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = start("default", Ports())
+    monkeypatch.setattr(swap, "running", lambda name: Gateway(fails(KeyboardInterrupt())))
+    with pytest.raises(KeyboardInterrupt):
+        swap.swap(old, start)
+    second = running()
+    assert second is not None
+    monkeypatch.setattr(swap, "running", lambda name: Gateway(followed))
+    third = swap.swap(second, start)
+    assert pids() == [third.pid]
+    assert not old.alive()
+    assert not second.alive()
