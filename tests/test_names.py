@@ -14,11 +14,13 @@ MODULES = {
     "apply": "commands/apply.py is the command line of deploy/apply.py",
     "archive": "commands/archive.py is the command line of the room archive/",
     "deploy": "deploy/deploy.py is what its room is about: from what a person names to a live model",
-    "gateway": "commands/gateway.py is the command line of the room gateway/, whose heart is frontend/frontend.py",
+    "doctor": "commands/doctor.py is the command line of the room doctor/",
+    "frontend": "frontend/frontend.py is what its room is about: the state of one gateway",
     "management": "commands/management.py is the command line of client/management.py",
     "profile": "commands/profile.py is the command line of profiles/profile.py",
     "rollout": "commands/rollout.py is the command line of deploy/rollout.py",
     "server": "commands/server.py is the command line of the room server/",
+    "triton": "archive/triton/ is what server/triton/ serves",
     "tune": "commands/tune.py is the command line of the room tune/",
 }
 
@@ -35,8 +37,8 @@ def modules() -> dict[str, list[str]]:
     places: dict[str, list[str]] = defaultdict(list)
     for path in sources():
         place = path.relative_to(PACKAGE)
-        *above, name = place.parent.parts if path.name == "__init__.py" else place.with_suffix("").parts or ("slotwise",)
-        places["/".join([*above[1:], name])].append(place.as_posix())
+        parts = place.parent.parts if path.name == "__init__.py" else place.with_suffix("").parts
+        places["/".join([*parts[1:-1], *parts[-1:]])].append(place.as_posix())
     return places
 
 

@@ -29,12 +29,11 @@ from campaign_parts.innocents import KINDS, TIMEOUT_S, Innocents
 from campaign_parts.own_server import own_home, started
 from campaign_parts.tally import Tally
 from slotwise.archive.build import build
-from slotwise.backends.remote.server_view import server_backend
 from slotwise.client.management import ManagementClient
 from slotwise.console import say
 from slotwise.frontend import process as gateway_process
 from slotwise.frontend.admission import keys
-from slotwise.frontend.frontend import Gateway
+from slotwise.frontend.admission.limits import derived_budget
 from slotwise.server.lifecycle import ServerRecord, stop
 
 MODELS = ("killers", "wide")
@@ -157,7 +156,7 @@ def attack(place: Place, i: int, quiet_p99_s: float, seconds: float, tally: Tall
     with watched(front.pid) as most_mb, attacked(place, names) as seen:
         found = place.ask_well(seconds)
     late = sum(wait_s > quiet_p99_s + ALLOWED_S for wait_s in found.waits_s)
-    budget_mb = Gateway(server_backend("default")).body_memory.max_bytes / 1e6
+    budget_mb = derived_budget() / 1e6
     tally.measured[name] = {
         **shown(found),
         "late": late,

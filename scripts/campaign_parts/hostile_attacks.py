@@ -214,7 +214,7 @@ def upgrades(aim: Aim, stop: threading.Event, seen: Seen) -> None:
 
 def smuggling(aim: Aim, stop: threading.Event, seen: Seen) -> None:
     """The published requests: one answer each and one for what comes behind it, or a refusal."""
-    from tests.gateway.smuggling import FAMILIES, LAST, Case, tried
+    from tests.frontend.smuggling import FAMILIES, LAST, Case, tried
 
     own = b"Host: %b:%d\r\nx-api-key: %b" % (aim.address[0].encode(), aim.address[1], aim.key.encode())
 

@@ -18,7 +18,11 @@ gc.disable()
 import numpy as np  # noqa: E402
 
 from slotwise.worker import Headers, Pipeline, Request, Settings, handler  # noqa: E402
-from slotwise.worker.decoding import decoders  # noqa: E402
+
+try:
+    from slotwise.worker.decoding import decoders
+except ImportError:  # a tree of before
+    from slotwise.worker import decoders  # type: ignore[no-redef,attr-defined]
 
 spec = importlib.util.spec_from_file_location("tensor_classifier", Path(tree, "handlers", "tensor_classifier.py"))
 assert spec is not None

@@ -97,6 +97,8 @@ def gateway(
     starting = Starting(name, options, replace=replace)
     kept = keep(starting.sockets(listen), lambda pid: was_up(name, pid))  # what follows runs in the gateway's own process
 
+    from slotwise.backends.remote.remote_backend import RemoteBackend
+    from slotwise.backends.remote.server_view import server_view
     from slotwise.deploy.on_demand import loader
     from slotwise.frontend.frontend import GatewayOptions
     from slotwise.frontend.http.client_address import TrustedProxies
@@ -114,6 +116,7 @@ def gateway(
     )
     serve(
         name,
+        RemoteBackend(server_view(name), timeout_s, loader(multi_model) if multi_model else None),
         listen,
         GatewayOptions(
             timeout_s=timeout_s,
@@ -127,7 +130,7 @@ def gateway(
         ),
         say,
         Access(keys, tuple(public or ()), tls_cert, tls_key, tls_client_ca, tuple(allow_host or ()), limits),
-        loader(multi_model) if multi_model else None,
+        multi_model is not None,
         kept,
         starting,
     )

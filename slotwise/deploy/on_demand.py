@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotwise.archive.build import ArchiveInfo, inspect
-from slotwise.backends.remote.server_view import ModelLoader, NoMemory
+from slotwise.backends.interface import NoMemory
+from slotwise.backends.remote.server_view import ModelLoader
 from slotwise.client.management import ManagementClient
 from slotwise.deploy.deploy import registration
 from slotwise.deploy.scaling import PYTHON_BYTES

@@ -1,8 +1,6 @@
-"""Forward a request to the model server, and its answer back: the hot path.
+"""Forward a request to the backend, and its answer back: the hot path.
 
-A request may be sent again, because its body stays in memory until it is answered: once more when a copy fails, and up to three
-times beside a late one, all within the deadline (race.py). What a handler itself answers, even an error, is never sent again.
-Only where a worker takes its deadline for passed, because a clock was set meanwhile, it goes again.
+Its body stays in memory until it is answered, so the backend may send it again (backends/remote/race.py).
 """
 
 from __future__ import annotations
@@ -16,28 +14,19 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from slotwise.backends.remote.race import Race
-from slotwise.backends.remote.upstream import ConnectionBroken, ServerAnswer, Upstream
+from slotwise.backends.interface import BackendAnswer, Refused
 from slotwise.client.http_exchange import RawHeaders
-from slotwise.errors import SlotwiseError
 from slotwise.frontend import replies
 from slotwise.frontend.admission.large_work import LARGE_BYTES
 from slotwise.frontend.admission.limits import ClientGone, Receive
 from slotwise.frontend.frontend import Gateway
 from slotwise.frontend.inference_request import ABORT, InferenceRequest, Scope
-from slotwise.frontend.replies import Refused
 
 log = logging.getLogger("slotwise.gateway")
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-UNREADABLE = b"java.lang.IllegalArgumentException"  # the front end of a server could not take a form apart
 _MODEL_PATH = re.compile(r"/predictions/([^/]+)(?:/([^/]+))?|/classify/([^/]+)").fullmatch
-
-SENDS = 3  # a renewed token may be worthless by then, because somebody else has renewed it, or a clock was set
-WRONG_TOKEN = b"InvalidKeyException"
-DEADLINE = b"the deadline "  # a worker's words, of what it has not computed
-CLOCK_S = 1.0  # by how much a worker's clock may differ
 
 SEND_S, SLOWEST_BYTES_A_S = 30.0, 64 * 1024  # who takes an answer more slowly is cut off: it is in memory until then
 CLIENT_GONE = 499  # for the log and the metrics; nobody is there to get it
@@ -55,9 +44,9 @@ class Forward:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, whatever happens."""
         model = "" if callable(self.model) else self.model or scope["path_params"]["model"]
-        request = InferenceRequest(self.gateway, model, time.monotonic() + self.gateway.options.timeout_s)
+        request = InferenceRequest(model, time.monotonic() + self.gateway.options.timeout_s, gateway=self.gateway)
 
-        async def read_and_answered() -> ServerAnswer:
+        async def read_and_answered() -> BackendAnswer:
             if callable(self.model):
                 request.ask(self.model())
             request.read_head(scope)
@@ -79,7 +68,7 @@ class Forward:
         finally:
             request.release()
 
-    async def _outcome(self, request: InferenceRequest, answered: Awaitable[ServerAnswer]) -> tuple[int, RawHeaders, bytes]:
+    async def _outcome(self, request: InferenceRequest, answered: Awaitable[BackendAnswer]) -> tuple[int, RawHeaders, bytes]:
         """Status, headers and body of the reply, whatever becomes of `answered`. It is counted, and an error is logged.
 
         From then on the request holds the memory of its reply, no longer that of its body.
@@ -104,71 +93,31 @@ class Forward:
             log.log(level, "%s %s %d %s", request.identity, request.target, status, body[:500].decode("utf-8", "replace"))
         return status, headers, body
 
-    async def _answer(self, request: InferenceRequest, receive: Receive) -> ServerAnswer:
+    async def _answer(self, request: InferenceRequest, receive: Receive) -> BackendAnswer:
         """Ask the model, or the archive that a roll-out tries in its place."""
-        request.refuse_killer()
+        request.check()
         request.sent_at = time.monotonic()
         canary = self.gateway.rollouts.of(request)
         if canary is None:
             return await self._ask(request, receive)
         return await canary.answer(request, lambda either: self._ask(either, receive))
 
-    async def _ask(self, request: InferenceRequest, receive: Receive) -> ServerAnswer:
-        """Wait for a place, then request the server."""
-        limit, race = request.traffic.limit, Race(request, lambda fresh: self._attempt(request, fresh))
+    async def _ask(self, request: InferenceRequest, receive: Receive) -> BackendAnswer:
+        """Wait for a place, then ask the backend."""
+        limit = request.traffic.limit
         if request.placed_in is limit:
-            return await race.run()
+            return await self._answered(request)
         turn = limit.admit(request.sender, request.left_s)
         request.bill.pay(1)
         await limit.enter(turn, request.left_s, receive)
         try:
-            return await race.run()
+            return await self._answered(request)
         finally:
             limit.leave(turn)
 
-    async def _attempt(self, request: InferenceRequest, fresh: bool) -> ServerAnswer:
-        """Send the request once. Raises ConnectionBroken, or Refused: 502 without a server, 504 without time."""
-        upstream = self.gateway.upstream
-        if upstream is None:
-            raise Refused(502, "no model server is running")
-        try:
-            with upstream.busy():  # a swap waits for it, also while its token is renewed
-                answer = await self._send_with_token(upstream, request, fresh)
-        except TimeoutError:
-            raise Refused(504, "the model server did not answer before the deadline") from None
-        except OSError as error:
-            self.gateway.look_soon()
-            raise ConnectionBroken(str(error) or type(error).__name__) from error
-        except ValueError as error:  # of the head: nothing was sent
-            raise Refused(400, str(error)) from None
-        except SlotwiseError as error:
-            log.warning("%s %s", request.identity, error)
-            # An answer, not Refused: the race tries once more after a pause.
-            return ServerAnswer(503, [], b"the model server's token could not be renewed")
+    async def _answered(self, request: InferenceRequest) -> BackendAnswer:
+        answer = await self.gateway.backend.answer(request)
         request.traffic.answered |= answer.good
-        if answer.status == 404 and not answer.from_slot and self.gateway.still_loading(request.model):
-            return ServerAnswer(503, [], b"the model server has just been started: the model is not loaded yet")
-        return answer
-
-    async def _send_with_token(self, upstream: Upstream, request: InferenceRequest, fresh: bool) -> ServerAnswer:
-        if request.left_s <= 0:
-            raise Refused(504, "the deadline has passed")
-        for _ in range(SENDS):
-            token = upstream.token
-            answer = await upstream.send(request.target, request.headers, request.body, request.left_s, fresh)
-            if _token_refused(answer):
-                async with asyncio.timeout(request.left_s):
-                    await upstream.renew_token(token)
-                if upstream.token == token:  # else it is tried with the new one, which another request may have got
-                    break
-            elif answer.status == 504 and answer.from_slot and DEADLINE in answer.body and request.left_s > CLOCK_S:
-                request.write_deadline()  # a clock was set meanwhile: its deadline has not passed, and the model did not run
-            else:
-                break
-        if answer.status == 400 and not answer.from_slot and WRONG_TOKEN in answer.body:
-            return ServerAnswer(503, [], b"the model server refuses its own token")  # the race tries again after a pause
-        if answer.status == 500 and not answer.from_slot and UNREADABLE in answer.body:
-            return ServerAnswer(400, [], b"the form cannot be read: a field has no name, or it is cut off")
         return answer
 
     async def _send(
@@ -230,12 +179,7 @@ class ModelPaths:
             await self.forward(scope, receive, send)
 
 
-def _token_refused(answer: ServerAnswer) -> bool:
-    """TorchServe refuses a token with 400 "Token Authorization failed."; "oken" is in Token and in token."""
-    return answer.status in (400, 401, 403) and not answer.from_slot and b"oken" in answer.body
-
-
-def _reply(answer: ServerAnswer, request: InferenceRequest) -> tuple[int, RawHeaders, bytes]:
+def _reply(answer: BackendAnswer, request: InferenceRequest) -> tuple[int, RawHeaders, bytes]:
     """The server's answer as the client gets it: an error in the one shape that errors have."""
     headers = replies.passed_on(answer.headers)
     if answer.status < 400:

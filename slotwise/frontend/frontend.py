@@ -1,8 +1,4 @@
-"""Keep the state of one gateway: its server, the models there, and their limits.
-
-`slotwise serve` and `slotwise apply` write a record of the server. When the record names another server, the next request
-goes there; the old server answers what is in flight at it.
-"""
+"""Keep the state of one gateway: its backend, the models there, and their limits."""
 
 from __future__ import annotations
 
@@ -10,14 +6,13 @@ import asyncio
 import logging
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotwise.backends.remote.server_view import MAX_BODY_BYTES, Backend, ModelLoader
-from slotwise.backends.remote.upstream import Upstream
-from slotwise.errors import SlotwiseError
+from slotwise.backends.interface import Backend
+from slotwise.backends.metric_labels import OTHER
 from slotwise.frontend.admission.keys import KeyFile
 from slotwise.frontend.admission.killers import Killers
 from slotwise.frontend.admission.large_work import LargeWork, LoopBlocks
@@ -27,19 +22,17 @@ from slotwise.frontend.http.client_address import TrustedProxies
 from slotwise.frontend.metrics import GatewayMetrics
 from slotwise.frontend.readiness import Readiness
 from slotwise.frontend.rollout.canary import Rollouts
+from slotwise.frontend.rollout.record import RolloutRecord
 from slotwise.frontend.traffic import ModelTraffic
 
 if TYPE_CHECKING:
     from slotwise.client.live_model import LiveModel
-    from slotwise.server.lifecycle import ServerRecord
 
 log = logging.getLogger("slotwise.gateway")
 
-OTHER = "other"  # the limit and the metrics' label of a model that the server's list does not (yet) hold
 WATCH_S, FIRST_LOOK_S = 0.5, 5.0
 MODELS_AGE_S, FRESH_S = 5.0, 1.0  # of the list of models: while all is well, and else
 RATE_OVER_S = 10.0
-LOADING_S = 120.0  # what the server before it had is taken for being loaded so long after a switch, not for unknown
 
 
 @dataclass(frozen=True)
@@ -66,21 +59,20 @@ class GatewayOptions:
 class Gateway:
     """One gateway. draining: SIGTERM has come; it is not ready any more, but still answers requests.
 
-    loader: loads models as SageMaker says, which alone knows which of them should be there.
+    on_demand: models are loaded as SageMaker says, which alone knows which of them should be there. rollout_records: what
+    `slotwise rollout` wants.
     """
 
     backend: Backend
     options: GatewayOptions = field(default_factory=GatewayOptions)
     keys: KeyFile | None = None
-    loader: ModelLoader | None = None
+    on_demand: bool = False
+    rollout_records: Callable[[], Sequence[RolloutRecord]] = tuple
     draining: bool = False
-    reachable: bool = False
-    upstream: Upstream | None = None
-    max_body_bytes: int = MAX_BODY_BYTES
     models: dict[str, LiveModel] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.metrics = GatewayMetrics()
+        self.metrics = GatewayMetrics(self.backend.registry)
         self.body_memory = MemoryBudget(self.options.max_memory_bytes or derived_budget())
         self.large_work, self.loop_blocks = LargeWork(), LoopBlocks()
         self.metrics.memory.set_function(lambda: self.body_memory.now_bytes)
@@ -89,16 +81,10 @@ class Gateway:
         self.rollouts = Rollouts()
         self._traffic: dict[str, ModelTraffic] = {}
         self.readiness = Readiness()
-        self._look_soon = False
-        self._former: set[str] = set()  # those that the server before this one had, and this one has not had yet
-        self._switched_at = float("-inf")
         self._cards: dict[str, ModelCard] = {}
-        self._retired: set[Upstream] = set()
-        self._closing: set[asyncio.Task[None]] = set()
         self._lock = asyncio.Lock()
-        self._models_at = float("-inf")
         self._samples: deque[tuple[float, int]] = deque()
-        self._add_traffic(OTHER, hedge=False)  # an unknown model may have side effects
+        self._add_traffic(OTHER, repeatable=False)  # an unknown model may have side effects
 
     # For the hot path.
 
@@ -110,10 +96,6 @@ class Gateway:
         """The traffic that a request to `model` is part of."""
         return self._traffic[self.label(model)]
 
-    def still_loading(self, model: str) -> bool:
-        """Whether the server has only just taken the place of one that had this model, and has not got it yet."""
-        return model in self._former and time.monotonic() - self._switched_at < LOADING_S
-
     # For the page, the API and the metrics.
 
     def ready(self) -> bool:
@@ -121,7 +103,7 @@ class Gateway:
 
         Where models are loaded as they are asked for: the server answers.
         """
-        served = self.readiness.any_model if self.loader is None else self.readiness.server
+        served = self.readiness.any_model if not self.on_demand else self.readiness.server
         return served and not self.draining
 
     def model_ready(self, model: str) -> bool:
@@ -130,24 +112,22 @@ class Gateway:
 
     def look_soon(self) -> None:
         """Have the watch look at the server soon: something is not as it is known to be."""
-        self._look_soon = True
+        self.backend.look_soon = True
 
     def workers(self) -> dict[str, str]:
         """Every model's READY workers, in words."""
-        if not self.reachable:
+        if not self.backend.reachable:
             return {name: "the server does not answer" for name in self.models}
         return {name: f"{model.ready_workers} of {len(model.workers)} workers" for name, model in self.models.items()}
 
     def status(self) -> dict[str, Any]:
         """What the page's status strip shows."""
-        record = self.upstream.record if self.upstream else None
         return {
             "ready": self.ready(),
             "draining": self.draining,
-            "server": record
-            and {"kind": record.kind, "profile": record.profile, "pid": record.pid, "reachable": self.reachable},
+            "server": self.backend.about(),
             "rollouts": self.rollouts.shown(),
-            "leaving": sum(old.in_flight for old in self._retired),
+            "leaving": self.backend.leaving,
             "requests_per_s": self._rate(),
             "longest_block_ms": round(self.loop_blocks.longest_s * 1000, 1),
             "models": self.described(),
@@ -169,10 +149,10 @@ class Gateway:
         then, answered = self._samples[0]
         return round((self.metrics.answered - answered) / max(now - then, WATCH_S), 1)
 
-    # Following the server.
+    # Following the backend.
 
     async def watch(self) -> None:
-        """Follow the server's record and its models for ever."""
+        """Follow the backend and its models for ever."""
         while True:
             await self._refreshed()
             now = time.monotonic()
@@ -189,98 +169,50 @@ class Gateway:
 
     async def _refreshed(self) -> None:
         try:
-            await self.refresh(MODELS_AGE_S if self.readiness.settled and not self._look_soon else FRESH_S)
+            await self.refresh(MODELS_AGE_S if self.readiness.settled and not self.backend.look_soon else FRESH_S)
         except Exception:
             log.exception("the server's state cannot be read")
 
     async def refresh(self, max_age_s: float) -> None:
-        """Look at the server's record; ask the server for its models where the list is older than `max_age_s`."""
+        """Have the backend look at what is there where that is older than `max_age_s`, and follow what it has seen."""
         async with self._lock:
-            record, wanted = await asyncio.to_thread(lambda: (self.backend.find(), self.backend.rollouts()))
-            self.rollouts.follow(wanted)
-            if record is not None and (self.upstream is None or record.run_id != self.upstream.record.run_id):
-                await self._switch(record)
+            self.rollouts.follow(await asyncio.to_thread(self.rollout_records))
+            answering = {name for name, traffic in self._traffic.items() if traffic.answered}
+            if not await self.backend.look(max_age_s):
                 return
-            if record is not None and self.upstream is not None:
-                self.upstream.record = record  # scaled: the same run, with other settings
-            if time.monotonic() - self._models_at >= max_age_s:
-                await self._read_models(record)
+            for name in answering:
+                self._traffic[name].answered = False
+            ready = None
+            if self.backend.reachable:
+                models = self.rollouts.with_stand_ins(self.backend.models)
+                self._follow(models, await asyncio.to_thread(self._read_cards, models))
+                ready = {name: model.ready_workers > 0 for name, model in models.items()}
+            self.readiness.look(ready, answering)
+            self.metrics.up.set(self.backend.reachable)
 
-    async def _switch(self, record: ServerRecord) -> None:
-        """Send every new request to the server of `record`; close the old one's connections once they are idle."""
-        new = Upstream(record, self.backend.auth, await asyncio.to_thread(self.backend.max_answer_bytes, record))
-        old = self.upstream
-        try:
-            await new.renew_token(new.token)
-        except SlotwiseError as error:
-            log.warning("no token for the server: %s", error)
-        if old is not None:
-            self._former, self._switched_at = self._former | self.readiness.served, time.monotonic()
-        await self._read_models(record)
-        self.max_body_bytes = await asyncio.to_thread(self.backend.max_body_bytes, record)
-        self.upstream = new
-        log.info("now in front of %s (profile %s) at %s", record.kind, record.profile, record.inference_url)
-        if old is not None:
-            self.metrics.swaps.inc()
-            self._retired.add(old)
-            task = asyncio.create_task(self._retire(old))
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
-
-    async def _retire(self, old: Upstream) -> None:
-        if not await old.drained(self.options.timeout_s):
-            log.warning("%d requests were still in flight at the old server", old.in_flight)
-        self._retired.discard(old)
-        old.close()
-
-    async def _read_models(self, record: ServerRecord | None) -> None:
-        answering = {name for name, traffic in self._traffic.items() if traffic.was_answered()}
-        self._look_soon = False
-        try:
-            if record is None:
-                raise SlotwiseError("no server is running")
-            models, cards = await asyncio.to_thread(self._found, record)
-        except (SlotwiseError, OSError) as error:
-            if self.reachable:
-                log.warning("the model server does not answer: %s", error)
-            self.reachable = False
-            self.readiness.look(None, answering)
-        else:
-            self.reachable = True
-            self._follow(models, cards)
-            self.readiness.look({name: model.ready_workers > 0 for name, model in models.items()}, answering)
-        self.metrics.up.set(self.reachable)
-        self._models_at = time.monotonic()
-
-    def _found(self, record: ServerRecord) -> tuple[dict[str, LiveModel], dict[str, ModelCard]]:
-        """The server's models and their cards; both are read from elsewhere, so not on the event loop."""
-        models = self.rollouts.with_stand_ins({model.name: model for model in self.backend.models(record)})
-        cards = {name: model_card(name, record.model_store / Path(model.archive).name) for name, model in models.items()}
-        return models, cards
+    def _read_cards(self, models: dict[str, LiveModel]) -> dict[str, ModelCard]:
+        """What the models take, from their archives: not on the event loop."""
+        return {name: model_card(name, self.backend.archive(model)) for name, model in models.items()}
 
     def _follow(self, models: dict[str, LiveModel], cards: dict[str, ModelCard]) -> None:
         """Have the traffic of these models, and nothing of those that are gone."""
         self.models, self._cards = models, cards
-        self._former -= models.keys()
         for name, model in models.items():
             if name not in self._traffic:
-                self._add_traffic(name, hedge=True)
+                self._add_traffic(name, repeatable=True)
             self._traffic[name].fit(model)
-            self._traffic[name].hedging.enabled = self.options.hedge and cards[name].hedge
+            self._traffic[name].repeatable = self.options.hedge and cards[name].hedge
         self._traffic = {name: traffic for name, traffic in self._traffic.items() if name in models or name == OTHER}
         self.metrics.keep(self._traffic)
 
-    def _add_traffic(self, name: str, hedge: bool) -> None:
-        traffic = ModelTraffic(self.options.in_flight, self.options.queued, self.options.hedge and hedge)
+    def _add_traffic(self, name: str, repeatable: bool) -> None:
+        traffic = ModelTraffic(self.options.in_flight, self.options.queued, self.options.hedge and repeatable)
         self._traffic[name] = traffic
         self.metrics.watch(name, traffic.limit)
 
     async def close(self) -> None:
         """Close every connection."""
-        for task in list(self._closing):
-            task.cancel()
-        for upstream in [*self._retired, *([self.upstream] if self.upstream else [])]:
-            upstream.close()
+        self.backend.close()
         self.large_work.close()
 
 

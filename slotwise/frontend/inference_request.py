@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from slotwise.backends.interface import BackendRequest, Refused
 from slotwise.frontend import replies
 from slotwise.frontend.admission import form_fields
 from slotwise.frontend.admission.fair_shares import ConcurrencyLimit
@@ -19,7 +20,7 @@ from slotwise.frontend.admission.key_rates import Bill
 from slotwise.frontend.admission.limits import ClientGone, Receive
 from slotwise.frontend.frontend import Gateway
 from slotwise.frontend.http.client_address import one_client
-from slotwise.frontend.replies import SEQUENCE, Refused
+from slotwise.frontend.replies import SEQUENCE
 
 Scope = MutableMapping[str, Any]
 
@@ -33,26 +34,20 @@ _MODEL = re.compile(NAME).fullmatch
 
 
 @dataclass
-class InferenceRequest:
-    """A request to a model. target: path and query for the server. length: the content-length, None where it is not given.
+class InferenceRequest(BackendRequest):
+    """A request to a model, as its client sent it. length: the content-length, None where it is not given.
 
-    deadline, sent_at (when it began to wait for a place): on time.monotonic's clock. memory_bytes: taken of the
-    gateway's budget, for the body at first.
+    sent_at (when it began to wait for a place): on time.monotonic's clock. memory_bytes: taken of the gateway's budget, for the
+    body at first.
     """
 
-    gateway: Gateway
-    model: str
-    deadline: float
     identity: str = field(default_factory=replies.new_id)
-    target: str = ""
+    gateway: Gateway = field(kw_only=True)
     version: str = ""
-    headers: dict[str, str] = field(default_factory=dict)
     length: int | None = None
-    body: bytes = b""
     memory_bytes: int = 0
     sent_at: float | None = None
     sender: str = ""  # whose request it is, where bodies end workers: a key or an address; "" where nobody knows
-    sent: str = ""  # how it was sent, where not plainly: hedged, alone
     bill: Bill = field(default_factory=Bill)  # of the request and of all that is made of it
     placed_in: ConcurrencyLimit | None = None  # where it has its place already, as a record of one that has waited
     refusal: Refused | None = None  # why the gateway did not get it an answer
@@ -63,11 +58,7 @@ class InferenceRequest:
     def ask(self, model: str) -> None:
         """Let it go to this model."""
         self.model, self.label, self.traffic = model, self.gateway.label(model), self.gateway.traffic(model)
-
-    @property
-    def left_s(self) -> float:
-        """Seconds until the deadline."""
-        return self.deadline - time.monotonic()
+        self.repeatable = self.traffic.repeatable
 
     def read_head(self, scope: Scope) -> None:
         """Path, headers, length and deadline. Raises Refused (400, 403, 404, 413, 429)."""
@@ -100,10 +91,6 @@ class InferenceRequest:
         peer = (scope.get("client") or ("",))[0]
         return one_client(self.gateway.options.trusted_proxies.client(peer, scope["headers"]))
 
-    def write_deadline(self) -> None:
-        """Tell the worker the deadline, as the clock is now."""
-        self.headers["x-deadline-ms"] = str(int((time.time() + self.left_s) * 1000))
-
     async def read_body(self, receive: Receive) -> None:
         """Read the whole body, before the deadline and within the limits. Raises Refused (413, 429, 504) or ClientGone."""
         try:
@@ -134,9 +121,14 @@ class InferenceRequest:
         record.placed_in = placed_in
         return record
 
-    def refuse_killer(self) -> None:
+    def check(self) -> None:
         """Raise Refused (422) where this body has ended workers of the model."""
         self.gateway.killers.refuse_body(self.model, self.body)
+
+    def convict(self) -> None:
+        """Remember that this body ended workers of the model, and whose it was."""
+        self.gateway.metrics.killers.labels(self.label).inc()
+        self.gateway.killers.remember(self.model, self.body, self.sender)
 
     async def _read(self, receive: Receive) -> bytes:
         chunks: list[bytes] = []
@@ -154,8 +146,8 @@ class InferenceRequest:
 
     def refuse_if_large(self, count: int) -> None:
         """Raise Refused (413) where that is over the limit for a body."""
-        if count > self.gateway.max_body_bytes:
-            raise Refused(413, f"the body is over the limit of {self.gateway.max_body_bytes} bytes", close=True)
+        if count > self.gateway.backend.max_body_bytes:
+            raise Refused(413, f"the body is over the limit of {self.gateway.backend.max_body_bytes} bytes", close=True)
 
     def hold_bytes(self, count: int) -> None:
         """Take `count` bytes of the gateway's memory in all from now on. Raises Refused (413, 429)."""

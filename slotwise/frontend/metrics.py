@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from slotwise.backends.metric_labels import keep_labels
+
 if TYPE_CHECKING:
     from slotwise.frontend.admission.fair_shares import ConcurrencyLimit
 
@@ -23,10 +25,11 @@ class _AnswerCounts(NamedTuple):
 
 
 class GatewayMetrics:
-    """The gateway's own counters, in a registry of their own."""
+    """The gateway's own counters, in a registry of their own. beside: the backend's, which /metrics shows with them."""
 
-    def __init__(self) -> None:
+    def __init__(self, beside: CollectorRegistry) -> None:
         self.registry = r = CollectorRegistry()
+        r.register(beside)
         model = ["model"]
         self.in_flight = Gauge("slotwise_in_flight_requests", "Requests at the model server.", model, registry=r)
         self.queued = Gauge("slotwise_queued_requests", "Requests waiting in the gateway for a place.", model, registry=r)
@@ -34,16 +37,6 @@ class GatewayMetrics:
         self.batch_size = Histogram(
             "slotwise_batch_size", "Requests in the batch of an answer.", model, buckets=ROWS, registry=r
         )
-        self.retries = Counter("slotwise_retries", "Requests sent a second time.", model, registry=r)
-        self.hedges = Counter("slotwise_hedges", "Further copies of requests whose answer was late.", model, registry=r)
-        self.hedge_wins = Counter("slotwise_hedge_wins", "Hedges that were answered first.", model, registry=r)
-        self.hedge_saved = Counter(
-            "slotwise_hedge_saved_seconds",
-            "What was left until the deadline when a hedge was answered first: so long the client might have waited on.",
-            model,
-            registry=r,
-        )
-        self.alone = Counter("slotwise_alone", "Requests tried with nothing else in their batch.", model, registry=r)
         self.killers = Counter("slotwise_killers", "Requests that ended their worker twice.", model, registry=r)
         self.sheds = Counter("slotwise_sheds", "Requests refused with 429.", model, registry=r)
         self.requests = Counter("slotwise_requests", "Requests by status.", ["model", "status"], registry=r)
@@ -53,7 +46,6 @@ class GatewayMetrics:
         self.loop_block = Gauge(
             "slotwise_gateway_longest_block_seconds", "How long nobody was answered at most, in the last minute.", registry=r
         )
-        self.swaps = Counter("slotwise_swaps", "Switches to another server.", registry=r)
         self.answered = 0
         self._by_label: dict[tuple[str, int], _AnswerCounts] = {}
 
@@ -65,18 +57,8 @@ class GatewayMetrics:
     def keep(self, models: Container[str]) -> None:
         """Forget the labels of every other model."""
         self._by_label.clear()
-        for metric in (
-            *(self.in_flight, self.queued, self.latency, self.batch_size, self.sheds, self.requests),
-            *(self.retries, self.hedges, self.hedge_wins, self.hedge_saved, self.alone, self.killers),
-        ):
-            for model in {sample.labels["model"] for family in metric.collect() for sample in family.samples}:
-                if model not in models:
-                    metric.remove_by_labels({"model": model})
-
-    def hedge_won(self, model: str, saved_s: float) -> None:
-        """A hedge was answered before the copy that was sent first."""
-        self.hedge_wins.labels(model).inc()
-        self.hedge_saved.labels(model).inc(max(saved_s, 0))
+        counted = (self.in_flight, self.queued, self.latency, self.batch_size, self.sheds, self.requests, self.killers)
+        keep_labels(counted, models)
 
     def answer(self, model: str, status: int, seconds: float | None, batch_size: int) -> None:
         """Count one answer. seconds: None where the request never went to the server. batch_size: 0 where no slot answered."""

@@ -1,7 +1,4 @@
-"""Make what leaves the gateway: error JSON with a request id, security headers, the server's headers worth keeping.
-
-Refused   the gateway's own answer, to a request that it does not forward or could not get an answer for
-"""
+"""Make what leaves the gateway: error JSON with a request id, security headers, the server's headers worth keeping."""
 
 from __future__ import annotations
 
@@ -33,26 +30,6 @@ JSON_TYPE = (b"content-type", b"application/json")
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}").fullmatch
 _DROPPED = {b"x-request-id", b"x-content-type-options", b"x-slotwise-sent"}
-
-
-class Refused(Exception):
-    """Answer `status` with the error JSON; `retry_after_s` becomes a Retry-After header, `extra` are further ones."""
-
-    def __init__(
-        self, status: int, message: str, retry_after_s: int = 0, close: bool = False, extra: Iterable[tuple[bytes, bytes]] = ()
-    ) -> None:
-        super().__init__(message)
-        self.status, self.message, self.retry_after_s, self.close = status, message, retry_after_s, close
-        self.extra = extra
-
-    def headers(self) -> RawHeaders:
-        """The headers that only this refusal has."""
-        headers: RawHeaders = [*self.extra]
-        if self.retry_after_s:
-            headers.append((b"retry-after", str(self.retry_after_s).encode()))
-        if self.close:
-            headers.append((b"connection", b"close"))
-        return headers
 
 
 def new_id() -> str:

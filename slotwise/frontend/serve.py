@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from slotwise.backends.remote.server_view import ModelLoader, server_backend
+from slotwise.backends.interface import Backend
 from slotwise.errors import SlotwiseError
 from slotwise.frontend.admission.keys import KeyFile
 from slotwise.frontend.certificates import CertificateFiles
@@ -37,6 +37,7 @@ from slotwise.frontend.http.receiver import Receiver
 from slotwise.frontend.keeper import Kept
 from slotwise.frontend.listening import ListenAddress, bound
 from slotwise.frontend.process import GatewayRecord, already_running, running
+from slotwise.frontend.rollout.record import load_all
 from slotwise.frontend.succession import Starting
 from slotwise.interrupts import handed_to, settle
 from slotwise.profiles import memory
@@ -83,17 +84,18 @@ class Access:
 
 def serve(
     name: str,
+    backend: Backend,
     listen: ListenAddress,
     options: GatewayOptions,
     say: Callable[[str], None],
     access: Access = Access(),
-    loader: ModelLoader | None = None,
+    on_demand: bool = False,
     kept: Kept | None = None,
     starting: Starting | None = None,
 ) -> None:
     """Run until a signal. Raises SlotwiseError where a gateway of that name runs, a port is taken, or a file is no good.
 
-    loader: as in Gateway. kept: where a keeper has started this process. starting: it may take the place of one that runs.
+    on_demand: as in Gateway. kept: where a keeper has started this process. starting: it may take the place of one that runs.
     """
     other = running(name)
     keeper = kept.keeper if kept else 0
@@ -107,7 +109,7 @@ def serve(
     sockets = bound(listen) if kept is None else kept.sockets
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    gateway = Gateway(server_backend(name), options, keys, loader)
+    gateway = Gateway(backend, options, keys, on_demand, lambda: load_all(name))
     gateway.metrics.restarts.set(kept.restarts if kept else 0)
     memory.give_back_blocks(LARGE_BLOCK_BYTES)
     connections = OpenConnections(within_open_files(access.connections), options.trusted_proxies)

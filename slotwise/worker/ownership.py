@@ -10,8 +10,12 @@ import copy
 from dataclasses import fields, is_dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from slotwise.worker.copies import ATOMS, copied
+
+NUMPY_KEEPS = 500  # numbers that numpy copies without letting other threads run
+SMALL_BYTES = 64 * 1024
 
 
 def owned(value: object) -> object:
@@ -22,13 +26,27 @@ def owned(value: object) -> object:
             source = source.base
         if type(source) is bytes:  # numpy.frombuffer(body) shows bytes, which never change; what it shows of them may
             return value.view()
-        return copy.deepcopy(value) if value.dtype.hasobject else value.copy()
+        return _array(value)
     if type(value) in ATOMS:
         return value
     try:
         return _owned(value)
     except RecursionError:  # JSON may be nested deeper than Python calls functions
         return copied(value)
+
+
+def _array(value: npt.NDArray[np.float64]) -> object:
+    """A copy; of a small array without the change of threads that numpy allows: that takes longer than copying."""
+    if value.dtype.hasobject:
+        return copy.deepcopy(value)
+    if (
+        value.size <= NUMPY_KEEPS
+        or value.nbytes > SMALL_BYTES
+        or value.dtype.kind not in "biuf"
+        or not value.flags.c_contiguous
+    ):
+        return value.copy()
+    return np.ndarray(value.shape, value.dtype, bytearray(value))
 
 
 def _owned(value: object) -> object:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.gateway.live import StandInThread
+from tests.frontend.live import StandInThread
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image, ImageDraw
 
 from slotwise.frontend.admission import keys
-from tests.gateway.live import StandInThread
+from tests.frontend.live import StandInThread
 
 from .conftest import Site
 

@@ -20,7 +20,7 @@ from slotwise.deploy.takeover import forget_interrupted
 from slotwise.errors import SlotwiseError
 from slotwise.frontend.process import GatewayRecord
 from slotwise.frontend.rollout.record import interrupted, load_all
-from tests.gateway.live import StandInThread
+from tests.frontend.live import StandInThread
 
 from . import killed_rollout
 

@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from slotwise.backends.remote import hedging
-from slotwise.backends.remote.server_view import Backend, ModelLoader, described
+from slotwise.backends.remote.remote_backend import RemoteBackend
+from slotwise.backends.remote.server_view import ModelLoader, ServerView, described
 from slotwise.client.management import ManagementClient
 from slotwise.client.tokens import auth_headers
 from slotwise.frontend.frontend import Gateway, GatewayOptions
@@ -40,6 +41,7 @@ class Front:
     """What a test holds: the gateway, a client of it, the server behind it, and the record that it follows."""
 
     gateway: Gateway
+    backend: RemoteBackend
     client: httpx.AsyncClient
     server: StandIn
     record: ServerRecord | None
@@ -66,15 +68,13 @@ async def make_front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, anyio_back
                 with ManagementClient(live) as client:
                     return described(client)
 
-            gateway = Gateway(
-                Backend(lambda: front.record, models, auth_headers, lambda _: max_body_bytes),
-                GatewayOptions(**options),
-                loader=loader,
-            )
+            view = ServerView(lambda: front.record, models, auth_headers, lambda _: max_body_bytes)
+            backend = RemoteBackend(view, GatewayOptions(**options).timeout_s, loader)
+            gateway = Gateway(backend, GatewayOptions(**options), on_demand=loader is not None)
             stack.push_async_callback(gateway.close)
             transport = httpx.ASGITransport(build_app(gateway), raise_app_exceptions=False)
             client = await stack.enter_async_context(httpx.AsyncClient(transport=transport, base_url="http://gateway"))
-            front = Front(gateway, client, server, record)
+            front = Front(gateway, backend, client, server, record)
             await gateway.refresh(0)
             return front
 

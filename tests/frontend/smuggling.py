@@ -4,7 +4,7 @@ After the published ones: PortSwigger's "HTTP Desync Attacks" (CL.TE, TE.CL, TE.
 Smuggling" by Bishop Fox, the HTTP Garden by Kallus and others, and "Funky Chunks" by Jeppe Bonde Weikop. Each hides a request
 whose body is HIDDEN.
 
-    python -m tests.gateway.smuggling PORT      how another server answers them, as requests to /ping
+    python -m tests.frontend.smuggling PORT      how another server answers them, as requests to /ping
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from slotwise.backends.interface import Refused
 from slotwise.frontend.admission.killers import ALLOWED
 from slotwise.frontend.http.allowed_hosts import AllowedHosts
 from slotwise.frontend.listening import ListenAddress
-from slotwise.frontend.replies import Refused
 from slotwise.frontend.serve import Access
 
 from .live import StandInThread

@@ -66,7 +66,7 @@ async def test_both_groups_of_a_comparison_are_equally_large(make_front: MakeFro
     found = Canary(wanted(percent))
     groups: dict[str | None, set[str]] = {"old": set(), "new": set(), None: set()}
     for number in range(40_000):
-        request = InferenceRequest(front.gateway, "digits", 0.0, identity=str(number))
+        request = InferenceRequest("digits", 0.0, str(number), gateway=front.gateway)
         group = found._group(request)
         groups[group].add(request.identity)
         assert group is None or found.chosen(request) == (group == "new")
@@ -105,7 +105,7 @@ async def test_a_request_that_the_new_archive_has_no_place_for_is_answered_by_th
 async def test_while_one_of_both_is_not_there_the_other_answers(make_front: MakeFront) -> None:
     front = await fronted(make_front, 100, [], phase="replacing")
     del front.server.models["digits"]
-    front.gateway.backend = replace(front.gateway.backend, rollouts=lambda: [wanted(100, phase="replacing")])
+    front.gateway.rollout_records = lambda: [wanted(100, phase="replacing")]
     await front.gateway.refresh(0)
     assert front.gateway.model_ready("digits")  # for the protocols and /ready it is there
     assert (await front.predict()).status_code == 200

@@ -92,7 +92,7 @@ async def test_after_closing_nothing_is_kept() -> None:
 
 async def test_an_answer_over_the_limit_is_a_502(make_front: MakeFront) -> None:
     front = await make_front()
-    upstream = front.gateway.upstream
+    upstream = front.backend.upstream
     assert upstream is not None
     upstream._pool._reply_max_bytes = 10
     answer = await front.predict()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from slotwise.backends.interface import Refused
 from slotwise.frontend.admission.form_fields import sent_as
-from slotwise.frontend.replies import Refused
 
 from .conftest import MakeFront
 from .test_forward import error

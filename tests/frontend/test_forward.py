@@ -135,7 +135,7 @@ async def test_a_server_that_is_down_or_was_never_there_is_a_502(make_front: Mak
     front = await make_front()
     await front.server.stop()
     assert error(await front.predict())["code"] == 502
-    front.gateway.upstream = None
+    front.backend.upstream = None
     assert error(await front.predict())["message"] == "no model server is running"
 
 
@@ -179,8 +179,8 @@ async def test_an_expired_token_is_renewed_once_for_all_that_were_refused(make_f
 async def test_a_token_that_is_worthless_again_before_it_is_used_is_renewed_again(make_front: MakeFront) -> None:
     front = await make_front(StandIn(token="first"))
     front.server.token, tokens = "third", iter(["second", "third"])
-    assert front.gateway.upstream is not None
-    front.gateway.upstream._auth = lambda record: {"Authorization": f"Bearer {next(tokens)}"}
+    assert front.backend.upstream is not None
+    front.backend.upstream._auth = lambda record: {"Authorization": f"Bearer {next(tokens)}"}
     assert (await front.predict()).status_code == 200
 
 

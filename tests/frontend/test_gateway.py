@@ -24,7 +24,7 @@ async def test_a_model_that_vanishes_while_the_list_is_read_is_no_dead_server(ma
     front = await make_front(StandIn(models={"digits": 1, "leaving": 1}))
     front.server.vanishing = "leaving"
     await front.gateway.refresh(0)
-    assert front.gateway.reachable
+    assert front.gateway.backend.reachable
     assert list(front.gateway.models) == ["digits"]
 
 
@@ -132,7 +132,7 @@ async def test_the_first_request_finds_a_server(make_front: MakeFront) -> None:
 
     async def send(message: MutableMapping[str, Any]) -> None:
         sent.append(message["type"])
-        assert gateway.reachable
+        assert gateway.backend.reachable
 
     await build_app(gateway)({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, receive, send)
     assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]

@@ -20,6 +20,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slotwise.backends.remote.remote_backend import RemoteBackend
+from slotwise.backends.remote.server_view import server_view
 from slotwise.errors import SlotwiseError
 from slotwise.frontend import process, serve
 from slotwise.frontend.admission import keys
@@ -364,7 +366,8 @@ async def test_a_process_says_where_it_listens_and_ends_in_order(tmp_path: Path,
         (tmp_path / "default").mkdir()
         server.record(tmp_path / "default").save()
         with pytest.raises(SlotwiseError, match=f"cannot listen on 127.0.0.1:{server.port}"):
-            serve.serve("default", ListenAddress(port=0, translation_port=-1, grpc_port=server.port), GatewayOptions(), print)
+            listen = ListenAddress(port=0, translation_port=-1, grpc_port=server.port)
+            serve.serve("default", RemoteBackend(server_view("default"), 60.0), listen, GatewayOptions(), print)
         record = await asyncio.to_thread(process.start_detached, "default", [*options, "--grpc-port", "0"])
         try:
             async with client_of(record.grpc) as call:

@@ -57,7 +57,6 @@ def test_the_budget_is_a_share_of_the_last_seconds_requests_and_never_under_the_
     assert not hedges.take_from_budget()
     clock.now += 1
     assert sum(hedges.take_from_budget() for _ in range(200)) == HEDGES_AT_LEAST
-    assert not Hedging(enabled=False).take_from_budget()
 
 
 async def test_a_hung_request_is_answered_by_its_second_copy_and_keeps_no_place(
@@ -72,8 +71,8 @@ async def test_a_hung_request_is_answered_by_its_second_copy_and_keeps_no_place(
     assert [seen.body for seen in front.server.seen] == [b"again"] * copies
     assert front.gateway.traffic("digits").limit.running == 0
     await asyncio.sleep(0)
-    assert front.gateway.upstream is not None
-    assert await front.gateway.upstream.drained(1)
+    assert front.backend.upstream is not None
+    assert await front.backend.upstream.drained(1)
     assert (counted(front, "hedges"), counted(front, "hedge_wins"), counted(front, "retries")) == (copies - 1, 1, 0)
     assert "lost-1 digits hedged" in caplog.text
 
@@ -113,7 +112,7 @@ async def test_what_goes_alone_and_is_late_is_sent_again(make_front: MakeFront, 
 async def test_no_copy_where_hedging_is_off(make_front: MakeFront, monkeypatch: pytest.MonkeyPatch, off: str) -> None:
     front = await hedged(make_front, monkeypatch, StandIn(script=deque(["hang"])), timeout_s=2, hedge=off != "gateway")
     if off == "model":
-        front.gateway.traffic("digits").hedging.enabled = False
+        front.gateway.traffic("digits").repeatable = False
     assert (await front.predict()).status_code == 504
     assert len(front.server.seen) <= 1
 
@@ -135,7 +134,7 @@ async def test_no_copy_while_a_worker_ends_and_the_server_has_not_said_so(
 ) -> None:
     front = await hedged(make_front, monkeypatch, StandIn(script=deque(["slow"]), slow_s=1.5))
     worker = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    ending = front.gateway.traffic("digits").ending
+    ending = front.backend.copies("digits").worker_ends
     monkeypatch.setattr(ending, "_clock", lambda: 100.0)
     ending.follow([worker.pid, 0, 2**22])
     assert not ending.just_now()
@@ -151,7 +150,7 @@ async def test_no_copy_while_a_worker_ends_and_the_server_has_not_said_so(
 
 async def test_no_copy_while_earlier_requests_are_answered(make_front: MakeFront, monkeypatch: pytest.MonkeyPatch) -> None:
     front = await hedged(make_front, monkeypatch, StandIn(takes_s=(0.02, 0.03), gathers=2), in_flight=32, queued=0)
-    front.gateway.traffic("digits").hedging.late_s = 0.15  # the queue takes longer, but it moves
+    front.backend.copies("digits").hedging.late_s = 0.15  # the queue takes longer, but it moves
     answers = await asyncio.gather(*[front.predict(b"%d" % i) for i in range(32)])
     assert [answer.status_code for answer in answers] == [200] * 32
     assert len(front.server.seen) <= 40
@@ -173,7 +172,7 @@ async def test_a_busy_server_is_not_asked_again_at_once(make_front: MakeFront, m
 
 async def test_nothing_is_hedged_while_a_busy_server_rests(make_front: MakeFront, monkeypatch: pytest.MonkeyPatch) -> None:
     front = await hedged(make_front, monkeypatch, StandIn(script=deque(["full"] * 10)))
-    front.gateway.traffic("digits").hedging.late_s = 2.0  # a stand-in on a busy machine may take longer than the usual 500 ms
+    front.backend.copies("digits").hedging.late_s = 2.0  # a stand-in on a busy machine may take longer than the usual 500 ms
     monkeypatch.setattr(race, "BUSY_PAUSE_S", 3.0)
     assert (await front.predict()).status_code == 503
     assert len(front.server.seen) == 2
@@ -183,7 +182,7 @@ async def test_nothing_is_hedged_while_a_busy_server_rests(make_front: MakeFront
 async def test_a_model_that_is_not_known_yet_is_not_hedged(make_front: MakeFront, monkeypatch: pytest.MonkeyPatch) -> None:
     front = await hedged(make_front, monkeypatch, StandIn(script=deque(["hang"])), timeout_s=2)
     for _ in range(RANK_EVERY):
-        front.gateway.traffic("nosuch").hedging.record_answer(0.01)
+        front.backend.copies("other").hedging.record_answer(0.01)
     assert (await front.predict(model="nosuch")).status_code == 504
     assert len(front.server.seen) <= 1
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from slotwise.backends.remote.upstream import ServerAnswer
+from slotwise.backends.interface import BackendAnswer
 from slotwise.frontend import forward
 
 from .conftest import Front, MakeFront
@@ -136,13 +136,13 @@ async def test_a_client_that_does_not_take_its_answer_is_cut_off(
 ) -> None:
     """Until then the answer is counted; others are answered meanwhile."""
 
-    async def long_answer(*given: Any) -> ServerAnswer:
-        return ServerAnswer(200, [(b"x-batch-slot", b"0")], bytes(LONG))
+    async def long_answer(*given: Any) -> BackendAnswer:
+        return BackendAnswer(200, [(b"x-batch-slot", b"0")], bytes(LONG))
 
     monkeypatch.setattr(forward, "SEND_S", 1.0)
     monkeypatch.setattr(forward, "SLOWEST_BYTES_A_S", 2.0**40)
-    assert front.gateway.upstream
-    monkeypatch.setattr(front.gateway.upstream, "send", long_answer)
+    assert front.backend.upstream
+    monkeypatch.setattr(front.backend.upstream, "send", long_answer)
     patient_reader, patient = await connect()
     reader, writer = await connect()
     writer.write(sized(b"x"))

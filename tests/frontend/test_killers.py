@@ -7,10 +7,10 @@ from collections import deque
 
 import pytest
 
+from slotwise.backends.interface import Refused
 from slotwise.frontend.admission import killers
 from slotwise.frontend.admission.killers import ALLOWED, Killers
 from slotwise.frontend.http.client_address import TrustedProxies
-from slotwise.frontend.replies import Refused
 from tests.support.errors import error
 from tests.support.hedges import Clock, counted, hedged
 

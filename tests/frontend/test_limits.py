@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from slotwise.backends.interface import Refused
 from slotwise.frontend.admission.fair_shares import ConcurrencyLimit, Turn
 from slotwise.frontend.admission.limits import ClientGone, MemoryBudget, Receive
-from slotwise.frontend.replies import Refused
 
 pytestmark = pytest.mark.anyio
 

@@ -18,6 +18,8 @@ import psutil
 import pytest
 import uvicorn
 
+from slotwise.backends.remote.remote_backend import RemoteBackend
+from slotwise.backends.remote.server_view import server_view
 from slotwise.errors import SlotwiseError
 from slotwise.frontend import process, serve
 from slotwise.frontend.frontend import GatewayOptions
@@ -117,7 +119,8 @@ async def test_it_listens_no_more_and_still_finishes_what_is_in_flight(server: S
 async def test_the_end_waits_as_long_as_a_request_may_take(server: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     configs: list[uvicorn.Config] = []
     monkeypatch.setattr(uvicorn.Server, "run", lambda self, sockets: (configs.append(self.config), sockets[0].close()))
-    serve.serve("default", ListenAddress(port=0, translation_port=-1), GatewayOptions(timeout_s=90.5), print)
+    backend, listen = RemoteBackend(server_view("default"), 90.5), ListenAddress(port=0, translation_port=-1)
+    serve.serve("default", backend, listen, GatewayOptions(timeout_s=90.5), print)
     assert configs[0].timeout_graceful_shutdown == 92
     record = await start(*OPTIONS, "--timeout-s", "90.5")
     assert record.drain_s == 92.3

@@ -154,8 +154,8 @@ async def test_who_asks_waits_for_no_call_and_makes_none(make_front: MakeFront) 
         go_on.wait(60)
         raise SlotwiseError("the management API stands still")
 
-    front.gateway.backend = replace(front.gateway.backend, models=slow)
-    front.gateway._models_at = float("-inf")
+    front.backend.view = replace(front.backend.view, models=slow)
+    front.backend._looked_at = float("-inf")
     try:
         async with asyncio.timeout(30):
             for path in ASKED:
@@ -189,10 +189,10 @@ async def test_the_watch_looks_again_soon_where_something_is_not_as_it_is_known(
             while (await front.client.get("/v2/models/new/ready")).status_code != 200:
                 await asyncio.sleep(0.01)
         await front.server.stop()
-        assert front.gateway.reachable
+        assert front.gateway.backend.reachable
         assert (await front.predict()).status_code == 502
         async with asyncio.timeout(60):
-            while front.gateway.reachable:
+            while front.gateway.backend.reachable:
                 await asyncio.sleep(0.01)
     finally:
         watching.cancel()

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from slotwise.backends.interface import Refused
 from slotwise.frontend.admission.reading_places import ReadingPlaces
-from slotwise.frontend.replies import Refused
 
 pytestmark = pytest.mark.anyio
 LONG_S = 600.0

@@ -10,7 +10,8 @@ from typing import Any
 import anyio
 import pytest
 
-from slotwise.backends.remote.server_view import ModelLoader, NoMemory
+from slotwise.backends.interface import NoMemory
+from slotwise.backends.remote.server_view import ModelLoader
 from slotwise.deploy import on_demand
 from slotwise.errors import SlotwiseError
 from tests.support.sagemaker import runtime_client

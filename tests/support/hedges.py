@@ -6,8 +6,8 @@ import pytest
 
 from slotwise.backends.remote import hedging
 from slotwise.backends.remote.hedging import RANK_EVERY
-from tests.gateway.conftest import Front, MakeFront
-from tests.gateway.standin import StandIn
+from tests.frontend.conftest import Front, MakeFront
+from tests.frontend.standin import StandIn
 
 
 class Clock:
@@ -25,7 +25,7 @@ async def hedged(make_front: MakeFront, monkeypatch: pytest.MonkeyPatch, server:
     front = await make_front(server, **{"in_flight": 64, "timeout_s": 90, **options})
     monkeypatch.setattr(hedging, "LATE_AT_LEAST_S", 0.5)
     for _ in range(RANK_EVERY):
-        front.gateway.traffic("digits").hedging.record_answer(0.01)
+        front.backend.copies("digits").hedging.record_answer(0.01)
     return front
 
 

@@ -35,13 +35,9 @@ class _SecondCount:
 
 
 class Hedging:
-    """The answer times and the hedge budget of one model. enabled: false where a second copy would do harm.
+    """The answer times and the hedge budget of one model. late_s: an answer that takes longer is late."""
 
-    late_s: an answer that takes longer is late.
-    """
-
-    def __init__(self, enabled: bool = True, clock: Callable[[], float] = time.monotonic) -> None:
-        self.enabled = enabled
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.late_s = LATE_WITHOUT_TIMES_S
         self._clock = clock
         self._answer_times_s: deque[float] = deque(maxlen=RECENT_ANSWERS)
@@ -67,7 +63,7 @@ class Hedging:
         this_second = self._this_second()
         requests = sum(second.requests for second in self._seconds)
         hedges = sum(second.hedges for second in self._seconds)
-        if not self.enabled or hedges >= max(HEDGES_AT_LEAST, HEDGED_SHARE * requests):
+        if hedges >= max(HEDGES_AT_LEAST, HEDGED_SHARE * requests):
             return False
         this_second.hedges += 1
         return True

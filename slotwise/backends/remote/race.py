@@ -9,7 +9,7 @@ a hedge          no answer comes in time. Beside the copies under way, on a conn
 The first good answer wins, and the other copies are dropped. All copies share the request's deadline.
 
 Where a worker dies, the servers answer so to every request that it had in hand. One of them may have ended it, so no further
-copy of any of them is sent: each goes alone (alone.py).
+copy of any of them is sent: each goes alone (retry_alone.py).
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 
-from slotwise.backends.remote.hedging import COPIES_MAX
+from slotwise.backends.interface import BackendAnswer, BackendRequest, Refused
+from slotwise.backends.remote.copy_metrics import CopyMetrics
+from slotwise.backends.remote.hedging import COPIES_MAX, Hedging
 from slotwise.backends.remote.retry_alone import Attempt, CopyResult, given, outcome_of, tried_alone
-from slotwise.backends.remote.sending_permits import SentCopy
-from slotwise.backends.remote.upstream import ConnectionBroken, ServerAnswer
-from slotwise.frontend.replies import Refused
-
-if TYPE_CHECKING:
-    from slotwise.frontend.inference_request import InferenceRequest
+from slotwise.backends.remote.sending_permits import SendingPermits, SentCopy
+from slotwise.backends.remote.upstream import ConnectionBroken
+from slotwise.backends.remote.worker_end import WorkerEnds
+from slotwise.server.java.own_errors import worker_died
 
 log = logging.getLogger("slotwise.gateway")
 
@@ -37,25 +38,41 @@ TRIES_MAX = 4  # of what no worker has had: it may take a replica's start until 
 Copy = asyncio.Task[CopyResult]
 
 
+@dataclass(frozen=True)
+class ModelCopies:
+    """What is known of the copies of one model's requests."""
+
+    hedging: Hedging = field(default_factory=Hedging)
+    permits: SendingPermits = field(default_factory=SendingPermits)
+    worker_ends: WorkerEnds = field(default_factory=WorkerEnds)
+
+
 class Race:
     """The copies of one request, and which of them are still under way (`pending`).
 
     attempt(fresh): send one copy, on a new connection where `fresh`. Raises ConnectionBroken, or Refused (502, 504).
+    has_worker(max_age_s): whether a worker could take it, as it was looked at so many seconds ago at most.
     """
 
-    def __init__(self, request: InferenceRequest, attempt: Attempt) -> None:
-        self.request, self.attempt = request, attempt
-        self.metrics, self.label = request.gateway.metrics, request.label
-        self.hedging, self.passage = request.traffic.hedging, request.traffic.passage
+    def __init__(
+        self,
+        request: BackendRequest,
+        copies: ModelCopies,
+        metrics: CopyMetrics,
+        attempt: Attempt,
+        has_worker: Callable[[float], Awaitable[bool]],
+    ) -> None:
+        self.request, self.metrics, self.attempt, self.has_worker = request, metrics, attempt, has_worker
+        self.hedging, self.permits, self.worker_ends = copies.hedging, copies.permits, copies.worker_ends
         self.pending: set[Copy] = set()
         self.hedges: set[Copy] = set()
         self.sent_copies: list[SentCopy] = []  # of every copy, once it is on its way
         self.tries = 0  # after the first
         self.pausing = False  # the server said 503: nothing is sent before the second try
         self.killed = False  # a copy was answered with its worker's death
-        self.failure: ServerAnswer | Refused | None = None
+        self.failure: BackendAnswer | Refused | None = None
 
-    async def run(self) -> ServerAnswer:
+    async def run(self) -> BackendAnswer:
         """The first good answer, else the server's own error. Raises Refused (422, 500, 502, 504)."""
         self.hedging.count_request()
         self._send(fresh=False)
@@ -68,11 +85,11 @@ class Race:
                 copy.cancel()
         return answer if answer is not None else given(self.failure)
 
-    async def _first_good(self) -> ServerAnswer | None:
+    async def _first_good(self) -> BackendAnswer | None:
         """The first good answer; None when every copy has failed, or a worker died of one."""
         wait_s = self.hedging.late_s
         while self.pending and not self.killed:
-            may_hedge = self.hedging.enabled and len(self.hedges) < COPIES_MAX - 1
+            may_hedge = self.request.repeatable and len(self.hedges) < COPIES_MAX - 1
             done, self.pending = await asyncio.wait(
                 self.pending, timeout=wait_s if may_hedge else None, return_when=asyncio.FIRST_COMPLETED
             )
@@ -83,64 +100,64 @@ class Race:
                 wait_s *= 2
         return None
 
-    def settled(self) -> ServerAnswer | None:
+    def settled(self) -> BackendAnswer | None:
         """The good answer among the copies that were on their way when a worker died."""
         done = {copy for copy in self.pending if copy.done()}
         self.pending -= done
         return self._good(done)
 
-    def _good(self, done: set[Copy]) -> ServerAnswer | None:
+    def _good(self, done: set[Copy]) -> BackendAnswer | None:
         """The good answer among these copies; what failed is remembered."""
         for copy in done:
             result = copy.result()
-            if isinstance(result, ServerAnswer) and result.good:
+            if isinstance(result, BackendAnswer) and result.good:
                 if copy in self.hedges:
-                    self.metrics.hedge_won(self.label, self.request.left_s)
+                    self.metrics.hedge_won(self.request.label, self.request.left_s)
                 return result
             self._copy_failed(result)
         return None
 
-    def _send(self, fresh: bool, after_s: float = 0.0, late: bool = False) -> Copy:
-        copy = asyncio.create_task(self._run_copy(fresh, after_s, late))
+    def _send(self, fresh: bool, after_s: float = 0.0, may_overtake: bool = False) -> Copy:
+        copy = asyncio.create_task(self._run_copy(fresh, after_s, may_overtake))
         self.pending.add(copy)
         return copy
 
-    async def _run_copy(self, fresh: bool, after_s: float, late: bool) -> CopyResult:
+    async def _run_copy(self, fresh: bool, after_s: float, may_overtake: bool) -> CopyResult:
         """What became of one copy, sent after a pause of `after_s`."""
         if after_s:
             self.pausing = True
             await asyncio.sleep(after_s)
             self.pausing = False
         try:
-            sent = await self._enter(late)
+            sent = await self._enter(may_overtake)
         except Refused as refused:
             return refused
-        result = await outcome_of(self.attempt(fresh), self.passage, sent)
-        if isinstance(result, ServerAnswer) and result.good:
+        result = await outcome_of(self.attempt(fresh), self.permits, sent)
+        if isinstance(result, BackendAnswer) and result.good:
             self.hedging.record_answer(time.monotonic() - sent.sent_at)
         return result
 
-    async def _enter(self, late: bool) -> SentCopy:
+    async def _enter(self, may_overtake: bool) -> SentCopy:
         """Wait until no request goes alone. Raises Refused (422, 504): what went alone may have had the same body."""
-        if not self.passage.closed(late):
-            sent = self.passage.enter()
+        if not self.permits.closed(may_overtake):
+            sent = self.permits.enter()
         else:
             try:
                 async with asyncio.timeout(self.request.left_s):
-                    await self.passage.opened(late)
+                    await self.permits.opened(may_overtake)
             except TimeoutError:
                 raise Refused(504, "the deadline passed while other requests were tried alone") from None
-            self.request.refuse_killer()
-            sent = self.passage.enter()
+            self.request.check()
+            sent = self.permits.enter()
         self.sent_copies.append(sent)
         return sent
 
     def _copy_failed(self, result: CopyResult) -> None:
         """Remember what the client gets when nothing better comes; the first failure of the server starts the second try."""
-        if isinstance(result, ServerAnswer) or (isinstance(result, Refused) and not isinstance(self.failure, ServerAnswer)):
+        if isinstance(result, BackendAnswer) or (isinstance(result, Refused) and not isinstance(self.failure, BackendAnswer)):
             self.failure = result
-        self.killed = self.killed or (isinstance(result, ServerAnswer) and result.worker_died)
-        never_taken = isinstance(result, ServerAnswer) and result.never_taken
+        self.killed = self.killed or (isinstance(result, BackendAnswer) and worker_died(result))
+        never_taken = isinstance(result, BackendAnswer) and _never_taken(result)
         if self.tries >= (TRIES_MAX if never_taken else 1) or self.killed or isinstance(result, Refused):
             return
         if isinstance(result, ConnectionBroken):
@@ -154,7 +171,7 @@ class Race:
     def _try_again(self, reason: ConnectionBroken | int, after_s: float) -> None:
         """Send a further try after a pause; `reason` is for the log."""
         self.tries += 1
-        self.metrics.retries.labels(self.label).inc()
+        self.metrics.retries.labels(self.request.label).inc()
         log.warning("%s %s retried: %s", self.request.identity, self.request.model, reason)
         self._send(fresh=True, after_s=after_s)
 
@@ -165,13 +182,18 @@ class Race:
         """
         if self.pausing or not self.sent_copies:
             return False
-        lost = self.passage.overtaken(self.sent_copies[0]) or self.passage.standing_still(
+        lost = self.permits.overtaken(self.sent_copies[0]) or self.permits.standing_still(
             self.sent_copies[0], self.hedging.late_s
         )
-        if not lost or self.request.traffic.ending.just_now() or not self.hedging.take_from_budget():
+        if not lost or self.worker_ends.just_now() or not self.hedging.take_from_budget():
             return False
-        self.hedges.add(self._send(fresh=True, late=True))
+        self.hedges.add(self._send(fresh=True, may_overtake=True))
         self.request.sent = "hedged"
-        self.metrics.hedges.labels(self.label).inc()
+        self.metrics.hedges.labels(self.request.label).inc()
         log.info("%s %s hedged: no answer yet", self.request.identity, self.request.model)
         return True
+
+
+def _never_taken(answer: BackendAnswer) -> bool:
+    """Whether Ray gave the request up before any worker had it: a replica answers for a batch in other words."""
+    return answer.status == 500 and answer.body == b"Internal Server Error" and not answer.from_slot

@@ -11,33 +11,32 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from slotwise.backends.remote.upstream import ConnectionBroken, ServerAnswer
-from slotwise.frontend.replies import Refused
+from slotwise.backends.interface import BackendAnswer, Refused
+from slotwise.backends.remote.sending_permits import SendingPermits, SentCopy
+from slotwise.backends.remote.upstream import ConnectionBroken
+from slotwise.server.java.own_errors import SIGKILLED, worker_died
 
 if TYPE_CHECKING:
     from slotwise.backends.remote.race import Race
-    from slotwise.backends.remote.sending_permits import Passage, SentCopy
-    from slotwise.frontend.inference_request import InferenceRequest
 
 log = logging.getLogger("slotwise.gateway")
 
 TRIALS = 3
 PAUSE_S = 0.5  # between two trials
 LATE_S = 2.0  # between two looks at whether it is lost
-SIGKILLED = 507  # TorchServe's word for a worker that SIGKILL ended: once, that may have been an operator
 
-CopyResult = ServerAnswer | Refused | ConnectionBroken
-Attempt = Callable[[bool], Awaitable[ServerAnswer]]
+CopyResult = BackendAnswer | Refused | ConnectionBroken
+Attempt = Callable[[bool], Awaitable[BackendAnswer]]
 
 
-def given(outcome: CopyResult | None) -> ServerAnswer:
+def given(outcome: CopyResult | None) -> BackendAnswer:
     """What the client gets in the end. Raises Refused (502, 504)."""
-    if isinstance(outcome, ServerAnswer):
+    if isinstance(outcome, BackendAnswer):
         return outcome
     raise outcome if isinstance(outcome, Refused) else Refused(502, "the model server cannot be reached")
 
 
-async def outcome_of(attempt: Awaitable[ServerAnswer], passage: Passage, sent: SentCopy) -> CopyResult:
+async def outcome_of(attempt: Awaitable[BackendAnswer], permits: SendingPermits, sent: SentCopy) -> CopyResult:
     """What became of one copy on its way; what it raised is returned."""
     outcome: CopyResult | None = None
     try:
@@ -45,11 +44,11 @@ async def outcome_of(attempt: Awaitable[ServerAnswer], passage: Passage, sent: S
     except (Refused, ConnectionBroken) as failure:
         outcome = failure
     finally:
-        passage.leave(sent, isinstance(outcome, ServerAnswer) and (outcome.good or outcome.worker_died))
+        permits.leave(sent, isinstance(outcome, BackendAnswer) and (outcome.good or worker_died(outcome)))
     return outcome
 
 
-async def tried_alone(race: Race) -> ServerAnswer:
+async def tried_alone(race: Race) -> BackendAnswer:
     """The answer to a request that goes alone. Raises Refused: 500 where its worker dies again, 422, 502, 504."""
     request = race.request
     log.warning("%s %s goes alone: its worker died", request.identity, request.model)
@@ -61,46 +60,44 @@ async def tried_alone(race: Race) -> ServerAnswer:
         raise Refused(504, "the deadline passed before it could be tried alone") from None
 
 
-async def _trials(race: Race) -> ServerAnswer:
+async def _trials(race: Race) -> BackendAnswer:
     request = race.request
     outcome: CopyResult | None = None
     for trial in range(1, TRIALS + 1):
-        async with race.passage.alone(race.sent_copies) as sure:
+        async with race.permits.alone(race.sent_copies) as sure:
             answer = race.settled()  # of an earlier copy that was still on its way
             if answer is not None:
                 return answer
-            request.refuse_killer()  # the same body may have been tried just before
-            race.metrics.alone.labels(race.label).inc()
+            request.check()  # the same body may have been tried just before
+            race.metrics.alone.labels(race.request.label).inc()
             outcome = await _one_trial(race)
-            if isinstance(outcome, ServerAnswer) and outcome.worker_died:
+            if isinstance(outcome, BackendAnswer) and worker_died(outcome):
+                # One SIGKILL may have been an operator's.
                 if trial == TRIALS or (sure and (outcome.status != SIGKILLED or trial > 1)):
-                    raise _convicted(request)  # before the next one goes
+                    request.convict()  # before the next one goes
+                    raise Refused(500, "the worker ended on this request, and another one when it went alone")
                 continue
-        if isinstance(outcome, ServerAnswer) and (outcome.good or outcome.status < 500):
+        if isinstance(outcome, BackendAnswer) and (outcome.good or outcome.status < 500):
             return outcome
         await asyncio.sleep(PAUSE_S)
     return given(outcome)
 
 
-def _convicted(request: InferenceRequest) -> Refused:
-    """What the request is answered that ended its worker again."""
-    request.gateway.metrics.killers.labels(request.label).inc()
-    request.gateway.killers.remember(request.model, request.body, request.sender)
-    return Refused(500, "the worker ended on this request, and another one when it went alone")
-
-
 async def _one_trial(race: Race) -> CopyResult:
-    """What comes of it. A further copy is sent where no answer comes although a worker is READY: the first was lost."""
+    """What comes of it. A further copy is sent where no answer comes although a worker is READY: the first was lost.
+
+    While a worker starts, a further copy would wait beside the first, and end another.
+    """
     late_s, ready = max(LATE_S, race.hedging.late_s), False
     copies: set[asyncio.Task[CopyResult]] = {_start(race)}
     try:
         while True:
             done, _ = await asyncio.wait(
-                copies, timeout=late_s if race.hedging.enabled else None, return_when=asyncio.FIRST_COMPLETED
+                copies, timeout=late_s if race.request.repeatable else None, return_when=asyncio.FIRST_COMPLETED
             )
             if done:
                 return done.pop().result()
-            was_ready, ready = ready, await _has_worker(race.request)
+            was_ready, ready = ready, await race.has_worker(LATE_S / 2)
             if was_ready and ready:
                 copies.add(_start(race))
                 late_s *= 2
@@ -110,10 +107,4 @@ async def _one_trial(race: Race) -> CopyResult:
 
 
 def _start(race: Race) -> asyncio.Task[CopyResult]:
-    return asyncio.create_task(outcome_of(race.attempt(True), race.passage, race.passage.enter()))
-
-
-async def _has_worker(request: InferenceRequest) -> bool:
-    """Whether a worker could have taken it. While one starts, a further copy would wait beside the first, and end another."""
-    await request.gateway.refresh(LATE_S / 2)
-    return request.model not in request.gateway.models or request.gateway.models[request.model].ready_workers > 0
+    return asyncio.create_task(outcome_of(race.attempt(True), race.permits, race.permits.enter()))

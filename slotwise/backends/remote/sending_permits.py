@@ -23,7 +23,7 @@ class SentCopy:
     sent_at: float
 
 
-class Passage:
+class SendingPermits:
     """The copies of one model's requests that are on their way, and who wants to go alone."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -36,13 +36,21 @@ class Passage:
         self._one_by_one = asyncio.Lock()
         self._change = asyncio.Event()
 
-    def closed(self, late: bool = False) -> bool:
-        """Whether a copy has to wait. Those of `late` requests go while the way is cleared: it may be they that block it."""
-        return self._taken or (self._wanted > 0 and not late)
+    @property
+    def in_use(self) -> bool:
+        """Whether a copy is on its way, or waits to be."""
+        return bool(self._on_the_way or self._wanted)
 
-    async def opened(self, late: bool = False) -> None:
+    def closed(self, may_overtake: bool = False) -> bool:
+        """Whether a copy has to wait.
+
+        may_overtake: of a late request. Such a copy goes while others are waited for: it may be they that are lost.
+        """
+        return self._taken or (self._wanted > 0 and not may_overtake)
+
+    async def opened(self, may_overtake: bool = False) -> None:
         """Wait until it is not closed."""
-        while self.closed(late):
+        while self.closed(may_overtake):
             await self._change.wait()
 
     def enter(self) -> SentCopy:

@@ -1,4 +1,4 @@
-"""How the gateway learns of its server: the record that `slotwise serve` writes, and the management API."""
+"""How the front end learns of the server behind it: the record that `slotwise serve` writes, and the management API."""
 
 from __future__ import annotations
 
@@ -6,42 +6,36 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from slotwise.backends.interface import MAX_BODY_BYTES
 from slotwise.client.inference import auth_headers
 from slotwise.client.management import ManagementClient
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
-from slotwise.frontend.rollout.record import RolloutRecord, load_all
 from slotwise.server.lifecycle import ServerRecord
 
 if TYPE_CHECKING:
     from slotwise.client.live_model import LiveModel
     from slotwise.server.lifecycle import ServerRecord
 
-MAX_BODY_BYTES = 32 * 2**20
 MAX_ANSWER_BYTES = 64 * 2**20  # or what the server itself allows, where that is more
 HEAD_BYTES = 2**20  # what an answer's head may take besides
 MANAGEMENT_S = 3.0  # a server that describes its models no faster is as good as down
 
 
 @dataclass(frozen=True)
-class Backend:
-    """How the gateway learns of its server. The functions may block; they run in threads.
+class ServerView:
+    """How the front end learns of the server behind it. The functions may block; they run in threads.
 
     find: the server's record; None where there is none. models: its models. auth: the header with its token.
-    max_body_bytes: the largest body that it takes. rollouts: what `slotwise rollout` wants.
-    max_answer_bytes: a longer answer is cut off, so that it cannot fill the gateway's memory.
+    max_body_bytes: the largest body that it takes.
+    max_answer_bytes: a longer answer is cut off, so that it cannot fill the front end's memory.
     """
 
     find: Callable[[], ServerRecord | None]
     models: Callable[[ServerRecord], Sequence[LiveModel]]
     auth: Callable[[ServerRecord], Mapping[str, str]]
     max_body_bytes: Callable[[ServerRecord], int] = lambda record: MAX_BODY_BYTES
-    rollouts: Callable[[], Sequence[RolloutRecord]] = tuple
     max_answer_bytes: Callable[[ServerRecord], int] = lambda record: MAX_ANSWER_BYTES
-
-
-class NoMemory(SlotwiseError):
-    """A model does not fit into the memory that is free."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +61,8 @@ def described(client: ManagementClient) -> list[LiveModel]:
     return found
 
 
-def server_backend(name: str) -> Backend:
-    """The backend of the server called `name`, as `slotwise serve` started it."""
+def server_view(name: str) -> ServerView:
+    """The view of the server called `name`, as `slotwise serve` started it."""
     clients: dict[str, ManagementClient] = {}
 
     def find() -> ServerRecord | None:
@@ -93,4 +87,4 @@ def server_backend(name: str) -> Backend:
         except SlotwiseError:
             return MAX_ANSWER_BYTES
 
-    return Backend(find, models, auth_headers, max_body_bytes, lambda: load_all(name), max_answer_bytes)
+    return ServerView(find, models, auth_headers, max_body_bytes, max_answer_bytes)

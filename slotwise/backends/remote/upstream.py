@@ -1,17 +1,15 @@
-"""One model server as the gateway sees it: its connections, its token, and what is in flight there."""
+"""One model server as the front end sees it: its connections, its token, and what is in flight there."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
+from slotwise.backends.interface import BackendAnswer
 from slotwise.backends.remote.connection_pool import ConnectionPool
 from slotwise.client import triton_protocol
-from slotwise.client.http_exchange import RawHeaders
 
 if TYPE_CHECKING:
     from slotwise.server.lifecycle import ServerRecord
@@ -22,35 +20,6 @@ GRACE_S = 0.5  # past the deadline a worker answers 504 itself, with its slot; i
 
 class ConnectionBroken(Exception):
     """A connection to the server failed; the text says how."""
-
-
-@dataclass(frozen=True)
-class ServerAnswer:
-    """The server's answer to one request."""
-
-    status: int
-    headers: RawHeaders
-    body: bytes
-
-    @cached_property
-    def from_slot(self) -> bool:
-        """Whether a handler gave this answer. Else the server did, for a worker that is dead or not there."""
-        return any(name.lower() == b"x-batch-slot" for name, _ in self.headers)
-
-    @property
-    def good(self) -> bool:
-        """Whether it is the client's answer: a slot's own error is one, too."""
-        return self.status < 400 or self.from_slot
-
-    @property
-    def worker_died(self) -> bool:
-        """Whether the worker died that had the request in hand. Both servers say so in these words, with 500 or 507."""
-        return self.status >= 500 and b"Worker died" in self.body and not self.from_slot
-
-    @property
-    def never_taken(self) -> bool:
-        """Whether Ray gave the request up before any worker had it: a replica answers for a batch in other words."""
-        return self.status == 500 and self.body == b"Internal Server Error" and not self.from_slot
 
 
 class Upstream:
@@ -92,7 +61,7 @@ class Upstream:
             if not self.in_flight:
                 self._idle.set()
 
-    async def send(self, target: str, headers: Mapping[str, str], body: bytes, timeout_s: float, fresh: bool) -> ServerAnswer:
+    async def send(self, target: str, headers: Mapping[str, str], body: bytes, timeout_s: float, fresh: bool) -> BackendAnswer:
         """POST `body` to `target` (path and query). `fresh` takes a new connection, not one that may be stale.
 
         Raises OSError when the connection failed, TimeoutError (which is one) after `timeout_s` and a little grace.
@@ -102,15 +71,15 @@ class Upstream:
             sent = triton_protocol.request(target, headers, body)
             target, headers, body = sent.path, sent.headers, sent.body
         async with asyncio.timeout(timeout_s + GRACE_S):
-            answer = ServerAnswer(*await self._pool.request("POST", target, headers, body, fresh))
+            answer = BackendAnswer(*await self._pool.request("POST", target, headers, body, fresh))
         return _plain(answer) if self._on_triton else answer
 
-    async def metrics(self) -> ServerAnswer:
+    async def metrics(self) -> BackendAnswer:
         """The server's own Prometheus metrics, which need no token. Raises OSError."""
         pool = ConnectionPool(self.record.metrics_url, self._max_answer_bytes)
         try:
             async with asyncio.timeout(METRICS_S):
-                return ServerAnswer(*await pool.request("GET", "/metrics", {}))
+                return BackendAnswer(*await pool.request("GET", "/metrics", {}))
         finally:
             pool.close()
 
@@ -127,10 +96,10 @@ class Upstream:
         self._pool.close()
 
 
-def _plain(answer: ServerAnswer) -> ServerAnswer:
+def _plain(answer: BackendAnswer) -> BackendAnswer:
     """Triton's answer as TorchServe would have given it."""
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in answer.headers}
     plain = triton_protocol.answer(answer.status, headers, answer.body)
-    return ServerAnswer(
+    return BackendAnswer(
         plain.status, [(k.encode("latin-1"), v.encode("latin-1")) for k, v in plain.headers.items()], plain.body
     )

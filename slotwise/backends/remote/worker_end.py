@@ -15,8 +15,8 @@ from slotwise.server.processes import start_time
 NOTICE_S = 3.0  # a server that has not answered by then never had the request in hand
 
 
-class EndingWorkers:
-    """One model's workers, by their pids; those that the gateway cannot see, in another container, tell it nothing."""
+class WorkerEnds:
+    """One model's workers, by their pids; those that cannot be seen, in another container, tell it nothing."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

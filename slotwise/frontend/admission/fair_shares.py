@@ -19,8 +19,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
+from slotwise.backends.interface import Refused
 from slotwise.frontend.admission.limits import ClientGone, Receive
-from slotwise.frontend.replies import Refused
 
 LONGEST_WAIT = 0.5  # of a request's time
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from slotwise.frontend.replies import Refused
+from slotwise.backends.interface import Refused
 
 BINARY = "application/octet-stream"
 URL_FORM, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"

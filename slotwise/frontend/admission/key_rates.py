@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from slotwise.frontend.replies import Refused
+from slotwise.backends.interface import Refused
 
 if TYPE_CHECKING:
     from slotwise.frontend.admission.keys import AccessKey

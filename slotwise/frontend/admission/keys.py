@@ -18,10 +18,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from slotwise.backends.interface import Refused
 from slotwise.errors import SlotwiseError
 from slotwise.files.disk import check_regular, clear_partials, locked, write_secret
 from slotwise.frontend.admission.key_rates import KeyRates
-from slotwise.frontend.replies import Refused
 
 log = logging.getLogger("slotwise.gateway")
 

@@ -13,7 +13,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 
-from slotwise.frontend.replies import Refused
+from slotwise.backends.interface import Refused
 
 BODY_S = 600.0  # a body is remembered this long
 BODIES = 4096

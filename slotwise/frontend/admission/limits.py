@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from slotwise.frontend.replies import Refused
+from slotwise.backends.interface import Refused
 from slotwise.profiles import memory
 
 Receive = Callable[[], Awaitable[Any]]

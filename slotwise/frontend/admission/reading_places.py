@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from slotwise.frontend.replies import Refused
+from slotwise.backends.interface import Refused
 
 PART = 0.75  # of the places, for one client; of these, for one connection
 

@@ -18,6 +18,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from slotwise.backends.interface import Refused
 from slotwise.errors import SlotwiseError
 from slotwise.frontend import replies
 from slotwise.frontend.admission.reading_places import ReadingPlaces
@@ -34,7 +35,6 @@ from slotwise.frontend.protocols.each_record import answered
 from slotwise.frontend.protocols.open_inference import InferRequest
 from slotwise.frontend.protocols.records import ProtocolFault, failed_alike
 from slotwise.frontend.protocols.routes import REPLY_COPIES, found_model, model_input
-from slotwise.frontend.replies import Refused
 
 log = logging.getLogger("slotwise.gateway")
 
@@ -49,7 +49,7 @@ class InferenceService:
     def __init__(self, gateway: Gateway, limits: ConnectionLimits = ConnectionLimits()) -> None:
         self.gateway, self.forward = gateway, Forward(gateway)
         self.limits, self.trusted = limits, gateway.options.trusted_proxies
-        count = max(FEWEST_READ, gateway.body_memory.max_bytes // gateway.max_body_bytes)
+        count = max(FEWEST_READ, gateway.body_memory.max_bytes // gateway.backend.max_body_bytes)
         self._places = ReadingPlaces(count, limits.head_timeout_s)
         self._calls: Counter[str] = Counter()  # by client
         self.under_way: set[asyncio.Task[bytes]] = set()
@@ -154,7 +154,7 @@ class InferenceService:
             task.exception()  # was raised in the call, unless its client is gone
 
     async def _infer(self, call: Call, data: bytes) -> bytes:
-        whole, work = InferenceRequest(self.gateway, "", call.deadline), self.gateway.large_work
+        whole, work = InferenceRequest("", call.deadline, gateway=self.gateway), self.gateway.large_work
         try:
             whole.hold(data)
             del data
@@ -219,12 +219,10 @@ class GrpcServer:
 
     async def bind(self) -> None:
         """Take the port. Raises SlotwiseError. A message may be as long as a body for the server that is there now."""
-        record = await asyncio.to_thread(self.gateway.backend.find)
-        if record is not None:
-            self.gateway.max_body_bytes = await asyncio.to_thread(self.gateway.backend.max_body_bytes, record)
+        await self.gateway.first_look()
         options = [
             ("grpc.so_reuseport", 1),  # a successor takes the port, too, before this one leaves it
-            ("grpc.max_receive_message_length", self.gateway.max_body_bytes),
+            ("grpc.max_receive_message_length", self.gateway.backend.max_body_bytes),
             ("grpc.max_send_message_length", -1),
             ("grpc.server_handshake_timeout_ms", round(self.limits.head_timeout_s * 1000)),
         ]

@@ -7,12 +7,12 @@ import logging
 from collections.abc import Collection
 from typing import Any
 
+from slotwise.backends.interface import Refused
 from slotwise.frontend import replies
 from slotwise.frontend.admission.keys import KeyFile
 from slotwise.frontend.admission.limits import Receive
 from slotwise.frontend.forward import Send
 from slotwise.frontend.inference_request import CERTIFICATE, Scope
-from slotwise.frontend.replies import Refused
 
 log = logging.getLogger("slotwise.gateway")
 

@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
+from slotwise.backends.interface import Refused
 from slotwise.frontend.admission.limits import Receive
 from slotwise.frontend.forward import Send
 from slotwise.frontend.http.access import refuse
 from slotwise.frontend.inference_request import Scope
-from slotwise.frontend.replies import Refused
 
 READS = {"GET", "HEAD", "OPTIONS"}
 

@@ -64,8 +64,8 @@ def build_app(
     forward = Forward(gateway)
     _add_forwards(app, gateway, forward)
     routes.add(app, gateway, forward)
-    if gateway.loader is not None:
-        multi_model.add(app, gateway, forward, gateway.loader)
+    if gateway.on_demand:
+        multi_model.add(app, gateway, forward)
     _add_state(app, gateway)
     _add_pages(app, gateway)
     app.add_exception_handler(HTTPException, _http_error)
@@ -98,7 +98,7 @@ def _add_state(app: FastAPI, gateway: Gateway) -> None:
             for model in gateway.described()
         ]
 
-    if gateway.loader is None:
+    if not gateway.on_demand:
 
         @app.get("/models", summary="The models that the server has, and what each takes")
         async def models() -> dict[str, Any]:
@@ -139,13 +139,12 @@ def _add_state(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/metrics/server", summary="The server's own Prometheus metrics", response_class=Response, responses=failures)
     async def server_metrics() -> Response:
-        upstream = gateway.upstream
-        if upstream is None or upstream.record.kind == "mms":
-            raise HTTPException(404, "there is no server with Prometheus metrics")
         try:
-            answer = await upstream.metrics()
+            answer = await gateway.backend.metrics()
         except OSError as error:
             raise HTTPException(502, "the server's metrics do not answer") from error
+        if answer is None:
+            raise HTTPException(404, "there is no server with Prometheus metrics")
         return Response(answer.body, answer.status, media_type="text/plain; version=0.0.4")
 
 

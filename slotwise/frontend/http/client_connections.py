@@ -15,9 +15,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from slotwise.backends.interface import Refused
 from slotwise.frontend.http.client_address import TrustedProxies, one_client
 from slotwise.frontend.http.http_framing import HeadLimits
-from slotwise.frontend.replies import Refused
 
 log = logging.getLogger("slotwise.gateway")
 

@@ -16,6 +16,7 @@ import httptools
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from slotwise.backends.interface import Refused
 from slotwise.frontend import replies
 from slotwise.frontend.http.client_connections import OpenConnections, Pace
 from slotwise.frontend.http.http_framing import (
@@ -29,7 +30,6 @@ from slotwise.frontend.http.http_framing import (
     end_of_requests,
 )
 from slotwise.frontend.inference_request import ABORT, CERTIFICATE
-from slotwise.frontend.replies import Refused
 
 log = logging.getLogger("slotwise.gateway")
 

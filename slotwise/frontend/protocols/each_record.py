@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from slotwise.backends.interface import Refused
 from slotwise.frontend.admission.limits import ClientGone
 from slotwise.frontend.forward import Forward
 from slotwise.frontend.inference_request import InferenceRequest
 from slotwise.frontend.protocols.records import RecordAnswer, RecordBody
-from slotwise.frontend.replies import Refused
 
 Found = Sequence[RecordBody | RecordAnswer]
 BUSY = 429

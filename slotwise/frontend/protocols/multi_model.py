@@ -6,7 +6,6 @@ for Multi-Model Endpoints".
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
-from slotwise.backends.remote.server_view import ModelLoader, NoMemory
+from slotwise.backends.interface import NoMemory, Refused
 from slotwise.client.live_model import LiveModel
 from slotwise.errors import SlotwiseError
 from slotwise.frontend.forward import Forward
@@ -24,7 +23,6 @@ from slotwise.frontend.frontend import FRESH_S, Gateway
 from slotwise.frontend.http import openapi
 from slotwise.frontend.inference_request import NAME
 from slotwise.frontend.protocols.records import ProtocolFault, parsed
-from slotwise.server.record import ServerRecord
 
 log = logging.getLogger("slotwise.gateway")
 
@@ -43,9 +41,9 @@ REFUSED: dict[int | str, dict[str, Any]] = {
 }
 
 
-def add(app: FastAPI, gateway: Gateway, forward: Forward, loader: ModelLoader) -> None:
+def add(app: FastAPI, gateway: Gateway, forward: Forward) -> None:
     """Add the contract's routes."""
-    models = LoadedModels(gateway, loader)
+    models = LoadedModels(gateway)
     app.router.routes.append(Route("/models/{model}/invoke", forward, methods=["POST"], include_in_schema=False))
 
     @app.get("/models", summary="SageMaker: the models that are loaded")
@@ -90,7 +88,6 @@ class LoadedModels:
     """The models that SageMaker had loaded. urls: where each came from, by its name. busy: those that are just being loaded."""
 
     gateway: Gateway
-    loader: ModelLoader
     urls: dict[str, str] = field(default_factory=dict)
     busy: set[str] = field(default_factory=set)
 
@@ -110,11 +107,12 @@ class LoadedModels:
         await self.gateway.refresh(0)
         if name in self.gateway.models or name in self.busy:
             raise HTTPException(409, f"{name} is loaded already")
-        record = self._record()
         self.busy.add(name)
         try:
-            await asyncio.to_thread(self.loader.load, record, name, url)
+            await self.gateway.backend.load(name, url)
             self.urls[name] = url
+        except Refused as refused:
+            raise HTTPException(refused.status, refused.message) from None
         except (SlotwiseError, OSError) as error:
             log.warning("%s cannot be loaded: %s", name, error)
             status = 507 if isinstance(error, NoMemory) else 400
@@ -127,16 +125,13 @@ class LoadedModels:
         """Unload it. Raises HTTPException (404, 503)."""
         await self.found(name)
         try:
-            await asyncio.to_thread(self.loader.unload, self._record(), name)
+            await self.gateway.backend.unload(name)
+        except Refused as refused:
+            raise HTTPException(refused.status, refused.message) from None
         except SlotwiseError as error:
             raise HTTPException(503, f"{name} cannot be unloaded: {error}") from error
         self.urls.pop(name, None)
         await self.gateway.refresh(0)
-
-    def _record(self) -> ServerRecord:
-        if self.gateway.upstream is None:
-            raise HTTPException(503, "no model server is running")
-        return self.gateway.upstream.record
 
 
 async def _body(request: Request) -> bytes:

@@ -13,6 +13,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.routing import Route
 
+from slotwise.backends.interface import Refused
 from slotwise.client.live_model import LiveModel
 from slotwise.frontend.admission.limits import ClientGone, Receive
 from slotwise.frontend.forward import CLIENT_GONE, Forward
@@ -24,7 +25,6 @@ from slotwise.frontend.protocols.each_record import Found, answered
 from slotwise.frontend.protocols.open_inference import InferRequest
 from slotwise.frontend.protocols.records import JSON, ModelInput, ProtocolFault, RecordAnswer, failed_alike
 from slotwise.frontend.protocols.unpacking import unpack
-from slotwise.frontend.replies import Refused
 
 REPLY_COPIES = 8  # of the answers, while one reply is made of them: as texts, in lists, joined, encoded
 MISSING: dict[int | str, dict[str, Any]] = {404: openapi.text_failure("No such model")}
@@ -55,7 +55,8 @@ class ManyRecords:
 
     async def __call__(self, request: Request) -> Response:
         """Answer one request."""
-        whole = InferenceRequest(self.gateway, request.path_params["model"], time.monotonic() + self.gateway.options.timeout_s)
+        deadline = time.monotonic() + self.gateway.options.timeout_s
+        whole = InferenceRequest(request.path_params["model"], deadline, gateway=self.gateway)
         try:
             whole.read_head(request.scope)
             await whole.read_body(request.receive)

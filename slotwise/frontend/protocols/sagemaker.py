@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from slotwise.frontend.replies import Refused
+from slotwise.backends.interface import Refused
 
 
 def asked_model(default: str, models: Collection[str]) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import zlib
 
+from slotwise.backends.interface import Refused
 from slotwise.frontend.inference_request import InferenceRequest
-from slotwise.frontend.replies import Refused
 
 TO_ZLIB = {"gzip": 31, "x-gzip": 31, "deflate": 15}  # how zlib is told which of them it is
 PIECE_BYTES = 64 * 1024

@@ -15,9 +15,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from slotwise.backends.remote.upstream import ServerAnswer
+from slotwise.backends.interface import BackendAnswer, Refused
 from slotwise.frontend.admission.limits import ClientGone
-from slotwise.frontend.replies import Refused
 from slotwise.frontend.rollout.canary_windows import Comparison, Which
 from slotwise.frontend.rollout.record import RolloutRecord
 
@@ -30,7 +29,7 @@ SHADOWS = 32  # copies at once; what comes meanwhile is not copied
 BUCKETS = 10_000
 SAME_LOAD = (0.4, 0.6)  # shares at which both have about the same load, and fill their batches alike: times can be compared
 
-Ask = Callable[["InferenceRequest"], Awaitable[ServerAnswer]]
+Ask = Callable[["InferenceRequest"], Awaitable[BackendAnswer]]
 
 
 class Canary:
@@ -78,7 +77,7 @@ class Canary:
         """Whether the old archive is taken away at any moment: what goes there would be lost."""
         return self.record.phase == "replacing" and not self.record.interrupted
 
-    async def answer(self, request: InferenceRequest, send: Ask) -> ServerAnswer:
+    async def answer(self, request: InferenceRequest, send: Ask) -> BackendAnswer:
         """Send a request to the archive it is for. Raises Refused."""
         self._turn_window()
         if self.record.shadow:
@@ -86,7 +85,7 @@ class Canary:
         group, copy = self._group(request), request.to_model(self.record.new)
         if not self.chosen(request):
             return await self._from_old(request, copy, send, group)
-        failure: ServerAnswer | Refused
+        failure: BackendAnswer | Refused
         try:
             failure = await self._counted(group, copy, send)
         except Refused as refused:
@@ -103,7 +102,7 @@ class Canary:
 
     async def _from_old(
         self, request: InferenceRequest, copy: InferenceRequest, send: Ask, group: Which | None
-    ) -> ServerAnswer:
+    ) -> BackendAnswer:
         """The old archive's answer; while that is not there, the new one's."""
         if self._being_replaced and request.version:
             raise Refused(503, f"version {request.version} is being replaced, try again later", retry_after_s=1)
@@ -115,18 +114,18 @@ class Canary:
                 return other
         return answer
 
-    def _old_may_answer(self, failure: ServerAnswer | Refused) -> bool:
+    def _old_may_answer(self, failure: BackendAnswer | Refused) -> bool:
         """Whether the old archive is asked, too. While it is replaced nothing may go to it any more: it is taken away."""
-        if isinstance(failure, ServerAnswer) and _missing(failure):
+        if isinstance(failure, BackendAnswer) and _missing(failure):
             return True
         if self._being_replaced:
             return False
-        return failure.status >= 500 or _no_place(failure) or (isinstance(failure, ServerAnswer) and not failure.good)
+        return failure.status >= 500 or _no_place(failure) or (isinstance(failure, BackendAnswer) and not failure.good)
 
-    async def _counted(self, group: Which | None, request: InferenceRequest, send: Ask) -> ServerAnswer:
+    async def _counted(self, group: Which | None, request: InferenceRequest, send: Ask) -> BackendAnswer:
         """Send it, and count what becomes of it in the group that it is in."""
         started = self._clock()
-        outcome: ServerAnswer | Refused
+        outcome: BackendAnswer | Refused
         try:
             outcome = await send(request)
         except Refused as refused:
@@ -137,19 +136,19 @@ class Canary:
             raise outcome
         return outcome
 
-    def _count(self, group: Which, outcome: ServerAnswer | Refused, seconds: float) -> None:
+    def _count(self, group: Which, outcome: BackendAnswer | Refused, seconds: float) -> None:
         if outcome.status >= 500:
             self.comparison.failed(group)
         elif _no_place(outcome):
             self.comparison.refused(group)
-        elif isinstance(outcome, ServerAnswer):
+        elif isinstance(outcome, BackendAnswer):
             self.comparison.answered(group, seconds, self.record.shadow or SAME_LOAD[0] <= self.share <= SAME_LOAD[1])
 
-    async def _shadowed(self, request: InferenceRequest, send: Ask) -> ServerAnswer:
+    async def _shadowed(self, request: InferenceRequest, send: Ask) -> BackendAnswer:
         """The old archive's answer. Once the client has it, the new one is asked as well, and both are compared as a pair."""
         started = self._clock()
         try:
-            answer: ServerAnswer | Refused = await send(request)
+            answer: BackendAnswer | Refused = await send(request)
         except Refused as refused:
             answer = refused
         if self.chosen(request):
@@ -158,21 +157,21 @@ class Canary:
             raise answer
         return answer
 
-    def _copy(self, copy: InferenceRequest, answer: ServerAnswer | Refused, seconds: float, send: Ask) -> None:
+    def _copy(self, copy: InferenceRequest, answer: BackendAnswer | Refused, seconds: float, send: Ask) -> None:
         if len(self._copies) >= SHADOWS or copy.traffic.limit.full:
             return
 
         async def compare() -> None:
             started = self._clock()
             try:
-                other: ServerAnswer | Refused = await send(copy)
+                other: BackendAnswer | Refused = await send(copy)
             except Refused as refused:
                 other = refused
             except ClientGone:
                 return
             self._count("old", answer, seconds)
             self._count("new", other, self._clock() - started)
-            if isinstance(answer, ServerAnswer) and isinstance(other, ServerAnswer):
+            if isinstance(answer, BackendAnswer) and isinstance(other, BackendAnswer):
                 self.compared += 1
                 self.differing += not _same(answer, other)
 
@@ -234,16 +233,16 @@ def _bucket(request: InferenceRequest) -> int:
     return zlib.crc32(request.identity.encode()) % BUCKETS
 
 
-def _missing(answer: ServerAnswer) -> bool:
+def _missing(answer: BackendAnswer) -> bool:
     """Whether the server has no such model."""
     return answer.status == MISSING and not answer.from_slot
 
 
-def _no_place(outcome: ServerAnswer | Refused) -> bool:
+def _no_place(outcome: BackendAnswer | Refused) -> bool:
     return outcome.status == BUSY and (isinstance(outcome, Refused) or not outcome.from_slot)
 
 
-def _same(one: ServerAnswer, other: ServerAnswer) -> bool:
+def _same(one: BackendAnswer, other: BackendAnswer) -> bool:
     """Whether two answers say the same; numbers may differ in the third digit, as kernels do."""
     if one.status != other.status or one.body == other.body:
         return one.status == other.status

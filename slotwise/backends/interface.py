@@ -1,0 +1,143 @@
+"""The seam between what clients speak to (frontend/) and what answers a request (backends/).
+
+The front end reads a request, decides whether it is let in, and gives it to a backend; it never knows which one. A backend
+knows nothing of the front end: what it has to ask or to tell, it asks and tells the request.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from slotwise.client.http_exchange import RawHeaders
+from slotwise.errors import SlotwiseError
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from slotwise.client.live_model import LiveModel
+
+MAX_BODY_BYTES = 32 * 2**20
+
+
+class Refused(Exception):
+    """Answer `status` with the error JSON; `retry_after_s` becomes a Retry-After header, `extra` are further ones."""
+
+    def __init__(
+        self, status: int, message: str, retry_after_s: int = 0, close: bool = False, extra: Iterable[tuple[bytes, bytes]] = ()
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.retry_after_s, self.close = status, message, retry_after_s, close
+        self.extra = extra
+
+    def headers(self) -> RawHeaders:
+        """The headers that only this refusal has."""
+        headers: RawHeaders = [*self.extra]
+        if self.retry_after_s:
+            headers.append((b"retry-after", str(self.retry_after_s).encode()))
+        if self.close:
+            headers.append((b"connection", b"close"))
+        return headers
+
+
+class NoMemory(SlotwiseError):
+    """A model does not fit into the memory that is free."""
+
+
+@dataclass
+class BackendRequest:
+    """A request to a model. target: path and query for the server. deadline: on time.monotonic's clock.
+
+    label: the model's name in the metrics. repeatable: whether a second copy of it does no harm. sent: how it was sent, where
+    not plainly (hedged, alone, again), which the backend says.
+    """
+
+    model: str
+    deadline: float
+    identity: str = ""
+    target: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    label: str = ""
+    repeatable: bool = True
+    sent: str = ""
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the deadline."""
+        return self.deadline - time.monotonic()
+
+    def write_deadline(self) -> None:
+        """Tell the worker the deadline, as the clock is now."""
+        self.headers["x-deadline-ms"] = str(int((time.time() + self.left_s) * 1000))
+
+    def check(self) -> None:
+        """Raise Refused where it must not be sent any more: asked before each copy that has had to wait."""
+
+    def convict(self) -> None:
+        """Told where it has ended two workers, the second one with nothing else in the batch."""
+
+
+@dataclass(frozen=True)
+class BackendAnswer:
+    """The answer to one request."""
+
+    status: int
+    headers: RawHeaders
+    body: bytes
+
+    @cached_property
+    def from_slot(self) -> bool:
+        """Whether a handler gave this answer. Else the server did, for a worker that is dead or not there."""
+        return any(name.lower() == b"x-batch-slot" for name, _ in self.headers)
+
+    @property
+    def good(self) -> bool:
+        """Whether it is the client's answer: a slot's own error is one, too."""
+        return self.status < 400 or self.from_slot
+
+
+class Backend(Protocol):
+    """What answers requests to models.
+
+    models, reachable, max_body_bytes: as it was looked at last. look_soon: something is not as it is known to be. registry: its
+    own metrics.
+    """
+
+    models: Mapping[str, LiveModel]
+    reachable: bool
+    max_body_bytes: int
+    look_soon: bool
+    registry: CollectorRegistry
+
+    async def answer(self, request: BackendRequest) -> BackendAnswer:
+        """The answer to one request. Raises Refused: what the client gets where there is none."""
+
+    async def look(self, max_age_s: float) -> bool:
+        """Look at what is there, where the last look is older than that; whether it did."""
+
+    def archive(self, model: LiveModel) -> Path:
+        """The file of a model's archive."""
+
+    def about(self) -> dict[str, Any] | None:
+        """Which server it is, for the page; None where there is none."""
+
+    @property
+    def leaving(self) -> int:
+        """Requests in flight where no new ones go."""
+
+    async def metrics(self) -> BackendAnswer | None:
+        """The server's own Prometheus metrics; None where it has none. Raises OSError."""
+
+    async def load(self, name: str, url: str) -> None:
+        """Load a model from `url`: it is ready when this returns. Raises SlotwiseError (NoMemory), or Refused (503)."""
+
+    async def unload(self, name: str) -> None:
+        """Unload a model. Raises SlotwiseError, or Refused (503)."""
+
+    def close(self) -> None:
+        """Close all connections."""
