@@ -365,8 +365,8 @@ async def test_a_process_says_where_it_listens_and_ends_in_order(tmp_path: Path,
     async with StandIn(gate=asyncio.Event()) as server:
         (tmp_path / "default").mkdir()
         server.record(tmp_path / "default").save()
+        listen = ListenAddress(port=0, translation_port=-1, grpc_port=server.port)
         with pytest.raises(SlotwiseError, match=f"cannot listen on 127.0.0.1:{server.port}"):
-            listen = ListenAddress(port=0, translation_port=-1, grpc_port=server.port)
             serve.serve("default", RemoteBackend(server_view("default"), 60.0), listen, GatewayOptions(), print)
         record = await asyncio.to_thread(process.start_detached, "default", [*options, "--grpc-port", "0"])
         try:

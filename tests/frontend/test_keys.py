@@ -211,7 +211,8 @@ def test_a_file_that_is_changed_twice_within_the_clocks_step_is_read_twice(file:
 def test_changes_by_many_processes_at_once_are_all_in_the_file(file: Path) -> None:
     for i in range(4):
         keys.add(file, f"old{i}")
-    code = "import sys; from pathlib import Path; from slotwise.frontend.admission import keys; f = Path(sys.argv[1]); i = sys.argv[2]\n"
+    code = "import sys; from pathlib import Path; from slotwise.frontend.admission import keys\n"
+    code += "f = Path(sys.argv[1]); i = sys.argv[2]\n"
     code += "print(*[keys.add(f, f'new{i}-{j}') for j in range(8)], *[keys.remove(f, f'old{i}') or '' for _ in range(1)])"
     processes = [
         subprocess.Popen([sys.executable, "-c", code, str(file), str(i)], stdout=subprocess.PIPE, text=True) for i in range(4)
