@@ -24,8 +24,10 @@ from campaign_parts.archive_faults import FAULTS, Files, digested, zipped
 from campaign_parts.cases import Case, Part
 from campaign_parts.hostile_values import mutated
 from campaign_parts.tally import Tally
-from slotwise.archive.build import ArchiveInfo, build, extract, inspect
+from slotwise.archive.archive_info import ArchiveInfo
+from slotwise.archive.build import build
 from slotwise.archive.guarding.guarded import guard
+from slotwise.archive.inspection import extract, inspect
 from slotwise.archive.packaging import MANIFEST
 from slotwise.archive.store import archive_file
 from slotwise.archive.triton.repository import export

@@ -15,7 +15,7 @@ import psutil
 from campaign_parts import surroundings
 from campaign_parts.chaos_place import Place
 from campaign_parts.killers_place import SETTINGS, WORKERS
-from slotwise.archive.build import inspect
+from slotwise.archive.inspection import inspect
 from slotwise.deploy.rollout import Plan, Worse, rollout
 from slotwise.server.lifecycle import Kind
 

@@ -22,7 +22,7 @@ from measuring.about import version
 from measuring.lean import spent_s
 from measuring.rounds import Reading
 
-from slotwise.archive.build import inspect
+from slotwise.archive.inspection import inspect
 from slotwise.bench import load, load_tools
 from slotwise.bench.bodies import RequestBody
 from slotwise.bench.http_connection import HttpReply, Target

@@ -12,7 +12,8 @@ from comparison.parts import DEFAULT, SPECIAL, Part
 from comparison.peers import Peer
 from comparison.programs import PROGRAMS
 from comparison.systems import AS_INSTALLED, QUIET, ModelServer, Raw
-from slotwise.archive.build import build, extract
+from slotwise.archive.build import build
+from slotwise.archive.inspection import extract
 from slotwise.bench.bodies import examples
 from slotwise.console import say
 from slotwise.files import project

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from measuring.about import ROOT
-from slotwise.archive.build import build, extract
+from slotwise.archive.build import build
+from slotwise.archive.inspection import extract
 from slotwise.console import say
 from slotwise.errors import SlotwiseError, missing_package
 from slotwise.model_spec import load_spec

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from measuring.watched import BROKEN, POISON, References, invited, watched
-from slotwise.archive.build import build, extract
+from slotwise.archive.build import build
+from slotwise.archive.inspection import extract
 from slotwise.archive.packaging import in_archive, in_file, in_text, write_zip
 from slotwise.client.inference import InferenceClient
 from slotwise.client.management import ManagementClient

@@ -15,7 +15,9 @@ import psutil
 from measuring.about import ROOT, git
 from measuring.lean import spent_s
 from measuring.rounds import Cell, Reading, Readings, in_turn, rows
-from slotwise.archive.build import ArchiveInfo, build, inspect
+from slotwise.archive.archive_info import ArchiveInfo
+from slotwise.archive.build import build
+from slotwise.archive.inspection import inspect
 from slotwise.bench import load, load_tools
 from slotwise.bench.bodies import RequestBody, examples
 from slotwise.bench.http_connection import Target

@@ -12,7 +12,7 @@ from typing import Any
 
 from measuring.alone import OneAtATime
 from measuring.rounds import Cell, Reading, Readings, in_turn, rows
-from slotwise.archive.build import ArchiveInfo
+from slotwise.archive.archive_info import ArchiveInfo
 from slotwise.bench.bodies import examples
 from slotwise.console import say
 from slotwise.profiles.render import JVM

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from slotwise.archive.build import build, inspect
+from slotwise.archive.build import build
+from slotwise.archive.inspection import inspect
 from slotwise.bench.bodies import examples
 from slotwise.client.inference import InferenceClient
 from slotwise.client.management import ManagementClient

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from measuring.alone import OneAtATime
 from measuring.rounds import Cell, Reading, Readings, in_turn, rows
-from slotwise.archive.build import ArchiveInfo
+from slotwise.archive.archive_info import ArchiveInfo
 from slotwise.bench.bodies import RequestBody, examples
 from slotwise.console import say
 from slotwise.server.record import Kind

@@ -25,7 +25,9 @@ from measuring import stress as stress_cases
 from measuring.hanging import MODEL, standin
 from measuring.overload import overload
 from measuring.rounds import WARM_UP_S, Cell, Reading, Readings, in_turn, ratio, rows
-from slotwise.archive.build import ArchiveInfo, build, inspect
+from slotwise.archive.archive_info import ArchiveInfo
+from slotwise.archive.build import build
+from slotwise.archive.inspection import inspect
 from slotwise.bench import load, load_tools
 from slotwise.bench.bodies import RequestBody, examples, with_records
 from slotwise.bench.http_connection import Target

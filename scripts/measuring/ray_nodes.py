@@ -23,7 +23,7 @@ from slotwise.tune.simulate import ServiceTimes, simulate
 from slotwise.tune.space import TrialSetting
 
 if TYPE_CHECKING:
-    from slotwise.archive.build import ArchiveInfo
+    from slotwise.archive.archive_info import ArchiveInfo
     from slotwise.server.record import ServerRecord
 
 RAY_ON_LOOPBACK = """

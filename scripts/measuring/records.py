@@ -17,7 +17,7 @@ import psutil
 
 from measuring.lean import cpu_s, register
 from measuring.rounds import Cell, Reading, in_turn, ratio, rows
-from slotwise.archive.build import ArchiveInfo
+from slotwise.archive.archive_info import ArchiveInfo
 from slotwise.bench.bodies import RequestBody, examples
 from slotwise.bench.http_connection import Connection, Target, run
 from slotwise.console import say

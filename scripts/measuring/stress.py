@@ -10,7 +10,8 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from slotwise.archive.build import ArchiveInfo, extract
+from slotwise.archive.archive_info import ArchiveInfo
+from slotwise.archive.inspection import extract
 from slotwise.bench import load
 from slotwise.bench.bodies import RequestBody, examples, with_records
 from slotwise.bench.http_connection import Target

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from slotwise.archive.build import file_sha256
+from slotwise.archive.inspection import file_sha256
 from slotwise.archive.zip_safety import MAX_UNPACKED_BYTES
 from slotwise.errors import SlotwiseError
 

@@ -21,9 +21,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from slotwise.archive.build import extract
 from slotwise.archive.earlier_worker import EarlierWorker
 from slotwise.archive.guarding.foreign import GUARD, TERMS
+from slotwise.archive.inspection import extract
 from slotwise.archive.packaging import WITHOUT_SERVER, WORKER
 from slotwise.errors import SlotwiseError
 from slotwise.worker.hosts.child import START_TIMEOUT_S, Worker, WorkerDied, WorkerFailed, WorkerLate

@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from slotwise import __version__
-from slotwise.archive.build import ArchiveInfo, file_sha256, inspect, opened, release_of, shown
+from slotwise.archive.archive_info import ArchiveInfo
 from slotwise.archive.guarding.foreign import GUARD, TERMS
 from slotwise.archive.guarding.guarded import guard_code
+from slotwise.archive.inspection import file_sha256, inspect, opened, release_of, shown
 from slotwise.archive.local_model import LocalAnswer, LocalModel
 from slotwise.archive.packaging import WORKER, FileContent, in_archive, in_file, in_text, worker_code, write_zip
 from slotwise.errors import SlotwiseError

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
-from slotwise.archive.build import ArchiveInfo, extract, inspect
+from slotwise.archive.archive_info import ArchiveInfo
 from slotwise.archive.guarding.foreign import GUARD, LEGACY_MANIFEST
+from slotwise.archive.inspection import extract, inspect
 from slotwise.bench.bodies import RequestBody, from_files
 from slotwise.check.conversation import Conversation, PromiseBroken, PromiseUntested
 from slotwise.check.promises import PROMISES

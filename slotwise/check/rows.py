@@ -6,10 +6,11 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from slotwise.archive.build import ArchiveInfo, extract
+from slotwise.archive.archive_info import ArchiveInfo
 from slotwise.archive.build_proof import ask_worker
 from slotwise.archive.guarding.foreign import GUARD
 from slotwise.archive.guarding.guarded import proof_of
+from slotwise.archive.inspection import extract
 from slotwise.worker.separability.agree import TOLERANCE
 from slotwise.worker.separability.proof import KEY, carried
 from slotwise.worker.separability.verdict import Verdict

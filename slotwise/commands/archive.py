@@ -34,15 +34,16 @@ def build(
     as_json: Json = False,
 ) -> None:
     """Build a model's archive, MODEL.mar, and beside it what was measured, MODEL.report.json."""
-    from slotwise.archive import build as building
-    from slotwise.archive.int8 import agreement_in
+    from slotwise.archive.build import build as build_archive
+    from slotwise.archive.inspection import file_sha256
+    from slotwise.archive.network.int8 import agreement_in
     from slotwise.files import project
 
     if out_dir is None:
         project.enter()
-    path = building.build(model, out_dir, weights, int8=int8)
+    path = build_archive(model, out_dir, weights, int8=int8)
     agreement = agreement_in(path) if int8 else None
-    data = {"archive": str(path), "sha256": building.file_sha256(path)} | ({"int8": agreement.data()} if agreement else {})
+    data = {"archive": str(path), "sha256": file_sha256(path)} | ({"int8": agreement.data()} if agreement else {})
     lines = [*([agreement.sentence()] if agreement else []), f"built {path}"]
     emit(data, as_json, lambda: typer.echo("\n".join(lines)))
 
@@ -51,13 +52,13 @@ def inspect(path: Archive, as_json: Json = False) -> None:
     """Show what is in an archive, and what one of another tool lacks; fail if one of ours is not exactly what was built."""
     from dataclasses import asdict
 
-    from slotwise.archive import build as building
+    from slotwise.archive import inspection
     from slotwise.archive.guarding.foreign import lacks
     from slotwise.archive.guarding.guarded import proof_of
     from slotwise.archive.renewal import outdated
     from slotwise.archive.store import archive_of
 
-    info = building.inspect(archive_of(path), need_digests=False)
+    info = inspection.inspect(archive_of(path), need_digests=False)
     lines = lacks(info)
     proof = proof_of(info.path)
     listing = {entry.name: {"size_bytes": entry.size_bytes, "sha256": entry.sha256} for entry in info.entries}
@@ -82,7 +83,7 @@ def inspect(path: Archive, as_json: Json = False) -> None:
         for line in lines or [f"profiles: {', '.join(info.profiles) or 'none'}; every file is what was built"]:
             typer.echo(line)
         if graph := info.model.get("options", {}).get("onnx"):
-            about = ", ".join(f"{key} {building.shown(str(graph.get(key)))}" for key in ("batch", "opset", "input"))
+            about = ", ".join(f"{key} {inspection.shown(str(graph.get(key)))}" for key in ("batch", "opset", "input"))
             typer.echo(f"onnx graph: {about}")
         rows = [[escape(entry.name), entry.size_bytes, f"{entry.sha256[:16]}..."] for entry in info.entries]
         return table("", ["file", "bytes", "sha256"], rows)
@@ -108,10 +109,10 @@ def guard(
     as_json: Json = False,
 ) -> None:
     """Make anybody's archive batch-safe, its code untouched: a bad request costs nobody but its sender."""
-    from slotwise.archive.build import file_sha256
     from slotwise.archive.guarding.guard_proof import Example
     from slotwise.archive.guarding.guarded import guard as guarded
     from slotwise.archive.guarding.guarded import proof_of
+    from slotwise.archive.inspection import file_sha256
     from slotwise.bench.bodies import from_files
 
     examples = [
@@ -145,8 +146,8 @@ def check(
     """
     from dataclasses import asdict
 
-    from slotwise.archive.build import inspect
     from slotwise.archive.guarding.foreign import lacks
+    from slotwise.archive.inspection import inspect
     from slotwise.archive.store import archive_of
     from slotwise.check.conformance import SENTENCES, carried_bodies, check
     from slotwise.check.real_worker import SERVERS

@@ -31,7 +31,7 @@ def renew(
     """Put today's worker into archives of earlier releases, handlers and weights untouched, once it has been tried."""
     from dataclasses import asdict
 
-    from slotwise.archive.build import file_sha256
+    from slotwise.archive.inspection import file_sha256
     from slotwise.archive.renewal import renew as renewed
     from slotwise.archive.store import archive_of
 

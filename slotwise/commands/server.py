@@ -12,7 +12,7 @@ from slotwise.console import Json, emit, progress, say
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from slotwise.archive.build import ArchiveInfo
+    from slotwise.archive.archive_info import ArchiveInfo
     from slotwise.client.live_model import LiveModel
     from slotwise.deploy.serving import UnservedModel
     from slotwise.profiles.profile import Profile

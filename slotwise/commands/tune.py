@@ -216,7 +216,7 @@ def roofline(
     import tempfile
     from dataclasses import asdict
 
-    from slotwise.archive.build import extract, inspect
+    from slotwise.archive.inspection import extract, inspect
     from slotwise.archive.store import archive_of
     from slotwise.bench import roofline as roof
     from slotwise.files.disk import check_target

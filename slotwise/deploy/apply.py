@@ -24,7 +24,7 @@ from slotwise.server import lifecycle
 from slotwise.worker.environment.cores import available_cores
 
 if TYPE_CHECKING:
-    from slotwise.archive.build import ArchiveInfo
+    from slotwise.archive.archive_info import ArchiveInfo
     from slotwise.profiles.ports import Ports
     from slotwise.server.record import ServerRecord
 

@@ -9,12 +9,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotwise.archive.build import ArchiveInfo, build, file_sha256, inspect
+from slotwise.archive.archive_info import ArchiveInfo
+from slotwise.archive.build import build
 from slotwise.archive.download import fetch, is_url
 from slotwise.archive.guarding.foreign import lacks
 from slotwise.archive.guarding.guard_proof import GuardProof
 from slotwise.archive.guarding.guarded import guard
 from slotwise.archive.input_digests import changed_input
+from slotwise.archive.inspection import file_sha256, inspect
 from slotwise.archive.store import archive_file, is_stored
 from slotwise.errors import SlotwiseError
 from slotwise.files import project

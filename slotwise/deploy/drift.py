@@ -17,7 +17,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from slotwise.archive.build import ArchiveInfo, inspect
+from slotwise.archive.archive_info import ArchiveInfo
+from slotwise.archive.inspection import inspect
 from slotwise.archive.renewal import outdated
 from slotwise.client.management import ManagementClient
 from slotwise.deploy import deploy

@@ -17,7 +17,9 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from slotwise.archive.build import LEAST_MIB, ArchiveInfo, build, inspect
+from slotwise.archive.archive_info import ArchiveInfo
+from slotwise.archive.build import LEAST_MIB, build
+from slotwise.archive.inspection import inspect
 from slotwise.deploy.deploy import obtain
 from slotwise.errors import SlotwiseError
 from slotwise.files.disk import check_writable

@@ -9,7 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotwise.archive.build import ArchiveInfo, inspect
+from slotwise.archive.archive_info import ArchiveInfo
+from slotwise.archive.inspection import inspect
 from slotwise.backends.interface import NoMemory
 from slotwise.backends.remote.server_view import ModelLoader
 from slotwise.client.management import ManagementClient

@@ -27,7 +27,7 @@ from slotwise.frontend.rollout.verdict import LEAST_REQUESTS, Judge, agreement
 from slotwise.server.processes import start_time
 
 if TYPE_CHECKING:
-    from slotwise.archive.build import ArchiveInfo
+    from slotwise.archive.archive_info import ArchiveInfo
     from slotwise.client.live_model import LiveModel
     from slotwise.server.record import ServerRecord
 

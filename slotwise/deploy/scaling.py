@@ -10,7 +10,7 @@ from slotwise.errors import SlotwiseError
 from slotwise.server.capacity import Capacity
 
 if TYPE_CHECKING:
-    from slotwise.archive.build import ArchiveInfo
+    from slotwise.archive.archive_info import ArchiveInfo
     from slotwise.client.live_model import LiveModel
     from slotwise.client.management import ManagementClient
 

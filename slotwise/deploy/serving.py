@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from slotwise.errors import SlotwiseError
 
 if TYPE_CHECKING:
-    from slotwise.archive.build import ArchiveInfo
+    from slotwise.archive.archive_info import ArchiveInfo
     from slotwise.client.live_model import LiveModel
 
 

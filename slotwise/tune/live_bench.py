@@ -20,7 +20,7 @@ from slotwise.tune.space import TrialSetting
 from slotwise.tune.variant import write_variant
 
 if TYPE_CHECKING:
-    from slotwise.archive.build import ArchiveInfo
+    from slotwise.archive.archive_info import ArchiveInfo
     from slotwise.server.record import ServerRecord
 
 WARM_UP_S = 1.0  # of a new setting: the JVM compiles what a new model needs

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotwise.archive.build import build, inspect
+from slotwise.archive.build import build
+from slotwise.archive.inspection import inspect
 from slotwise.bench.bodies import RequestBody, examples, from_files
 from slotwise.bench.offline import LinearTime
 from slotwise.bench.report import from_zero, panels
@@ -38,7 +39,7 @@ from slotwise.worker.environment.cores import available_cores
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from slotwise.archive.build import ArchiveInfo
+    from slotwise.archive.archive_info import ArchiveInfo
     from slotwise.server.record import ServerRecord
 
 CLIENTS = (10, 50, 100, 500, 1000)

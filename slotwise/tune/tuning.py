@@ -29,7 +29,7 @@ from slotwise.tune.space import SHORT_DELAYS, SearchSpace, TrialSetting
 from slotwise.worker.environment.cores import available_cores
 
 if TYPE_CHECKING:
-    from slotwise.archive.build import ArchiveInfo
+    from slotwise.archive.archive_info import ArchiveInfo
     from slotwise.server.record import ServerRecord
     from slotwise.tune.live_bench import LiveBench
 

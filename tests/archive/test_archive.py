@@ -25,7 +25,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwise.archive.build import build, extract, file_sha256, inspect
+from slotwise.archive.build import build
+from slotwise.archive.inspection import extract, file_sha256, inspect
 from slotwise.archive.store import archive_file
 from slotwise.archive.zip_safety import check_entries
 from slotwise.bench.bodies import RequestBody, examples

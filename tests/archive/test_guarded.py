@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from slotwise.archive.build import extract, inspect
 from slotwise.archive.guarding.guarded import guard
+from slotwise.archive.inspection import extract, inspect
 from slotwise.bench.bodies import RequestBody
 from slotwise.check.real_worker import RealWorker, WorkerFault
 from slotwise.errors import SlotwiseError

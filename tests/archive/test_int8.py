@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from slotwise.archive.int8 import Int8Agreement, agreement_of, need_int8, served_in_int8
+from slotwise.archive.network.int8 import Int8Agreement, agreement_of, need_int8, served_in_int8
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import load_spec
 

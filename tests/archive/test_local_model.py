@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from slotwise import archive
-from slotwise.archive.build import build, extract
+from slotwise.archive.build import build
 from slotwise.archive.guarding.guarded import guard
+from slotwise.archive.inspection import extract
 from slotwise.archive.local_model import LocalModel
 from slotwise.archive.packaging import WORKER
 from slotwise.errors import SlotwiseError

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slotwise.archive.onnx_graph import prepare
+from slotwise.archive.network.onnx_graph import prepare
 from slotwise.errors import SlotwiseError
 from slotwise.files.project import state_root
 from slotwise.model_spec import ModelSpec

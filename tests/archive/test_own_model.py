@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from slotwise.archive import scaffold
-from slotwise.archive.build import build, extract
+from slotwise.archive.build import build
+from slotwise.archive.inspection import extract
 from slotwise.check.conformance import check
 from slotwise.deploy.deploy import obtain
 from slotwise.errors import SlotwiseError

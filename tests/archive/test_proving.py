@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from slotwise.archive.build import build, inspect
+from slotwise.archive.build import build
+from slotwise.archive.inspection import inspect
 from slotwise.cli import build_app
 from slotwise.errors import SlotwiseError
 from slotwise.worker.separability.proof import caller, settled

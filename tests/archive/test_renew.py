@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from slotwise import __version__
 from slotwise.archive import load
-from slotwise.archive.build import file_sha256, inspect
 from slotwise.archive.guarding.guarded import guard
+from slotwise.archive.inspection import file_sha256, inspect
 from slotwise.archive.packaging import WORKER, in_archive, in_text, write_zip
 from slotwise.archive.renewal import outdated, outdated_in, renew
 from slotwise.cli import build_app

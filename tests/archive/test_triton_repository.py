@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from slotwise.archive.build import build, inspect
+from slotwise.archive.build import build
 from slotwise.archive.guarding.guarded import guard
+from slotwise.archive.inspection import inspect
 from slotwise.archive.triton.repository import export
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.profile import Profile, load_profile

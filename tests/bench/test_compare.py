@@ -18,7 +18,8 @@ from measuring.about import machine
 from measuring.alone import OneAtATime
 from measuring.rounds import Reading, rows
 
-from slotwise.archive.build import build, extract
+from slotwise.archive.build import build
+from slotwise.archive.inspection import extract
 from slotwise.bench.bodies import examples
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from measuring import stress
 
-from slotwise.archive.build import build, inspect
+from slotwise.archive.build import build
+from slotwise.archive.inspection import inspect
 from slotwise.bench.bodies import RequestBody, examples, with_records
 from slotwise.bench.http_connection import Target
 from slotwise.files import project

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from slotwise.archive.build import build, inspect
+from slotwise.archive.build import build
+from slotwise.archive.inspection import inspect
 from slotwise.client.management import ManagementClient
 from slotwise.deploy.deploy import deploy, registration
 from slotwise.frontend import process

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from slotwise.archive.build import build, inspect
+from slotwise.archive.build import build
+from slotwise.archive.inspection import inspect
 from slotwise.check.rows import LEAST, known_of_rows, tolerance_of
 from slotwise.worker.separability.agree import TOLERANCE, agree
 from slotwise.worker.separability.bits import Deviation

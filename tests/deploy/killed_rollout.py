@@ -18,7 +18,7 @@ from typing import Any, cast
 
 import psutil
 
-from slotwise.archive.build import ArchiveInfo
+from slotwise.archive.archive_info import ArchiveInfo
 from slotwise.client.management import ManagementClient
 from slotwise.deploy import rollout
 from slotwise.errors import SlotwiseError

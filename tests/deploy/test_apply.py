@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from slotwise.archive.build import ArchiveInfo
+from slotwise.archive.archive_info import ArchiveInfo
 from slotwise.client.live_model import LiveModel, LiveWorker
 from slotwise.client.management import RegisteredModel
 from slotwise.deploy import apply, drift

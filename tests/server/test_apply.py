@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slotwise.archive.build import inspect
+from slotwise.archive.inspection import inspect
 from slotwise.client.inference import InferenceClient
 from slotwise.client.management import ManagementClient
 from slotwise.deploy import apply, deploy, drift

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slotwise.archive.build import inspect
+from slotwise.archive.inspection import inspect
 from slotwise.deploy.deploy import foreign_note, registration
 from slotwise.profiles.profile import load_profile
 from tests.server.bursts import burst

@@ -13,7 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from slotwise.archive.build import build, inspect
+from slotwise.archive.build import build
+from slotwise.archive.inspection import inspect
 from slotwise.client.management import ManagementClient
 from slotwise.deploy.deploy import deploy, registration
 from slotwise.errors import SlotwiseError

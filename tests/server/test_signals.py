@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from slotwise.archive.build import inspect
+from slotwise.archive.inspection import inspect
 from slotwise.tune import study
 from slotwise.zoo.trained import FACTS, KEPT, WEIGHTS
 from tests.server.conftest import Live, build_handler, started

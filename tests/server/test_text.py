@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from slotwise.archive.build import build, extract
+from slotwise.archive.build import build
+from slotwise.archive.inspection import extract
 from slotwise.files import project
 from tests.server.bursts import Answer, answer, burst, together
 from tests.server.conftest import Live, started

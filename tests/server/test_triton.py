@@ -20,8 +20,9 @@ import httpx
 import numpy as np
 import pytest
 
-from slotwise.archive.build import build, inspect
+from slotwise.archive.build import build
 from slotwise.archive.guarding.guarded import guard
+from slotwise.archive.inspection import inspect
 from slotwise.archive.triton.repository import export
 from slotwise.bench import demo, load
 from slotwise.bench.bodies import examples

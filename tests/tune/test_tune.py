@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from slotwise.archive.build import ArchiveInfo
+from slotwise.archive.archive_info import ArchiveInfo
 from slotwise.bench.load import LoadPlan, LoadResult
 from slotwise.bench.offline import LinearTime, environment, fit
 from slotwise.cli import build_app

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from slotwise.archive.build import inspect
+from slotwise.archive.inspection import inspect
 from slotwise.bench.bodies import from_mix
 from slotwise.bench.load import LoadResult
 from slotwise.bench.offline import BatchTiming, LinearTime

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from slotwise.archive.build import extract, inspect
+from slotwise.archive.inspection import extract, inspect
 from slotwise.worker import Headers, Request, Settings
 from slotwise.worker.hosts.java.entry_point import EntryPoint
 from slotwise.worker.hosts.local_worker import LocalWorker

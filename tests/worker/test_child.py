@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from slotwise.archive.build import extract
 from slotwise.archive.earlier_worker import EarlierWorker
 from slotwise.archive.guarding.guarded import guard
+from slotwise.archive.inspection import extract
 from slotwise.archive.local_model import LocalModel
 from slotwise.errors import SlotwiseError
 from slotwise.worker.hosts.triton import TritonHost

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from slotwise.archive.build import extract
+from slotwise.archive.inspection import extract
 from slotwise.worker.hosts.child import WorkerFailed
 from slotwise.worker.hosts.triton import TritonHost
 from tests.server.conftest import build_handler

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from slotwise.archive.build import build, inspect
+from slotwise.archive.build import build
 from slotwise.archive.input_digests import changed_input
+from slotwise.archive.inspection import inspect
 from slotwise.archive.make_script import without_int8, without_missing_int8
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import load_spec

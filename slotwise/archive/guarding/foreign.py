@@ -16,7 +16,7 @@ from slotwise.archive.zip_safety import read_small
 from slotwise.errors import SlotwiseError
 
 if TYPE_CHECKING:
-    from slotwise.archive.build import ArchiveInfo
+    from slotwise.archive.archive_info import ArchiveInfo
 
 LEGACY_MANIFEST = "MANIFEST.json"
 GUARD = "_slotwise_guard"  # the folder that a guard adds to an archive

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from slotwise import __version__
-from slotwise.archive.build import manifest_of, opened
 from slotwise.archive.guarding.foreign import GUARD, TERMS, objection
 from slotwise.archive.guarding.guard_proof import Example, GuardProof, prove_guarded
+from slotwise.archive.inspection import manifest_of, opened
 from slotwise.archive.packaging import MANIFEST, WORKER, FileContent, in_archive, in_text, write_zip
 from slotwise.archive.zip_safety import read_small
 from slotwise.errors import SlotwiseError

@@ -21,7 +21,7 @@ from slotwise.model_spec import NAME
 from slotwise.profiles.triton_config import config_pbtxt
 
 if TYPE_CHECKING:
-    from slotwise.archive.build import ArchiveInfo
+    from slotwise.archive.archive_info import ArchiveInfo
     from slotwise.profiles.profile import Profile
 
 MODEL = Path(__file__).with_name("model.py")

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from slotwise.archive.build import ArchiveInfo, inspect
+from slotwise.archive.archive_info import ArchiveInfo
+from slotwise.archive.inspection import inspect
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import NAME
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from ray import serve
 
-from slotwise.archive.build import inspect
+from slotwise.archive.inspection import inspect
 from slotwise.profiles.profile import load_profile
 from slotwise.server.ray.http import Front
 from slotwise.server.ray.replica import Replica, ReplicaSettings

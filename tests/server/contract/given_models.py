@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from slotwise.archive.build import build, inspect
+from slotwise.archive.build import build
+from slotwise.archive.inspection import inspect
 from slotwise.bench.bodies import examples
 from slotwise.check.example_variants import variants
 from slotwise.client.inference import InferenceClient

@@ -11,7 +11,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from slotwise.archive.network_output import named_output
+from slotwise.archive.network.network_output import named_output
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
 from slotwise.model_spec import ModelSpec

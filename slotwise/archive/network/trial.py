@@ -17,7 +17,7 @@ import numpy as np
 
 from slotwise import console
 from slotwise.archive.make_script import installed_versions
-from slotwise.archive.network_output import check_output
+from slotwise.archive.network.network_output import check_output
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import ModelSpec
 from slotwise.worker.environment.settings import Settings
