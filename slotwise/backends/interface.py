@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from slotwise.client.http_exchange import RawHeaders
 from slotwise.errors import SlotwiseError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from slotwise.client.live_model import LiveModel
 
 MAX_BODY_BYTES = 32 * 2**20
+PATH = "/predictions/"
 
 
 class Refused(Exception):
@@ -52,8 +53,8 @@ class NoMemory(SlotwiseError):
 class BackendRequest:
     """A request to a model. target: path and query for the server. deadline: on time.monotonic's clock.
 
-    label: the model's name in the metrics. repeatable: whether a second copy of it does no harm. sent: how it was sent, where
-    not plainly (hedged, alone, again), which the backend says.
+    version: of the model; "": its default. label: the model's name in the metrics. repeatable: whether a second copy of it does
+    no harm. sent: how it was sent, where not plainly (hedged, alone, again), which the backend says.
     """
 
     model: str
@@ -62,6 +63,7 @@ class BackendRequest:
     target: str = ""
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
+    version: str = ""
     label: str = ""
     repeatable: bool = True
     sent: str = ""
@@ -74,6 +76,14 @@ class BackendRequest:
     def write_deadline(self) -> None:
         """Tell the worker the deadline, as the clock is now."""
         self.headers["x-deadline-ms"] = str(int((time.time() + self.left_s) * 1000))
+
+    def to_model(self, name: str) -> Self:
+        """The same request to a model of another name."""
+        return replace(self, model=name, target=f"{PATH}{name}{self.target[len(PATH) + len(self.model) :]}")
+
+    def has_place(self) -> bool:
+        """Whether there is room for it, so that nobody else has to give way."""
+        return True
 
     def check(self) -> None:
         """Raise Refused where it must not be sent any more: asked before each copy that has had to wait."""

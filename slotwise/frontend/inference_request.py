@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from slotwise.backends.interface import BackendRequest, Refused
+from slotwise.backends.interface import PATH, BackendRequest, Refused
 from slotwise.frontend import replies
 from slotwise.frontend.admission import form_fields
 from slotwise.frontend.admission.fair_shares import ConcurrencyLimit
@@ -26,7 +26,6 @@ Scope = MutableMapping[str, Any]
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}"  # of a model, and of a version
 
-PATH = "/predictions/"
 ABORT = "slotwise.abort"  # in a scope: what cuts its connection off
 CERTIFICATE = "slotwise.certificate"  # in a scope: whether its client has shown a certificate of a CA that is trusted
 _PASSED_ON = {b"content-type", b"accept", b"content-encoding"}
@@ -43,7 +42,6 @@ class InferenceRequest(BackendRequest):
 
     identity: str = field(default_factory=replies.new_id)
     gateway: Gateway = field(kw_only=True)
-    version: str = ""
     length: int | None = None
     memory_bytes: int = 0
     sent_at: float | None = None
@@ -108,10 +106,6 @@ class InferenceRequest(BackendRequest):
         self.hold_bytes(len(body))
         self.body = body
 
-    def to_model(self, name: str) -> InferenceRequest:
-        """The same request to a model of another name."""
-        return replace(self, model=name, target=f"{PATH}{name}{self.target[len(PATH) + len(self.model) :]}")
-
     def for_record(self, i: int, body: bytes, content_type: str, placed_in: ConcurrencyLimit) -> InferenceRequest:
         """Record i of this request, as a request of its own."""
         identity = f"{self.identity}-{i}"
@@ -120,6 +114,10 @@ class InferenceRequest(BackendRequest):
         record = replace(self, identity=identity, headers=headers, body=body, memory_bytes=0, sent_at=None, sent="")
         record.placed_in = placed_in
         return record
+
+    def has_place(self) -> bool:
+        """Whether the model's queue has room for it."""
+        return not self.traffic.limit.full
 
     def check(self) -> None:
         """Raise Refused (422) where this body has ended workers of the model."""

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from slotwise.backends.interface import BackendAnswer, BackendRequest, Refused
 from slotwise.backends.remote.copy_metrics import CopyMetrics
 from slotwise.backends.remote.hedging import COPIES_MAX, Hedging
-from slotwise.backends.remote.retry_alone import Attempt, CopyResult, given, outcome_of, tried_alone
+from slotwise.backends.remote.retry_alone import Attempt, CopyResult, RetryAlone, outcome_of, outcome_or_raise
 from slotwise.backends.remote.sending_permits import SendingPermits, SentCopy
 from slotwise.backends.remote.upstream import ConnectionBroken
 from slotwise.backends.remote.worker_end import WorkerEnds
@@ -79,11 +79,11 @@ class Race:
         try:
             answer = await self._first_good()
             if answer is None and self.killed:
-                answer = await tried_alone(self)
+                answer = await self._retried_alone()
         finally:
             for copy in self.pending:
                 copy.cancel()
-        return answer if answer is not None else given(self.failure)
+        return answer if answer is not None else outcome_or_raise(self.failure)
 
     async def _first_good(self) -> BackendAnswer | None:
         """The first good answer; None when every copy has failed, or a worker died of one."""
@@ -100,7 +100,21 @@ class Race:
                 wait_s *= 2
         return None
 
-    def settled(self) -> BackendAnswer | None:
+    async def _retried_alone(self) -> BackendAnswer:
+        """The answer to it with nothing else in its batch. Raises Refused (422, 500, 502, 504)."""
+        retry = RetryAlone(
+            self.request,
+            self.permits,
+            self.metrics,
+            self.attempt,
+            self.has_worker,
+            self.hedging.late_s,
+            self.sent_copies,
+            self._settled,
+        )
+        return await retry.run()
+
+    def _settled(self) -> BackendAnswer | None:
         """The good answer among the copies that were on their way when a worker died."""
         done = {copy for copy in self.pending if copy.done()}
         self.pending -= done

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
 
-from slotwise.backends.interface import BackendAnswer, Refused
+from slotwise.backends.interface import BackendAnswer, BackendRequest, Refused
+from slotwise.backends.remote.copy_metrics import CopyMetrics
 from slotwise.backends.remote.sending_permits import SendingPermits, SentCopy
 from slotwise.backends.remote.upstream import ConnectionBroken
 from slotwise.server.java.own_errors import SIGKILLED, worker_died
-
-if TYPE_CHECKING:
-    from slotwise.backends.remote.race import Race
 
 log = logging.getLogger("slotwise.gateway")
 
@@ -29,7 +27,7 @@ CopyResult = BackendAnswer | Refused | ConnectionBroken
 Attempt = Callable[[bool], Awaitable[BackendAnswer]]
 
 
-def given(outcome: CopyResult | None) -> BackendAnswer:
+def outcome_or_raise(outcome: CopyResult | None) -> BackendAnswer:
     """What the client gets in the end. Raises Refused (502, 504)."""
     if isinstance(outcome, BackendAnswer):
         return outcome
@@ -48,63 +46,75 @@ async def outcome_of(attempt: Awaitable[BackendAnswer], permits: SendingPermits,
     return outcome
 
 
-async def tried_alone(race: Race) -> BackendAnswer:
-    """The answer to a request that goes alone. Raises Refused: 500 where its worker dies again, 422, 502, 504."""
-    request = race.request
-    log.warning("%s %s goes alone: its worker died", request.identity, request.model)
-    request.sent = "alone"
-    try:
-        async with asyncio.timeout(request.left_s):
-            return await _trials(race)
-    except TimeoutError:
-        raise Refused(504, "the deadline passed before it could be tried alone") from None
+@dataclass(frozen=True)
+class RetryAlone:
+    """A request that goes alone.
 
-
-async def _trials(race: Race) -> BackendAnswer:
-    request = race.request
-    outcome: CopyResult | None = None
-    for trial in range(1, TRIALS + 1):
-        async with race.permits.alone(race.sent_copies) as sure:
-            answer = race.settled()  # of an earlier copy that was still on its way
-            if answer is not None:
-                return answer
-            request.check()  # the same body may have been tried just before
-            race.metrics.alone.labels(race.request.label).inc()
-            outcome = await _one_trial(race)
-            if isinstance(outcome, BackendAnswer) and worker_died(outcome):
-                # One SIGKILL may have been an operator's.
-                if trial == TRIALS or (sure and (outcome.status != SIGKILLED or trial > 1)):
-                    request.convict()  # before the next one goes
-                    raise Refused(500, "the worker ended on this request, and another one when it went alone")
-                continue
-        if isinstance(outcome, BackendAnswer) and (outcome.good or outcome.status < 500):
-            return outcome
-        await asyncio.sleep(PAUSE_S)
-    return given(outcome)
-
-
-async def _one_trial(race: Race) -> CopyResult:
-    """What comes of it. A further copy is sent where no answer comes although a worker is READY: the first was lost.
-
-    While a worker starts, a further copy would wait beside the first, and end another.
+    attempt(fresh), has_worker(max_age_s): as in Race. late_s: an answer that takes longer is late. earlier: its copies that
+    were on their way when a worker died. settled(): the good answer of one of these that has come meanwhile.
     """
-    late_s, ready = max(LATE_S, race.hedging.late_s), False
-    copies: set[asyncio.Task[CopyResult]] = {_start(race)}
-    try:
-        while True:
-            done, _ = await asyncio.wait(
-                copies, timeout=late_s if race.request.repeatable else None, return_when=asyncio.FIRST_COMPLETED
-            )
-            if done:
-                return done.pop().result()
-            was_ready, ready = ready, await race.has_worker(LATE_S / 2)
-            if was_ready and ready:
-                copies.add(_start(race))
-                late_s *= 2
-    finally:
-        for copy in copies:
-            copy.cancel()
 
+    request: BackendRequest
+    permits: SendingPermits
+    metrics: CopyMetrics
+    attempt: Attempt
+    has_worker: Callable[[float], Awaitable[bool]]
+    late_s: float
+    earlier: Collection[SentCopy]
+    settled: Callable[[], BackendAnswer | None]
 
-def _start(race: Race) -> asyncio.Task[CopyResult]:
-    return asyncio.create_task(outcome_of(race.attempt(True), race.permits, race.permits.enter()))
+    async def run(self) -> BackendAnswer:
+        """Its answer. Raises Refused: 500 where its worker dies again, 422, 502, 504."""
+        log.warning("%s %s goes alone: its worker died", self.request.identity, self.request.model)
+        self.request.sent = "alone"
+        try:
+            async with asyncio.timeout(self.request.left_s):
+                return await self._trials()
+        except TimeoutError:
+            raise Refused(504, "the deadline passed before it could be tried alone") from None
+
+    async def _trials(self) -> BackendAnswer:
+        outcome: CopyResult | None = None
+        for trial in range(1, TRIALS + 1):
+            async with self.permits.alone(self.earlier) as sure:
+                answer = self.settled()
+                if answer is not None:
+                    return answer
+                self.request.check()  # the same body may have been tried just before
+                self.metrics.alone.labels(self.request.label).inc()
+                outcome = await self._one_trial()
+                if isinstance(outcome, BackendAnswer) and worker_died(outcome):
+                    # One SIGKILL may have been an operator's.
+                    if trial == TRIALS or (sure and (outcome.status != SIGKILLED or trial > 1)):
+                        self.request.convict()  # before the next one goes
+                        raise Refused(500, "the worker ended on this request, and another one when it went alone")
+                    continue
+            if isinstance(outcome, BackendAnswer) and (outcome.good or outcome.status < 500):
+                return outcome
+            await asyncio.sleep(PAUSE_S)
+        return outcome_or_raise(outcome)
+
+    async def _one_trial(self) -> CopyResult:
+        """What comes of it. A further copy is sent where no answer comes although a worker is READY: the first was lost.
+
+        While a worker starts, a further copy would wait beside the first, and end another.
+        """
+        late_s, ready = max(LATE_S, self.late_s), False
+        copies = {self._start()}
+        try:
+            while True:
+                done, _ = await asyncio.wait(
+                    copies, timeout=late_s if self.request.repeatable else None, return_when=asyncio.FIRST_COMPLETED
+                )
+                if done:
+                    return done.pop().result()
+                was_ready, ready = ready, await self.has_worker(LATE_S / 2)
+                if was_ready and ready:
+                    copies.add(self._start())
+                    late_s *= 2
+        finally:
+            for copy in copies:
+                copy.cancel()
+
+    def _start(self) -> asyncio.Task[CopyResult]:
+        return asyncio.create_task(outcome_of(self.attempt(True), self.permits, self.permits.enter()))

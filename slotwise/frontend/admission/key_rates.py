@@ -1,4 +1,4 @@
-"""How often a key may ask. What a request costs is taken once it is let in, so that a refusal costs nothing.
+"""One key, and how often it may ask. What a request costs is taken once it is let in, so that a refusal costs nothing.
 
 A key has a second's requests at most, one at least. Whoever has one left may send a request of any number of records: the key
 is in debt then, and may send nothing until that is paid off.
@@ -10,12 +10,27 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from slotwise.backends.interface import Refused
 
-if TYPE_CHECKING:
-    from slotwise.frontend.admission.keys import AccessKey
+
+@dataclass(frozen=True)
+class AccessKey:
+    """One key. models: those that it may use, all where empty. requests_per_s: 0 means any number.
+
+    until: Unix time in seconds from which on it opens nothing; 0: it has no end.
+    """
+
+    name: str
+    sha256: str
+    models: tuple[str, ...] = ()
+    requests_per_s: float = 0.0
+    until: float = 0.0
+
+    @property
+    def ended(self) -> bool:
+        """Whether its time is over."""
+        return bool(self.until) and time.time() >= self.until
 
 
 @dataclass

@@ -21,7 +21,7 @@ from pathlib import Path
 from slotwise.backends.interface import Refused
 from slotwise.errors import SlotwiseError
 from slotwise.files.disk import check_regular, clear_partials, locked, write_secret
-from slotwise.frontend.admission.key_rates import KeyRates
+from slotwise.frontend.admission.key_rates import AccessKey, KeyRates
 
 log = logging.getLogger("slotwise.gateway")
 
@@ -30,25 +30,6 @@ OWN = "slotwise"  # the name of the gateway's own key, by which the commands on 
 LOOK_AGAIN_S = 1.0
 FRESH_NS = 2_000_000_000  # a file system may count in seconds
 Stamp = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class AccessKey:
-    """One key. models: those that it may use, all where empty. requests_per_s: 0 means any number.
-
-    until: Unix time in seconds from which on it opens nothing; 0: it has no end.
-    """
-
-    name: str
-    sha256: str
-    models: tuple[str, ...] = ()
-    requests_per_s: float = 0.0
-    until: float = 0.0
-
-    @property
-    def ended(self) -> bool:
-        """Whether its time is over."""
-        return bool(self.until) and time.time() >= self.until
 
 
 @dataclass

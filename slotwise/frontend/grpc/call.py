@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import grpc
 
 from slotwise.frontend import replies
-from slotwise.frontend.admission.keys import AccessKey
+from slotwise.frontend.admission.key_rates import AccessKey
 from slotwise.frontend.forward import CLIENT_GONE
 from slotwise.frontend.http.client_address import TrustedProxies, one_client
 

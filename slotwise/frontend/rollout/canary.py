@@ -1,6 +1,6 @@
 """A share of a model's requests goes to another archive of it, registered under a name of its own; both are compared.
 
-`slotwise rollout` writes a record for each model (rollout_record.py); the gateway follows it. What the new archive fails at, or
+`slotwise rollout` writes a record for each model (record.py); the gateway follows it. What the new archive fails at, or
 has no place for, is answered by the old one, and while one of the two is not there the other answers.
 """
 
@@ -13,23 +13,23 @@ import time
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from slotwise.backends.interface import BackendAnswer, Refused
+from slotwise.backends.interface import BackendAnswer, BackendRequest, Refused
 from slotwise.frontend.admission.limits import ClientGone
 from slotwise.frontend.rollout.canary_windows import Comparison, Which
 from slotwise.frontend.rollout.record import RolloutRecord
 
 if TYPE_CHECKING:
     from slotwise.client.live_model import LiveModel
-    from slotwise.frontend.inference_request import InferenceRequest
 
 MISSING, BUSY = 404, 429
 SHADOWS = 32  # copies at once; what comes meanwhile is not copied
 BUCKETS = 10_000
 SAME_LOAD = (0.4, 0.6)  # shares at which both have about the same load, and fill their batches alike: times can be compared
 
-Ask = Callable[["InferenceRequest"], Awaitable[BackendAnswer]]
+Sent = TypeVar("Sent", bound=BackendRequest)
+Ask = Callable[[Sent], Awaitable[BackendAnswer]]
 
 
 class Canary:
@@ -52,7 +52,7 @@ class Canary:
         """The part of the requests that goes to the new archive."""
         return min(max(self.record.percent / 100, 0.0), 1.0)
 
-    def chosen(self, request: InferenceRequest) -> bool:
+    def chosen(self, request: BackendRequest) -> bool:
         """Whether this request is one of the share: by a hash of its id, so that the share of a step keeps its own.
 
         A request that names a version goes to an archive of that version, and is in the share only where both have it.
@@ -62,7 +62,7 @@ class Canary:
             return request.version == new and not self.record.shadow and request.version != old
         return _bucket(request) < self.share * BUCKETS
 
-    def _group(self, request: InferenceRequest) -> Which | None:
+    def _group(self, request: BackendRequest) -> Which | None:
         """Whose group of the comparison this request is in: both are equally large, and beside each other."""
         if request.version and self.record.versions != (request.version, request.version):
             return None
@@ -77,7 +77,7 @@ class Canary:
         """Whether the old archive is taken away at any moment: what goes there would be lost."""
         return self.record.phase == "replacing" and not self.record.interrupted
 
-    async def answer(self, request: InferenceRequest, send: Ask) -> BackendAnswer:
+    async def answer(self, request: Sent, send: Ask[Sent]) -> BackendAnswer:
         """Send a request to the archive it is for. Raises Refused."""
         self._turn_window()
         if self.record.shadow:
@@ -100,9 +100,7 @@ class Canary:
             raise failure
         return failure
 
-    async def _from_old(
-        self, request: InferenceRequest, copy: InferenceRequest, send: Ask, group: Which | None
-    ) -> BackendAnswer:
+    async def _from_old(self, request: Sent, copy: Sent, send: Ask[Sent], group: Which | None) -> BackendAnswer:
         """The old archive's answer; while that is not there, the new one's."""
         if self._being_replaced and request.version:
             raise Refused(503, f"version {request.version} is being replaced, try again later", retry_after_s=1)
@@ -122,7 +120,7 @@ class Canary:
             return False
         return failure.status >= 500 or _no_place(failure) or (isinstance(failure, BackendAnswer) and not failure.good)
 
-    async def _counted(self, group: Which | None, request: InferenceRequest, send: Ask) -> BackendAnswer:
+    async def _counted(self, group: Which | None, request: Sent, send: Ask[Sent]) -> BackendAnswer:
         """Send it, and count what becomes of it in the group that it is in."""
         started = self._clock()
         outcome: BackendAnswer | Refused
@@ -144,7 +142,7 @@ class Canary:
         elif isinstance(outcome, BackendAnswer):
             self.comparison.answered(group, seconds, self.record.shadow or SAME_LOAD[0] <= self.share <= SAME_LOAD[1])
 
-    async def _shadowed(self, request: InferenceRequest, send: Ask) -> BackendAnswer:
+    async def _shadowed(self, request: Sent, send: Ask[Sent]) -> BackendAnswer:
         """The old archive's answer. Once the client has it, the new one is asked as well, and both are compared as a pair."""
         started = self._clock()
         try:
@@ -157,8 +155,8 @@ class Canary:
             raise answer
         return answer
 
-    def _copy(self, copy: InferenceRequest, answer: BackendAnswer | Refused, seconds: float, send: Ask) -> None:
-        if len(self._copies) >= SHADOWS or copy.traffic.limit.full:
+    def _copy(self, copy: Sent, answer: BackendAnswer | Refused, seconds: float, send: Ask[Sent]) -> None:
+        if len(self._copies) >= SHADOWS or not copy.has_place():
             return
 
         async def compare() -> None:
@@ -210,7 +208,7 @@ class Rollouts:
             now[record.model] = canary
         self.by_model = now
 
-    def of(self, request: InferenceRequest) -> Canary | None:
+    def of(self, request: BackendRequest) -> Canary | None:
         """The roll-out of the model that a request is for."""
         return self.by_model.get(request.model)
 
@@ -229,7 +227,7 @@ class Rollouts:
         return [canary.shown() for canary in self.by_model.values()]
 
 
-def _bucket(request: InferenceRequest) -> int:
+def _bucket(request: BackendRequest) -> int:
     return zlib.crc32(request.identity.encode()) % BUCKETS
 
 
