@@ -18,7 +18,7 @@ import httpx
 from slotwise.client.api import TIMEOUT_S, Api
 from slotwise.client.live_model import LiveModel, live_model
 from slotwise.errors import SlotwiseError
-from slotwise.profiles.profile import check_delay, whole_as_int
+from slotwise.profiles.batch_delay import check_delay, whole_as_int
 from slotwise.server.failures import WorkerLog
 
 if TYPE_CHECKING:

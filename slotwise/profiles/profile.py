@@ -26,10 +26,10 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError,
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
 from slotwise.model_spec import read_toml
+from slotwise.profiles.batch_delay import whole_as_int
 from slotwise.worker.environment.cores import available_cores
 
 SECTIONS = ("registration", "worker", "server", "ray")
-WHOLE_MS = ("torchserve", "mms")  # these count max_batch_delay in whole milliseconds
 ENVIRONMENT = {"BATCH_SIZE": "batch_size", "WORKERS": "initial_workers", "MAX_BATCH_DELAY": "max_batch_delay_ms"}
 UNITS = {"ms": "milliseconds", "s": "seconds", "bytes": "bytes"}
 
@@ -191,20 +191,6 @@ class Profile(BaseModel):
 
     def __repr__(self) -> str:
         return f"Profile({self.name!r}, {self._source!r}, {self._explicit})"
-
-
-def whole_as_int(delay_ms: float) -> float:
-    """The same number, an int where it is whole, because some servers read nothing else."""
-    return int(delay_ms) if delay_ms == int(delay_ms) else delay_ms
-
-
-def check_delay(kind: str, max_batch_delay_ms: float) -> None:
-    """Raise SlotwiseError for a fraction of a millisecond where a server of this kind has none."""
-    if kind in WHOLE_MS and max_batch_delay_ms != int(max_batch_delay_ms):
-        raise SlotwiseError(
-            f"{kind} counts max_batch_delay_ms in whole milliseconds, not {max_batch_delay_ms}",
-            "0 waits for nobody; Ray and Triton take fractions",
-        )
 
 
 def load_profile(

@@ -17,8 +17,9 @@ from slotwise.files import project
 from slotwise.files.disk import write_together
 from slotwise.model_spec import load_spec
 from slotwise.profiles import kubernetes, memory, ray_service
+from slotwise.profiles.batch_delay import check_delay
 from slotwise.profiles.ports import Ports
-from slotwise.profiles.profile import Profile, check_delay, load_profile
+from slotwise.profiles.profile import Profile, load_profile
 from slotwise.profiles.server_logs import log4j2
 
 DEFAULT = "cpu"  # the profile that the project's config.properties shows

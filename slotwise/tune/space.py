@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from slotwise.profiles.profile import WHOLE_MS
+from slotwise.profiles.batch_delay import WHOLE_MS
 
 if TYPE_CHECKING:
     from optuna.trial import Trial

@@ -18,7 +18,7 @@ from slotwise.bench.offline import BatchTiming
 from slotwise.deploy.deploy import registration, wishes
 from slotwise.errors import SlotwiseError
 from slotwise.interrupts import held, let_through
-from slotwise.profiles.profile import WHOLE_MS
+from slotwise.profiles.batch_delay import WHOLE_MS
 from slotwise.server.supervisor import HOSTS
 from slotwise.tune.finals import ROUNDS, Decision, figure, play
 from slotwise.tune.goal import Goal
