@@ -27,7 +27,7 @@ Case = Callable[[int, Random, Tally], None]
 class Part:
     """One part. full: its cases at scale 1. start(folder, scale): gives what tries one case. deadline_s: of one case.
 
-    scaled: whether a smaller scale means fewer cases; least: but so many at least.
+    scaled: whether a smaller scale means fewer cases; least: but so many at least. own_memory: each case checks what it has to.
     """
 
     name: str
@@ -37,6 +37,7 @@ class Part:
     deadline_s: float = 60.0
     scaled: bool = True
     least: int = 1
+    own_memory: bool = False
 
     def planned(self, scale: float) -> int:
         """How many cases a run of this scale has."""
@@ -96,7 +97,8 @@ def run_part(part: Part, seed: int, scale: float, tally: Tally, work: Path, limi
                 tally.seconds = round(before + now - began, 1)
                 save()
     tally.seconds = round(before + time.monotonic() - began, 1)
-    tally.check_memory()
+    if not part.own_memory:
+        tally.check_memory()
     save()
 
 

@@ -239,4 +239,4 @@ def start(work: Path, scale: float) -> Iterator[Case]:
 
 
 WHAT = "one hostile client beside sixteen others, each attack alone and all at once"
-PART = Part("hostile", WHAT, len(NAMES), start, 1200.0, scaled=False)
+PART = Part("hostile", WHAT, len(NAMES), start, 1200.0, scaled=False, own_memory=True)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from slotwise.backends.interface import Refused
+from slotwise.frontend.admission import fair_shares
 from slotwise.frontend.admission.fair_shares import ConcurrencyLimit, Turn
 from slotwise.frontend.admission.limits import ClientGone, MemoryBudget, Receive
 
@@ -75,6 +76,22 @@ async def test_a_full_queue_refuses_and_growing_lets_in() -> None:
     limit.resize(2, 1)
     await waiting
     assert (limit.running, limit.queued) == (2, 0)
+
+
+async def test_the_first_request_of_a_sender_waits_also_where_the_queue_is_full() -> None:
+    limit = ConcurrencyLimit(1, 2)
+    turn = await enter(limit, 5, stays, "hog")
+    waiting = [asyncio.create_task(enter(limit, 5, stays, f"{i}")) for i in range(fair_shares.SENDERS)]
+    await settle()
+    assert limit.queued == fair_shares.SENDERS
+    for sender in ("0", "hog"):  # its second; the first of one more than so many senders
+        with pytest.raises(Refused):
+            limit.refuse_if_full(sender)
+    for each in waiting:
+        limit.leave(turn)
+        turn = await each
+    limit.leave(turn)
+    assert (limit.running, limit.queued, limit._running_of, limit._waiting) == (0, 0, {}, {})
 
 
 async def test_who_would_wait_too_long_is_refused_at_once() -> None:

@@ -5,7 +5,9 @@ requests of a model are at the server, at most `queue_max` wait here, and the ne
 records waits as one: it needs a place for each, takes them as they come, and each is a request to the server.
 
 A place that comes free goes to the sender (a key, else an address) that has the fewest; its requests take turns. Where the
-queue is full, the sender with most in it gives way to one with less: so nobody can fill it for the others.
+queue is full, the sender with most in it gives way to one with less: so nobody can fill it for the others. And the first
+request of a sender waits though the queue is full, of up to SENDERS: who sends one at a time is not refused because others are
+many.
 
 No request waits for its first place for more than half of its time: the other half may be needed for the answer, and for
 another try where a worker dies. Where the next of the same sender has waited for half of a new one's time, that is refused at
@@ -23,6 +25,7 @@ from slotwise.backends.interface import Refused
 from slotwise.frontend.admission.limits import ClientGone, Receive
 
 LONGEST_WAIT = 0.5  # of a request's time
+SENDERS = 64  # so many may have a request in the queue, also where that has fewer places
 
 
 @dataclass(eq=False)
@@ -49,12 +52,13 @@ class ConcurrencyLimit:
 
     @property
     def full(self) -> bool:
-        """Whether a request that comes now is refused, unless another gives way to it."""
+        """Whether a request that comes now is refused, unless it is its sender's first, or another gives way to it."""
         return self.running >= self.in_flight_max and self.queued >= self.queue_max
 
     def refuse_if_full(self, sender: str) -> None:
         """Raise Refused (429) where a request of this sender that comes now is refused."""
-        if self.full and self._with_most(sender) is None:
+        may_wait = self.queue_max and sender not in self._waiting and len(self._waiting) < SENDERS
+        if self.full and not may_wait and self._with_most(sender) is None:
             raise _full()
 
     def admit(self, sender: str, timeout_s: float) -> Turn:
