@@ -79,8 +79,8 @@ def _carried(archive: Path) -> tuple[Mapping[str, Any], list[str]]:
     try:
         with zipfile.ZipFile(archive) as mar:
             spec = json.loads(read_small(mar, "slotwise.json"))["model"]
-            found = json.loads(read_small(mar, WEIGHTS)) if WEIGHTS in mar.namelist() else {}
-            return spec, list(found.get("languages", LANGUAGES))
+            weights = json.loads(read_small(mar, WEIGHTS)) if WEIGHTS in mar.namelist() else {}
+            return spec, list(weights.get("languages", LANGUAGES))
     except (*DAMAGE, LookupError, RuntimeError):
         return {}, []
 

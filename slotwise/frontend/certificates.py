@@ -58,14 +58,14 @@ class CertificateFiles:
             raise SlotwiseError(f"the certificate and its key cannot be used: {error}", "both are PEM files") from error
 
     def _stamp(self) -> list[tuple[int, int, int, int]]:
-        found = []
+        stamps = []
         for file in (self.certificate, self.key):
             try:
                 status = file.stat()
             except OSError:
                 continue
-            found.append((status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size))
-        return found
+            stamps.append((status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size))
+        return stamps
 
 
 def _authorities(file: Path) -> bytes:

@@ -73,15 +73,15 @@ class Handover:
 
     def _hear(self, successor: socket.socket) -> None:
         try:
-            said = successor.recv(1)
+            word = successor.recv(1)
         except BlockingIOError:
             return
         except OSError:
-            said = b""
-        if said == UP:
+            word = b""
+        if word == UP:
             self._replaced()
             return
-        if said == END:
+        if word == END:
             self._end()
             return
         self._loop.remove_reader(successor)  # it is gone; where it never was up, nothing has happened
@@ -102,11 +102,11 @@ class Predecessor:
             self._connection.connect(f"\0{address}")
             if not _same_user(self._connection):
                 raise OSError("somebody else answers")
-            said, numbers, _, _ = socket.recv_fds(self._connection, 1, MOST_SOCKETS)
+            word, numbers, _, _ = socket.recv_fds(self._connection, 1, MOST_SOCKETS)
         except OSError as error:
             raise SlotwiseError(f"the gateway that runs does not hand its sockets over: {error}", "try again") from error
         self.sockets = [socket.socket(fileno=number) for number in numbers]
-        if said != SOCKETS:
+        if word != SOCKETS:
             raise SlotwiseError("the gateway that runs has just ended", "try again")
 
     def replace(self) -> None:

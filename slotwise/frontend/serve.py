@@ -131,8 +131,8 @@ def serve(
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=finish_s,
     )
-    shown = "127.0.0.1" if listen.host in ("0.0.0.0", "::") else listen.host
-    url = f"{'https' if access.tls_cert else 'http'}://{shown}:{sockets[0].getsockname()[1]}"
+    host = "127.0.0.1" if listen.host in ("0.0.0.0", "::") else listen.host
+    url = f"{'https' if access.tls_cert else 'http'}://{host}:{sockets[0].getsockname()[1]}"
     drain_s, certificate = listen.drain_delay_s + finish_s, str(access.tls_cert.resolve()) if access.tls_cert else ""
     record = GatewayRecord.of_this_process(name, url, drain_s, own, certificate, keeper, starting.options if starting else {})
     grpc = _grpc_server(gateway, listen, access)
@@ -140,7 +140,7 @@ def serve(
 
     def is_up() -> None:
         nonlocal record
-        record = replace(record, grpc=f"{shown}:{grpc.port}" if grpc else "", handover=server.handover.address)
+        record = replace(record, grpc=f"{host}:{grpc.port}" if grpc else "", handover=server.handover.address)
         record.save()
         if starting:
             starting.is_up()

@@ -40,10 +40,10 @@ def start(
     The environment holds them until `hide` is called. given: as for Popen.
     """
     hidden = {index: word for index, word in enumerate(command) if any(secret in word for secret in secrets)}
-    shown = [f"(hidden {index})" if index in hidden else word for index, word in enumerate(command)]
+    visible = [f"(hidden {index})" if index in hidden else word for index, word in enumerate(command)]
     names = {index: f"SLOTWISE_HIDDEN_{index}" for index in hidden}
     passed = {names[index]: word for index, word in hidden.items()}
-    process = subprocess.Popen([sys.executable, "-I", "-S", "-c", TRACED, *shown], env={**environ, **passed}, **given)
+    process = subprocess.Popen([sys.executable, "-I", "-S", "-c", TRACED, *visible], env={**environ, **passed}, **given)
     try:
         status = os.waitpid(process.pid, 0)[1]
         if not os.WIFSTOPPED(status):

@@ -65,10 +65,10 @@ class ServerRecord(ProcessRecord):
     @property
     def urls(self) -> dict[str, str]:
         """Where its APIs are, by name."""
-        found = {"inference": self.inference_url, "management": self.management_url}
+        addresses = {"inference": self.inference_url, "management": self.management_url}
         if self.kind == "triton":
-            found["grpc"] = f"127.0.0.1:{self.ports.grpc_inference}"
-        return found | ({"metrics": f"{self.metrics_url}/metrics"} if self.kind in ("torchserve", "ray", "triton") else {})
+            addresses["grpc"] = f"127.0.0.1:{self.ports.grpc_inference}"
+        return addresses | ({"metrics": f"{self.metrics_url}/metrics"} if self.kind in ("torchserve", "ray", "triton") else {})
 
     def effective_profile(self) -> Profile:
         """The profile that it was started with, overrides included, whatever has happened to the file since."""

@@ -79,11 +79,11 @@ class ManagementApi:
     async def list(self, request: web.Request) -> web.Response:
         """Every model by name, a page at a time."""
         start, limit = _number(request, "next_page_token", 0), max(1, _number(request, "limit", PAGE))
-        found = self.models.all()
+        models = self.models.all()
         page: dict[str, Any] = {
-            "models": [{"modelName": one.name, "modelUrl": one.info.path.name} for one in found[start : start + limit]]
+            "models": [{"modelName": one.name, "modelUrl": one.info.path.name} for one in models[start : start + limit]]
         }
-        if start + limit < len(found):
+        if start + limit < len(models):
             page = {"nextPageToken": str(start + limit), **page}
         return web.json_response(page)
 
@@ -105,9 +105,9 @@ class ManagementApi:
     async def describe(self, request: web.Request) -> web.Response:
         """One version, or "all", as a list with an object a version."""
         name, version = _named(request)
-        found = self.models.versions(name) if version == "all" else [self.models.get(name, version)]
-        seen = await asyncio.gather(*(asyncio.to_thread(self.models.host.describe, model) for model in found))
-        return web.json_response([described(model, one) for model, one in zip(found, seen, strict=True)])
+        models = self.models.versions(name) if version == "all" else [self.models.get(name, version)]
+        seen = await asyncio.gather(*(asyncio.to_thread(self.models.host.describe, model) for model in models))
+        return web.json_response([described(model, one) for model, one in zip(models, seen, strict=True)])
 
     async def scale(self, request: web.Request) -> web.Response:
         """Change the number of workers."""

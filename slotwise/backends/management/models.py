@@ -199,11 +199,11 @@ class ModelTable:
     def get(self, name: str, version: str | None = None) -> HostedModel:
         """One version of a model; without a version, the default one."""
         versions = self.versions(name)
-        found = versions[0] if version is None else next((one for one in versions if one.version == version), None)
-        if found is None:
+        chosen = versions[0] if version is None else next((one for one in versions if one.version == version), None)
+        if chosen is None:
             message = f"Model version: {version} does not exist for model: {name}"
             raise ApiError(404, "ModelVersionNotFoundException", message)
-        return found
+        return chosen
 
     def _path(self, archive: str) -> Path:
         """An archive's file, which is in the model store and nowhere else."""

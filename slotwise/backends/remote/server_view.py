@@ -51,14 +51,14 @@ class ModelLoader:
 
 def described(client: ManagementClient) -> list[LiveModel]:
     """Every model that is registered; one that is unregistered meanwhile is left out. Raises SlotwiseError."""
-    found = []
+    models = []
     for listed in client.list():
         try:
-            found.append(client.describe(listed.name))
+            models.append(client.describe(listed.name))
         except SlotwiseError:
             if listed.name in {left.name for left in client.list()}:
                 raise
-    return found
+    return models
 
 
 def server_view(name: str) -> ServerView:

@@ -49,10 +49,10 @@ def _is_url_form(body: bytes) -> bool:
 
 
 def _count_parts(parameters: str, body: bytes, most: int) -> None:
-    found = [text.strip('"') for text in _BOUNDARY(parameters)] if _PARAMETERS(parameters) else []
-    if len(found) != 1 or not _BOUNDARY_TEXT(found[0]):
+    boundaries = [text.strip('"') for text in _BOUNDARY(parameters)] if _PARAMETERS(parameters) else []
+    if len(boundaries) != 1 or not _BOUNDARY_TEXT(boundaries[0]):
         raise Refused(400, "the form's content type has no boundary, or an unclear one")
-    delimiter = b"--" + found[0].encode("ascii")
+    delimiter = b"--" + boundaries[0].encode("ascii")
     _limited(body.count(delimiter) - 1, most)  # the last one only ends the form
     at = body.find(delimiter)
     while at >= 0:

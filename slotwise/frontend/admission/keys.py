@@ -52,15 +52,15 @@ class KeyFile:
         scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
         if scheme.lower() == b"bearer":
             given = token.strip()
-        digest, found = hashlib.sha256(given).hexdigest(), None
+        digest, opened_by = hashlib.sha256(given).hexdigest(), None
         for key in (self._own, *self._current()):  # all of them, so that the time tells nothing
             if hmac.compare_digest(digest, key.sha256):
-                found = key
-        if found is None or found.ended:
-            known = "this key has ended" if found else "this key is not known"
+                opened_by = key
+        if opened_by is None or opened_by.ended:
+            known = "this key has ended" if opened_by else "this key is not known"
             what = known if given else "this needs a key: Authorization: Bearer KEY, or x-api-key: KEY"
             raise Refused(401, what, extra=[(b"www-authenticate", b"Bearer")])
-        return found
+        return opened_by
 
     def permit(self, key: AccessKey, model: str) -> None:
         """Raise Refused (403, 429) where this key may not ask that model, or not now. It costs the key nothing."""
@@ -93,14 +93,14 @@ def _read_stamped(file: Path) -> tuple[list[AccessKey], Stamp]:
         with file.open("rb") as stream:
             stamp = _stamp(os.fstat(stream.fileno()))
             entries = json.loads(stream.read())["keys"]
-        found = [AccessKey(**{**entry, "models": tuple(entry.get("models", ()))}) for entry in entries]
+        keys_read = [AccessKey(**{**entry, "models": tuple(entry.get("models", ()))}) for entry in entries]
     except FileNotFoundError:
         raise SlotwiseError(f"there is no file of keys {file}", f"`slotwise key add NAME --keys {file}` makes one") from None
     except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise SlotwiseError(f"the keys in {file} cannot be read: {error}", "`slotwise key add` writes such a file") from error
-    if any(len(key.sha256) != 64 or not key.sha256.isascii() for key in found):
+    if any(len(key.sha256) != 64 or not key.sha256.isascii() for key in keys_read):
         raise SlotwiseError(f"{file} has a key without its SHA-256", "`slotwise key add` writes such a file")
-    return found, stamp
+    return keys_read, stamp
 
 
 def _stamp(found: os.stat_result) -> Stamp:

@@ -46,18 +46,18 @@ class Killers:
         """Raise Refused (422) where this body has ended workers of the model."""
         if not self._bodies:
             return
-        found = self._bodies.get(_digest(model, body))
-        if found is not None and self._clock() - found < BODY_S:
+        ended_at = self._bodies.get(_digest(model, body))
+        if ended_at is not None and self._clock() - ended_at < BODY_S:
             raise Refused(
                 422, "this body has ended the model's workers: it is not sent again; the model's log says why a worker ended"
             )
 
     def refuse_sender(self, model: str, sender: str) -> None:
         """Raise Refused (429) where too many bodies of this sender have ended workers of the model just now."""
-        found = self._senders.get((model, sender)) if self._senders else None
-        if found is None or len(found) < ALLOWED or found[-1] - found[0] > SENDER_S:
+        times = self._senders.get((model, sender)) if self._senders else None
+        if times is None or len(times) < ALLOWED or times[-1] - times[0] > SENDER_S:
             return
-        left_s = found[-1] + SENDER_S - self._clock()
+        left_s = times[-1] + SENDER_S - self._clock()
         if left_s > 0:
             raise Refused(
                 429, f"{ALLOWED} of your requests ended workers of this model, try again later", retry_after_s=math.ceil(left_s)

@@ -85,9 +85,9 @@ class ReadingPlaces:
         for client in sorted(self._waiting, key=self._of_client.__getitem__):
             if self._of_client[client] >= self.most_of_client:
                 break
-            found = min(self._waiting[client], key=lambda one: self._of_connection[client, one])
-            if self._of_connection[client, found] < self.most_of_connection:
-                return self._waiting[client][found][0]
+            reading = min(self._waiting[client], key=lambda one: self._of_connection[client, one])
+            if self._of_connection[client, reading] < self.most_of_connection:
+                return self._waiting[client][reading][0]
         return None
 
     def _leave(self, reading: Reading) -> None:

@@ -51,9 +51,9 @@ def request(message: Any, model: ModelInput) -> InferRequest:
         given["parameters"] = {"binary_data_size": len(binary)}
     else:
         given["data"] = _contents(tensor)
-    found = records(given, binary, model)
+    sent_records = records(given, binary, model)
     outputs = [{"name": output.name} for output in message.outputs]
-    return InferRequest(found, message.id, dict.fromkeys(open_inference.wanted({"outputs": outputs}, model), bool(raw)))
+    return InferRequest(sent_records, message.id, dict.fromkeys(open_inference.wanted({"outputs": outputs}, model), bool(raw)))
 
 
 def _contents(tensor: Any) -> list[Any]:

@@ -124,17 +124,17 @@ class InferenceService:
         return open_inference_grpc.plain("ServerMetadataResponse", open_inference.server())
 
     async def _model_ready(self, call: Call, messages: Messages) -> bytes:
-        asked = parsed_message("ModelReadyRequest", await self._read(messages, call))
-        there = found_model(self.gateway, asked.name, asked.version) is not None
-        return open_inference_grpc.plain("ModelReadyResponse", {"ready": there and self.gateway.model_ready(asked.name)})
+        message = parsed_message("ModelReadyRequest", await self._read(messages, call))
+        there = found_model(self.gateway, message.name, message.version) is not None
+        return open_inference_grpc.plain("ModelReadyResponse", {"ready": there and self.gateway.model_ready(message.name)})
 
     async def _model_metadata(self, call: Call, messages: Messages) -> bytes:
-        asked = parsed_message("ModelMetadataRequest", await self._read(messages, call))
+        message = parsed_message("ModelMetadataRequest", await self._read(messages, call))
         await self.gateway.refresh(FRESH_S)
-        found = found_model(self.gateway, asked.name, asked.version)
-        if found is None:
-            raise Refused(404, f"there is no model {asked.name} {asked.version}".strip())
-        content = open_inference.metadata(asked.name, [found.version], model_input(self.gateway, asked.name))
+        model = found_model(self.gateway, message.name, message.version)
+        if model is None:
+            raise Refused(404, f"there is no model {message.name} {message.version}".strip())
+        content = open_inference.metadata(message.name, [model.version], model_input(self.gateway, message.name))
         return open_inference_grpc.plain("ModelMetadataResponse", content)
 
     async def _model_infer(self, call: Call, messages: Messages) -> bytes:
@@ -159,9 +159,9 @@ class InferenceService:
             whole.hold(data)
             del data
             async with work.turn(whole.memory_bytes):
-                asked = await self._read_records(whole, call)
+                batch = await self._read_records(whole, call)
             name, model = whole.model, model_input(self.gateway, whole.model)
-            answers = await answered(self.forward, whole, asked.records, call.gone)
+            answers = await answered(self.forward, whole, batch.records, call.gone)
             failed = failed_alike(answers)
             if failed:
                 raise Refused(failed.status, failed.message, retry_after_s=int(failed.status in (429, 503)))
@@ -169,7 +169,7 @@ class InferenceService:
             version, size = whole.version or (live.version if live else ""), sum(len(answer.body) for answer in answers)
             async with work.turn(size):
                 with whole.borrowed(REPLY_COPIES * size):
-                    return await work.run(size, open_inference_grpc.reply, asked, name, version, model, answers)
+                    return await work.run(size, open_inference_grpc.reply, batch, name, version, model, answers)
         except ProtocolFault:
             whole.bill.pay_anyhow(1)
             raise
@@ -185,11 +185,11 @@ class InferenceService:
             whole.read_head(call.scope(message.model_version))
             with whole.borrowed(await work.run(size, open_inference_grpc.reading_bytes, message)):
                 model = model_input(self.gateway, whole.model)
-                asked = await work.run(size, open_inference_grpc.request, message, model)
+                batch = await work.run(size, open_inference_grpc.request, message, model)
                 del message
                 whole.body = b""
-        whole.hold_bytes(sum(len(record.body) for record in asked.records))
-        return asked
+        whole.hold_bytes(sum(len(record.body) for record in batch.records))
+        return batch
 
 
 def _configuration(files: CertificateFiles) -> grpc.ServerCertificateConfiguration:

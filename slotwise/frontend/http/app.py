@@ -114,8 +114,8 @@ def _add_state(app: FastAPI, gateway: Gateway) -> None:
 
     @app.get("/ready", summary="200 while one of the models is ready", responses=not_ready)
     async def ready() -> JSONResponse:
-        found = {"ready": gateway.ready(), "draining": gateway.draining, "models": gateway.workers()}
-        return JSONResponse(found, 200 if gateway.ready() else 503)
+        state = {"ready": gateway.ready(), "draining": gateway.draining, "models": gateway.workers()}
+        return JSONResponse(state, 200 if gateway.ready() else 503)
 
     missing = openapi.failure("No such model")
 
@@ -124,8 +124,8 @@ def _add_state(app: FastAPI, gateway: Gateway) -> None:
         if model not in gateway.models:
             gateway.look_soon()
             raise HTTPException(404, "there is no such model")
-        found = gateway.model_ready(model)
-        return JSONResponse({"ready": found, "workers": gateway.workers()[model]}, 200 if found else 503)
+        ready = gateway.model_ready(model)
+        return JSONResponse({"ready": ready, "workers": gateway.workers()[model]}, 200 if ready else 503)
 
     @app.get("/healthz", summary="200 while this process runs")
     async def healthz() -> dict[str, str]:

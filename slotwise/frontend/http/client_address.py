@@ -35,8 +35,8 @@ class TrustedProxies:
         """The address of who sent a request with these headers through `peer`; "" where the proxies do not say it."""
         if peer not in self:
             return peer
-        said = b",".join(value for name, value in headers if name == FORWARDED).decode("latin-1")
-        for address in (one.strip() for one in reversed(said.split(","))):
+        forwarded = b",".join(value for name, value in headers if name == FORWARDED).decode("latin-1")
+        for address in (one.strip() for one in reversed(forwarded.split(","))):
             if address not in self:
                 return address if _parsed(address) else ""
         return ""

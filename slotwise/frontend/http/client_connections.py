@@ -138,11 +138,11 @@ class OpenConnections:
 def within_open_files(limits: ConnectionLimits) -> ConnectionLimits:
     """The same limits, as far as this process may have files open; it takes what it may have of them."""
     soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = limits.max_connections + OTHER_FILES
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        soft = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+    files = limits.max_connections + OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < files:
+        soft = files if most == resource.RLIM_INFINITY else min(files, most)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, most))
-        if soft < wanted:
+        if soft < files:
             fewer = max(soft - OTHER_FILES, soft // 2)
             log.warning("at most %d connections, because this process may have %d files open", fewer, soft)
             return replace(limits, max_connections=fewer)

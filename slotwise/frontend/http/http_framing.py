@@ -108,12 +108,12 @@ class ChunkedBody:
 
     def _take_line(self, received: bytearray, at: int, end: int) -> int:
         most = TRAILERS_MAX_BYTES if self._next == self._trailer else LINE_MAX_BYTES
-        found = received.find(b"\n", at, end)
-        stop = end if found < 0 else found + 1
+        line_end = received.find(b"\n", at, end)
+        stop = end if line_end < 0 else line_end + 1
         if len(self._line) + stop - at > most:
             raise Malformed("a line between two chunks is too long")
         self._line += received[at:stop]
-        if found >= 0:
+        if line_end >= 0:
             line, self._line = self._line, b""
             if line[-2:] != b"\r\n" or line.count(b"\r") > 1:
                 raise Malformed("a line between two chunks does not end with CRLF")
@@ -121,10 +121,10 @@ class ChunkedBody:
         return stop
 
     def _size(self, line: bytes) -> None:
-        found = _CHUNK_SIZE(line)
-        if found is None:
+        size = _CHUNK_SIZE(line)
+        if size is None:
             raise Malformed("a chunk's size is none")
-        self._left = int(found[1], 16)
+        self._left = int(size[1], 16)
         self._next = self._end_of_chunk if self._left else self._trailer
 
     def _end_of_chunk(self, line: bytes) -> None:
@@ -163,8 +163,8 @@ def body_of(version: str, headers: RawHeaders) -> Body:
 
 def _values(headers: RawHeaders) -> Iterator[Sequence[bytes]]:
     """Every value of the three headers that decide."""
-    for wanted in (b"host", b"content-length", b"transfer-encoding"):
-        yield [value for name, value in headers if name == wanted]
+    for single in (b"host", b"content-length", b"transfer-encoding"):
+        yield [value for name, value in headers if name == single]
 
 
 class _HeaderLines:
@@ -183,10 +183,10 @@ def end_of_requests(data: bytearray, most: int) -> int | None:
     at = 0
     try:
         for _ in range(most):
-            found = data.find(END_OF_HEAD, at)
-            if found < 0:
+            head_end = data.find(END_OF_HEAD, at)
+            if head_end < 0:
                 return None
-            start, at = at, found + len(END_OF_HEAD)
+            start, at = at, head_end + len(END_OF_HEAD)
             lines = _HeaderLines()
             parser = httptools.HttpRequestParser(lines)
             with suppress(httptools.HttpParserUpgrade):

@@ -140,10 +140,10 @@ class GatewayProtocol(HttpToolsProtocol):
                 raise Malformed("there are blank lines before a request")
             self._blank_line = True
             return at + 2
-        found = data.find(END_OF_HEAD, at, end)
-        stop = end if found < 0 else found + len(END_OF_HEAD)
+        head_end = data.find(END_OF_HEAD, at, end)
+        stop = end if head_end < 0 else head_end + len(END_OF_HEAD)
         self.limits.head.check(data, at, stop)
-        if found < 0:
+        if head_end < 0:
             check_line_ends(data, at, end)
             return at
         head = bytes(memoryview(data)[at:stop])

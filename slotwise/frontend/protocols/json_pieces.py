@@ -57,20 +57,20 @@ def elements_of(text: str, name: str, most: int, make: Callable[[Any, str], T]) 
     make: is given the element without its numbers, and its own text. Where there are more than `most`, only the first ones
     are made. Raises ValueError or RecursionError where the text is no JSON object.
     """
-    at, found = _token(text, 0, "{"), None
+    at, elements = _token(text, 0, "{"), None
     more, at = text[at : at + 1] != "}", at + (text[at : at + 1] == "}")
     while more:
         key, at = scanstring(text, _token(text, at, '"', blank=False), True)
         at = _token(text, _skip(text, at), ":")
         if key == name and text[at : at + 1] == "[":
-            found, at = _list(text, at, most, make)
+            elements, at = _list(text, at, most, make)
         else:
             _, at = _PLACES.raw_decode(text, at)
-            found = None if key == name else found  # the last one counts, as for json
+            elements = None if key == name else elements  # the last one counts, as for json
         more, at = _another(text, at, "}")
     if _skip(text, at) != len(text):
         raise ValueError("something follows the JSON")
-    return found
+    return elements
 
 
 def _list(text: str, at: int, most: int, make: Callable[[Any, str], T]) -> tuple[list[T], int]:

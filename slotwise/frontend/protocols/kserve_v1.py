@@ -37,13 +37,13 @@ def records(body: bytes) -> list[RecordBody | RecordAnswer]:
     of_few_pieces(body)
     try:
         text = body.decode(json.detect_encoding(body))
-        found = json_pieces.elements_of(text, "instances", MOST_RECORDS + 1, _record)
+        instances = json_pieces.elements_of(text, "instances", MOST_RECORDS + 1, _record)
     except (ValueError, RecursionError):
         raise ProtocolFault("the body is no JSON object") from None
-    if found is None:
+    if instances is None:
         raise ProtocolFault('the body has no list "instances"')
-    limited(len(found))
-    return found
+    limited(len(instances))
+    return instances
 
 
 def _record(instance: Any, text: str) -> RecordBody | RecordAnswer:

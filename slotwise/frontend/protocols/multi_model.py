@@ -49,8 +49,8 @@ def add(app: FastAPI, gateway: Gateway, forward: Forward) -> None:
     @app.get("/models", summary="SageMaker: the models that are loaded")
     async def listed() -> dict[str, list[dict[str, str]]]:
         await gateway.refresh(FRESH_S)
-        loaded = (found for name, found in sorted(gateway.models.items()) if name not in models.busy)
-        return {"models": [models.described(found) for found in loaded]}
+        loaded = (model for name, model in sorted(gateway.models.items()) if name not in models.busy)
+        return {"models": [models.described(model) for model in loaded]}
 
     @app.get("/models/{model}", summary="SageMaker: one model that is loaded", responses=MISSING)
     async def one(model: str) -> dict[str, str]:

@@ -65,8 +65,8 @@ def request(body: bytes, header_length: str | None, model: ModelInput) -> InferR
     identity = content.get("id", "")
     if not isinstance(identity, str):
         raise ProtocolFault("the id is no text")
-    found = records(inputs[0], memoryview(body)[length:], model)
-    return InferRequest(found, identity, wanted(content, model))
+    records_read = records(inputs[0], memoryview(body)[length:], model)
+    return InferRequest(records_read, identity, wanted(content, model))
 
 
 def reading_bytes(body: bytes, header_length: str | None) -> int:
@@ -91,13 +91,13 @@ def wanted(content: Mapping[str, Any], model: ModelInput) -> dict[str, bool]:
     outputs = content.get("outputs") or [{"name": name} for name in known]
     if not isinstance(outputs, list) or not all(isinstance(output, dict) for output in outputs):
         raise ProtocolFault("outputs is no list of objects")
-    found = {}
+    by_name = {}
     for output in outputs:
         name = output.get("name")
         if not isinstance(name, str) or name not in known:
             raise ProtocolFault(f"there is no such output; the model has {', '.join(known)}")
-        found[name] = parameters(output).get("binary_data", binary) is True
-    return found
+        by_name[name] = parameters(output).get("binary_data", binary) is True
+    return by_name
 
 
 def tensors(asked: InferRequest, model: ModelInput, answers: Sequence[RecordAnswer]) -> Iterator[tuple[str, str, list[Any]]]:
@@ -105,18 +105,18 @@ def tensors(asked: InferRequest, model: ModelInput, answers: Sequence[RecordAnsw
     known = output_types(model)
     columns: dict[str, list[Any]] = {output: [] for output in asked.outputs}
     for one in answers:  # each is taken apart once, and nothing of it is kept
-        said = one.value if one.good and columns.keys() != {"answer"} else None
+        value = one.value if one.good and columns.keys() != {"answer"} else None
         for output, column in columns.items():
             empty = "" if known[output] == "BYTES" else 0.0
-            column.append(_value(output, one, said) if one.good else empty)
+            column.append(_value(output, one, value) if one.good else empty)
     for output, column in columns.items():
         yield output, known[output], column
 
 
 def errors(answers: Sequence[RecordAnswer]) -> str:
     """What failed, and why, as JSON by the record's place; "" where nothing did."""
-    found = {str(i): {"code": one.status, "message": one.message} for i, one in enumerate(answers) if not one.good}
-    return json.dumps(found) if found else ""
+    by_place = {str(i): {"code": one.status, "message": one.message} for i, one in enumerate(answers) if not one.good}
+    return json.dumps(by_place) if by_place else ""
 
 
 def reply(
@@ -149,11 +149,11 @@ def _value(output: str, one: RecordAnswer, value: Any) -> Any:
     """One record's element of an output. value: the answer as JSON has it."""
     if output == "answer":
         return one.body.decode("utf-8", "replace")
-    said = value if isinstance(value, dict) else {}
-    probabilities = said.get("probabilities") if isinstance(said.get("probabilities"), dict) else {}
+    fields = value if isinstance(value, dict) else {}
+    probabilities = fields.get("probabilities") if isinstance(fields.get("probabilities"), dict) else {}
     if output == "probabilities":
         return json.dumps(probabilities)
-    label = str(said.get("label", ""))
+    label = str(fields.get("label", ""))
     return label if output == "label" else _probability((probabilities or {}).get(label))
 
 

@@ -21,10 +21,10 @@ MOST_SIDES = 16  # of a tensor's shape
 
 def parameters(of: Mapping[str, Any]) -> Mapping[str, Any]:
     """What stands under `parameters`. Raises ProtocolFault."""
-    found = of.get("parameters", {})
-    if not isinstance(found, dict):
+    given = of.get("parameters", {})
+    if not isinstance(given, dict):
         raise ProtocolFault("parameters is no object")
-    return found
+    return given
 
 
 def binary_copies(datatype: str) -> int:

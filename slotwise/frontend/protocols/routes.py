@@ -155,8 +155,8 @@ class _V2:
 
     def read(self, whole: InferenceRequest, request: Request) -> tuple[InferRequest, Found]:
         header_length = request.headers.get(open_inference.LENGTH)
-        asked = open_inference.request(whole.body, header_length, model_input(self.gateway, whole.model))
-        return asked, asked.records
+        call = open_inference.request(whole.body, header_length, model_input(self.gateway, whole.model))
+        return call, call.records
 
     def reply(self, whole: InferenceRequest, asked: InferRequest, answers: Sequence[RecordAnswer]) -> Response:
         model, live = model_input(self.gateway, whole.model), self.gateway.models.get(whole.model)
@@ -200,10 +200,10 @@ def _add_v2(app: FastAPI, gateway: Gateway, forward: Forward) -> None:
 
     async def described(model: str, version: str) -> JSONResponse:
         await gateway.refresh(FRESH_S)
-        found = found_model(gateway, model, version)
-        if found is None:
+        model_found = found_model(gateway, model, version)
+        if model_found is None:
             return _missing(model, version)
-        return JSONResponse(open_inference.metadata(model, [found.version], model_input(gateway, model)))
+        return JSONResponse(open_inference.metadata(model, [model_found.version], model_input(gateway, model)))
 
     async def state(model: str, version: str) -> JSONResponse:
         if found_model(gateway, model, version) is None:
@@ -245,11 +245,11 @@ def _add_sagemaker(app: FastAPI, gateway: Gateway) -> None:
 
 def found_model(gateway: Gateway, model: str, version: str) -> LiveModel | None:
     """The model, where it is known to be there in that version."""
-    found = gateway.models.get(model)
-    if found is None or version not in ("", found.version):
+    known = gateway.models.get(model)
+    if known is None or version not in ("", known.version):
         gateway.look_soon()
         return None
-    return found
+    return known
 
 
 def _missing(model: str, version: str) -> JSONResponse:

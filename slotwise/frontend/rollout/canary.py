@@ -214,13 +214,13 @@ class Rollouts:
 
     def with_stand_ins(self, models: Mapping[str, LiveModel]) -> dict[str, LiveModel]:
         """The server's models, and while one that is rolled out has no READY worker, its new archive's under its name."""
-        found = dict(models)
+        with_new = dict(models)
         for model, canary in self.by_model.items():
             new = models.get(canary.record.new)
             there = model in models and models[model].ready_workers > 0
             if new is not None and new.ready_workers > 0 and not there:
-                found[model] = replace(new, name=model)
-        return found
+                with_new[model] = replace(new, name=model)
+        return with_new
 
     def shown(self) -> list[dict[str, Any]]:
         """All of them, for /status."""

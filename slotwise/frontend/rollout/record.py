@@ -107,13 +107,13 @@ def only_one(name: str, model: str) -> Iterator[None]:
 
 def _load(file: Path) -> RolloutRecord | None:
     try:
-        found = RolloutRecord(**json.loads(file.read_text("utf-8")))
+        record = RolloutRecord(**json.loads(file.read_text("utf-8")))
     except (OSError, ValueError, TypeError):
         return None
-    found = dataclasses.replace(found, versions=(found.versions[0], found.versions[1]))
-    if found.alive():
-        return found
-    return dataclasses.replace(found, percent=100.0 if found.phase == "replacing" else 0.0, interrupted=True)
+    record = dataclasses.replace(record, versions=(record.versions[0], record.versions[1]))
+    if record.alive():
+        return record
+    return dataclasses.replace(record, percent=100.0 if record.phase == "replacing" else 0.0, interrupted=True)
 
 
 def _folder(name: str) -> Path:

@@ -103,18 +103,18 @@ def private_folder() -> Path:
     folder = base / "slotwise" / "java"
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+    about_folder = folder.lstat()
+    if not stat.S_ISDIR(about_folder.st_mode) or about_folder.st_uid != os.geteuid() or about_folder.st_mode & 0o077:
         raise PermissionError(f"{folder} is not this user's alone")
     return folder
 
 
 def _own(file: Path) -> bool:
     try:
-        found = file.lstat()
+        about_file = file.lstat()
     except OSError:
         return False
-    return stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+    return stat.S_ISREG(about_file.st_mode) and about_file.st_uid == os.geteuid() and not about_file.st_mode & 0o022
 
 
 def _failure(file: Path) -> Path:
@@ -127,5 +127,5 @@ def _major(release: str) -> int:
 
 
 def _state(path: Path) -> tuple[str, int, int]:
-    found = path.stat()
-    return os.path.realpath(path), found.st_size, found.st_mtime_ns
+    stat = path.stat()
+    return os.path.realpath(path), stat.st_size, stat.st_mtime_ns

@@ -90,8 +90,8 @@ def launch(record: ServerRecord, profile: Profile, tokens: Mapping[str, str], re
 def known_options(files: TritonFiles) -> set[str]:
     """The options of this tritonserver: which there are depends on how it was built."""
     environ = {**os.environ, "LD_LIBRARY_PATH": str(files.libraries)}
-    told = subprocess.run([files.server, "--help"], env=environ, capture_output=True, text=True, timeout=HELP_S, check=False)
-    return set(re.findall(r"^\s*(--[a-z0-9-]+)", told.stdout + told.stderr, re.MULTILINE))
+    printed = subprocess.run([files.server, "--help"], env=environ, capture_output=True, text=True, timeout=HELP_S, check=False)
+    return set(re.findall(r"^\s*(--[a-z0-9-]+)", printed.stdout + printed.stderr, re.MULTILINE))
 
 
 def path() -> str:
