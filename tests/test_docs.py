@@ -30,9 +30,11 @@ USUAL = Ports()
 
 
 def _marks(page: str) -> list[pytest.MarkDecorator]:
-    if page not in (*NEEDED, *LONG):
+    if page in LONG:
+        return [pytest.mark.long]
+    if page not in NEEDED:
         return []
-    absent = [package for package in NEEDED.get(page, []) if importlib.util.find_spec(package) is None]
+    absent = [package for package in NEEDED[page] if importlib.util.find_spec(package) is None]
     return [pytest.mark.slow, pytest.mark.skipif(bool(absent), reason=f"not installed: {absent}; make full")]
 
 

@@ -118,7 +118,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(owner, name, value)
 
 
-EVERY = pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 6])
+EVERY = pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.long), 6])
 
 
 @EVERY

@@ -214,6 +214,7 @@ def test_replicas_come_under_load_and_go_again(live: Live, store: Path, tmp_path
     live.management.unregister("elastic")
 
 
+@pytest.mark.long
 def test_tune_finds_a_setting_and_the_server_keeps_what_it_had(live: Live, tmp_path: Path) -> None:
     study.standin(live.record.model_store)
     live.management.register("standin.mar", batch_size=4, max_batch_delay=7, initial_workers=1)

@@ -35,8 +35,8 @@ HANDLER = (Path(__file__).parent / "handlers" / "faults.py").read_text("utf-8")
 
 
 def rounds(count: int, *, quick: int) -> Any:
-    """The rounds of a command; those after the first `quick` are slow ones."""
-    return pytest.mark.parametrize("n", [pytest.param(n, marks=[pytest.mark.slow] if n >= quick else []) for n in range(count)])
+    """The rounds of a command; those after the first `quick` are in the long run."""
+    return pytest.mark.parametrize("n", [pytest.param(n, marks=[pytest.mark.long] if n >= quick else []) for n in range(count)])
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ digits runs in `make test`; the others in `make test-full`, most of them with ma
 
 from __future__ import annotations
 
+import fcntl
 import io
 import random
 from collections.abc import Iterator
@@ -41,12 +42,24 @@ def given(*models: str) -> list[Any]:
     return [pytest.param(model, marks=[] if model in QUICK else [pytest.mark.slow]) for model in models]
 
 
+@pytest.fixture(scope="session")
+def both_built(tmp_path_factory: pytest.TempPathFactory, testrun_uid: str) -> Path:
+    """Where both processes of a run find a model that one of them has built."""
+    folder = tmp_path_factory.getbasetemp().parent / f"built-{testrun_uid}"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
 @pytest.fixture
-def model(request: pytest.FixtureRequest, live: Live, store: Path) -> Iterator[str]:
+def model(request: pytest.FixtureRequest, live: Live, store: Path, both_built: Path) -> Iterator[str]:
     """A given model in the live server's store, under a name of its own: other tests register digits, too."""
     name: str = request.param
     if not (store / f"{name}.mar").is_file():
-        build(name, store, WEIGHTS.get(name))
+        with (both_built / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (both_built / f"{name}.mar").is_file():
+                build(name, both_built, WEIGHTS.get(name))
+        (store / f"{name}.mar").hardlink_to(both_built / f"{name}.mar")
     registered = name in {listed.name for listed in live.management.list()}
     if registered:
         live.management.unregister(name)
