@@ -114,21 +114,22 @@ class BackendAnswer:
 class Backend(Protocol):
     """What answers requests to models.
 
-    models, reachable, max_body_bytes: as it was looked at last. look_soon: something is not as it is known to be. registry: its
-    own metrics.
+    models, reachable, max_body_bytes: as it was looked at last. looks: how often it was. look_soon: something is not as it is
+    known to be. registry: its own metrics.
     """
 
     models: Mapping[str, LiveModel]
     reachable: bool
     max_body_bytes: int
+    looks: int
     look_soon: bool
     registry: CollectorRegistry
 
     async def answer(self, request: BackendRequest) -> BackendAnswer:
         """The answer to one request. Raises Refused: what the client gets where there is none."""
 
-    async def look(self, max_age_s: float) -> bool:
-        """Look at what is there, where the last look is older than that; whether it did."""
+    async def look(self, max_age_s: float) -> None:
+        """Look at what is there, where the last look is older than that."""
 
     def archive(self, model: LiveModel) -> Path:
         """The file of a model's archive."""

@@ -81,6 +81,7 @@ class Gateway:
         self.rollouts = Rollouts()
         self._traffic: dict[str, ModelTraffic] = {}
         self.readiness = Readiness()
+        self._followed = 0  # the backend's looks, when its models were followed last
         self._cards: dict[str, ModelCard] = {}
         self._lock = asyncio.Lock()
         self._samples: deque[tuple[float, int]] = deque()
@@ -178,8 +179,10 @@ class Gateway:
         async with self._lock:
             self.rollouts.follow(await asyncio.to_thread(self.rollout_records))
             answering = {name for name, traffic in self._traffic.items() if traffic.answered}
-            if not await self.backend.look(max_age_s):
+            await self.backend.look(max_age_s)
+            if self.backend.looks == self._followed:
                 return
+            self._followed = self.backend.looks
             for name in answering:
                 self._traffic[name].answered = False
             ready = None

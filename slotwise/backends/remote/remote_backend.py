@@ -47,6 +47,7 @@ class RemoteBackend:
         self.models: Mapping[str, LiveModel] = {}
         self.reachable = self.look_soon = False
         self.max_body_bytes = MAX_BODY_BYTES
+        self.looks = 0
         self.upstream: Upstream | None = None
         self.registry = CollectorRegistry()
         self.copy_metrics = CopyMetrics(self.registry)
@@ -111,19 +112,17 @@ class RemoteBackend:
 
     # Following the server.
 
-    async def look(self, max_age_s: float) -> bool:
+    async def look(self, max_age_s: float) -> None:
         """Look at the server's record; ask the server for its models where the list is older than `max_age_s`."""
         async with self._lock:
             record = await asyncio.to_thread(self.view.find)
             if record is not None and (self.upstream is None or record.run_id != self.upstream.record.run_id):
                 await self._switch(record)
-                return True
+                return
             if record is not None and self.upstream is not None:
                 self.upstream.record = record  # scaled: the same run, with other settings
-            if time.monotonic() - self._looked_at < max_age_s:
-                return False
-            await self._read_models(record)
-            return True
+            if time.monotonic() - self._looked_at >= max_age_s:
+                await self._read_models(record)
 
     async def _switch(self, record: ServerRecord) -> None:
         """Send every new request to the server of `record`; close the old one's connections once they are idle."""
@@ -169,6 +168,7 @@ class RemoteBackend:
                 self.copies(name).worker_ends.follow(worker.pid for worker in model.workers)
             self._forget_others()
         self._looked_at = time.monotonic()
+        self.looks += 1
 
     def _forget_others(self) -> None:
         """Keep nothing of models that are gone, once nothing of theirs is on its way."""
