@@ -48,7 +48,8 @@ def build_app() -> typer.Typer:
         if home is not None:
             os.chdir(home)
 
-    for module in sorted(info.name for info in pkgutil.iter_modules(commands.__path__)):
+    shared = {"options"}  # no command of its own
+    for module in sorted({info.name for info in pkgutil.iter_modules(commands.__path__)} - shared):
         importlib.import_module(f"slotwise.commands.{module}").register(app)
     return app
 

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slotwise.commands.options import Force, Name, ProfileName, ServerKind, Set, overridden
 from slotwise.console import Json, emit, say
 
 if TYPE_CHECKING:
     from slotwise.deploy.drift import DesiredState, Difference, ObservedState
 
-ProfileName = Annotated[str, typer.Argument(help="A profile's name, or a .toml file.")]
-Force = Annotated[bool, typer.Option("--force", help="Start more workers than the cores and the memory hold.")]
-Set = Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE: override a key of the profile; repeatable.")]
-ServerKind = Literal["torchserve", "mms", "ray", "triton"]
 Server = Annotated[ServerKind | None, typer.Option(help="Change to this server (default: the one that runs).")]
-Name = Annotated[str, typer.Option(help="The server's name.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -67,16 +63,11 @@ def drift(profile: ProfileName, set_: Set = None, server: Server = None, name: N
 
 
 def _compare(name: str, profile: str, set_: list[str] | None, server: ServerKind | None) -> tuple[ObservedState, DesiredState]:
-    import os
-
-    from slotwise.commands.server import pairs
     from slotwise.deploy.drift import DesiredState, read
-    from slotwise.profiles.profile import from_environment
     from slotwise.server.lifecycle import need
 
     record = need(name)
-    overrides = {**from_environment(os.environ), **pairs(set_ or [])}
-    return read(record), DesiredState.load(profile, overrides, server or record.kind)
+    return read(record), DesiredState.load(profile, overridden(set_), server or record.kind)
 
 
 def _ask(state: ObservedState, different: list[Difference], yes: bool) -> None:

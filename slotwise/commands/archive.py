@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slotwise.commands.options import ModelFolder
 from slotwise.console import Json, emit, out, progress, table
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def register(app: typer.Typer) -> None:
 
 
 def build(
-    model: Annotated[str, typer.Argument(help="A model's name, or a folder that holds a model.toml.")],
+    model: ModelFolder,
     weights: Annotated[
         str | None, typer.Option(help="Given to the model's make.py: a path, an id, or none for made-up small ones.")
     ] = None,

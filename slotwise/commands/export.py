@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from slotwise.commands.server import Set, pairs
+from slotwise.commands.options import Profile, Set, overridden
 from slotwise.console import Json, emit, say
 
 
@@ -21,21 +21,19 @@ def register(app: typer.Typer) -> None:
 def triton(
     model: Annotated[str, typer.Argument(help="A model's name, its folder, or a .mar file.")],
     out_dir: Annotated[Path, typer.Option("--out", help="The model repository; it is made where it is missing.")],
-    profile: Annotated[str, typer.Option(help="A profile's name, or a .toml file.")] = "cpu",
+    profile: Profile = "cpu",
     set_: Set = None,
     name: Annotated[str | None, typer.Option(help="Another name for the model.")] = None,
     as_json: Json = False,
 ) -> None:
     """Write a model into a Triton model repository: its archive, model.py, and config.pbtxt from the profile."""
-    import os
-
     from slotwise.archive.triton.repository import export
     from slotwise.deploy.deploy import obtain, of_model
     from slotwise.files import project
-    from slotwise.profiles.profile import from_environment, load_profile
+    from slotwise.profiles.profile import load_profile
 
     project.enter()
-    overrides = {**from_environment(os.environ), **pairs(set_ or [])}
+    overrides = overridden(set_)
     info = obtain(model, project.model_store(), say=say)
     settings = of_model(info, load_profile(profile, overrides, {}, cores=0), overrides, "triton")
     folder = export(info, settings, out_dir, name=name, overrides=overrides)

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slotwise.commands.apply import Force
-from slotwise.commands.server import url_lines
+from slotwise.commands.options import Force, Name
 from slotwise.console import Json, emit, say, table
 
 if TYPE_CHECKING:
     from slotwise.client.live_model import LiveModel
 
-Name = Annotated[str, typer.Option(help="The server's name.")]
 Model = Annotated[str, typer.Argument(help="A registered model's name.")]
 Version = Annotated[str | None, typer.Option(help="One version of the model (default: the default one).")]
 
@@ -130,7 +128,7 @@ def list_models(name: Name = "default", as_json: Json = False) -> None:
     ]
 
     def render() -> Any:
-        typer.echo(url_lines(record))
+        typer.echo(record.listening())
         return table("", columns, rows) if rows else "no model is registered"
 
     emit([{**asdict(m), "urls": record.urls} for m in live], as_json, render)
@@ -168,7 +166,7 @@ def ready(name: Name = "default", as_json: Json = False) -> None:
         workers = {model.name: client.describe(model.name).ready_workers for model in client.list()}
     is_ready = bool(workers) and all(workers.values())
     waiting = ", ".join(model for model, count in workers.items() if not count) or "no model is registered"
-    told = f"{'ready' if is_ready else f'not ready: {waiting}'}\n{url_lines(record)}"
+    told = f"{'ready' if is_ready else f'not ready: {waiting}'}\n{record.listening()}"
     emit({"ready": is_ready, "workers": workers, "urls": record.urls}, as_json, lambda: typer.echo(told))
     if not is_ready:
         raise typer.Exit(1)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slotwise.commands.options import Body, Name, Poison, Tool, counts, pairs
 from slotwise.console import Json, emit, out, progress, say
 from slotwise.errors import SlotwiseError
 
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from slotwise.bench.http_connection import Target
     from slotwise.bench.load import LoadPlan, LoadResult
 
-Counts = Annotated[str, typer.Option(help="Numbers of clients, separated by commas.")]
-
 
 def register(app: typer.Typer) -> None:
     """Add bench and demo."""
@@ -25,31 +24,18 @@ def register(app: typer.Typer) -> None:
     app.command()(demo)
 
 
-def counts(text: str, option: str) -> list[int]:
-    """`1,8,32` as numbers; a usage error otherwise."""
-    try:
-        numbers = [int(part) for part in text.split(",")]
-    except ValueError:
-        numbers = []
-    if not numbers or min(numbers) < 1:
-        raise typer.BadParameter(f"{text!r} is no list of numbers such as 1,8,32", param_hint=option)
-    return numbers
-
-
 def bench(
     model: Annotated[str, typer.Argument(help="A registered model; with --offline an archive or a model to build.")],
-    body: Annotated[
-        list[Path] | None, typer.Option(help="A file to send, or a folder of them; repeatable. Default: the model's examples.")
-    ] = None,
-    concurrency: Counts = "1,8,32",
+    body: Body = None,
+    concurrency: Annotated[str, typer.Option(help="Numbers of clients, separated by commas.")] = "1,8,32",
     rate: Annotated[float | None, typer.Option(min=0.01, help="Open loop: this many arrivals a second (Poisson).")] = None,
     seconds: Annotated[float, typer.Option(min=0.1, help="Measured seconds a step, after a warm-up.")] = 5.0,
     requests: Annotated[int | None, typer.Option(min=1, help="Measure this many requests instead of seconds.")] = None,
     warm_up: Annotated[float, typer.Option(min=0.0, help="Seconds before each step that are not counted.")] = 1.0,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds after which a request counts as lost.")] = 60.0,
-    poison: Annotated[float, typer.Option(min=0.0, max=0.9, help="Share of bodies that are bad on purpose, e.g. 0.03.")] = 0.0,
+    poison: Poison = 0.0,
     records: Annotated[int | None, typer.Option(min=0, help="Records a request, for bodies with payload.records.")] = None,
-    tool: Annotated[Literal["slotwise", "wrk", "ab"], typer.Option(help="Measure with this program.")] = "slotwise",
+    tool: Tool = "slotwise",
     csv: Annotated[Path | None, typer.Option(help="Write the numbers to this CSV file.")] = None,
     figure: Annotated[Path | None, typer.Option(help="Draw the numbers into this .png or .svg file.")] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Time the archive's handler itself, without a server.")] = False,
@@ -57,7 +43,7 @@ def bench(
     profile: Annotated[str, typer.Option(help="With --offline: the profile to run as.")] = "cpu",
     set_: Annotated[list[str] | None, typer.Option("--set", help="With --offline: KEY=VALUE of the profile.")] = None,
     url: Annotated[str | None, typer.Option(help="Load this address instead of a server that slotwise started.")] = None,
-    name: Annotated[str, typer.Option(help="The server's name.")] = "default",
+    name: Name = "default",
     as_json: Json = False,
 ) -> None:
     """Measure throughput, latency and errors of a model under load."""
@@ -70,7 +56,7 @@ def bench(
     if records is not None:
         bodies = [with_records(one, records) for one in bodies]
     if offline:
-        _offline(model, bodies, counts(batch_sizes, "--batch-sizes"), profile, set_ or [], min(seconds, 2.0), csv, as_json)
+        _offline(model, bodies, counts(batch_sizes, "--batch-sizes"), profile, set_, min(seconds, 2.0), csv, as_json)
         return
     from slotwise.bench.load import LoadPlan
 
@@ -126,7 +112,7 @@ def _offline(
     bodies: list[RequestBody],
     sizes: list[int],
     profile: str,
-    sets: list[str],
+    sets: list[str] | None,
     seconds: float,
     csv: Path | None,
     as_json: bool,
@@ -135,7 +121,6 @@ def _offline(
 
     from slotwise.archive.store import archive_of
     from slotwise.bench import offline, report
-    from slotwise.commands.server import pairs
 
     with progress() as bar:
         task = bar.add_task("timing the handler", total=len(sizes))
@@ -157,7 +142,7 @@ def _offline(
 
 
 def demo(
-    name: Annotated[str, typer.Option(help="The server's name.")] = "default",
+    name: Name = "default",
     model: Annotated[str, typer.Option(help="The registered digits model.")] = "digits",
     as_json: Json = False,
 ) -> None:

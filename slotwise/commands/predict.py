@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from slotwise.commands.options import Name
 from slotwise.console import Json, emit
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def register(app: typer.Typer) -> None:
 def predict(
     model: Annotated[str, typer.Argument(help="A registered model's name.")],
     files: Annotated[list[Path], typer.Argument(help="Files to send, each as one request.")],
-    name: Annotated[str, typer.Option(help="The server's name.")] = "default",
+    name: Name = "default",
     as_json: Json = False,
 ) -> None:
     """Send files to a model, all at once, and print each one's answer or error; exit with 1 if one failed."""

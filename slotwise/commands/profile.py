@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from slotwise.commands.options import ProfileName, Set, pairs
 from slotwise.console import Json, emit, table
 
 if TYPE_CHECKING:
     from slotwise.profiles.profile import Profile
 
 Form = Literal["toml", "torchserve", "mms"]
-Set = Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE: override a key of the profile; repeatable.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -44,17 +44,16 @@ def list_profiles(as_json: Json = False) -> None:
 
 
 def show(
-    name: Annotated[str, typer.Argument(help="A profile's name, or a .toml file.")],
+    name: ProfileName,
     set_: Set = None,
     form: Annotated[Form, typer.Option("--as", help="The profile's own keys, or a server's config.properties.")] = "toml",
     as_json: Json = False,
 ) -> None:
     """Show every key of a profile, with what the environment and --set change."""
-    from slotwise.commands.server import pairs
     from slotwise.profiles.profile import load_profile
     from slotwise.profiles.render import entries, render_properties
 
-    profile = load_profile(name, pairs(set_ or []))
+    profile = load_profile(name, pairs(set_))
     if form != "toml":
         text = render_properties(profile, form, models=entries(profile))
         emit({"name": profile.name, "server": form, "properties": text}, as_json, lambda: typer.echo(text, nl=False))

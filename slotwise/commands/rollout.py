@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from slotwise.commands.options import Name
 from slotwise.console import Json, emit, say
 
 
@@ -20,7 +21,7 @@ def rollout(
     steps: Annotated[str, typer.Option(help="The shares of its requests, in percent.")] = "1,10,50,100",
     for_: Annotated[str, typer.Option("--for", help="How long each step takes at least: 60s, 5m.")] = "60s",
     shadow: Annotated[bool, typer.Option("--shadow", help="Only send copies to the new one, and compare the answers.")] = False,
-    name: Annotated[str, typer.Option(help="The server.")] = "default",
+    name: Name = "default",
     as_json: Json = False,
 ) -> None:
     """Bring a new archive to a model's requests; where it is worse, everything goes back, and the exit code is 1."""

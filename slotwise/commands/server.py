@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from slotwise.commands.apply import Force, ServerKind
+from slotwise.commands.options import Force, Name, Profile, ServerKind, Set, overridden
 from slotwise.console import Json, emit, progress, say
 
 if TYPE_CHECKING:
@@ -15,11 +15,8 @@ if TYPE_CHECKING:
     from slotwise.archive.archive_info import ArchiveInfo
     from slotwise.client.live_model import LiveModel
     from slotwise.deploy.serving import UnservedModel
-    from slotwise.profiles.profile import Profile
+    from slotwise.profiles.profile import Profile as LoadedProfile
     from slotwise.server.lifecycle import ServerRecord
-
-Name = Annotated[str, typer.Option(help="The server's name.")]
-Set = Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE: override a key of the profile; repeatable.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -31,7 +28,7 @@ def register(app: typer.Typer) -> None:
 
 def serve(
     models: Annotated[list[str] | None, typer.Argument(help="Names, folders or archives of models.")] = None,
-    profile: Annotated[str, typer.Option(help="A profile's name, or a .toml file.")] = "cpu",
+    profile: Profile = "cpu",
     server: Annotated[ServerKind, typer.Option(help="Which server to start.")] = "torchserve",
     ray_address: Annotated[
         str, typer.Option(help="With ray: join this cluster (auto, or HOST:PORT) instead of starting one here.")
@@ -54,8 +51,6 @@ def serve(
     as_json: Json = False,
 ) -> None:
     """Start a server with these models, ready to answer; archives that are missing are built first."""
-    import os
-
     from slotwise import interrupts
     from slotwise.archive.renewal import outdated
     from slotwise.deploy import watchdog
@@ -68,13 +63,13 @@ def serve(
     from slotwise.files import project
     from slotwise.files.disk import OnlyOne
     from slotwise.profiles.ports import Ports
-    from slotwise.profiles.profile import from_environment, load_profile
+    from slotwise.profiles.profile import load_profile
     from slotwise.server.lifecycle import check_can_start, running, start
     from slotwise.server.lifecycle import stop as stop_server
     from slotwise.worker.environment.cores import available_cores
 
     project.enter()
-    overrides = {**from_environment(os.environ), **pairs(set_ or [])}
+    overrides = overridden(set_)
     loaded_profile = load_profile(profile, overrides, {})
     ports = Ports.at(port)
     store = project.model_store()
@@ -204,15 +199,7 @@ def java_home(as_json: Json = False) -> None:
     emit({"java_home": path}, as_json, lambda: typer.echo(path))
 
 
-def pairs(settings: Sequence[str]) -> dict[str, str]:
-    """`KEY=VALUE` texts as a dict; a usage error otherwise."""
-    for setting in settings:
-        if "=" not in setting:
-            raise typer.BadParameter(f"{setting!r} is not KEY=VALUE", param_hint="--set")
-    return dict(setting.split("=", 1) for setting in settings)
-
-
-def _deploy(record: ServerRecord, info: ArchiveInfo, profile: Profile) -> LiveModel:
+def _deploy(record: ServerRecord, info: ArchiveInfo, profile: LoadedProfile) -> LiveModel:
     from slotwise.client.management import ManagementClient
     from slotwise.deploy.deploy import deploy, registration
 
@@ -243,7 +230,7 @@ def _show(record: ServerRecord, live: list[LiveModel]) -> None:
     for model in live:
         what = f"{model.name} {model.version} is READY: {model.ready_workers} worker(s), batch_size {model.batch_size}"
         typer.echo(f"{what}, max_batch_delay {model.max_batch_delay} ms, engine {model.engine or 'unknown'}")
-    typer.echo(url_lines(record))
+    typer.echo(record.listening())
     named = f" --name {record.name}" if record.name != "default" else ""
     token_command = f"{project.own_command()} token inference{named}"
     header = f'-H "Authorization: Bearer $({token_command})" ' if record.kind != "mms" else ""
@@ -252,8 +239,3 @@ def _show(record: ServerRecord, live: list[LiveModel]) -> None:
             typer.echo(f"try: {project.own_command()} predict{named} {model.name} {example_file(model.name)}")
             continue
         typer.echo(f"try: curl {header}{record.prediction_url(model.name)} -T {example_file(model.name)}")
-
-
-def url_lines(record: ServerRecord) -> str:
-    """Where a server listens, a line an API."""
-    return "\n".join(f"{api:11} {url}" for api, url in record.urls.items())

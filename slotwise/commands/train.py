@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slotwise.commands.options import ModelFolder
 from slotwise.console import Json, emit, out, progress, say, table
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def register(app: typer.Typer) -> None:
 
 
 def train(
-    model: Annotated[str, typer.Argument(help="A model's name, or a folder that holds a model.toml.")],
+    model: ModelFolder,
     data: Annotated[Path, typer.Option(help="Folder with train/CLASS/* and val/CLASS/*.")],
     weights: Annotated[
         str | None,

@@ -10,17 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from slotwise.commands.measure import counts
+from slotwise.commands.options import Body, ModelOrArchive, Name, Poison, Tool, counts
 from slotwise.console import Json, emit, out, say, table
 
 if TYPE_CHECKING:
     from slotwise.bench.bodies import RequestBody
     from slotwise.tune.search import Trial
     from slotwise.tune.tuning import TuneResult
-
-Body = Annotated[
-    list[Path] | None, typer.Option(help="A file to send, or a folder of them; repeatable. Default: the model's examples.")
-]
 
 
 def register(app: typer.Typer) -> None:
@@ -30,7 +26,7 @@ def register(app: typer.Typer) -> None:
 
 
 def tune(
-    model: Annotated[str, typer.Argument(help="A model's name, folder or archive.")] = "",
+    model: ModelOrArchive = "",
     body: Body = None,
     slo_p99_ms: Annotated[float, typer.Option(min=0.001, help="The target: p99 within so many milliseconds.")] = 200.0,
     clients: Annotated[int, typer.Option(min=1, help="How many clients wait at the same time.")] = 64,
@@ -38,14 +34,14 @@ def tune(
     engines: Annotated[str, typer.Option(help="Try these, e.g. onnxruntime,openvino:bf16. Default: the profile's.")] = "",
     max_trials: Annotated[int, typer.Option(min=2, help="Settings to measure at most.")] = 40,
     seconds: Annotated[float, typer.Option(min=0.2, help="Measured seconds a trial.")] = 3.0,
-    tool: Annotated[Literal["slotwise", "wrk", "ab"], typer.Option(help="Measure with this program.")] = "slotwise",
+    tool: Tool = "slotwise",
     directory: Annotated[
         Path | None, typer.Option("--out", help="Where the report goes. Default: .slotwise/tune/MODEL.")
     ] = None,
     write_setting: Annotated[
         bool, typer.Option("--apply", help="Write the winner into the model's own model.toml and render the config files.")
     ] = False,
-    poison: Annotated[float, typer.Option(min=0.0, max=0.9, help="Share of requests that are bad on purpose.")] = 0.0,
+    poison: Poison = 0.0,
     mix: Annotated[Path | None, typer.Option(help="A TOML file of bodies with their weights and content types.")] = None,
     oversubscribe: Annotated[bool, typer.Option("--oversubscribe", help="Try more workers than cores, too.")] = False,
     every: Annotated[
@@ -54,7 +50,7 @@ def tune(
     study: Annotated[
         Literal["batching"] | None, typer.Option(help="Draw the classic study instead, on a server of its own.")
     ] = None,
-    name: Annotated[str, typer.Option(help="The server's name.")] = "default",
+    name: Name = "default",
     as_json: Json = False,
 ) -> None:
     """Find the batch size, delay, workers and threads that serve a model best on a running server.
@@ -205,7 +201,7 @@ def _study(model: str | None, body: list[Path] | None, seconds: float, directory
 
 
 def roofline(
-    model: Annotated[str, typer.Argument(help="A model's name, folder or archive.")],
+    model: ModelOrArchive,
     batch_sizes: Annotated[str, typer.Option(help="Batch sizes to show.")] = "1,2,4,8,16,32,64,128",
     peak_tflops: Annotated[float | None, typer.Option(min=0, help="The machine's peak. Default: measured here.")] = None,
     bandwidth_gbs: Annotated[float | None, typer.Option(min=0, help="Its memory bandwidth. Default: measured here.")] = None,

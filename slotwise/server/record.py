@@ -70,6 +70,10 @@ class ServerRecord(ProcessRecord):
             addresses["grpc"] = f"127.0.0.1:{self.ports.grpc_inference}"
         return addresses | ({"metrics": f"{self.metrics_url}/metrics"} if self.kind in ("torchserve", "ray", "triton") else {})
 
+    def listening(self) -> str:
+        """Where it listens, a line an API, for people."""
+        return "\n".join(f"{api:11} {url}" for api, url in self.urls.items())
+
     def effective_profile(self) -> Profile:
         """The profile that it was started with, overrides included, whatever has happened to the file since."""
         try:

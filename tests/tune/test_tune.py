@@ -20,7 +20,7 @@ from slotwise.bench.load import LoadPlan, LoadResult
 from slotwise.bench.offline import LinearTime, environment, fit
 from slotwise.cli import build_app
 from slotwise.client.management import RegisteredModel
-from slotwise.commands.server import pairs
+from slotwise.commands.options import pairs
 from slotwise.errors import SlotwiseError
 from slotwise.files.project import profile_file
 from slotwise.profiles.ports import Ports
