@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from slotwise.console import Json, emit, say
 
 PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
-NOT_ITS_OWN = ("name", "detach", "replace", "as_json")  # options of the command, not of the gateway that it starts
-SEVERAL = ("--public", "--trusted-proxy", "--allow-host")
+NOT_ITS_OWN = ("name", "detach", "replace", "as_json", "handed")  # options of the command, not of the gateway that it starts
+
+
+def _take(ctx: typer.Context, handed: str) -> None:
+    ctx.default_map = json.loads(handed)
+
+
+Handed = Annotated[str, typer.Option("--options", hidden=True, is_eager=True, callback=_take, help="Other defaults, as JSON.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -66,6 +73,7 @@ def gateway(
         bool, typer.Option("--replace", help="Take the place of the one that runs: no request is lost.")
     ] = False,
     as_json: Json = False,
+    handed: Handed = "{}",
 ) -> None:
     """Serve the page, REST and metrics in front of a model server."""
     _check_installed(*PACKAGES, *(["grpc"] if grpc_port >= 0 else []))
@@ -79,12 +87,14 @@ def gateway(
         raise typer.BadParameter("SageMaker sends no key: without --keys", param_hint="--multi-model")
     from slotwise.frontend.process import check_takes_effect, running, start_detached
 
-    options, given = _options(ctx)
+    options, typed = _options(ctx)
     if detach:
-        other = running(name)
-        if other is not None and not replace:
-            check_takes_effect(other, {option: options[option] for option in given})
-        record = other if other is not None and not replace else start_detached(name, _arguments(name, options, replace))
+        record = None if replace else running(name)
+        if record is not None:
+            check_takes_effect(record, typed)
+        else:
+            arguments = ["--name", name, "--options", json.dumps(typed), *(["--replace"] if replace else [])]
+            record = start_detached(name, arguments)
         found = {"page": record.page, "url": record.url, "pid": record.pid} | ({"grpc": record.grpc} if record.grpc else {})
         emit(found, as_json, record.listening)
         return
@@ -136,35 +146,17 @@ def gateway(
     )
 
 
-def _options(ctx: typer.Context) -> tuple[dict[str, str], list[str]]:
-    """What the gateway is to be started with, as a text an option, and the options that were typed."""
-    options: dict[str, str] = {}
-    typed: list[str] = []
-    for parameter in ctx.command.params:
-        value, option = ctx.params.get(parameter.name or ""), parameter.opts[0]
-        if parameter.name in NOT_ITS_OWN:
-            continue
+def _options(ctx: typer.Context) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the gateway is started with, as JSON has it, and what of it was typed."""
+
+    def plain(value: Any) -> Any:
         if isinstance(value, Path):
-            value = value.resolve()
-        if value is not None:
-            options[option] = ",".join(sorted(value)) if isinstance(value, list | tuple) else str(value)
-        source = ctx.get_parameter_source(parameter.name or "")
-        if source is not None and source.name == "COMMANDLINE":
-            typed.append(option)
-    return options, typed
+            return str(value.resolve())
+        return sorted(value) if isinstance(value, list | tuple) else value
 
-
-def _arguments(name: str, options: dict[str, str], replace: bool) -> list[str]:
-    """The arguments of a `slotwise gateway` with these options."""
-    arguments = ["--name", name, *(["--replace"] if replace else [])]
-    for option, value in options.items():
-        if option in SEVERAL:
-            arguments += [part for each in value.split(",") if each for part in (option, each)]
-        elif value in ("True", "False"):
-            arguments.append(option if value == "True" else f"--no-{option.removeprefix('--')}")
-        else:
-            arguments += [option, value]
-    return arguments
+    options = {key: plain(value) for key, value in ctx.params.items() if key not in NOT_ITS_OWN}
+    sources = {key: ctx.get_parameter_source(key) for key in options}
+    return options, {key: options[key] for key, source in sources.items() if source and source.name == "COMMANDLINE"}
 
 
 def _check_installed(*packages: str) -> None:

@@ -42,7 +42,7 @@ class GatewayRecord(ProcessRecord):
     keeper: int = 0
     keeper_started: float | None = None
     handover: str = ""
-    options: dict[str, str] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of_this_process(
@@ -53,7 +53,7 @@ class GatewayRecord(ProcessRecord):
         key: str = "",
         certificate: str = "",
         keeper: int = 0,
-        options: dict[str, str] | None = None,
+        options: dict[str, Any] | None = None,
     ) -> GatewayRecord:
         """The record of the process that this code runs in."""
         pid = os.getpid()
@@ -150,9 +150,9 @@ def already_running(record: GatewayRecord) -> SlotwiseError:
     )
 
 
-def check_takes_effect(record: GatewayRecord, options: dict[str, str]) -> None:
+def check_takes_effect(record: GatewayRecord, options: dict[str, Any]) -> None:
     """Raise SlotwiseError for an option that the running gateway was started without: it would be ignored."""
-    others = sorted(option for option, value in options.items() if record.options.get(option) != value)
+    others = sorted(f"--{key.replace('_', '-')}" for key, value in options.items() if record.options.get(key) != value)
     if others:
         raise SlotwiseError(
             f"a gateway for {record.name!r} is already running at {record.url}, without this {', '.join(others)}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from typing import Any
 
 from slotwise.files import project
 from slotwise.files.disk import OnlyOne
@@ -14,7 +15,7 @@ from slotwise.frontend.process import already_running, running
 class Starting:
     """A gateway that is being started. options: what it is started with. predecessor: the one whose place it takes."""
 
-    def __init__(self, name: str, options: dict[str, str], *, replace: bool) -> None:
+    def __init__(self, name: str, options: dict[str, Any], *, replace: bool) -> None:
         """Raises SlotwiseError where another one runs, or is being started, too."""
         self.options = options
         self._alone = OnlyOne(project.state_dir(name) / "gateway.starting", f"a gateway for {name!r} is being started already")
