@@ -9,15 +9,15 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from slotwise.worker.answer import Refusal, serialise
+from slotwise.worker.batch import NOT_RUN, Row, Tally
 from slotwise.worker.budget import Budget
 from slotwise.worker.guard.blame import verdict
 from slotwise.worker.guard.device import device_alive, let_go, release
 from slotwise.worker.guard.held_metrics import HeldMetrics, Silenced
 from slotwise.worker.guard.owned import Owned, numbers, one_each, owned
 from slotwise.worker.guard.slots import BatchSlots, KeptSlot
-from slotwise.worker.isolation import EngineDead, Isolation, Tally, is_out_of_memory
+from slotwise.worker.isolation import EngineDead, Isolation, is_out_of_memory
 from slotwise.worker.padding import Padding
-from slotwise.worker.row import NOT_RUN, Row
 from slotwise.worker.separability.audit import Audit, AuditedAnswer
 from slotwise.worker.slot_errors import SlotError, Unavailable
 

@@ -19,11 +19,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slotwise.worker.batch import Row
 from slotwise.worker.engines import verdicts
 from slotwise.worker.environment.digests import content
 from slotwise.worker.hooks import Hooks
 from slotwise.worker.padding import Padding
-from slotwise.worker.row import Row
 from slotwise.worker.separability.about import NOBODY, About, identity
 from slotwise.worker.separability.mates import company
 from slotwise.worker.separability.same_bytes import padded, same_bytes
