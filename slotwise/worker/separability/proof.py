@@ -17,11 +17,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from slotwise.worker.batch import Row
 from slotwise.worker.engines import verdicts
 from slotwise.worker.environment.digests import content
+from slotwise.worker.handler import BatchHandler
 from slotwise.worker.hooks import Hooks
 from slotwise.worker.padding import Padding
 from slotwise.worker.separability.about import NOBODY, About, identity
@@ -29,9 +30,6 @@ from slotwise.worker.separability.mates import company
 from slotwise.worker.separability.same_bytes import padded, same_bytes
 from slotwise.worker.separability.two_batches import Attempt, prove
 from slotwise.worker.separability.verdict import Verdict
-
-if TYPE_CHECKING:
-    from slotwise.worker.handler import BatchHandler
 
 logger = logging.getLogger(__name__)
 
