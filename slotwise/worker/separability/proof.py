@@ -10,7 +10,6 @@ were proven. Where there is nothing to prove it with, batches run, and the log s
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import time
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from slotwise.worker.batch import Row
-from slotwise.worker.engines import verdicts
+from slotwise.worker.engines.choice import key_of, recall, remember
 from slotwise.worker.environment.digests import content
 from slotwise.worker.handler import BatchHandler
 from slotwise.worker.hooks import Hooks
@@ -94,7 +93,7 @@ def kept(model_dir: Path, about: About) -> Verdict | None:
     One about nobody's engine says that none shall be tried.
     """
     found = carried(_json(model_dir / SETTINGS))
-    if left := verdicts.read(model_dir / FILE, _key(model_dir, about)):
+    if left := recall(model_dir / FILE, _key(model_dir, about)):
         found += carried({KEY: [left]})
     return next((one for one in found if one.about == about), None) or next((one for one in found if one.about == NOBODY), None)
 
@@ -176,13 +175,13 @@ def _report(verdict: Verdict, most: int, wanted: str) -> None:
 
 def _keep(model_dir: Path, about: About, verdict: Verdict) -> None:
     if key := _key(model_dir, about):
-        verdicts.write(model_dir / FILE, key, verdict.to_json())
+        remember(model_dir / FILE, key, verdict.to_json())
 
 
 def _key(model_dir: Path, about: About) -> str:
     """A digest of what the verdict is about, "" where nothing says what this folder holds."""
     listed = content(model_dir)
-    return hashlib.sha256(json.dumps([listed, asdict(about)]).encode()).hexdigest()[:16] if listed else ""
+    return key_of([listed, asdict(about)]) if listed else ""
 
 
 def _json(path: Path) -> dict[str, Any]:
