@@ -44,11 +44,11 @@ def keep_rows_apart(handler: BatchHandler, model_dir: Path) -> Verdict:
     Its engine is loaded.
     """
     verdict, settings = settled(handler, caller(handler), model_dir), handler.settings
-    asked = Padding(settings.padding, handler.max_rows or settings.batch_size)
-    padding = padded(verdict, asked, settings.deterministic)
-    if padding.max_rows < asked.max_rows:
+    requested = Padding(settings.padding, handler.max_rows or settings.batch_size)
+    padding = padded(verdict, requested, settings.deterministic)
+    if padding.max_rows < requested.max_rows:
         vars(handler)["max_rows"] = padding.max_rows  # of this handler, not of its class
-    if padding.kind != asked.kind:
+    if padding.kind != requested.kind:
         handler.settings = settings.but(padding=padding.kind)
     return verdict
 
@@ -73,8 +73,8 @@ def settled(handler: BatchHandler, attempt: Attempt, model_dir: Path, clock: Cal
     """
     settings = handler.settings
     most = handler.max_rows or settings.batch_size
-    wanted = settings.model.get("separable", "auto")
-    if most == 1 or (not settings.proof_s and wanted != "required" and not settings.deterministic):
+    separable = settings.model.get("separable", "auto")
+    if most == 1 or (not settings.proof_s and separable != "required" and not settings.deterministic):
         return Verdict(None, "a batch has one row" if most == 1 else "it was not tried")
     if settings.deterministic:  # the number of threads counts, too, so no other worker's verdict is taken over
         return same_bytes(proven(handler, attempt, model_dir, most, settings.proof_s, thorough=True, clock=clock), most)
@@ -83,7 +83,7 @@ def settled(handler: BatchHandler, attempt: Attempt, model_dir: Path, clock: Cal
     if verdict is None:
         verdict = proven(handler, attempt, model_dir, most, settings.proof_s, clock=clock)
         _keep(model_dir, about, verdict)
-    _report(verdict, most, wanted)
+    _report(verdict, most, separable)
     return verdict
 
 
@@ -92,22 +92,22 @@ def kept(model_dir: Path, about: About) -> Verdict | None:
 
     One about nobody's engine says that none shall be tried.
     """
-    found = carried(_json(model_dir / SETTINGS))
+    verdicts = carried(_json(model_dir / SETTINGS))
     if left := recall(model_dir / FILE, _key(model_dir, about)):
-        found += carried({KEY: [left]})
-    return next((one for one in found if one.about == about), None) or next((one for one in found if one.about == NOBODY), None)
+        verdicts += carried({KEY: [left]})
+    return next((one for subject in (about, NOBODY) for one in verdicts if one.about == subject), None)
 
 
 def carried(settings: Mapping[str, Any]) -> list[Verdict]:
     """The verdicts in an archive's slotwise.json."""
-    found = []
+    verdicts = []
     listed = settings.get(KEY, [])
     for data in listed if isinstance(listed, list) else []:
         try:
-            found.append(Verdict.from_json(data))
+            verdicts.append(Verdict.from_json(data))
         except ValueError:
             logger.warning("slotwise.json holds a verdict that cannot be read")
-    return found
+    return verdicts
 
 
 def proven(
@@ -161,9 +161,9 @@ def _takes(attempt: Attempt, item: Any) -> bool:
     return True
 
 
-def _report(verdict: Verdict, most: int, wanted: str) -> None:
+def _report(verdict: Verdict, most: int, separable: str) -> None:
     engine = verdict.about
-    if wanted == "required" and verdict.separable is not True:
+    if separable == "required" and verdict.separable is not True:
         raise ValueError(f"the archive requires that rows are kept apart: {verdict.cause} ({engine})")
     if verdict.most_rows:
         how = "one by one" if verdict.most_rows == 1 else f"at most {verdict.most_rows} at once"
