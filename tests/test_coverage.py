@@ -26,11 +26,11 @@ ENDS = "lambda *_: (print('written', flush=True), os._exit(0))"
 def test_an_archives_copy_counts_file_by_file_where_it_is_the_same(tmp_path: Path) -> None:
     copy = tmp_path / "archive" / "slotwise" / "worker"
     shutil.copytree(ROOT / "slotwise" / "worker", copy)
-    (copy / "row.py").write_text("# of an earlier release\n")
+    (copy / "batch.py").write_text("# of an earlier release\n")
     (copy / "moved.py").write_text("")
     found = coverage_copies.copies([str(ROOT), str(tmp_path), str(tmp_path / "archive")])
     expected = {path.relative_to(ROOT) for path in (ROOT / "slotwise" / "worker").rglob("*.py")}
-    assert {path.relative_to(tmp_path / "archive") for path in found} == expected - {Path("slotwise/worker/row.py")}
+    assert {path.relative_to(tmp_path / "archive") for path in found} == expected - {Path("slotwise/worker/batch.py")}
 
 
 @pytest.mark.parametrize(("on_term", "written"), [(ENDS, "written\n"), ("signal.SIG_IGN", "")])

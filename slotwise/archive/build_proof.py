@@ -19,7 +19,8 @@ from slotwise.errors import SlotwiseError
 from slotwise.files import project
 from slotwise.model_spec import ModelSpec
 from slotwise.profiles.profile import load_profile
-from slotwise.worker.engines import processor, verdicts
+from slotwise.worker.engines import processor
+from slotwise.worker.engines.choice import recall, remember
 from slotwise.worker.separability.about import LIBRARIES, version_of
 from slotwise.worker.separability.proof import KEY, SETTINGS, carried
 from slotwise.worker.separability.verdict import Verdict
@@ -53,13 +54,13 @@ def prove_archive(folder: Path, spec: ModelSpec) -> None:
 def _kept(folder: Path, spec: ModelSpec) -> dict[str, Any]:
     shelf = project.state_root() / "cache" / spec.name / "separability.json"
     key = _key(folder)
-    before = verdicts.read(shelf, key)
+    before = recall(shelf, key)
     if isinstance(before, dict):
         return before
     proof = _prove(folder, spec)
     if "why" not in proof:
         shelf.parent.mkdir(parents=True, exist_ok=True)
-        verdicts.write(shelf, key, proof)
+        remember(shelf, key, proof)
     return proof
 
 

@@ -5,6 +5,7 @@ from slotwise.worker.batch import Batch
 from slotwise.worker.budget import Cost
 from slotwise.worker.environment.settings import Settings
 from slotwise.worker.handler import BatchHandler
+from slotwise.worker.hosts.java.entry_point import EntryPoint
 from slotwise.worker.pipeline import Pipeline
 from slotwise.worker.request import Headers, Request
 from slotwise.worker.slot_errors import (
@@ -19,6 +20,8 @@ from slotwise.worker.slot_errors import (
     Unprocessable,
     UnsupportedMedia,
 )
+
+BatchHandler._host = EntryPoint
 
 __all__ = [
     "Answer",

@@ -11,10 +11,40 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from slotwise.worker.answer import Answer, Refusal
-from slotwise.worker.isolation import Tally
 from slotwise.worker.request import Request
-from slotwise.worker.row import Row
-from slotwise.worker.slot_errors import SlotError
+from slotwise.worker.slot_errors import ModelFault, SlotError, Unavailable
+
+NOT_RUN = Refusal.of(Unavailable("there was no time left to run this row"))
+MOST_GUILTY = 16  # rows of one owner; then the model is asked for none of its rows any more
+TOO_MANY_GUILTY = Refusal.of(ModelFault(f"the model failed on {MOST_GUILTY} inputs of this request, and was asked for no more"))
+
+
+@dataclass(eq=False)
+class Row:
+    """One item, and what became of it.
+
+    owner: the slot of the request that it belongs to. item: what the model was asked last. decoded: the same as it was decoded,
+    where a hook may have changed `item`; None where no hook has seen it. output: what the model gave, where `error` is None.
+    error: why there is no output. result: what `encode` made of the output, or its refusal.
+    """
+
+    owner: int
+    item: object
+    decoded: object = field(default=None, init=False)
+    output: object = field(default=None, init=False)
+    error: Refusal | None = field(default=NOT_RUN, init=False)
+    result: object = field(default=None, init=False)
+
+    def ran(self, output: object) -> None:
+        """Take what the model gave: a value that is nobody else's, or the row's own refusal."""
+        if isinstance(output, Refusal):
+            self.refuse(output)
+        else:
+            self.output, self.error = output, None
+
+    def refuse(self, error: Refusal) -> None:
+        """There is no output, and this is why."""
+        self.output, self.error = None, error
 
 
 @dataclass(eq=False)
@@ -30,6 +60,23 @@ class Slot:
     records: Sequence[Row | Refusal] = field(default=(), init=False)
     unencoded: int = field(default=0, init=False)
     answer: Answer | None = field(default=None, init=False)
+
+
+@dataclass
+class Tally:
+    """What one batch cost: rows that the model ran, padding among them, and how often a group was cut.
+
+    guilty: how many rows of each owner were convicted.
+    """
+
+    rows: int = 0
+    padding: int = 0
+    cuts: int = 0
+    guilty: dict[int, int] = field(default_factory=dict)
+
+    def hopeless(self) -> set[int]:
+        """The owners of so many guilty rows that the model is asked for none of theirs any more."""
+        return {owner for owner, rows in self.guilty.items() if rows >= MOST_GUILTY}
 
 
 @dataclass

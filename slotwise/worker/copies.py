@@ -9,19 +9,19 @@ ATOMS = frozenset({bytes, str, int, float, complex, bool, type(None)})  # nobody
 
 def copied(value: object) -> object:
     """A copy of dicts and lists nested as deep as memory allows. Raises what copying anything else in them raises."""
-    made: dict[int, object] = {}
+    copies: dict[int, object] = {}
     waiting: list[tuple[object, object]] = []
 
     def one(value: object) -> object:
         if type(value) in ATOMS:
             return value
-        if id(value) not in made:
+        if id(value) not in copies:
             if type(value) is dict or type(value) is list:
-                made[id(value)] = type(value)()
-                waiting.append((value, made[id(value)]))
+                copies[id(value)] = type(value)()
+                waiting.append((value, copies[id(value)]))
             else:
-                made[id(value)] = copy.deepcopy(value)
-        return made[id(value)]
+                copies[id(value)] = copy.deepcopy(value)
+        return copies[id(value)]
 
     top = one(value)
     while waiting:

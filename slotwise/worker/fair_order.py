@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter, index
 
-from slotwise.worker.row import Row
+from slotwise.worker.batch import Row
 
 logger = logging.getLogger(__name__)
 

@@ -31,6 +31,7 @@ class BatchHandler:
 
     settings: Settings
     engine: Any
+    _host: ClassVar[Callable[[BatchHandler], Any]]  # makes the entry point; slotwise.worker sets it: hosts import this module
 
     def load(self, model_dir: Path, settings: Settings) -> Any:
         """Load the engine, once, when the worker starts: a callable from [b, ...] to [b, ...].
@@ -134,9 +135,8 @@ class BatchHandler:
 
         It is a function and not a class, because MMS hides that the `initialize` of a class failed.
         """
-        from slotwise.worker.hosts.java.entry_point import EntryPoint  # noqa: PLC0415  a host imports the handler
-
-        return EntryPoint(cls()).handle
+        handle: Callable[[Sequence[Any] | None, Any], list[bytes]] = BatchHandler._host(cls()).handle
+        return handle
 
     def _items_or_error(self, body: bytes, headers: Headers) -> list[Any]:
         try:

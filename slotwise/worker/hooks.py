@@ -11,13 +11,13 @@ import time
 from collections.abc import Sequence
 
 from slotwise.worker.answer import Answer, CheckedHeaders, Refusal, checked, json_safe, serialise, sound
+from slotwise.worker.batch import Row
 from slotwise.worker.budget import Cost, total
 from slotwise.worker.handler import BatchHandler
 from slotwise.worker.inputs import packed
 from slotwise.worker.outputs import WrongCount, rows_of, ways_to_read
 from slotwise.worker.ownership import owned
 from slotwise.worker.request import Request
-from slotwise.worker.row import Row
 from slotwise.worker.slot_errors import BadRequest, DeadlineExceeded, ModelFault, OutOfMemory, SlotError
 
 logger = logging.getLogger(__name__)

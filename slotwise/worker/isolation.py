@@ -12,41 +12,21 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from slotwise.worker.answer import Refusal
+from slotwise.worker.batch import NOT_RUN, TOO_MANY_GUILTY, Row, Tally
 from slotwise.worker.memory_ceiling import MemoryCeiling
 from slotwise.worker.padding import Padding
-from slotwise.worker.row import NOT_RUN, Row
 from slotwise.worker.slot_errors import ModelFault, OutOfMemory, SlotError
 
 logger = logging.getLogger(__name__)
-
-MOST_GUILTY = 16  # rows of one owner; then the model is asked for none of its rows any more
-TOO_MANY_GUILTY = Refusal.of(ModelFault(f"the model failed on {MOST_GUILTY} inputs of this request, and was asked for no more"))
 
 Attempt = Callable[[list[Row], int], None]
 
 
 class EngineDead(Exception):
     """Even the warm-up input fails: no row is to blame, and no later batch will do better."""
-
-
-@dataclass
-class Tally:
-    """What one batch cost: rows that the model ran, padding among them, and how often a group was cut.
-
-    guilty: how many rows of each owner were convicted.
-    """
-
-    rows: int = 0
-    padding: int = 0
-    cuts: int = 0
-    guilty: dict[int, int] = field(default_factory=dict)
-
-    def hopeless(self) -> set[int]:
-        """The owners of so many guilty rows that the model is asked for none of theirs any more."""
-        return {owner for owner, rows in self.guilty.items() if rows >= MOST_GUILTY}
 
 
 @dataclass(slots=True)

@@ -31,16 +31,16 @@ def probabilities(logits: Any) -> Any:
     return values
 
 
-def said_of(model: Mapping[str, Any]) -> tuple[str, str]:
+def declared_output(model: Mapping[str, Any]) -> tuple[str, str]:
     """Which output of the graph model.toml names, and what it says of its numbers ("scores:logits"); "" for what is left."""
-    said = str(model.get("output") or "")
-    name, _, kind = said.rpartition(":")
-    return (name, kind) if kind in KINDS else (said, "")
+    output = str(model.get("output") or "")
+    name, _, kind = output.rpartition(":")
+    return (name, kind) if kind in KINDS else (output, "")
 
 
 def kind_of(model: Mapping[str, Any]) -> str:
     """What a model's numbers are: one of KINDS."""
-    return said_of(model)[1] or ("logits" if wants_softmax(model) else "probabilities")
+    return declared_output(model)[1] or ("logits" if wants_softmax(model) else "probabilities")
 
 
 def wants_softmax(model: Mapping[str, Any]) -> bool:
@@ -49,7 +49,7 @@ def wants_softmax(model: Mapping[str, Any]) -> bool:
     `output` or [options] softmax in model.toml decides. Without them they are, unless the build found a softmax at the end of
     the graph.
     """
-    if kind := said_of(model)[1]:
+    if kind := declared_output(model)[1]:
         return kind == "logits"
     options = model.get("options", {})
     return bool(options.get("softmax", not options.get("onnx", {}).get("softmax")))
@@ -63,7 +63,7 @@ def scores(outputs: Any, model: Mapping[str, Any]) -> Any:
     kind = kind_of(model)
     if kind == "regression":
         return outputs
-    if said_of(model)[1] and math.prod(np.shape(outputs)[1:]) == 1:
+    if declared_output(model)[1] and math.prod(np.shape(outputs)[1:]) == 1:
         second = np.array(outputs, np.float64).reshape(-1, 1)
         if kind == "logits":
             second = np.exp(-np.logaddexp(0.0, -second))
@@ -108,8 +108,8 @@ def _classifying(labels: Sequence[str], top_k: int) -> Callable[[Any], dict[str,
             best = (-row).argsort(kind="stable")[:top_k].tolist()  # of equals the one with the lower number, here as there
             scores = {i: float(row[i]) for i in best}
         # Python's round takes longer than all the rest of this line
-        said = {labels[i] if labels else str(i): math.floor(scores[i] * STEPS + 0.5) / STEPS for i in best}
-        return {"label": next(iter(said)), "probabilities": said}
+        rounded = {labels[i] if labels else str(i): math.floor(scores[i] * STEPS + 0.5) / STEPS for i in best}
+        return {"label": next(iter(rounded)), "probabilities": rounded}
 
     return classify
 

@@ -18,26 +18,22 @@ import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from slotwise.worker.answer import Answer, CheckedHeaders, Refusal
-from slotwise.worker.batch import Batch, Slot
+from slotwise.worker.batch import NOT_RUN, TOO_MANY_GUILTY, Batch, Row, Slot
 from slotwise.worker.budget import Budget
 from slotwise.worker.decoding.admission import admit, quickest_first
 from slotwise.worker.decoding.decoders import MAX_STUCK, Decoders
 from slotwise.worker.environment.settings import Settings
 from slotwise.worker.fair_order import divide, helpings, in_turn
+from slotwise.worker.handler import BatchHandler
 from slotwise.worker.hooks import Hooks
-from slotwise.worker.isolation import TOO_MANY_GUILTY, EngineDead, Isolation
+from slotwise.worker.isolation import EngineDead, Isolation
 from slotwise.worker.padding import Padding
 from slotwise.worker.request import Request
-from slotwise.worker.row import NOT_RUN, Row
 from slotwise.worker.separability.proof import keep_rows_apart
 from slotwise.worker.separability.verdict import Verdict
 from slotwise.worker.slot_errors import DeadlineExceeded, ModelFault, SlotError, Unavailable
-
-if TYPE_CHECKING:
-    from slotwise.worker.handler import BatchHandler
 
 logger = logging.getLogger(__name__)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -12,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from slotwise.archive.guarding.guarded import guard
+from slotwise.archive.guarding.guarded import guard, guard_code
 from slotwise.archive.inspection import extract, inspect
 from slotwise.bench.bodies import RequestBody
 from slotwise.check.real_worker import RealWorker, WorkerFault
 from slotwise.errors import SlotwiseError
+from slotwise.files import project
 from tests.archive.foreign_archives import FUNCTION, legacy_archive, mms_archive, torch_archive, zipped
 from tests.support.archives import contents
 
@@ -47,7 +49,20 @@ def test_every_file_stays_what_it_is_and_the_digests_are_right(tmp_path: Path) -
     assert old["model"].pop("handler") == "theirs_handler.py"
     assert new == old
     assert inspect(guarded).name == "theirs"
-    assert not [name for name, text in after.items() if name in added and b"slotwise.worker" in text]
+
+
+def test_of_the_guards_code_only_the_imports_are_renamed() -> None:
+    code = guard_code()
+    for name in sorted(code.keys() - {"_slotwise_guard/__init__.py"}):
+        ours = (project.PACKAGE / "worker" / name.partition("/")[2]).read_text("utf-8")
+        pairs = zip(ours.splitlines(), code[name].splitlines(), strict=True)
+        changed = [(line, renamed) for line, renamed in pairs if line != renamed]
+        expected = [line.replace("from slotwise.worker", "from _slotwise_guard", 1) for line, _ in changed]
+        assert expected == [renamed for _, renamed in changed]
+        nodes = list(ast.walk(ast.parse(code[name])))
+        imported = [str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)]
+        imported += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+        assert not [module for module in imported if module.partition(".")[0] == "slotwise"]
 
 
 def test_two_runs_give_the_same_bytes_and_a_name_can_be_given(tmp_path: Path) -> None:

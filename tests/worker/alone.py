@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from slotwise.worker.batch import Row
 from slotwise.worker.isolation import Isolation
-from slotwise.worker.row import Row
 
 Model = Callable[[list[Any], int], list[Any]]
 

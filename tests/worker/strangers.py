@@ -15,7 +15,7 @@ from mms.metrics.metrics_store import MetricsStore
 from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
 
 from slotwise.worker.guard.batches import Guard
-from slotwise.worker.guard.held_metrics import NoMetrics
+from slotwise.worker.guard.held_metrics import HeldMetrics
 
 METRICS = Path(ts.__file__).parent / "configs" / "metrics.yaml"
 
@@ -54,7 +54,7 @@ class Slot:
 
 def guard(theirs: Callable[[Any, Any], Any], **terms: Any) -> Guard:
     """A guard around a handler, for contexts whose metrics nobody looks at."""
-    return Guard(theirs, terms.pop("held", NoMetrics()), terms.pop("bad_input", ()), **terms)
+    return Guard(theirs, terms.pop("held", HeldMetrics()), terms.pop("bad_input", ()), **terms)
 
 
 def ask(

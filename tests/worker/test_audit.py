@@ -141,7 +141,7 @@ def test_a_batch_handler_is_audited_between_two_batches(monkeypatch: pytest.Monk
     seen = {}
     for handler in (Toy(), Leaks()):
         entry = serving_entry(handler, audit=1.0)
-        raw = entry.audit.count.__self__.raw  # type: ignore[union-attr]
+        raw = entry.worker.audit.count.__self__.raw  # type: ignore[union-attr]
         fresh = RawContext([{}] * 3)
         entry.handle([{"body": body} for body in (b"[1]", b"[2]", b"no")], fresh)
         protocol._retrieve_buffer(None, 1)

@@ -6,8 +6,7 @@ import numpy as np
 
 from slotwise.worker import BadRequest, Request, Unavailable
 from slotwise.worker.answer import Refusal
-from slotwise.worker.batch import Batch
-from slotwise.worker.row import NOT_RUN, Row
+from slotwise.worker.batch import NOT_RUN, Batch, Row
 
 
 def batch(n: int = 3) -> Batch:

@@ -8,9 +8,9 @@ import pytest
 
 from slotwise.worker import BadRequest, ModelFault, OutOfMemory, Unavailable
 from slotwise.worker.answer import Refusal
-from slotwise.worker.isolation import MOST_GUILTY, TOO_MANY_GUILTY, EngineDead, Tally, is_out_of_memory
+from slotwise.worker.batch import MOST_GUILTY, NOT_RUN, TOO_MANY_GUILTY, Row, Tally
+from slotwise.worker.isolation import EngineDead, is_out_of_memory
 from slotwise.worker.padding import Padding
-from slotwise.worker.row import NOT_RUN, Row
 from tests.worker.alone import Alone, Asked, echo, fails_on, holds
 
 

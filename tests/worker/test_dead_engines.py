@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from slotwise.worker import Settings
-from slotwise.worker.isolation import MOST_GUILTY, Isolation, Tally
+from slotwise.worker.batch import MOST_GUILTY, Row, Tally
+from slotwise.worker.isolation import Isolation
 from slotwise.worker.padding import Padding
-from slotwise.worker.row import Row
 from tests.worker.toy import NAN, POISON, Toy, ask, shown, started
 
 

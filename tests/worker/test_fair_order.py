@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from slotwise.worker.batch import Row
 from slotwise.worker.fair_order import divide, helpings, in_turn
-from slotwise.worker.row import Row
 
 
 def rows(owners: str) -> list[Row]:

@@ -10,9 +10,9 @@ import pytest
 
 from slotwise.worker import BadRequest, BatchHandler, Cost, Headers, ModelFault, Request, Settings, SlotError
 from slotwise.worker.answer import Answer, CheckedHeaders, Refusal
+from slotwise.worker.batch import Row
 from slotwise.worker.hooks import Hooks
 from slotwise.worker.outputs import WrongCount
-from slotwise.worker.row import Row
 
 ONE = Request(b"1", id="one")
 

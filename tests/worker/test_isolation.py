@@ -8,10 +8,10 @@ import pytest
 
 from slotwise.worker import ModelFault, OutOfMemory, Unavailable
 from slotwise.worker.answer import Refusal
-from slotwise.worker.isolation import EngineDead, Tally, is_out_of_memory
+from slotwise.worker.batch import Row, Tally
+from slotwise.worker.isolation import EngineDead, is_out_of_memory
 from slotwise.worker.memory_ceiling import RETRY_AFTER_S
 from slotwise.worker.padding import KINDS, Padding
-from slotwise.worker.row import Row
 from tests.worker.alone import Alone, Asked, echo, holds
 
 

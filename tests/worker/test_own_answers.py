@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from slotwise.worker import BadRequest, BatchHandler, Headers, ModelFault, Settings, SlotError, Unavailable
 from slotwise.worker.answer import CheckedHeaders, Refusal
+from slotwise.worker.batch import NOT_RUN
 from slotwise.worker.copies import copied
 from slotwise.worker.outputs import on_host
 from slotwise.worker.ownership import owned
 from slotwise.worker.padding import KINDS
-from slotwise.worker.row import NOT_RUN
 from tests.worker.toy import POISON, Toy, ask, begin, expected, shown, started
 from tests.worker.untidy import CONTAINERS, HABITS, REFUSED, Untidy
 

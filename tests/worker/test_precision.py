@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from slotwise.worker import Settings, engines
-from slotwise.worker.engines import comparison, load_engine, processor, samples, verdicts, versions
+from slotwise.worker.engines import choice, comparison, load_engine, processor, samples, versions
 from slotwise.worker.environment import settings
 
 MODEL = {
@@ -175,13 +175,13 @@ def test_a_folder_that_cannot_be_written_is_no_obstacle(
 
 
 def test_many_workers_at_once_and_a_damaged_file(machine: Machine, tmp_path: Path) -> None:
-    (tmp_path / verdicts.FILE).write_text('{"half')
+    (tmp_path / choice.FILE).write_text('{"half')
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: chosen(tmp_path), range(32)))
     assert set(found) == {("openvino", "bf16")}
-    (entry,) = json.loads((tmp_path / verdicts.FILE).read_text()).values()
+    (entry,) = json.loads((tmp_path / choice.FILE).read_text()).values()
     assert entry["largest_difference"] == 0.0
-    assert [file.name for file in tmp_path.iterdir()] == [verdicts.FILE]
+    assert [file.name for file in tmp_path.iterdir()] == [choice.FILE]
 
 
 def test_a_comparison_takes_a_second_at_most_but_one_input_at_least(monkeypatch: pytest.MonkeyPatch) -> None:

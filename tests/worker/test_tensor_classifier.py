@@ -14,7 +14,7 @@ import pytest
 
 from slotwise.files.project import handler_file
 from slotwise.worker import Headers, ModelFault, Request, Settings, engines
-from slotwise.worker.labels import answered, classified, in_words, probabilities, said_of
+from slotwise.worker.labels import answered, classified, declared_output, in_words, probabilities
 from tests.worker.toy import ask, begin
 
 SHAPE = (1, 2, 3)
@@ -152,5 +152,5 @@ def test_a_regression_answers_its_value_and_in_text_the_bare_one(started: Starte
 def test_a_name_and_a_kind_of_output_are_told_apart() -> None:
     said = {"logits": ("", "logits"), "scores": ("scores", ""), "scores:logits": ("scores", "logits")}
     said |= {"Identity:0": ("Identity:0", "")}
-    assert {output: said_of({"output": output}) for output in said} == said
-    assert said_of({}) == ("", "")
+    assert {output: declared_output({"output": output}) for output in said} == said
+    assert declared_output({}) == ("", "")

@@ -13,7 +13,7 @@ import numpy as np
 from slotwise import console
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import ModelSpec
-from slotwise.worker.labels import said_of
+from slotwise.worker.labels import declared_output
 
 CLASSIFIERS = ("tensor_classifier", "image_classifier")
 SLACK = 1e-4  # of rows that sum to one, in half precision as well
@@ -25,7 +25,7 @@ def named_output(graph: Any, spec: ModelSpec, source: Any) -> str:
     Raises SlotwiseError where that is not known, or it holds no numbers.
     """
     outputs = {value.name: value for value in graph.graph.output}
-    said = spec.output if spec.output in outputs else said_of(spec.model_dump())[0]
+    said = spec.output if spec.output in outputs else declared_output(spec.model_dump())[0]
     told = ", ".join(f"{name} ({_kind(value)})" for name, value in outputs.items())
     numbers = [name for name, value in outputs.items() if _kind(value).startswith("float")]
     line = f'write in model.toml: output = "{(numbers or [""])[0]}"' if numbers else "cut the graph, or write a handler"
@@ -80,7 +80,7 @@ def check_output(spec: ModelSpec, file: str, outputs: Any) -> None:
 
 def _said(spec: ModelSpec) -> str:
     """What is known of the numbers without looking: from model.toml, or from a softmax at the end of the graph."""
-    if kind := said_of(spec.model_dump())[1]:
+    if kind := declared_output(spec.model_dump())[1]:
         return kind
     if "softmax" in spec.options:
         return "logits" if spec.options["softmax"] else "probabilities"

@@ -20,8 +20,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from slotwise.worker.engines import comparison, processor, samples, verdicts
-from slotwise.worker.engines.choice import Engine, choose, installed
+from slotwise.worker.engines import comparison, processor, samples
+from slotwise.worker.engines.choice import Engine, apart_from_fp32, choose, installed
 from slotwise.worker.engines.samples import ItemSource
 from slotwise.worker.environment.settings import Settings
 
@@ -96,26 +96,26 @@ def _start(name: str, model_dir: Path, settings: Settings, inputs: Sequence[Any]
 
 def _best(name: str, model_dir: Path, settings: Settings, inputs: Sequence[Any]) -> Engine:
     """The engine in bf16 where the processor has it and the answers stay near those of fp32, else in fp32."""
-    exact = settings.but(precision="fp32")
-    reduced = settings.but(precision="bf16")
     if name not in BF16 or not processor.has_bf16() or not inputs:
-        return _start(name, model_dir, exact, inputs)
-    reference: Engine | None = None
-    figure = verdicts.known(model_dir, name, "bf16", settings.model["weights"])
-    if figure is None:
-        reference = _start(name, model_dir, exact, inputs)
-        try:
-            engine = _start(name, model_dir, reduced, inputs)
-            figure = _compare(name, model_dir, reduced, reference, engine, inputs)
-        except Exception:  # without a comparison nobody knows what bf16 answers
-            logger.warning("%s cannot be compared in bf16: serving fp32", name, exc_info=True)
-            return reference
-        if figure <= comparison.MOST_FOR_AUTO:
-            return engine
-    if figure <= comparison.MOST_FOR_AUTO:
-        return _start(name, model_dir, reduced, inputs)
-    logger.warning("bf16 changes answers of %s by up to %.3f: serving fp32", name, figure)
-    return reference or _start(name, model_dir, exact, inputs)
+        return _start(name, model_dir, settings.but(precision="fp32"), inputs)
+    started: dict[str, Engine] = {}
+
+    def measure() -> float:
+        for precision in ("fp32", "bf16"):
+            started[precision] = _start(name, model_dir, settings.but(precision=precision), inputs)
+        return comparison.compare(settings.model, started["fp32"], started["bf16"], inputs)
+
+    try:
+        figure = apart_from_fp32(model_dir, name, "bf16", settings.model["weights"], measure)
+    except Exception:  # without a comparison nobody knows what bf16 answers
+        if "fp32" not in started:
+            raise
+        logger.warning("%s cannot be compared in bf16: serving fp32", name, exc_info=True)
+        return started["fp32"]
+    precision = "bf16" if figure <= comparison.MOST_FOR_AUTO else "fp32"
+    if precision == "fp32":
+        logger.warning("bf16 changes answers of %s by up to %.3f: serving fp32", name, figure)
+    return started.get(precision) or _start(name, model_dir, settings.but(precision=precision), inputs)
 
 
 def _named(name: str, model_dir: Path, settings: Settings, inputs: Sequence[Any]) -> Engine:
@@ -124,19 +124,14 @@ def _named(name: str, model_dir: Path, settings: Settings, inputs: Sequence[Any]
     engine = _start(name, model_dir, settings, inputs)
     if not inputs or not forms(name, "fp32") & set(weights):
         return engine  # nothing to compare with
-    figure = verdicts.known(model_dir, name, settings.precision, weights)
-    if figure is None:
-        reference = _start(name, model_dir, settings.but(precision="fp32"), inputs)
-        figure = _compare(name, model_dir, settings, reference, engine, inputs)
+
+    def measure() -> float:
+        exact = _start(name, model_dir, settings.but(precision="fp32"), inputs)
+        return comparison.compare(settings.model, exact, engine, inputs)
+
+    figure = apart_from_fp32(model_dir, name, settings.precision, weights, measure)
     if figure > comparison.MOST_FOR_NAMED:
         raise ValueError(
             f"{name} in {settings.precision} is refused here: its answers differ by {figure:.2f} from fp32, use precision auto"
         )
     return engine
-
-
-def _compare(name: str, model_dir: Path, settings: Settings, reference: Engine, engine: Engine, inputs: Sequence[Any]) -> float:
-    figure = comparison.compare(settings.model, reference, engine, inputs)
-    verdicts.remember(model_dir, name, settings.precision, settings.model["weights"], figure)
-    logger.info("%s in %s differs from fp32 by at most %.4f", name, settings.precision, figure)
-    return figure

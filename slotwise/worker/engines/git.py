@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from slotwise.worker.engines import samples, verdicts
-from slotwise.worker.engines.choice import choose, installed
+from slotwise.worker.engines import samples
+from slotwise.worker.engines.choice import apart_from_fp32, choose, installed
 from slotwise.worker.engines.pretrained import FOLDER, about, load_pretrained, precision_of, release
 from slotwise.worker.engines.torchvision_compat import ensure_importable
 from slotwise.worker.environment.settings import Settings
@@ -98,16 +98,16 @@ def _changes_captions(
     model_dir: Path, handler: samples.ItemSource, reduced: GitEngine, engine: Callable[[str], GitEngine]
 ) -> bool:
     """Whether a reduced precision captions one of the archive's examples otherwise than fp32."""
-    changed = verdicts.known(model_dir, GitEngine.name, reduced.precision, WEIGHTS)
-    if changed is None:
+
+    def measure() -> float:
         items = list(samples.examples(model_dir, handler))
         if not items:
-            return False  # nothing to compare on
+            return 0.0  # nothing to compare on
         rows = handler.collate(items)
         pairs = list(zip(reduced(rows), engine("fp32")(rows), strict=True))
-        changed = sum(ours != exact for ours, exact in pairs) / len(pairs)
-        verdicts.remember(model_dir, GitEngine.name, reduced.precision, WEIGHTS, changed)
-    return changed > 0
+        return sum(ours != exact for ours, exact in pairs) / len(pairs)
+
+    return apart_from_fp32(model_dir, GitEngine.name, reduced.precision, WEIGHTS, measure) > 0
 
 
 def load_words(folder: Path) -> Any:

@@ -28,8 +28,8 @@ def runs_other_code(source: Path) -> bool:
     if not _fits(data, source, text):
         return False
     try:
-        found = marshal.loads(data[HEADER_BYTES:])
-        return bool(found != compile(text, str(source), "exec", dont_inherit=True))
+        code = marshal.loads(data[HEADER_BYTES:])
+        return bool(code != compile(text, str(source), "exec", dont_inherit=True))
     except (ValueError, TypeError, EOFError, SyntaxError):
         return True
 

@@ -9,15 +9,15 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from slotwise.worker.answer import Refusal, serialise
+from slotwise.worker.batch import NOT_RUN, Row, Tally
 from slotwise.worker.budget import Budget
 from slotwise.worker.guard.blame import verdict
 from slotwise.worker.guard.device import device_alive, let_go, release
-from slotwise.worker.guard.held_metrics import HeldMetrics, Silenced
+from slotwise.worker.guard.held_metrics import HeldMetrics
 from slotwise.worker.guard.owned import Owned, numbers, one_each, owned
 from slotwise.worker.guard.slots import BatchSlots, KeptSlot
-from slotwise.worker.isolation import EngineDead, Isolation, Tally, is_out_of_memory
+from slotwise.worker.isolation import EngineDead, Isolation, is_out_of_memory
 from slotwise.worker.padding import Padding
-from slotwise.worker.row import NOT_RUN, Row
 from slotwise.worker.separability.audit import Audit, AuditedAnswer
 from slotwise.worker.slot_errors import SlotError, Unavailable
 
@@ -58,7 +58,7 @@ class Guard:
 
     def answer(self, rows: Sequence[Any], raw: Any) -> list[bytes]:
         """One body a request; its status and headers are set in the context."""
-        self.slots = slots = BatchSlots(raw, rows, self.held)
+        slots = BatchSlots(raw, rows, self.held)
         outputs = self._outputs(slots)
         bodies: list[bytes] = []
         processors: list[Any] = []
@@ -72,8 +72,7 @@ class Guard:
                 bodies.append(output.body)
         slots.restore(processors)
         if self.audit is not None:
-            self.audit.keep(self._audited(outputs))
-        del self.slots
+            self.audit.keep(_audited(slots, outputs))
         return bodies
 
     def audit_with(self, rate: float, raw: Any, count: Callable[[str, int], None]) -> Audit:
@@ -82,23 +81,11 @@ class Guard:
         return self.audit
 
     def _again(self, slot: KeptSlot, raw: Any) -> AuditedAnswer:
-        before = raw.request_ids, raw.request_processor
-        raw.request_ids, raw.request_processor = {0: slot.identity}, [slot.processor]
-        self.slots = BatchSlots(raw, [slot.row()], Silenced(self.held))
+        slots = BatchSlots(raw, [slot.row()], self.held, again=slot)
         try:
-            return _comparable(self._outputs(self.slots)[0])
+            return _comparable(self._outputs(slots)[0])
         finally:
-            self.slots.restore([])
-            self.held.end(raw, before[0])
-            raw.request_ids, raw.request_processor = before
-            del self.slots
-
-    def _audited(self, outputs: Sequence[Owned | SlotError]) -> Iterator[Any]:
-        """What theirs answered, for the audit to draw from; a refusal was decided alone."""
-        slots = self.slots
-        for i, output in enumerate(outputs):
-            if type(output) is Owned:
-                yield str(slots.ids.get(i)), lambda i=i, output=output: (slots.kept_slot(i), _comparable(output))
+            slots.restore()
 
     def _outputs(self, slots: BatchSlots) -> list[Owned | SlotError]:
         """What theirs gave, or a SlotError, for each slot."""
@@ -107,7 +94,7 @@ class Guard:
         tally = Tally()
         try:
             for group in self._groups(slots, outputs):
-                rows = [Row(i, None) for i in group]
+                rows = [Row(i, slots) for i in group]
                 try:
                     self.isolation.run(rows, budget.predict_until, tally, slots.all_ids)
                 finally:  # who was answered before the device died keeps that
@@ -136,7 +123,8 @@ class Guard:
 
     def _attempt(self, attempted: list[Row], size: int) -> None:
         """Theirs on some slots: each gets what it gave; raises what it raised, or for one slot alone what its client gets."""
-        slots, group = self.slots, [row.owner for row in attempted]
+        slots: Any = attempted[0].item
+        group = [row.owner for row in attempted]
         rows = slots.enter(group)
         try:
             results = one_each(self.theirs(rows, slots.raw), len(group))
@@ -175,6 +163,13 @@ def _outcome(row: Row, slots: BatchSlots) -> Owned | SlotError:
         return slots.verdicts.get(row.owner, row.error.source)
     assert isinstance(row.output, Owned)
     return row.output
+
+
+def _audited(slots: BatchSlots, outputs: Sequence[Owned | SlotError]) -> Iterator[Any]:
+    """What theirs answered, for the audit to draw from; a refusal was decided alone."""
+    for i, output in enumerate(outputs):
+        if type(output) is Owned:
+            yield str(slots.ids.get(i)), lambda i=i, output=output: (slots.kept_slot(i), _comparable(output))
 
 
 def _comparable(answer: Owned | SlotError) -> AuditedAnswer:

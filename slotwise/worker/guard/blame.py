@@ -54,6 +54,6 @@ def _raised_in(error: BaseException) -> str:
 def _predicted(error: Any) -> SlotError:
     """Both servers' own exception for handlers: its code and message are the client's."""
     code = getattr(error, "error_code", 500)
-    said = SlotError(text(getattr(error, "message", "the handler failed on this request")))
-    said.code = code if type(code) is int and 400 <= code <= 599 else 500
-    return said
+    answer = SlotError(text(getattr(error, "message", "the handler failed on this request")))
+    answer.code = code if type(code) is int and 400 <= code <= 599 else 500
+    return answer

@@ -75,8 +75,8 @@ def _module(handler: str, server: str) -> tuple[ModuleType, str]:
 
 def classes(module: ModuleType) -> list[Any]:
     """The classes that the module itself defines, as both servers list them."""
-    found = inspect.getmembers(module, lambda member: inspect.isclass(member) and member.__module__ == module.__name__)
-    return [kind for _, kind in found]
+    members = inspect.getmembers(module, lambda member: inspect.isclass(member) and member.__module__ == module.__name__)
+    return [kind for _, kind in members]
 
 
 def _legacy(handler: str, raw: Any) -> Handle:

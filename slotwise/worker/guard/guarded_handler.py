@@ -17,7 +17,7 @@ from slotwise.worker.guard.stand_in import StandInContext
 from slotwise.worker.hosts.java import mms_frames, unreadable
 from slotwise.worker.hosts.java.between_batches import before_every_read, end_after_this_answer
 from slotwise.worker.hosts.java.context import PACKAGES, ServerContext
-from slotwise.worker.hosts.java.server_limits import limits_of, told_by_slotwise
+from slotwise.worker.hosts.java.server_limits import limits_of, profile_of_slotwise
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class GuardedHandler:
             tensors=context.server == "torchserve",
             together=self.terms.get("together", True),
         )
-        rate = float(self.terms.get("audit") or told_by_slotwise().get("audit") or 0.0)
+        rate = float(self.terms.get("audit") or profile_of_slotwise().get("audit") or 0.0)
         if rate:
             audit = self.guard.audit_with(rate, raw, context.metric_between)
             before_every_read(PACKAGES[self.server], audit.run)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import copy
 import sys
-from typing import Any, Protocol
+from typing import Any
 
-from slotwise.worker.guard.stand_in_metrics import StandInMetrics
 from slotwise.worker.slot_errors import text
 
 
-class HeldMetrics(Protocol):
-    """One attempt after the other: `begin`, then `keep` or `drop`; `end` when the batch is done."""
+class HeldMetrics:
+    """One attempt after the other: `begin`, then `keep` or `drop`; `end` when the batch is done. This one holds nothing."""
 
     def begin(self, raw: Any, ids: dict[int, Any]) -> None:
         """An attempt begins. ids: of its requests."""
@@ -30,23 +29,7 @@ class HeldMetrics(Protocol):
         """The batch is done, its requests have these ids."""
 
 
-class NoMetrics:
-    """For a worker without metrics."""
-
-    def begin(self, raw: Any, ids: dict[int, Any]) -> None:
-        """Nothing is held."""
-
-    def keep(self, raw: Any) -> None:
-        """Nothing is held."""
-
-    def drop(self, raw: Any) -> None:
-        """Nothing is held."""
-
-    def end(self, raw: Any, ids: dict[int, Any]) -> None:
-        """Nothing is held."""
-
-
-class TorchServeMetrics:
+class TorchServeMetrics(HeldMetrics):
     """Holds back what TorchServe's metrics would print. One a worker: it replaces the method that prints."""
 
     def __init__(self, kind: Any) -> None:
@@ -81,7 +64,7 @@ class TorchServeMetrics:
         raw.metrics.request_ids = ids
 
 
-class MmsMetrics:
+class MmsMetrics(HeldMetrics):
     """Gives every attempt a store of its own, and adds it to the batch's where the attempt succeeds."""
 
     def __init__(self) -> None:
@@ -102,9 +85,6 @@ class MmsMetrics:
                 metric.value = _number(counted.value)
                 self.batch.store.append(metric)
 
-    def drop(self, raw: Any) -> None:
-        """Its store goes with it."""
-
     def end(self, raw: Any, ids: dict[int, Any]) -> None:
         """What MMS prints is the batch's store."""
         if self.batch is not None:
@@ -121,35 +101,12 @@ def _number(value: Any) -> Any:
         return text(value)
 
 
-class Silenced:
-    """Lets no metric go: what an audit counts was counted before."""
-
-    def __init__(self, held: HeldMetrics) -> None:
-        self.held = held
-
-    def begin(self, raw: Any, ids: dict[int, Any]) -> None:
-        """Hold, in a store of its own where there are stores."""
-        self.held.begin(raw, raw.request_ids)
-
-    def keep(self, raw: Any) -> None:
-        """Forget."""
-        self.held.drop(raw)
-
-    def drop(self, raw: Any) -> None:
-        """Forget."""
-        self.held.drop(raw)
-
-    def end(self, raw: Any, ids: dict[int, Any]) -> None:
-        """As before."""
-        self.held.end(raw, ids)
-
-
 def metrics_of(raw: Any, server: str) -> HeldMetrics:
     """What holds this server's metrics back."""
-    if isinstance(raw.metrics, StandInMetrics):
+    if isinstance(raw.metrics, HeldMetrics):
         return raw.metrics
     if server == "mms":
         return MmsMetrics()
     module: Any = sys.modules.get("ts.metrics.caching_metric")
     kind = getattr(module, "CachingMetric", None)
-    return NoMetrics() if kind is None or raw.metrics is None else TorchServeMetrics(kind)
+    return HeldMetrics() if kind is None or raw.metrics is None else TorchServeMetrics(kind)

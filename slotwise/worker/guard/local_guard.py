@@ -5,18 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from slotwise.worker.answer import Answer, CheckedHeaders, refusal
+from slotwise.worker.guard.batches import Guard
 from slotwise.worker.guard.stand_in import StandInContext, StandInSlot
 from slotwise.worker.hosts import forms
 from slotwise.worker.hosts.java import unreadable
 from slotwise.worker.request import Request
+from slotwise.worker.separability.audit import Audit
 from slotwise.worker.slot_errors import SlotError
-
-if TYPE_CHECKING:
-    from slotwise.worker.guard.batches import Guard
-    from slotwise.worker.separability.audit import Audit
 
 
 @dataclass

@@ -41,13 +41,16 @@ def _kept(row: Any) -> Any:
 
 
 class BatchSlots:
-    """One batch as the server gave it. A row that cannot be given to theirs is a SlotError: theirs is not asked for it."""
+    """One batch as the server gave it. A row that cannot be given to theirs is a SlotError: theirs is not asked for it.
 
-    def __init__(self, raw: Any, rows: Sequence[Any], held: HeldMetrics) -> None:
-        self.raw, self.held = raw, held
-        self.servers_ids = raw.request_ids
-        self.ids = dict(raw.request_ids or {})
-        self.processors = list(raw.request_processor)
+    again: a request that was answered before, in the context of another batch; nothing that theirs counts of it is kept.
+    """
+
+    def __init__(self, raw: Any, rows: Sequence[Any], held: HeldMetrics, again: KeptSlot | None = None) -> None:
+        self.raw, self.held, self.again = raw, held, again
+        self.servers = raw.request_ids, raw.request_processor
+        self.ids = dict(raw.request_ids or {}) if again is None else {0: again.identity}
+        self.processors = list(raw.request_processor) if again is None else [again.processor]
         self.headers = [keep(processor.get_request_properties()) for processor in self.processors]
         self.rows = [_kept(row) for row in rows]
         self.unseen: list[Any] = list(rows)  # each may be given out once as it is
@@ -75,17 +78,21 @@ class BatchSlots:
 
     def keep(self) -> None:
         """The attempt succeeded: its metrics may go."""
-        self.held.keep(self.raw)
+        if self.again is None:
+            self.held.keep(self.raw)
+        else:
+            self.held.drop(self.raw)
 
     def drop(self) -> None:
         """The attempt failed: nothing of it is left."""
         self.held.drop(self.raw)
 
-    def restore(self, processors: Sequence[Any]) -> None:
-        """Give the context back to the server, with what is to be sent in its slots."""
-        self.held.end(self.raw, self.servers_ids)
-        self.raw.request_processor = list(processors)
-        self.raw.request_ids = self.servers_ids
+    def restore(self, processors: Sequence[Any] | None = None) -> None:
+        """Give the context back to the server, with what is to be sent in its slots; without that as it was."""
+        ids, before = self.servers
+        self.held.end(self.raw, ids)
+        self.raw.request_processor = before if processors is None else list(processors)
+        self.raw.request_ids = ids
 
     def fresh(self, i: int) -> Any:
         """Slot i as the server made it: nothing set."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from slotwise.worker.guard.held_metrics import HeldMetrics
+
 UNITS = {"ms": ("ms", 1.0), "s": ("ms", 1000.0), "percent": ("%", 1.0), "%": ("%", 1.0)}
 MOST_VALUES = 1000  # kept until the host takes them
 
@@ -22,8 +24,8 @@ class NamedStandIn:
     update = add_or_update
 
 
-class StandInMetrics:
-    """Takes the numbers of theirs, and forgets those of an attempt that failed (see held_metrics.py)."""
+class StandInMetrics(HeldMetrics):
+    """Takes the numbers of theirs, and forgets those of an attempt that failed."""
 
     def __init__(self) -> None:
         self.values: list[list[Any]] = []
@@ -71,12 +73,6 @@ class StandInMetrics:
         """An attempt begins."""
         self.before = len(self.values)
 
-    def keep(self, raw: Any) -> None:
-        """It succeeded."""
-
     def drop(self, raw: Any) -> None:
         """It failed."""
         del self.values[self.before :]
-
-    def end(self, raw: Any, ids: dict[int, Any]) -> None:
-        """The batch is done."""

@@ -10,11 +10,9 @@ from typing import Any
 from slotwise.worker.answer import Answer
 from slotwise.worker.batch import Batch
 from slotwise.worker.handler import BatchHandler
-from slotwise.worker.hosts import reading, telemetry
-from slotwise.worker.hosts.auditing import alone, audited
-from slotwise.worker.hosts.start_worker import start
+from slotwise.worker.hosts import reading
+from slotwise.worker.hosts.started_worker import StartedWorker
 from slotwise.worker.request import Request
-from slotwise.worker.separability.audit import Audit
 
 
 class LocalContext:
@@ -32,18 +30,12 @@ class LocalContext:
         self.values.append([name, value, unit, code])
 
 
-class LocalWorker:
+class LocalWorker(StartedWorker):
     """Answers batches with a handler in its extracted archive."""
 
     def __init__(self, handler: BatchHandler, model_dir: Path, batch_size: int = 8) -> None:
-        self.handler = handler
-        self.pipeline = start(handler, model_dir, batch_size)
         self.context = LocalContext(model_dir, batch_size)
-        self.meter = telemetry.Meter()
-        rate = self.pipeline.settings.audit
-        self.audit = Audit(rate, alone(self.pipeline), self.context.metric) if rate else None
-        notes = self.pipeline.hooks.headers()
-        telemetry.write(self.context, self.pipeline, notes if isinstance(notes, dict) else {})
+        super().__init__(handler, self.context, self.context.metric)
 
     @property
     def started(self) -> dict[str, Any]:
@@ -51,22 +43,13 @@ class LocalWorker:
         engine = getattr(self.handler.engine, "name", type(self.handler.engine).__name__)
         return {"engine": engine, "profile": self.pipeline.settings.profile}
 
-    @property
-    def dead(self) -> bool:
-        """Whether it answers no other batch."""
-        return self.pipeline.dead
-
     def answer(self, requests: Sequence[Request]) -> list[Answer]:
         """Exactly one answer a request, in order."""
         return self.run(requests).answers
 
     def run(self, requests: Sequence[Request]) -> Batch:
         """Answer one batch of requests whose bodies nobody has looked at."""
-        batch = self.pipeline.run([reading.parsed(request) for request in requests])
-        self.meter.measure(self.context, batch, self.handler)
-        if self.audit is not None:
-            self.audit.keep(audited(batch))
-        return batch
+        return self.measured([reading.parsed(request) for request in requests], self.context)
 
     def between(self) -> None:
         """To be called between two batches."""

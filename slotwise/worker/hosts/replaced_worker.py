@@ -44,7 +44,7 @@ class ReplacedWorker:
     ) -> None:
         self.model_dir, self.batch_size, self.environ = model_dir, batch_size, environ
         self.timeout_s, self.start_timeout_s = timeout_s, start_timeout_s
-        self._told, self._state = changed, threading.Condition()
+        self._changed, self._state = changed, threading.Condition()
         self._gone: list[Worker] = []
         self._closing, self._problem = False, ""
         self._starting: Worker | None = None
@@ -90,7 +90,7 @@ class ReplacedWorker:
         for worker in (self._current, *self._gone):
             if worker is not None:
                 worker.close(CLOSE_S)
-        self._told(0)
+        self._changed(0)
 
     def _start(self) -> Worker:
         """A child that is ready."""
@@ -134,7 +134,7 @@ class ReplacedWorker:
 
     def _replace(self, pause_s: float) -> float:
         """Start the next child, after a pause. Returns how long to wait before another attempt; 0 where it has started."""
-        self._told(0)
+        self._changed(0)
         while self._gone:
             self._gone.pop().close(CLOSE_S)
         with self._state:
@@ -151,5 +151,5 @@ class ReplacedWorker:
         with self._state:
             self._current, self._problem = started, ""
             self._state.notify_all()
-        self._told(started.pid)
+        self._changed(started.pid)
         return 0.0

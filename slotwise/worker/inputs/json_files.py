@@ -45,12 +45,12 @@ def elements(body: bytes) -> list[Any]:
         data = data["instances"]
         if not isinstance(data, list):
             raise BadRequest("instances must be a list")
-    found = data if isinstance(data, list) else [data]
-    if not found:
+    instances = data if isinstance(data, list) else [data]
+    if not instances:
         raise BadRequest("the request has no instances")
-    if len(found) > MAX_ITEMS:
-        raise TooLarge(f"the request has {len(found)} instances, at most {MAX_ITEMS} are taken at once")
-    return found
+    if len(instances) > MAX_ITEMS:
+        raise TooLarge(f"the request has {len(instances)} instances, at most {MAX_ITEMS} are taken at once")
+    return instances
 
 
 def base64_of(element: Any) -> str | SlotError:

@@ -55,9 +55,9 @@ def _of_plain(body: bytes, headers: Mapping[str, str], cost: FileCost) -> Cost:
     return Cost(ms, max((file.memory_bytes for file in files), default=0) + len(body) * TEXT_MEMORY)
 
 
-def _of_elements(found: list[Any], cost: FileCost) -> Iterator[Cost]:
+def _of_elements(elements: list[Any], cost: FileCost) -> Iterator[Cost]:
     """The cost of every element that holds a file."""
-    for element in found:
+    for element in elements:
         text = base64_of(element)
         if isinstance(text, SlotError):
             continue

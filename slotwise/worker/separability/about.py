@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from slotwise.worker.engines import processor
-
-if TYPE_CHECKING:
-    from slotwise.worker.handler import BatchHandler
+from slotwise.worker.handler import BatchHandler
 
 # What may compute for an engine of the author's own, which does not say whose it is.
 LIBRARIES = ("torch", "onnxruntime", "openvino", "ctranslate2", "transformers", "tensorflow", "jax", "scikit-learn", "xgboost",

@@ -58,11 +58,11 @@ class Audit:
 
     def keep(self, answered: Iterable[tuple[str, Callable[[], tuple[Any, AuditedAnswer]]]]) -> None:
         """Draw from what was answered. Each entry: a request's id, and what gives the request itself and its answer."""
-        for identity, told in answered:
+        for identity, both in answered:
             if self.chance() >= self.rate:
                 continue
             try:
-                self.waiting.append((identity, *told()))
+                self.waiting.append((identity, *both()))
             except Exception:  # the answer is on its way
                 logger.exception("request %s cannot be audited", identity)
 

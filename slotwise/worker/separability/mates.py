@@ -43,8 +43,8 @@ def company(model_dir: Path, handler: samples.ItemSource) -> Company | None:
         return None
     if not examples:  # zeros mostly, which stay zeros however loud
         row = _changed(row, _ordinary)
-    made = {kind: _changed(row, change) for kind, change in KINDS.items()}
-    mates = {kind: mate for kind, mate in made.items() if bits(mate) != bits(row)}
+    changed = {kind: _changed(row, change) for kind, change in KINDS.items()}
+    mates = {kind: mate for kind, mate in changed.items() if bits(mate) != bits(row)}
     longest = mates.pop("longer", None)
     if longest is None:
         mates |= {f"example {i}": example for i, example in enumerate(examples[:2]) if bits(example) != bits(row)}

@@ -10,28 +10,25 @@ were proven. Where there is nothing to prove it with, batches run, and the log s
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from slotwise.worker.engines import verdicts
+from slotwise.worker.batch import Row
+from slotwise.worker.engines.choice import key_of, recall, remember
 from slotwise.worker.environment.digests import content
+from slotwise.worker.handler import BatchHandler
 from slotwise.worker.hooks import Hooks
 from slotwise.worker.padding import Padding
-from slotwise.worker.row import Row
 from slotwise.worker.separability.about import NOBODY, About, identity
 from slotwise.worker.separability.mates import company
 from slotwise.worker.separability.same_bytes import padded, same_bytes
 from slotwise.worker.separability.two_batches import Attempt, prove
 from slotwise.worker.separability.verdict import Verdict
-
-if TYPE_CHECKING:
-    from slotwise.worker.handler import BatchHandler
 
 logger = logging.getLogger(__name__)
 
@@ -47,11 +44,11 @@ def keep_rows_apart(handler: BatchHandler, model_dir: Path) -> Verdict:
     Its engine is loaded.
     """
     verdict, settings = settled(handler, caller(handler), model_dir), handler.settings
-    asked = Padding(settings.padding, handler.max_rows or settings.batch_size)
-    padding = padded(verdict, asked, settings.deterministic)
-    if padding.max_rows < asked.max_rows:
+    requested = Padding(settings.padding, handler.max_rows or settings.batch_size)
+    padding = padded(verdict, requested, settings.deterministic)
+    if padding.max_rows < requested.max_rows:
         vars(handler)["max_rows"] = padding.max_rows  # of this handler, not of its class
-    if padding.kind != asked.kind:
+    if padding.kind != requested.kind:
         handler.settings = settings.but(padding=padding.kind)
     return verdict
 
@@ -76,8 +73,8 @@ def settled(handler: BatchHandler, attempt: Attempt, model_dir: Path, clock: Cal
     """
     settings = handler.settings
     most = handler.max_rows or settings.batch_size
-    wanted = settings.model.get("separable", "auto")
-    if most == 1 or (not settings.proof_s and wanted != "required" and not settings.deterministic):
+    separable = settings.model.get("separable", "auto")
+    if most == 1 or (not settings.proof_s and separable != "required" and not settings.deterministic):
         return Verdict(None, "a batch has one row" if most == 1 else "it was not tried")
     if settings.deterministic:  # the number of threads counts, too, so no other worker's verdict is taken over
         return same_bytes(proven(handler, attempt, model_dir, most, settings.proof_s, thorough=True, clock=clock), most)
@@ -86,7 +83,7 @@ def settled(handler: BatchHandler, attempt: Attempt, model_dir: Path, clock: Cal
     if verdict is None:
         verdict = proven(handler, attempt, model_dir, most, settings.proof_s, clock=clock)
         _keep(model_dir, about, verdict)
-    _report(verdict, most, wanted)
+    _report(verdict, most, separable)
     return verdict
 
 
@@ -95,22 +92,22 @@ def kept(model_dir: Path, about: About) -> Verdict | None:
 
     One about nobody's engine says that none shall be tried.
     """
-    found = carried(_json(model_dir / SETTINGS))
-    if left := verdicts.read(model_dir / FILE, _key(model_dir, about)):
-        found += carried({KEY: [left]})
-    return next((one for one in found if one.about == about), None) or next((one for one in found if one.about == NOBODY), None)
+    verdicts = carried(_json(model_dir / SETTINGS))
+    if left := recall(model_dir / FILE, _key(model_dir, about)):
+        verdicts += carried({KEY: [left]})
+    return next((one for subject in (about, NOBODY) for one in verdicts if one.about == subject), None)
 
 
 def carried(settings: Mapping[str, Any]) -> list[Verdict]:
     """The verdicts in an archive's slotwise.json."""
-    found = []
+    verdicts = []
     listed = settings.get(KEY, [])
     for data in listed if isinstance(listed, list) else []:
         try:
-            found.append(Verdict.from_json(data))
+            verdicts.append(Verdict.from_json(data))
         except ValueError:
             logger.warning("slotwise.json holds a verdict that cannot be read")
-    return found
+    return verdicts
 
 
 def proven(
@@ -164,9 +161,9 @@ def _takes(attempt: Attempt, item: Any) -> bool:
     return True
 
 
-def _report(verdict: Verdict, most: int, wanted: str) -> None:
+def _report(verdict: Verdict, most: int, separable: str) -> None:
     engine = verdict.about
-    if wanted == "required" and verdict.separable is not True:
+    if separable == "required" and verdict.separable is not True:
         raise ValueError(f"the archive requires that rows are kept apart: {verdict.cause} ({engine})")
     if verdict.most_rows:
         how = "one by one" if verdict.most_rows == 1 else f"at most {verdict.most_rows} at once"
@@ -178,13 +175,13 @@ def _report(verdict: Verdict, most: int, wanted: str) -> None:
 
 def _keep(model_dir: Path, about: About, verdict: Verdict) -> None:
     if key := _key(model_dir, about):
-        verdicts.write(model_dir / FILE, key, verdict.to_json())
+        remember(model_dir / FILE, key, verdict.to_json())
 
 
 def _key(model_dir: Path, about: About) -> str:
     """A digest of what the verdict is about, "" where nothing says what this folder holds."""
     listed = content(model_dir)
-    return hashlib.sha256(json.dumps([listed, asdict(about)]).encode()).hexdigest()[:16] if listed else ""
+    return key_of([listed, asdict(about)]) if listed else ""
 
 
 def _json(path: Path) -> dict[str, Any]:

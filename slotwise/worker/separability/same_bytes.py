@@ -15,14 +15,14 @@ from slotwise.worker.separability.verdict import Verdict
 logger = logging.getLogger(__name__)
 
 
-def padded(verdict: Verdict, asked: Padding, deterministic: bool = False) -> Padding:
-    """How rows are padded, and how many run at once, where a profile asks for `asked` and this is known."""
+def padded(verdict: Verdict, requested: Padding, deterministic: bool = False) -> Padding:
+    """How rows are padded, and how many run at once, where a profile asks for `requested` and this is known."""
     if deterministic:
-        return _unchanging(verdict, asked)
-    return Padding(asked.kind, min(asked.max_rows, verdict.most_rows or asked.max_rows))
+        return _unchanging(verdict, requested)
+    return Padding(requested.kind, min(requested.max_rows, verdict.most_rows or requested.max_rows))
 
 
-def _unchanging(verdict: Verdict, asked: Padding) -> Padding:
+def _unchanging(verdict: Verdict, requested: Padding) -> Padding:
     """The cheapest padding with which a row's bits depend on nothing but the row.
 
     As asked, where they are the same in every batch. Else one size for all batches, of which every place gives the same bits.
@@ -30,9 +30,9 @@ def _unchanging(verdict: Verdict, asked: Padding) -> Padding:
     """
     if verdict.separable is not True:
         return Padding("none", 1)
-    if verdict.same_bits >= asked.max_rows:
-        return asked
-    fixed = max((size for size in verdict.even if size in verdict.sizes and size <= asked.max_rows), default=1)
+    if verdict.same_bits >= requested.max_rows:
+        return requested
+    fixed = max((size for size in verdict.even if size in verdict.sizes and size <= requested.max_rows), default=1)
     return Padding("none", verdict.same_bits) if verdict.same_bits >= fixed else Padding("fixed", fixed)
 
 

@@ -12,15 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from slotwise.worker.handler import BatchHandler
-from slotwise.worker.hosts import reading, telemetry
-from slotwise.worker.hosts.auditing import alone, audited
+from slotwise.worker.hosts import reading
 from slotwise.worker.hosts.java import fast_codec, mms_frames, torchserve
 from slotwise.worker.hosts.java.between_batches import before_every_read, end_after_this_answer
 from slotwise.worker.hosts.java.context import PACKAGES, ServerContext
 from slotwise.worker.hosts.local_worker import LocalWorker
-from slotwise.worker.hosts.start_worker import start
-from slotwise.worker.pipeline import Pipeline
-from slotwise.worker.separability.audit import Audit
+from slotwise.worker.hosts.started_worker import StartedWorker
 
 
 class EntryPoint:
@@ -44,13 +41,10 @@ class EntryPoint:
         for i, row in enumerate(data):
             headers = context.headers(i)
             requests.append(reading.request(row, headers, context.request_id(i, headers)))
-        batch = self.pipeline.run(requests)
-        self.meter.measure(context, batch, self.handler)
+        batch = self.worker.measured(requests, context)
         for i, answer in enumerate(batch.answers):
             context.answer(i, answer)
-        if self.audit is not None:
-            self.audit.keep(audited(batch))
-        if self.pipeline.dead:
+        if self.worker.dead:
             end_after_this_answer(PACKAGES[context.server])
         return [answer.body for answer in batch.answers]
 
@@ -59,25 +53,15 @@ class EntryPoint:
         return LocalWorker(type(self.handler)(), model_dir, batch_size)
 
     def load(self, context: ServerContext) -> None:
-        """Start the pipeline, and report what it runs on."""
+        """Start the handler; where its profile wants an audit, have that run between two batches."""
 
         def when_verified() -> None:
             replace_server_code(context)
             reading.keep_repeated_parts(PACKAGES[context.server])
 
-        self.pipeline = start(self.handler, context.model_dir, context.batch_size, context.gpu_id, when_verified)
-        self.meter = telemetry.Meter()
-        self.audit = audit_of(self.pipeline, context)
-        headers = self.pipeline.hooks.headers()
-        telemetry.write(context, self.pipeline, headers if isinstance(headers, dict) else {})
-
-
-def audit_of(pipeline: Pipeline, context: ServerContext) -> Audit | None:
-    """The audit that the profile wants, run between two batches; None where it wants none."""
-    if not pipeline.settings.audit:
-        return None
-    audit = Audit(pipeline.settings.audit, alone(pipeline), context.metric_between)
-    return audit if before_every_read(PACKAGES[context.server], audit.run) else None
+        self.worker = StartedWorker(self.handler, context, context.metric_between, context.gpu_id, when_verified)
+        if (audit := self.worker.audit) and not before_every_read(PACKAGES[context.server], audit.run):
+            self.worker.audit = None
 
 
 def replace_server_code(context: ServerContext) -> None:

@@ -30,20 +30,20 @@ class ServerLimits:
 
 def limits_of(raw: Any, environ: Mapping[str, str] = os.environ) -> ServerLimits:
     """The limits of the worker whose context this is. A registration's own response_timeout is told to nobody."""
-    told = told_by_slotwise(environ)
-    config = {} if told else configuration(_config_file(environ))
+    profile = profile_of_slotwise(environ)
+    config = {} if profile else configuration(_config_file(environ))
     if config.get("enable_envvars_config") == "true":
         config |= {name[3:].lower(): value for name, value in environ.items() if name.startswith("TS_")}
     described = getattr(raw, "model_yaml_config", None)
     own = described.get("responseTimeout") if isinstance(described, dict) else None
-    timeout = own or told.get("response_timeout_s") or config.get("default_response_timeout")
-    size = told.get("max_response_bytes") or config.get("max_response_size")
+    timeout = own or profile.get("response_timeout_s") or config.get("default_response_timeout")
+    size = profile.get("max_response_bytes") or config.get("max_response_size")
     if not size and not Path("/proc/self").exists():
         return ServerLimits(_number(timeout, DEFAULT_TIMEOUT_S), None)
     return ServerLimits(_number(timeout, DEFAULT_TIMEOUT_S), int(_number(size, DEFAULT_RESPONSE_BYTES)))
 
 
-def told_by_slotwise(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
+def profile_of_slotwise(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """The profile's keys for workers, where `slotwise serve` started the server."""
     return dict(json.loads(environ.get("SLOTWISE_WORKER") or "{}"))
 
