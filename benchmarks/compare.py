@@ -1,16 +1,15 @@
-#!/usr/bin/env python
 """Slotwise beside other servers: the same number of processes, batch settings and log level for all of them.
 
-python scripts/compare.py vision       ResNet-18: TorchServe's own handler, LitServe, FastAPI, Mosec, Ray, Triton, ...
-python scripts/compare.py engines      the same in fp32, every server with Slotwise's decoder and engine
-python scripts/compare.py engines-int8 the same of EfficientNet-Lite0 in int8, a faster model
-python scripts/compare.py inference    the same with each server's own decoder before Slotwise's engine
-python scripts/compare.py ablation     three servers with natural code, with our decoder, with our engine; and Slotwise
-python scripts/compare.py tensors      MNIST as tensors, 1 to 64 clients
-python scripts/compare.py precision    Slotwise and a loop without a server, by engine and precision
-python scripts/compare.py lite0        EfficientNet-Lite0 with ImageNet's weights
-python scripts/compare.py resnet152    ResNet-152 by batch size, 10 and 100 clients
-python scripts/compare.py ants         1,000 requests of 50 clients, on the layouts `ei` and `cpu`
+python -m benchmarks.compare vision       ResNet-18: TorchServe's own handler, LitServe, FastAPI, Mosec, Ray, Triton, ...
+python -m benchmarks.compare engines      the same in fp32, every server with Slotwise's decoder and engine
+python -m benchmarks.compare engines-int8 the same of EfficientNet-Lite0 in int8, a faster model
+python -m benchmarks.compare inference    the same with each server's own decoder before Slotwise's engine
+python -m benchmarks.compare ablation     three servers with natural code, with our decoder, with our engine; and Slotwise
+python -m benchmarks.compare tensors      MNIST as tensors, 1 to 64 clients
+python -m benchmarks.compare precision    Slotwise and a loop without a server, by engine and precision
+python -m benchmarks.compare lite0        EfficientNet-Lite0 with ImageNet's weights
+python -m benchmarks.compare resnet152    ResNet-152 by batch size, 10 and 100 clients
+python -m benchmarks.compare ants         1,000 requests of 50 clients, on the layouts `ei` and `cpu`
 
 Every round measures every system once; the others are stopped meanwhile, because some poll when they are idle. What --json
 has of the same plan is kept and not measured again, so a part can be cut off and go on later. A peer that our environment
@@ -29,20 +28,20 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from comparison.kept import Clock, Round, earlier, one_round, readings
-from comparison.loads import QUICK_WARM_UP_S, Loads
-from comparison.parts import PARTS, QUICK, Part
-from comparison.programs import PROGRAMS, environment
-from comparison.results import draw, ratios
-from comparison.stock import requirements
-from comparison.systems import Http
-from comparison.workshop import Workshop
-from measuring.about import about, git, machine
-from measuring.alone import OneAtATime
-from measuring.rounds import WARM_UP_S, Cell, Reading, rows
-from measuring.run import exit_with, measured, write
-from pages.stale import CODE
 
+from benchmarks.comparison.kept import Clock, Round, earlier, one_round, readings
+from benchmarks.comparison.loads import QUICK_WARM_UP_S, Loads
+from benchmarks.comparison.parts import PARTS, QUICK, Part
+from benchmarks.comparison.programs import PROGRAMS, environment
+from benchmarks.comparison.results import draw, ratios
+from benchmarks.comparison.stock import requirements
+from benchmarks.comparison.systems import Http
+from benchmarks.comparison.workshop import Workshop
+from benchmarks.measuring.about import about, git, machine
+from benchmarks.measuring.alone import OneAtATime
+from benchmarks.measuring.rounds import WARM_UP_S, Cell, Reading, rows
+from benchmarks.measuring.run import exit_with, measured, write
+from benchmarks.pages.stale import CODE
 from slotwise.console import out, say
 from slotwise.console import table as shown_table
 from slotwise.errors import SlotwiseError

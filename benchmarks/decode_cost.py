@@ -1,6 +1,6 @@
 """Measure what decoding costs and how near the estimate comes: the constants in slotwise/worker/inputs/decode_cost.py.
 
-    .venv/bin/python scripts/decode_cost.py [WORDS_OF_A_CASE ...]
+    .venv/bin/python -m benchmarks.decode_cost [WORDS_OF_A_CASE ...]
 
 One line a case: processor time of the fastest of three decodes, peak memory of the first (each case in a process of its own),
 the estimates of both, and estimate / truth.

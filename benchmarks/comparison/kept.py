@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from measuring.rounds import Cell, Reading, Readings
+from benchmarks.measuring.rounds import Cell, Reading, Readings
 
 Round = list[dict[str, Any]]  # one reading each, with its cell and system
 Measure = Callable[[Cell, str], Reading]

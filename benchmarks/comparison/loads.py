@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from measuring.rounds import Cell, Reading
 
-from comparison.parts import Part
-from comparison.systems import Http, ModelServer, Raw
+from benchmarks.comparison.parts import Part
+from benchmarks.comparison.systems import Http, ModelServer, Raw
+from benchmarks.measuring.rounds import Cell, Reading
 from slotwise.bench.load import LoadPlan
 from slotwise.console import say
 from slotwise.errors import SlotwiseError

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from measuring.rounds import Cell
-
+from benchmarks.measuring.rounds import Cell
 from slotwise.worker.engines.processor import has_bf16
 
 BF16 = ("openvino-bf16",) if has_bf16() else ()

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from measuring.about import version
 
-from comparison.programs import CONFIG, HERE, PROGRAMS, environment, free_port, plain, v2_head
-from comparison.systems import Http
+from benchmarks.comparison.programs import CONFIG, HERE, PROGRAMS, environment, free_port, plain, v2_head
+from benchmarks.comparison.systems import Http
+from benchmarks.measuring.about import version
 from slotwise.bench.bodies import RequestBody
 from slotwise.bench.http_connection import Target
 from slotwise.server.triton import process as triton_process

@@ -6,9 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from measuring.rounds import Ratio, Row, by_cell, ratio
-
-from comparison.parts import DEFAULT
+from benchmarks.comparison.parts import DEFAULT
+from benchmarks.measuring.rounds import Ratio, Row, by_cell, ratio
 
 
 def ratios(table: Sequence[Row]) -> dict[str, dict[str, dict[str, float | None]]]:

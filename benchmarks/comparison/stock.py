@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.support.torchvision_stub import SITECUSTOMIZE
+
 HERE = Path(__file__).resolve().parent
 MODEL_PY = {
     "resnet18": """\
@@ -41,16 +43,6 @@ class ImageClassifier(EfficientNetLite0):
 NETWORKS = {name: name for name in ("resnet18", "resnet152")} | {
     "efficientnet": "efficientnet_lite0"
 }  # of slotwise.zoo.networks
-
-# Only where torchvision's compiled library does not fit the installed torch: the stock handler imports torchvision at once.
-SITECUSTOMIZE = """\
-import sys
-
-if any(worker in argument for worker in ("model_service_worker", "hosts.local") for argument in sys.orig_argv):
-    from slotwise.worker.engines.torchvision_compat import ensure_importable
-
-    ensure_importable()
-"""
 
 
 def build(store: Path, model: str, labels: list[str], weights: str, needs: Path) -> Path:

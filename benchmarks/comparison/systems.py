@@ -18,10 +18,10 @@ from typing import Any
 
 import httpx
 import psutil
-from measuring.about import version
-from measuring.lean import spent_s
-from measuring.rounds import Reading
 
+from benchmarks.measuring.about import version
+from benchmarks.measuring.rounds import Reading
+from benchmarks.measuring.spent import spent_s
 from slotwise.archive.inspection import inspect
 from slotwise.bench import load, load_tools
 from slotwise.bench.bodies import RequestBody

@@ -7,11 +7,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from comparison import stock
-from comparison.parts import DEFAULT, SPECIAL, Part
-from comparison.peers import Peer
-from comparison.programs import PROGRAMS
-from comparison.systems import AS_INSTALLED, QUIET, ModelServer, Raw
+from benchmarks.comparison import stock
+from benchmarks.comparison.parts import DEFAULT, SPECIAL, Part
+from benchmarks.comparison.peers import Peer
+from benchmarks.comparison.programs import PROGRAMS
+from benchmarks.comparison.systems import AS_INSTALLED, QUIET, ModelServer, Raw
 from slotwise.archive.build import build
 from slotwise.archive.inspection import extract
 from slotwise.bench.bodies import examples

@@ -29,9 +29,15 @@ def about(command: str = "") -> dict[str, Any]:
     return {
         "commit": git("describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"),
         "date": datetime.now(UTC).date().isoformat(),
-        "command": command or shlex.join(["python", f"scripts/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
+        "command": command or shlex.join(["python", "-m", _module(), *sys.argv[1:]]),
         "machine": machine(),
     }
+
+
+def _module() -> str:
+    """What this process was started as."""
+    spec = sys.modules["__main__"].__spec__
+    return spec.name.removesuffix(".__main__") if spec else Path(sys.argv[0]).name
 
 
 def machine() -> dict[str, Any]:

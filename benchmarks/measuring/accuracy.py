@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from measuring.about import ROOT
+from benchmarks.measuring.about import ROOT
 from slotwise.archive.build import build
 from slotwise.archive.inspection import extract
 from slotwise.console import say

@@ -14,8 +14,8 @@ from typing import Any
 
 import psutil
 
-from measuring.about import ROOT
-from measuring.repeat import busy_cores
+from benchmarks.measuring.about import ROOT
+from benchmarks.measuring.repeat import busy_cores
 from slotwise.archive.build import build
 from slotwise.client.management import ManagementClient
 from slotwise.console import say

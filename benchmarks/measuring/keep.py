@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from measuring.about import about
-from measuring.run import write
+from benchmarks.measuring.about import about
+from benchmarks.measuring.run import write
 
 
 def keep(files: Sequence[Path], target: Path, command: str = "") -> None:

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from measuring.alone import OneAtATime
-from measuring.rounds import Cell, Reading, Readings, in_turn, rows
+from benchmarks.measuring.alone import OneAtATime
+from benchmarks.measuring.rounds import Cell, Reading, Readings, in_turn, rows
 from slotwise.archive.archive_info import ArchiveInfo
 from slotwise.bench.bodies import RequestBody, examples
 from slotwise.console import say

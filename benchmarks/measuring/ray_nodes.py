@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
-from measuring.scaling import Proxy
+from benchmarks.measuring.scaling import Proxy
 from slotwise.bench.bodies import RequestBody
 from slotwise.bench.offline import LinearTime
 from slotwise.console import say
-from slotwise.server.processes import processes_of
 from slotwise.tune.live_bench import LiveBench
 from slotwise.tune.simulate import ServiceTimes, simulate
 from slotwise.tune.space import TrialSetting
@@ -26,45 +18,11 @@ if TYPE_CHECKING:
     from slotwise.archive.archive_info import ArchiveInfo
     from slotwise.server.record import ServerRecord
 
-RAY_ON_LOOPBACK = """
-from ray.scripts.scripts import main
-from slotwise.server.ray.cluster import stay_on_loopback
-stay_on_loopback()
-main()
-"""
-JOIN_S = 300.0
 LINE = LinearTime(a_ms=25.0, b_ms=50.0)  # about ResNet-18's; four replicas are below what one proxy lets through
 BATCH_SIZE = 8
 EACH = 2  # replicas on a node
 REPLICAS = (1, 2, 4)
 BATCHES = 40  # of each replica, simulated
-
-
-@contextmanager
-def second_node(record: ServerRecord) -> Iterator[None]:
-    """A second raylet on this machine, at another loopback address; `stop` of the server finds it by its environment."""
-    address = (record.state_dir / "ray_address").read_text()
-    command = [sys.executable, "-c", RAY_ON_LOOPBACK, "start", f"--address={address}", "--node-ip-address=127.0.0.2"]
-    command += ["--num-cpus=2", "--disable-usage-stats", "--dashboard-agent-listen-port=0", "--object-store-memory=200000000"]
-    supervisor = psutil.Process(record.pid).environ()
-    own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(record.state_dir / "ray_token")}
-    environ = {**os.environ, **supervisor, **own, "RAY_worker_register_timeout_seconds": str(round(JOIN_S))}
-    subprocess.run(command, env=environ, check=True, capture_output=True, timeout=JOIN_S, stdin=subprocess.DEVNULL)
-    try:
-        yield
-    finally:
-        for process in processes_of(record.run_id):
-            if on_second_node(process):
-                process.kill()
-
-
-def on_second_node(process: psutil.Process) -> bool:
-    """Whether it is the second node's raylet."""
-    try:
-        command = process.cmdline()
-    except psutil.Error:
-        return False
-    return bool(command) and command[0].endswith("raylet") and "--node_ip_address=127.0.0.2" in command
 
 
 def simulated(proxy: Proxy, setting: TrialSetting, clients: int) -> dict[str, float]:

@@ -15,17 +15,19 @@ from typing import Any
 import grpc
 import psutil
 
-from measuring.lean import cpu_s, register
-from measuring.rounds import Cell, Reading, in_turn, ratio, rows
+from benchmarks.measuring.rounds import Cell, Reading, in_turn, ratio, rows
+from benchmarks.measuring.spent import cpu_s
 from slotwise.archive.archive_info import ArchiveInfo
 from slotwise.bench.bodies import RequestBody, examples
 from slotwise.bench.http_connection import Connection, Target, run
+from slotwise.client.management import ManagementClient
 from slotwise.console import say
 from slotwise.frontend import process
 from slotwise.frontend.grpc.open_inference_messages import CLASSES, SERVICE
 from slotwise.frontend.process import GatewayRecord
 from slotwise.server.lifecycle import ServerRecord
 from slotwise.tune.space import TrialSetting
+from slotwise.tune.variant import write_variant
 
 RECORDS = 64
 SETTING = TrialSetting(16, 1, 2, 1)
@@ -41,7 +43,7 @@ def compare(options: Namespace, record: ServerRecord, infos: Sequence[ArchiveInf
     sent: dict[str, list[RequestBody]] = {}
     for info in infos:
         name = f"{info.name}-{RECORDS}"  # an archive beside the model's own
-        register(record, info, name, SETTING)
+        _register(record, info, name)
         usual = [body for body in examples(str(info.path)) if body.name.endswith((".f32", ".png"))]
         sent[name] = [usual[i % len(usual)] for i in range(RECORDS)]
     front = process.start_detached("default", ENOUGH_QUEUE)
@@ -72,6 +74,17 @@ def compare(options: Namespace, record: ServerRecord, infos: Sequence[ArchiveInf
         row["to_singles"] = compared and compared._asdict()
         row["same"] = _same(answers[row["workload"], row["system"]], answers[row["workload"], SINGLES])
     return {"records": RECORDS, "setting": str(SETTING), "rows": table}
+
+
+def _register(record: ServerRecord, info: ArchiveInfo, name: str) -> None:
+    """Serve the model under that name, with SETTING."""
+    archive = record.model_store / f"{name}.mar"
+    wishes: dict[str, int | str] = {"initial_workers": SETTING.workers, "threads": SETTING.threads}
+    write_variant(info.path, archive, record.profile, wishes)
+    with ManagementClient(record) as client:
+        sizes = {"batch_size": SETTING.batch_size, "max_batch_delay": SETTING.max_batch_delay}
+        client.register(archive.name, name=name, initial_workers=SETTING.workers, **sizes)
+        client.wait_ready(name, SETTING.workers)
 
 
 class _Waves:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from measuring.about import about
+from benchmarks.measuring.about import about
 from slotwise.console import err
 from slotwise.errors import SlotwiseError
 from slotwise.interrupts import interruptible

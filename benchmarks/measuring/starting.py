@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from measuring.rounds import ratio
+from benchmarks.measuring.rounds import ratio
 from slotwise.archive.build import build
 from slotwise.bench.bodies import examples
 from slotwise.client.inference import InferenceClient

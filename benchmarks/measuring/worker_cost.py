@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
 from argparse import Namespace
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from measuring import instructions
-from measuring.about import ROOT, git
-from measuring.earlier import WEIGHTS, built_earlier
-from measuring.rounds import median_interval
+from benchmarks.measuring import instructions
+from benchmarks.measuring.about import ROOT, git
+from benchmarks.measuring.rounds import median_interval
 from slotwise.archive.build import build
 from slotwise.archive.local_model import LocalModel, load
 from slotwise.bench.bodies import RequestBody, examples
@@ -21,6 +22,7 @@ from slotwise.console import say
 from slotwise.zoo import pictures
 
 MODELS = ("digits", "resnet18", "mnist")
+WEIGHTS = {"resnet18": "none"}
 BATCHES = (1, 8, 32)
 PASSES = 4  # each worker's measured times in a round; the median counts
 
@@ -38,7 +40,7 @@ def compare(options: Namespace, work: Path) -> dict[str, Any]:
 
 def _rows(model: str, options: Namespace, work: Path) -> list[dict[str, Any]]:
     now = build(model, work / "store", WEIGHTS.get(model))
-    archives = {"before": built_earlier(model, options.commit, work).path, "now": now}
+    archives = {"before": _built_earlier(model, options.commit, work), "now": now}
     bodies = [body for body in examples(str(now)) if not body.bad]
     bodies = [body for body in bodies if body.name.endswith(".f32")] or bodies
     bodies = bodies or [RequestBody(pictures.sample_jpeg(720, 720), "image/jpeg")]
@@ -50,6 +52,23 @@ def _rows(model: str, options: Namespace, work: Path) -> list[dict[str, Any]]:
         say(f"{model}, batches of {n}: {sorted(ratios)[len(ratios) // 2]:.3f} of before, 95% interval {interval}")
         rows.append({"model": model, "n": n, "rounds": rounds, "ratios": ratios, "interval": interval and interval._asdict()})
     return rows
+
+
+def _built_earlier(model: str, commit: str, work: Path) -> Path:
+    """The model's archive as that commit builds it, under the name MODEL-before."""
+    tree, folder = work / "tree", work / f"{model}-before"
+    if not tree.exists():
+        add = ["git", "-C", str(ROOT), "worktree", "add", "--detach", str(tree), commit]
+        subprocess.run(add, check=True, capture_output=True)
+    shutil.copytree(tree / "models" / model, folder)
+    text = (folder / "model.toml").read_text("utf-8")
+    (folder / "model.toml").write_text(text.replace(f'name = "{model}"', f'name = "{folder.name}"', 1), "utf-8")
+    say(f"building {model} as of {commit}")
+    command = [sys.executable, "-m", "slotwise.cli", "build", str(folder), "--out", str(work / "store")]
+    command += ["--weights", WEIGHTS[model]] if model in WEIGHTS else []
+    environ = {**os.environ, "PYTHONPATH": str(tree), "SLOTWISE_HOME": str(work / "before")}
+    subprocess.run(command, cwd=tree, env=environ, check=True)
+    return work / "store" / f"{folder.name}.mar"
 
 
 def _round(archives: dict[str, Path], bodies: list[RequestBody], n: int, turn: int, seconds: float) -> dict[str, float]:

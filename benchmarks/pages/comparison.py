@@ -1,4 +1,4 @@
-"""The tables of scripts/compare.py's parts: speed, ratios, settings, what bad requests cost, and the commands."""
+"""The tables of benchmarks/compare.py's parts: speed, ratios, settings, what bad requests cost, and the commands."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from comparison.parts import ON_TRITON
-from comparison.parts import PARTS as MEASURED
-from comparison.results import against, fastest, kind
-from measuring.rounds import Ratio, Row, by_cell, ratio
-
-from pages.tables import each, number, table, with_spread
+from benchmarks.comparison.parts import ON_TRITON
+from benchmarks.comparison.parts import PARTS as MEASURED
+from benchmarks.comparison.results import against, fastest, kind
+from benchmarks.measuring.rounds import Ratio, Row, by_cell, ratio
+from benchmarks.measuring.study import CLIENTS, PUBLISHED
+from benchmarks.pages.tables import each, number, table, with_spread
 
 Figures = Mapping[str, Any]
 OURS = "slotwise-openvino-fp32"
@@ -29,8 +29,8 @@ TEXTS = {
 
 
 def command(part: str) -> Callable[[Figures], str]:
-    """What measured it."""
-    return lambda figures: f"    {figures[part]['command']}"
+    """What measured it, as it is called today."""
+    return lambda figures: f"    {figures[part]['command'].replace('scripts/compare.py', '-m benchmarks.compare')}"
 
 
 def ratios(part: str, system: str = "") -> Callable[[Figures], str]:
@@ -174,8 +174,6 @@ def steps(figures: Figures) -> str:
 
 def by_batch(figures: Figures) -> str:
     """ResNet-152 by batch size beside the published figures."""
-    from slotwise.tune.study import CLIENTS, PUBLISHED
-
     cells = by_cell(figures["resnet152"]["rows"])
     lines: list[list[Any]] = []
     for size in PUBLISHED:

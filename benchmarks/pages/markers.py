@@ -1,4 +1,7 @@
-"""Write what stands between markers: `figures:` a table on lines of its own, `figure:` a number within a sentence."""
+"""Write what stands between markers: `figures:` a table on lines of its own, `figure:` a number within a sentence.
+
+What stands between `history` and `end` is of a finished experiment, and stays.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pages import comparison, stale, tables, targets
-from pages.values import VALUES, value
+from benchmarks.pages import comparison, stale, tables
+from benchmarks.pages.values import VALUES, value
 
-TABLES = tables.TABLES | comparison.TABLES | targets.TABLES
-MEND = "python scripts/figures.py render"
+TABLES = tables.TABLES | comparison.TABLES
+MEND = "python -m benchmarks.figures render"
 BLOCK = re.compile(r"(<!-- figures: ([\w.+-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 INLINE = re.compile(r"(<!-- figure: ([\w.-]+) -->)([^<]*)(<!-- end -->)")
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from measuring.about import git
+from benchmarks.measuring.about import git
 
 WORKER = "slotwise/worker"
 VISION = (WORKER, "handlers/image_classifier.py", "models/resnet18")
@@ -16,25 +16,20 @@ TENSORS = (WORKER, "handlers/tensor_classifier.py", "models/mnist")
 CAPTIONS = (WORKER, "handlers/captioner.py", "models/captions")
 TRANSLATION = (WORKER, "handlers/translator.py", "models/translation")
 CODE = {  # what each of docs/figures measures; what measures it counts as well
-    **{part: (*VISION, "scripts/comparison") for part in ("vision", "vision-amx")},
-    **{part: (*LITE0, "scripts/comparison") for part in ("lite0", "engines-int8")},
-    **{part: (*VISION, "scripts/comparison") for part in ("engines", "inference", "ablation", "precision")},
-    "tensors": (*TENSORS, "scripts/comparison"),
-    "resnet152": (*VISION[:2], "models/resnet152", "scripts/comparison"),
-    "ants": (*VISION[:2], "models/ants_bees", "scripts/comparison"),
+    **{part: (*VISION, "benchmarks/comparison") for part in ("vision", "vision-amx")},
+    **{part: (*LITE0, "benchmarks/comparison") for part in ("lite0", "engines-int8")},
+    **{part: (*VISION, "benchmarks/comparison") for part in ("engines", "inference", "ablation", "precision")},
+    "tensors": (*TENSORS, "benchmarks/comparison"),
+    "resnet152": (*VISION[:2], "models/resnet152", "benchmarks/comparison"),
+    "ants": (*VISION[:2], "models/ants_bees", "benchmarks/comparison"),
     "text": (*TRANSLATION, *CAPTIONS[1:]),
     "captions": CAPTIONS,
-    "translation": (*TRANSLATION, "scripts/measuring/slow_translator.py", "slotwise/frontend", "slotwise/backends"),
+    "translation": (*TRANSLATION, "benchmarks/measuring/slow_translator.py", "slotwise/frontend", "slotwise/backends"),
     "gateway": (*VISION, "slotwise/frontend", "slotwise/backends"),
-    "earlier": (WORKER,),
     "worker": (WORKER,),
     "guard": ("slotwise/worker/guard", "slotwise/worker/isolation.py"),
-    "hedging": (
-        "slotwise/frontend",
-        "slotwise/backends",
-    ),
+    "hedging": ("slotwise/frontend", "slotwise/backends"),
     "start": ("slotwise/server", "slotwise/profiles/render.py", "slotwise/deploy/java_training.py"),
-    "jpeg": ("slotwise/worker/inputs/images.py", "slotwise/worker/inputs/jpeg.py"),
     "accuracy": (
         "slotwise/worker/engines",
         "slotwise/worker/inputs/images.py",
@@ -43,7 +38,6 @@ CODE = {  # what each of docs/figures measures; what measures it counts as well
     ),
     "bits": ("slotwise/worker/engines", "handlers", "models"),
     "hostile": (WORKER, "handlers/image_classifier.py", "handlers/captioner.py"),
-    "lean": ("slotwise/frontend", "slotwise/backends", "slotwise/client/http_exchange.py"),
     "campaign": (
         WORKER,
         "handlers",
@@ -51,36 +45,29 @@ CODE = {  # what each of docs/figures measures; what measures it counts as well
         "slotwise/frontend",
         "slotwise/backends",
         "slotwise/server",
-        "scripts/campaign_parts",
+        "tests/campaign",
     ),
-    "front": (*TENSORS, "slotwise/profiles/render.py"),
-    "records": (
-        "slotwise/frontend",
-        "slotwise/backends",
-    ),
-    "disasters": (
-        "slotwise/frontend",
-        "slotwise/backends",
-    ),
+    "records": ("slotwise/frontend", "slotwise/backends"),
+    "disasters": ("slotwise/frontend", "slotwise/backends"),
     "rollouts": (
         "slotwise/frontend/rollout/canary_windows.py",
         "slotwise/frontend/rollout/verdict.py",
         "slotwise/deploy/rollout.py",
     ),
     "hosts": (WORKER, "slotwise/server", "slotwise/backends"),
-    "repeat": ("slotwise/frontend", "slotwise/backends", "slotwise/server", "slotwise/interrupts.py"),
     "tune-mnist-64": (*TENSORS, "slotwise/tune"),
     "tune-mnist-8": (*TENSORS, "slotwise/tune"),
     **{name: (*VISION, "slotwise/tune") for name in ("tune-resnet18", "tune-resnet18-amx")},
     "tune-efficientnet": (*LITE0, "slotwise/tune"),
     "tune-standin": (WORKER, "slotwise/tune"),
-    "study": (*VISION, "slotwise/tune"),
+    "study": (*VISION, "slotwise/tune/live_bench.py"),
     "scale": ("slotwise/tune/simulate.py",),
     "nodes": ("slotwise/tune/simulate.py", "slotwise/server"),
-    "echo": (*TENSORS, "scripts/measuring/handlers"),
+    "echo": (*TENSORS, "benchmarks/measuring/handlers"),
     "offline-digits": (WORKER, "handlers/image_classifier.py", "models/digits", "slotwise/bench"),
     "offline-resnet18": (*VISION, "slotwise/bench"),
 }
+HISTORY = ("earlier", "front", "jpeg", "lean", "repeat")  # finished experiments: their tables are written no more
 LINE = re.compile(r"^\*Measured at .* since\.\*\n\n", re.MULTILINE)
 
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from measuring.rounds import Ratio, Row, by_cell, median_interval, ratio
-
+from benchmarks.measuring.rounds import Ratio, Row, by_cell, median_interval, ratio
+from benchmarks.measuring.study import PUBLISHED, PUBLISHED_BY_DELAY
+from benchmarks.pages.stale import HISTORY
 from slotwise.bench.load import LoadResult
 from slotwise.tune.finals import Finalist, paired
 from slotwise.tune.space import TrialSetting
@@ -98,27 +99,6 @@ def gateway_rows(figures: Figures) -> str:
     return table([*columns, "processor ms an answer", "to direct, by round"], lines)
 
 
-def lean_rows(figures: Figures) -> str:
-    """MNIST straight to the server, through the gateway, and through the shortest proxies."""
-    lines = []
-    for row in figures["lean"]["rows"]:
-        spent = [row["us"][name] or None for name in ("front", "server", "client")]
-        of_direct = None if row["system"] == "direct" else with_spread(Ratio(**row["to_direct"]))
-        lines.append([row["concurrency"], row["system"], number(row["rps"]), of_direct, *spent, number(row["p99_ms"])])
-    columns = ["clients", "", "a second", "to direct", "us a request: front", "server", "client", "p99 ms"]
-    load, cores = figures["lean"]["load"], figures["lean"]["machine"]["cores"]
-    first = figures["lean"].get("nice", 0) < 0
-    what = "this ran before it, at the highest priority" if first else "only the times a request mean anything"
-    busy = f"\n\n*The machine was busy with other work (load {number(load)}): {what}.*"
-    return table(columns, lines) + (busy if load > 2 * cores else "")
-
-
-def lean_profile(figures: Figures) -> str:
-    """Where the gateway's own time goes."""
-    profile = figures["lean"]["profile"] or {}
-    return table(["", *profile], [["of its time", *(f"{share:.0%}" for share in profile.values())]])
-
-
 def records_rows(figures: Figures) -> str:
     """64 records in one request, and as 64 requests."""
     lines = []
@@ -173,40 +153,6 @@ def hosts_rows(figures: Figures) -> str:
     return table(["model", "clients", *hosts, *(f"p99 ms: {host}" for host in hosts)], lines)
 
 
-def front_rows(figures: Figures) -> str:
-    """Each setting of TorchServe's front alone, and what it gives to the front as it is started."""
-    cells = by_cell(figures["front"]["rows"])
-    names = list(next(iter(cells.values())))
-    lines: list[list[Any]] = []
-    for name in names:
-        numbers: list[Any] = []
-        for cell in cells.values():
-            to_usual = None if name == names[0] else with_spread(ratio(cell[name]["rounds"], cell[names[0]]["rounds"]))
-            numbers += [number(cell[name]["rps"]), to_usual]
-        lines.append([name, *numbers])
-    return table(["", *(text for _, clients in cells for text in (f"{clients} clients: a second", "to the first"))], lines)
-
-
-def front_lanes(figures: Figures) -> str:
-    """One archive, registered with several batch sizes: what each gives at each load."""
-    cells = by_cell(figures["front"]["lanes"])
-    sizes = list(next(iter(cells.values())))
-    lines = []
-    for size in sizes:
-        rows = [cell[size] for cell in cells.values()]
-        measured = [(number(row["rps"]), each(row["rounds"]), number(row["p99_ms"])) for row in rows]
-        lines.append([size, *(f"{rps} ({rounds}), p99 {p99} ms" for rps, rounds, p99 in measured)])
-    return table(["batches", *(f"{clients} client{'s' if clients > 1 else ''}" for _, clients in cells)], lines)
-
-
-def repeat_rows(figures: Figures) -> str:
-    """The tests that once lost a request, again and again."""
-    rounds = figures["repeat"]["rounds"]
-    seconds = sorted(row["seconds"] for row in rounds)
-    line = [len(figures["repeat"]["tests"]), len(rounds), figures["repeat"]["green"], f"{seconds[0]} to {seconds[-1]}"]
-    return table(["tests", "rounds", "all green", "seconds a round"], [line])
-
-
 def hostile_rows(figures: Figures) -> str:
     """A picture model's example beside pictures that are dear to decode."""
     lines = []
@@ -215,17 +161,6 @@ def hostile_rows(figures: Figures) -> str:
         seconds = " ".join(f"{value:.2g}" for value in row["seconds"])
         lines.append([row["model"], row["others"], row["status"], seconds, others, "yes" if row["same_workers"] else "no"])
     return table(["model", "beside", "the example", "its seconds, by round", "the others", "no worker died"], lines)
-
-
-def jpeg_rows(figures: Figures) -> str:
-    """Milliseconds to an item, by size and decoder."""
-    return table(
-        ["JPEG", "decoded with", "ms, median", "ms, by round"],
-        [
-            [row["picture"], row["system"], f"{row['ms']:.2f}", " ".join(f"{each:.2f}" for each in row["rounds"])]
-            for row in figures["jpeg"]["rows"]
-        ],
-    )
 
 
 def start_rows(figures: Figures) -> str:
@@ -268,19 +203,6 @@ def accuracy_labels(figures: Figures) -> str:
         for photo, shown in names.items()
     ]
     return table(["photo", *(row["system"] for row in accuracy["rows"])], lines)
-
-
-def earlier_rows(figures: Figures) -> str:
-    """The worker as it is against the worker of an earlier commit."""
-    lines = []
-    for (load, clients), cell in by_cell(figures["earlier"]["rows"]).items():
-        by = [f"{cell[who]['rps']:.1f} ({each(cell[who]['rounds'])})" for who in ("before", "now")]
-        cpu = [cell[who].get("cpu_us", []) for who in ("before", "now")]
-        us = [f"{median(rounds):.0f}" for rounds in cpu if rounds] or [None, None]
-        compared = [_with_interval(cell["now"]["rounds"], cell["before"]["rounds"]), _with_interval(*cpu)]
-        lines.append([load, clients, *by, compared[0], *us, compared[1]])
-    columns = ["load", "clients", "before: a second (rounds)", "now", "now to before"]
-    return table([*columns, "before: processor us an answer", "now", "before to now"], lines)
 
 
 def worker_rows(figures: Figures) -> str:
@@ -341,13 +263,6 @@ def final(name: str) -> Callable[[Figures], str]:
     return render
 
 
-def _won(winner: Mapping[str, Any] | None, entry: Mapping[str, Any]) -> str | None:
-    """What the winner gives for each of the entry's answers, with its interval; None where no rounds were kept."""
-    if winner is None or entry is winner or not entry["rounds"]:
-        return None
-    return str(paired(_finalist(winner), _finalist(entry), "req_s"))
-
-
 def _finalist(entry: Mapping[str, Any]) -> Finalist:
     return Finalist(TrialSetting(**entry["setting"]), tuple(LoadResult(**load) for load in entry["rounds"]))
 
@@ -365,8 +280,6 @@ def echo_rows(figures: Figures) -> str:
 
 def study_by_clients(figures: Figures) -> str:
     """The batching study: published, the stand-in, the model."""
-    from slotwise.tune.study import PUBLISHED
-
     study = figures["study"]
     lines: list[list[Any]] = [["published", size, *row] for size, row in PUBLISHED.items()]
     for name, curves in study["curves"].items():
@@ -376,8 +289,6 @@ def study_by_clients(figures: Figures) -> str:
 
 def study_by_delay(figures: Figures) -> str:
     """The same over the delay."""
-    from slotwise.tune.study import PUBLISHED_BY_DELAY
-
     study = figures["study"]
     lines = [[name, *(f"{value:.0f}" for value in curves["by_delay"])] for name, curves in study["curves"].items()]
     return table(["", *(f"{ms} ms" for ms in study["delays"])], [["published", *PUBLISHED_BY_DELAY], *lines])
@@ -427,6 +338,7 @@ def sources(figures: Figures) -> str:
         flags = [flag for flag in ("avx2", "avx512", "amx") if machine[flag]]
         where = ", ".join([machine["cpu"], f"{machine['cores']} cores", *flags]) if machine["cpu"] else "not recorded"
         how = "typed into the page, recovered" if "recovered" in figure.get("source", "") else "as measured"
+        how = "history" if name in HISTORY else how
         lines.append([f"[{name}](figures/{name}.json)", figure["commit"], figure["date"], where, how])
     return table(["figures", "commit", "date", "machine", ""], lines)
 
@@ -496,18 +408,12 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "captions.rows": captions_rows,
     "translation.stress": translation_stress,
     "gateway.rows": gateway_rows,
-    "lean.rows": lean_rows,
-    "lean.profile": lean_profile,
-    "front.rows": front_rows,
-    "front.lanes": front_lanes,
     "records.rows": records_rows,
     "rollouts.rows": rollouts_rows,
     "hedging.rows": hedging_rows,
     "disasters.rounds": disasters_rounds,
     "hosts.rows": hosts_rows,
-    "repeat.rows": repeat_rows,
     "hostile.rows": hostile_rows,
-    "jpeg.rows": jpeg_rows,
     "bits.rows": bits_rows,
     "start.rows": start_rows,
     "campaign.rows": campaign_rows,
@@ -515,7 +421,6 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "campaign.hostile": campaign_hostile,
     "accuracy.rows": accuracy_rows,
     "accuracy.labels": accuracy_labels,
-    "earlier.rows": earlier_rows,
     "worker.rows": worker_rows,
     "guard.rows": guard_rows,
     "echo.rows": echo_rows,

@@ -7,16 +7,15 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from comparison.results import against, fastest, kind
-from measuring.rounds import Cell, Ratio, Row, by_cell, ratio
-
-from pages.tables import number
+from benchmarks.comparison.results import against, fastest, kind
+from benchmarks.measuring.rounds import Cell, Ratio, Row, by_cell, ratio
+from benchmarks.pages.tables import number
 
 Figures = Mapping[str, Any]
 FP32, BF16, INT8 = (f"slotwise-openvino-{precision}" for precision in ("fp32", "bf16", "int8"))
 CAMPAIGN_BROKEN = ("lost", "wrong", "unplanned", "hangs")
 NONE = "no"  # a ratio to a system that answered nothing
-LARGE = ("batch 16, 1 ms delay, 2 workers of 1 thread", 64)  # what measuring.parts.TUNED has
+LARGE = ("batch 16, 1 ms delay, 2 workers of 1 thread", 64)  # as parts.py has them in TUNED
 SMALL = ("batch 4, 1 ms delay, 1 worker of 2 threads", 8)
 SINGLE = ("batch 1, 2 workers of 1 thread", 8)
 
@@ -160,14 +159,7 @@ def replicas_of_a_proxy(figures: Figures) -> str:
     return str(int(figures["scale"]["proxy"]["proxy_rps"] // each))
 
 
-def kept(scale: str, share: str) -> Callable[[Figures], str]:
-    """The share of cuts that kept their label when they were decoded smaller."""
-    return lambda figures: f"{figures['jpeg']['moved'][scale][share]:.1%}"
-
-
 VALUES: dict[str, Callable[[Figures], str | Ratio | None]] = {
-    **{f"jpeg.moved.{scale}.top1_share": kept(scale, "top1_agreement") for scale in ("3_of_8", "4_of_8")},
-    **{f"jpeg.moved.{scale}.sure_share": kept(scale, "sure_top1_agreement") for scale in ("3_of_8", "4_of_8")},
     "vision.machine": machine,
     "vision.fp32.vs_stock": lambda f: range_720(f, FP32, "vs_stock"),
     "vision.fp32.vs_peer": lambda f: range_720(f, FP32, "vs_best_peer"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
-from measuring.accuracy import JUDGED, MODEL
+from benchmarks.measuring.accuracy import JUDGED, MODEL
 
 
 def test_no_photo_that_judges_int8_calibrates_it() -> None:

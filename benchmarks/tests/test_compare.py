@@ -1,4 +1,4 @@
-"""scripts/compare.py: its numbers from readings made by hand, its figure, the raw loop and a peer on a real archive."""
+"""benchmarks/compare.py: its numbers from readings made by hand, its figure, the raw loop and a peer on a real archive."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 import psutil
 import pytest
-from comparison.peers import Peer
-from comparison.programs import PROGRAMS, Program, plain
-from comparison.results import draw, ratios
-from comparison.systems import Raw
-from measuring.about import machine
-from measuring.alone import OneAtATime
-from measuring.rounds import Reading, rows
 
+from benchmarks.comparison.peers import Peer
+from benchmarks.comparison.programs import PROGRAMS, Program, plain
+from benchmarks.comparison.results import draw, ratios
+from benchmarks.comparison.systems import Raw
+from benchmarks.measuring.about import machine
+from benchmarks.measuring.alone import OneAtATime
+from benchmarks.measuring.rounds import Reading, rows
 from slotwise.archive.build import build
 from slotwise.archive.inspection import extract
 from slotwise.bench.bodies import examples
@@ -95,7 +95,7 @@ def test_a_peer_answers_and_is_poisoned(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_help_says_what_it_does() -> None:
-    done = subprocess.run([sys.executable, str(ROOT / "scripts" / "compare.py"), "--help"], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "benchmarks.compare", "--help"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0
     assert all(word in done.stdout for word in ("--quick", "--json", "--systems", "--figure", "vision", "resnet152"))
 

@@ -1,4 +1,4 @@
-"""scripts/compare.py: its parts, what is kept between runs, and the tables of what it measured."""
+"""benchmarks/compare.py: its parts, what is kept between runs, and the tables of what it measured."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comparison.kept import Clock, earlier, one_round, readings
-from comparison.parts import DEFAULT, ON_TRITON, PARTS, SPECIAL
-from comparison.programs import PROGRAMS, form, v2_head, v2_json
-from comparison.results import kind, ratios
-from comparison.systems import Http, ModelServer
-from measuring.rounds import Cell, Reading, rows
-from pages.comparison import OURS, TABLES
 
+from benchmarks.comparison.kept import Clock, earlier, one_round, readings
+from benchmarks.comparison.parts import DEFAULT, ON_TRITON, PARTS, SPECIAL
+from benchmarks.comparison.programs import PROGRAMS, form, v2_head, v2_json
+from benchmarks.comparison.results import kind, ratios
+from benchmarks.comparison.systems import Http, ModelServer
+from benchmarks.measuring.rounds import Cell, Reading, rows
+from benchmarks.pages.comparison import OURS, TABLES
 from slotwise.bench.http_connection import Target
 from slotwise.files.project import state_dir
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = {"processes": 2, "threads": 1, "batch_size": 4, "delay_ms": 10, "log_level": "ERROR", "form": "natural"}
 
 
-@pytest.mark.parametrize("program", sorted((ROOT / "scripts" / "comparison").glob("*_app.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("program", sorted((ROOT / "benchmarks" / "comparison").glob("*_app.py")), ids=lambda path: path.stem)
 def test_a_peers_program_is_short_and_of_a_peer(program: Path) -> None:
     assert len(program.read_text("utf-8").splitlines()) <= 40
     assert program.stem.removesuffix("_app") in (*PROGRAMS, "torchserve")
@@ -117,7 +117,7 @@ def test_every_part_has_its_tables() -> None:
     assert "our decoder, openvino-fp32" in TABLES["engines.settings"](figures)
     assert "* ray-engine did not start: it ended" in TABLES["engines.settings"](figures)
     assert "| stock | 56 | 0 | 8 | 8 | 7 x 400, 1 x none |" in TABLES["vision.poison"](figures)
-    assert "    python scripts/compare.py engines" in TABLES["vision.command"](figures)
+    assert "    python -m benchmarks.compare engines" in TABLES["vision.command"](figures)
     assert "| 720 | 8 |" in TABLES["vision.ratios.fp32"](figures)
 
 

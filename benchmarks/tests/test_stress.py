@@ -1,4 +1,4 @@
-"""The slow translation model of scripts/figures.py stress takes the seconds that the original took, and counts as it says."""
+"""The slow translation model of `stress` takes the seconds that the original took, and counts as it says."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from measuring import stress
 
+from benchmarks.measuring import stress
 from slotwise.archive.build import build
 from slotwise.archive.inspection import inspect
 from slotwise.bench.bodies import RequestBody, examples, with_records

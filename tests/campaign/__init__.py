@@ -1,1 +1,1 @@
-"""The parts of `scripts/campaign.py`: each tries to break one thing, case after case, and counts what happened."""
+"""The campaign (`python -m tests.campaign`): each part tries to break one thing, case after case, and counts what happened."""

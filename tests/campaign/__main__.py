@@ -1,5 +1,4 @@
-#!/usr/bin/env python
-"""Try to break Slotwise, and count: `python scripts/campaign.py [PART...] [--scale 0.1] [--seed N] [--json FILE]`.
+"""Try to break Slotwise, and count: `python -m tests.campaign [PART...] [--scale 0.1] [--seed N] [--json FILE]`.
 
 archives   mutated, truncated and hostile archives through inspect, extract, guard, build and export
 fuzz       bodies that nobody should send, for every given handler, form and protocol
@@ -23,18 +22,16 @@ import argparse
 import json
 import logging
 import os
-import sys
 import tempfile
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from campaign_parts.cases import Part, run_case, run_part
-from campaign_parts.tally import BROKEN, Tally
-from measuring.about import ROOT, about
-from measuring.run import exit_with, write
-
+from benchmarks.measuring.about import ROOT, about
+from benchmarks.measuring.run import exit_with, write
 from slotwise.console import say
+from tests.campaign.cases import Part, run_case, run_part
+from tests.campaign.tally import BROKEN, Tally
 
 PARTS = ("archives", "fuzz", "batches", "management", "overload", "register", "chaos", "hostile", "soak")
 STATE = ROOT / ".slotwise" / "campaign.json"
@@ -61,7 +58,7 @@ def arguments() -> argparse.Namespace:
 
 def load_part(name: str) -> Part:
     """The part of this name."""
-    part: Part = import_module(f"campaign_parts.{name}").PART
+    part: Part = import_module(f"tests.campaign.{name}").PART
     return part
 
 
@@ -84,7 +81,7 @@ def resumed(left: dict[str, Any] | None, part: Part, facts: dict[str, Any]) -> T
 
 def repeat(part: str, seed: int, case: int) -> str:
     """The command that tries one case again."""
-    return f"python scripts/campaign.py {part} --seed {seed} --case {case}"
+    return f"python -m tests.campaign {part} --seed {seed} --case {case}"
 
 
 def one_case(part: Part, options: argparse.Namespace, work: Path) -> int:
@@ -135,5 +132,4 @@ def _report(name: str, tally: Tally, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))  # some parts ask with what the tests ask with
     exit_with(main)

@@ -13,8 +13,8 @@ import zlib
 from collections.abc import Callable
 from random import Random
 
-from campaign_parts.hostile_values import changed, mutated, written
 from slotwise.archive.packaging import DIGESTS, MANIFEST
+from tests.campaign.hostile_values import changed, mutated, written
 
 Files = dict[str, bytes]
 NAMES = (

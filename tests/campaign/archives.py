@@ -19,11 +19,6 @@ from pathlib import Path
 from random import Random
 from zipfile import ZipFile
 
-from campaign_parts import front_to_back
-from campaign_parts.archive_faults import FAULTS, Files, digested, zipped
-from campaign_parts.cases import Case, Part
-from campaign_parts.hostile_values import mutated
-from campaign_parts.tally import Tally
 from slotwise.archive.archive_info import ArchiveInfo
 from slotwise.archive.build import build
 from slotwise.archive.guarding.guarded import guard
@@ -36,6 +31,11 @@ from slotwise.commands import archive as commands
 from slotwise.deploy.deploy import of_model
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.profile import load_profile
+from tests.campaign import front_to_back
+from tests.campaign.archive_faults import FAULTS, Files, digested, zipped
+from tests.campaign.cases import Case, Part
+from tests.campaign.hostile_values import mutated
+from tests.campaign.tally import Tally
 
 HANDLER = b"def handle(data, context):\n    return data and [b'1'] * len(data)\n"
 TOML = 'name = "toy"\nversion = "1.0"\nhandler = "handler.py"\nfiles = ["data.txt"]\nexamples = ["one.txt"]\n'

@@ -8,15 +8,15 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
-from measuring.about import ROOT
 
-from campaign_parts.cases import Case, Part
-from campaign_parts.hostile_values import mutated
-from campaign_parts.served import BATCH, Model, check, faults_archive
-from campaign_parts.tally import Tally
+from benchmarks.measuring.about import ROOT
 from slotwise.archive.build import build
 from slotwise.archive.local_model import LocalRequest
 from slotwise.bench.bodies import RequestBody, bad_bodies, examples
+from tests.campaign.cases import Case, Part
+from tests.campaign.hostile_values import mutated
+from tests.campaign.served import BATCH, Model, check, faults_archive
+from tests.campaign.tally import Tally
 
 TENSORS, NUMBERS = 1600, 300  # of the pool; the rest of its 2,000 are pictures
 BREAKING = (b"raise", b"nan", b"mute", b"silent", b"short", b"\xff", b"long -1")  # not "die": it ends the worker, as it should

@@ -14,7 +14,7 @@ from types import FrameType
 
 import psutil
 
-from campaign_parts.tally import Tally
+from tests.campaign.tally import Tally
 
 GRACE_S = 5  # after a case's deadline
 TICKS = 20

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-from campaign_parts.cases import Case, Part
-from campaign_parts.chaos_events import ROUNDS
-from campaign_parts.chaos_place import PATIENCE_S, Stage
-from campaign_parts.killers_place import archive_in
-from campaign_parts.tally import Tally
 from slotwise.console import say
+from tests.campaign.cases import Case, Part
+from tests.campaign.chaos_events import ROUNDS
+from tests.campaign.chaos_place import PATIENCE_S, Stage
+from tests.campaign.killers_place import archive_in
+from tests.campaign.tally import Tally
 
 BETWEEN = 100  # right answers after a round
 

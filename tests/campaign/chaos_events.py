@@ -12,12 +12,12 @@ from random import Random
 
 import psutil
 
-from campaign_parts import surroundings
-from campaign_parts.chaos_place import Place
-from campaign_parts.killers_place import SETTINGS, WORKERS
 from slotwise.archive.inspection import inspect
 from slotwise.deploy.rollout import Plan, Worse, rollout
 from slotwise.server.lifecycle import Kind
+from tests.campaign import surroundings
+from tests.campaign.chaos_place import Place
+from tests.campaign.killers_place import SETTINGS, WORKERS
 
 BOTH: tuple[Kind, ...] = ("torchserve", "mms")
 NO_SERVER = ("502 ", "503 ")  # nobody is there to answer, until its operator starts one

@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from campaign_parts import surroundings
-from campaign_parts.killers_place import WORKERS, KillersPlace
-from campaign_parts.own_server import own_home
-from campaign_parts.surroundings import NotHere
 from slotwise.client.live_model import LiveModel
 from slotwise.client.management import ManagementClient
 from slotwise.console import say
 from slotwise.errors import SlotwiseError
 from slotwise.frontend import process as gateway_process
 from slotwise.server.lifecycle import Kind
+from tests.campaign import surroundings
+from tests.campaign.killers_place import WORKERS, KillersPlace
+from tests.campaign.own_server import own_home
+from tests.campaign.surroundings import NotHere
 
 PATIENCE_S = 240.0
 OPTIONS = ["--translation-port", "-1", "--drain-delay-s", "0", "--max-queued", "64"]

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-from campaign_parts import fuzz_protocols
-from campaign_parts.cases import Case, Part
-from campaign_parts.fuzz_bodies import hostile, seeds
-from campaign_parts.served import Model, check, mixed
-from campaign_parts.tally import Tally
 from slotwise.archive.build import build
 from slotwise.bench.bodies import examples
+from tests.campaign import fuzz_protocols
+from tests.campaign.cases import Case, Part
+from tests.campaign.fuzz_bodies import hostile, seeds
+from tests.campaign.served import Model, check, mixed
+from tests.campaign.tally import Tally
 
 GOOD, BAD = 4, 12  # in a batch
 TURNS = ("mnist", "v2", "digits", "mnist", "v1", "mnist", "v2", "digits")

@@ -11,8 +11,8 @@ from random import Random
 import numpy as np
 from PIL import Image
 
-from campaign_parts.hostile_values import NUMBERS, TEXTS, changed, mutated, value, written
 from slotwise.archive.local_model import LocalRequest
+from tests.campaign.hostile_values import NUMBERS, TEXTS, changed, mutated, value, written
 
 TYPES = (
     *(

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from campaign_parts.hostile_values import changed, mutated, value, written
-from campaign_parts.tally import Tally
 from slotwise.frontend.protocols import kserve_v1, open_inference
 from slotwise.frontend.protocols.records import ModelInput, ProtocolFault, RecordAnswer
+from tests.campaign.hostile_values import changed, mutated, value, written
+from tests.campaign.tally import Tally
 
 MODELS = (
     ModelInput("tensor", (1, 2, 2), True),

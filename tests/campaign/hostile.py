@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -21,13 +20,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
-from measuring.about import ROOT
 
-from campaign_parts.cases import Case, Part
-from campaign_parts.hostile_attacks import ATTACKS, Aim, Seen
-from campaign_parts.innocents import KINDS, TIMEOUT_S, Innocents
-from campaign_parts.own_server import own_home, started
-from campaign_parts.tally import Tally
+from benchmarks.measuring.about import ROOT
 from slotwise.archive.build import build
 from slotwise.client.management import ManagementClient
 from slotwise.console import say
@@ -35,6 +29,11 @@ from slotwise.frontend import process as gateway_process
 from slotwise.frontend.admission import keys
 from slotwise.frontend.admission.limits import derived_budget
 from slotwise.server.lifecycle import ServerRecord, stop
+from tests.campaign.cases import Case, Part
+from tests.campaign.hostile_attacks import ATTACKS, Aim, Seen
+from tests.campaign.innocents import KINDS, TIMEOUT_S, Innocents
+from tests.campaign.own_server import own_home, started
+from tests.campaign.tally import Tally
 
 MODELS = ("killers", "wide")
 WORKERS = 2
@@ -79,14 +78,13 @@ class Place:
         """The innocents, so long."""
         assert self.front is not None
         asked = {"url": self.front.url, "grpc_address": self.front.grpc, "keys": self.innocents, "seconds": seconds}
-        path = os.pathsep.join([str(ROOT / "scripts"), str(ROOT)])
         done = subprocess.run(
-            [sys.executable, "-m", "campaign_parts.innocents"],
+            [sys.executable, "-m", "tests.campaign.innocents"],
             input=json.dumps(asked),
             capture_output=True,
             text=True,
             check=True,
-            env={**os.environ, "PYTHONPATH": path},
+            cwd=ROOT,
             timeout=seconds + 2 * TIMEOUT_S,
         )
         return Innocents(**json.loads(done.stdout))

@@ -1,6 +1,6 @@
 """Sixteen clients that ask well, in a process of their own, so that what is measured is not this side's own hurry.
 
-python -m campaign_parts.innocents        the place as JSON on stdin, what became of them as JSON on stdout
+python -m tests.campaign.innocents        the place as JSON on stdin, what became of them as JSON on stdout
 """
 
 from __future__ import annotations

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from measuring.about import ROOT
-
-from campaign_parts.own_server import started
+from benchmarks.measuring.about import ROOT
 from slotwise.archive.build import build
 from slotwise.client.management import ManagementClient
 from slotwise.frontend import process as gateway_process
 from slotwise.profiles.ports import Ports
 from slotwise.server.lifecycle import Kind, ServerRecord
+from tests.campaign.own_server import started
 
 WORKERS = 2
 SETTINGS = {"batch_size": 8, "max_batch_delay": 10, "initial_workers": WORKERS, "response_timeout": 60}

@@ -17,16 +17,16 @@ from typing import Any
 
 import httpx
 import psutil
-from measuring.about import ROOT
 
-from campaign_parts.cases import Case, Part
-from campaign_parts.management_calls import CALLS, NO_WORKERS, STORE, Call
-from campaign_parts.own_server import torchserve
-from campaign_parts.tally import Tally
+from benchmarks.measuring.about import ROOT
 from slotwise.archive.build import build
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.ports import Ports
 from slotwise.server.java.runtime import java_home
+from tests.campaign.cases import Case, Part
+from tests.campaign.management_calls import CALLS, NO_WORKERS, STORE, Call
+from tests.campaign.own_server import torchserve
+from tests.campaign.tally import Tally
 
 TIMEOUT_S = 120.0
 

@@ -14,16 +14,16 @@ from pathlib import Path
 
 import psutil
 
-from campaign_parts.cases import Case, Part
-from campaign_parts.own_server import torchserve
-from campaign_parts.served import faults_archive
-from campaign_parts.tally import Tally
 from slotwise.bench import load
 from slotwise.bench.bodies import RequestBody
 from slotwise.bench.http_connection import Target
 from slotwise.bench.load import LoadPlan
 from slotwise.client.management import ManagementClient
 from slotwise.frontend import process as gateway_process
+from tests.campaign.cases import Case, Part
+from tests.campaign.own_server import torchserve
+from tests.campaign.served import faults_archive
+from tests.campaign.tally import Tally
 
 SECONDS, LEAST_S = 60.0, 5.0  # of one step
 BATCH, SLEEP_S = 8, 0.05

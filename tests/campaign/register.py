@@ -14,17 +14,17 @@ from random import Random
 
 import httpx
 
-from campaign_parts.archive_faults import FAULTS
-from campaign_parts.archives import Bases, one_line
-from campaign_parts.cases import Case, Part
-from campaign_parts.killers_place import archive_in
-from campaign_parts.own_server import torchserve
-from campaign_parts.tally import Tally
 from slotwise.client.inference import InferenceClient
 from slotwise.client.management import ManagementClient
 from slotwise.deploy.deploy import deploy, obtain, registration
 from slotwise.errors import SlotwiseError
 from slotwise.server.lifecycle import ServerRecord
+from tests.campaign.archive_faults import FAULTS
+from tests.campaign.archives import Bases, one_line
+from tests.campaign.cases import Case, Part
+from tests.campaign.killers_place import archive_in
+from tests.campaign.own_server import torchserve
+from tests.campaign.tally import Tally
 
 ANSWER_S = 120.0
 ONE_WORKER = {"initial_workers": 1, "batch_size": 1}

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from campaign_parts.tally import NOISE_MIB, NOISE_SHARE
+from tests.campaign.tally import NOISE_MIB, NOISE_SHARE
 
 WHAT = ("memory_mib", "threads", "files", "sockets")
 FLOORS = {"memory_mib": float(NOISE_MIB), "threads": 16.0, "files": 32.0, "sockets": 96.0}  # a growth that says nothing

@@ -9,11 +9,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from measuring.about import ROOT
-
-from campaign_parts.tally import Tally
+from benchmarks.measuring.about import ROOT
 from slotwise.archive.build import build
 from slotwise.archive.local_model import LocalAnswer, LocalModel, LocalRequest
+from tests.campaign.tally import Tally
 
 BATCH = 64
 PATIENT = {"decode_budget_ms": 600_000, "response_timeout_s": 600}  # what is tried here is right or wrong, never how fast

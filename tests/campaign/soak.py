@@ -18,17 +18,17 @@ from typing import Any
 
 import psutil
 
-from campaign_parts.cases import Case, Part
-from campaign_parts.killers_place import WORKERS, KillersPlace, archive_in
-from campaign_parts.own_server import left_running, own_home
-from campaign_parts.resources import Watch
-from campaign_parts.soak_load import FULL, SoakLoad
-from campaign_parts.tally import Tally
 from slotwise.console import say
 from slotwise.frontend import process as gateway_process
 from slotwise.frontend.rollout.swap import swap
 from slotwise.server.lifecycle import Kind, ServerRecord
 from slotwise.server.processes import processes_of
+from tests.campaign.cases import Case, Part
+from tests.campaign.killers_place import WORKERS, KillersPlace, archive_in
+from tests.campaign.own_server import left_running, own_home
+from tests.campaign.resources import Watch
+from tests.campaign.soak_load import FULL, SoakLoad
+from tests.campaign.tally import Tally
 
 HOSTS: tuple[Kind, ...] = ("torchserve", "mms", "ray")
 SECONDS, LEAST_S = 1800.0, 5.0  # of one server

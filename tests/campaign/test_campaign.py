@@ -1,4 +1,4 @@
-"""`scripts/campaign.py`: what it counts, that it goes on where it was, and a hundredth of it."""
+"""`tests/campaign`: what it counts, that it goes on where it was, and a hundredth of it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from campaign import earlier_parts, resumed
-from campaign_parts import front_to_back
-from campaign_parts.archive_faults import zipped
-from campaign_parts.cases import GRACE_S, Case, Part, run_part
-from campaign_parts.innocents import Innocents
-from campaign_parts.resources import WHAT, slope
-from campaign_parts.served import same
-from campaign_parts.tally import BROKEN, Tally
+
+from tests.campaign import front_to_back
+from tests.campaign.__main__ import earlier_parts, resumed
+from tests.campaign.archive_faults import zipped
+from tests.campaign.cases import GRACE_S, Case, Part, run_part
+from tests.campaign.innocents import Innocents
+from tests.campaign.resources import WHAT, slope
+from tests.campaign.served import same
+from tests.campaign.tally import BROKEN, Tally
 
 OFFLINE = ("archives", "fuzz", "batches")
 ROOT = Path(__file__).resolve().parents[2]
@@ -149,7 +150,7 @@ def test_an_innocent_is_answered_refused_wrong_or_lost() -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("part", "case"), [("soak", 0), ("chaos", 3)], ids=["TorchServe", "a killed gateway"])
 def test_a_short_soak_and_one_round_of_chaos_break_nothing(part: str, case: int) -> None:
-    command = [sys.executable, "scripts/campaign.py", part, "--case", str(case), "--scale", "0.001"]
+    command = [sys.executable, "-m", "tests.campaign", part, "--case", str(case), "--scale", "0.001"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     counts = json.loads(done.stdout)
@@ -160,7 +161,7 @@ def test_a_short_soak_and_one_round_of_chaos_break_nothing(part: str, case: int)
 @pytest.mark.slow
 @pytest.mark.timeout(1500)  # a minute or so on a machine that does nothing else
 def test_a_hundredth_of_the_campaign_breaks_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "scripts/campaign.py", *OFFLINE, "--scale", "0.01", "--json", str(tmp_path / "counts.json")]
+    command = [sys.executable, "-m", "tests.campaign", *OFFLINE, "--scale", "0.01", "--json", str(tmp_path / "counts.json")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     parts = json.loads((tmp_path / "counts.json").read_text())["parts"]

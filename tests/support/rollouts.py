@@ -7,11 +7,8 @@ judged after every window, as `slotwise rollout` does, until it is called worse 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
-from functools import partial
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from slotwise.deploy.rollout import Plan
 from slotwise.frontend.rollout.canary import SAME_LOAD
@@ -24,7 +21,6 @@ SPREAD = 0.3  # of the logarithm of the times
 WINDOW_S = Plan(STEPS, STEP_S).window_s
 INCIDENT_S = 3.0  # a worker ends and is started again
 MISS = "none"
-EQUAL_RUNS, WORSE_RUNS = 400, 100
 
 
 @dataclass(frozen=True)
@@ -130,28 +126,3 @@ def _poisson(draw: random.Random, mean: float) -> int:
 def simulated(scenario: Scenario, rate: float, seed: int) -> tuple[str, int, float]:
     """One roll-out."""
     return Simulated(scenario, random.Random(seed), rate).outcome()
-
-
-def row(scenario: Scenario, rate: float, runs: int, each: Callable[..., Any]) -> dict[str, Any]:
-    """What became of so many roll-outs of one kind."""
-    outcomes = list(each(partial(simulated, scenario, rate), range(runs)))
-    called = [found for found in outcomes if found[0] != MISS]
-    median = sorted(called, key=lambda found: found[1])[len(called) // 2] if called else None
-    by = {what: sum(found[0] == what for found in called) for what in ("errors", "times")}
-    return {
-        **asdict(scenario),
-        "rate": rate,
-        "runs": runs,
-        "called_worse": len(called),
-        "by": by,
-        "median_requests": median and median[1],
-        "median_s": median and round(median[2], 1),
-    }
-
-
-def rows(runs: int = EQUAL_RUNS, worse_runs: int = WORSE_RUNS) -> list[dict[str, Any]]:
-    """Every scenario; what is worse at three rates."""
-    with ProcessPoolExecutor() as pool:
-        each = partial(pool.map, chunksize=10)
-        equal = [row(scenario, RATE, runs, each) for scenario in EQUAL]
-        return equal + [row(scenario, rate, worse_runs, each) for scenario in WORSE for rate in (RATE / 5, RATE, 5 * RATE)]
