@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks.measuring import rounds
 from benchmarks.measuring.rounds import Cell, Reading, Readings
 
 Round = list[dict[str, Any]]  # one reading each, with its cell and system
@@ -25,15 +26,10 @@ def earlier(file: Path | None, plan: Mapping[str, Any]) -> dict[str, Any]:
 
 def one_round(turn: int, cells: Mapping[Cell, Sequence[str]], measure: Measure, say: Callable[[str], None]) -> Round:
     """Every system once in each of its cells, in an order that turns by one each round."""
-    readings: Round = []
-    for cell, systems in cells.items():
-        first = turn % len(systems)
-        for system in [*systems[first:], *systems[:first]]:
-            reading = measure(cell, system)
-            failed = f", {reading.failed} FAILED" if reading.failed else ""
-            say(f"round {turn + 1}: {cell[0]}, {cell[1]} clients, {system}: {reading.rps:.1f} a second{failed}")
-            readings.append({"workload": cell[0], "concurrency": cell[1], "system": system, **asdict(reading)})
-    return readings
+    return [
+        {"workload": cell[0], "concurrency": cell[1], "system": system, **asdict(reading)}
+        for cell, system, reading in rounds.one_round(turn, cells, measure, say)
+    ]
 
 
 class Clock:
@@ -54,12 +50,12 @@ class Clock:
         return done
 
 
-def readings(rounds: Sequence[Round]) -> Readings:
+def readings(done: Sequence[Round]) -> Readings:
     """The rounds by cell and system: the systems that every round has."""
     gathered: Readings = {}
-    for row in (row for one in rounds for row in one):
+    for row in (row for one in done for row in one):
         keys = ("workload", "concurrency", "system")
         reading = Reading(**{key: value for key, value in row.items() if key not in keys})
         gathered.setdefault((row["workload"], row["concurrency"]), {}).setdefault(row["system"], []).append(reading)
-    whole = {cell: {name: got for name, got in by.items() if len(got) == len(rounds)} for cell, by in gathered.items()}
+    whole = {cell: {name: got for name, got in by.items() if len(got) == len(done)} for cell, by in gathered.items()}
     return {cell: by for cell, by in whole.items() if by}

@@ -16,11 +16,12 @@ from typing import Any
 
 import httpx
 
-from benchmarks.comparison.programs import CONFIG, HERE, PROGRAMS, environment, free_port, plain, v2_head
+from benchmarks.comparison.programs import CONFIG, HERE, PROGRAMS, environment, plain, v2_head
 from benchmarks.comparison.systems import Http
 from benchmarks.measuring.about import version
 from slotwise.bench.bodies import RequestBody
 from slotwise.bench.http_connection import Target
+from slotwise.profiles.ports import Ports
 from slotwise.server.triton import process as triton_process
 
 START_S = 300
@@ -32,7 +33,8 @@ class Peer(Http):
     def __init__(self, name: str, program: str, settings: Mapping[str, Any], work: Path, places: Path) -> None:
         self.name, self.program, self.about = name, program, PROGRAMS[program]
         self.place, self.work = places / f"venv-{program}", work / name
-        self.settings = {**settings, "port": free_port()}
+        self.ports = Ports.free()
+        self.settings = {**settings, "port": self.ports.inference}
         self.path = "/tensor" if (program, settings["kind"]) == ("fastapi", "tensor") else self.about.path
         self.process: subprocess.Popen[bytes] | None = None
         self.log = places / f"{name}.log"
@@ -126,7 +128,11 @@ class Peer(Http):
         model = {"name": "classifier", "implementation": "mlserver_app.Classifier"}
         model |= {"max_batch_size": self.settings["batch_size"], "max_batch_time": self.settings["delay_ms"] / 1000}
         (folder / "model-settings.json").write_text(json.dumps(model), "utf-8")
-        ports: dict[str, Any] = {"http_port": self.settings["port"], "grpc_port": free_port(), "metrics_port": free_port()}
+        ports: dict[str, Any] = {
+            "http_port": self.ports.inference,
+            "grpc_port": self.ports.grpc_inference,
+            "metrics_port": self.ports.metrics,
+        }
         levels = {name: {"level": "ERROR"} for name in ("mlserver", "uvicorn")}
         ports["logging_settings"] = {"version": 1, "disable_existing_loggers": False, "loggers": levels}
         server = {**ports, "host": "127.0.0.1", "parallel_workers": self.settings["processes"], "debug": False}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -92,11 +91,3 @@ def environment(place: Path, packages: tuple[str, ...]) -> Path:
     (ours / "zz_borrowed.pth").write_text("\n".join(borrowed) + "\n", "utf-8")
     stamp.write_text("\n".join(packages), "utf-8")
     return python
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -3,64 +3,52 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from benchmarks.measuring.about import ROOT
-from benchmarks.measuring.repeat import busy_cores
-from slotwise.archive.build import build
 from slotwise.client.management import ManagementClient
 from slotwise.console import say
 from slotwise.frontend import process as gateway_process
-from slotwise.profiles.ports import Ports
-from slotwise.profiles.profile import load_profile
-from slotwise.server.lifecycle import ServerRecord, running, start, stop
-
-sys.path.insert(0, str(ROOT))
+from slotwise.server.lifecycle import ServerRecord, running
+from tests.campaign.killers_place import WORKERS, KillersPlace, archive_in
+from tests.campaign.own_server import own_home
 from tests.server.storm import Storm
 
-CLIENTS, WORKERS = 32, 2
-SETTINGS = {"batch_size": 8, "max_batch_delay": 10, "initial_workers": WORKERS, "response_timeout": 60}
+CLIENTS = 32
 BETWEEN = 100  # right answers between two disasters
 PATIENCE_S = 300.0
 
 
+class Place(KillersPlace):
+    """Where they happen."""
+
+    PATIENCE_S = PATIENCE_S
+
+
 def disasters(rounds: int, work: Path) -> dict[str, Any]:
     """Each round: a body that exits or segfaults its worker, a SIGKILL, a scale, a swap of server or profile."""
-    os.environ["SLOTWISE_HOME"] = str(work)
-    store, model = work / "store", work / "killers"
-    store.mkdir()
-    model.mkdir()
-    shutil.copy(ROOT / "tests" / "server" / "handlers" / "killers.py", model)
-    (model / "model.toml").write_text('name = "killers"\nhandler = "killers.py"\n', "utf-8")
-    build(str(model), store)
-    record = start("default", "torchserve", load_profile("cpu", environ={}), model_store=store, ports=Ports.free(), models={})
-    try:
-        with ManagementClient(record) as client:
-            client.register("killers.mar", **SETTINGS)
-            client.wait_ready("killers", WORKERS)
+    with own_home(work):
+        Place.serving("torchserve", archive_in(work))
         options = ["--port", "0", "--translation-port", "-1", "--drain-delay-s", "0", "--max-queued", "64"]
         front = gateway_process.start_detached("default", options)
-        while not front.status()["ready"]:
-            time.sleep(0.2)
-        storm = Storm(front.url, [], clients=CLIENTS)
-        with busy_cores(), storm.in_background():
-            storm.wait_for(BETWEEN, PATIENCE_S)
-            table = [_round(number, storm, work) for number in range(1, rounds + 1)]
-    finally:
-        gateway_process.stop()
-        for name in ("default", "default-b", "default-c"):
-            left = running(name)
-            if left is not None:
-                stop(left)
+        try:
+            while not front.status()["ready"]:
+                time.sleep(0.2)
+            storm = Storm(front.url, [], clients=CLIENTS)
+            with busy_cores(), storm.in_background():
+                storm.wait_for(BETWEEN, PATIENCE_S)
+                table = [_round(number, storm, work) for number in range(1, rounds + 1)]
+        finally:
+            gateway_process.stop()
     deaths = _deaths(work)
     return {
         "rounds": table,
@@ -71,6 +59,18 @@ def disasters(rounds: int, work: Path) -> dict[str, Any]:
         "most_deaths": max(deaths.values(), default=0),
         "deaths": sum(deaths.values()),
     }
+
+
+@contextmanager
+def busy_cores() -> Iterator[None]:
+    """A process a core that does nothing but count."""
+    counting = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+    try:
+        yield
+    finally:
+        for process in counting:
+            process.kill()
+            process.wait()
 
 
 def _round(number: int, storm: Storm, work: Path) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
+import threading
 import time
 from argparse import Namespace
 from collections.abc import Iterator
@@ -13,7 +15,6 @@ from typing import Any
 
 import psutil
 
-from benchmarks.measuring.hanging import MODEL, standin
 from benchmarks.measuring.overload import overload
 from benchmarks.measuring.rounds import WARM_UP_S, Cell, Reading, in_turn, ratio, rows
 from benchmarks.measuring.servers import built, deployed, server
@@ -30,6 +31,7 @@ from slotwise.tune.live_bench import LiveBench
 from slotwise.tune.space import TrialSetting
 from slotwise.worker.engines.processor import has_bf16
 from slotwise.zoo import pictures
+from tests.frontend.standin import StandIn
 
 
 @contextmanager
@@ -89,6 +91,28 @@ def gateway(options: Namespace, work: Path) -> dict[str, Any]:
         return {"rows": table, "overload": overload(target, front, bodies, options.minute)}
 
 
+@contextmanager
+def standin(home: Path) -> Iterator[StandIn]:
+    """A stand-in for a model server in a thread of its own, with the record that a gateway of this $SLOTWISE_HOME reads."""
+    server, up, over = StandIn(takes_s=(0.02, 0.1)), threading.Event(), threading.Event()
+    (folder := home / "default").mkdir()
+
+    async def serve() -> None:
+        async with server:
+            server.record(folder).save()
+            up.set()
+            await asyncio.to_thread(over.wait)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    up.wait()
+    try:
+        yield server
+    finally:
+        over.set()
+        thread.join()
+
+
 def hedging(options: Namespace, work: Path) -> dict[str, Any]:
     """A stand-in server behind the gateway: all requests answered, and one in 50 never."""
     os.environ["SLOTWISE_HOME"] = str(work)
@@ -96,14 +120,14 @@ def hedging(options: Namespace, work: Path) -> dict[str, Any]:
     sent: dict[str, list[float]] = {system: [] for system in every}
     with standin(work) as server:
         front = gateway_process.start_detached("default", ["--port", "0", "--translation-port", "-1"])
-        target = Target(f"{front.url}/predictions/{MODEL}", {})
+        target = Target(f"{front.url}/predictions/digits", {})
 
         def measure(cell: Cell, system: str) -> Reading:
-            server.every, before = every[system], server.seen
+            server.hang_every, before = every[system], len(server.seen)
             measured = load.measure(
                 target, [RequestBody(b"x")], LoadPlan(cell[1], None, requests=int(200 * options.seconds), warm_up_s=0)
             )
-            sent[system].append(round((server.seen - before) / measured.requests, 4))
+            sent[system].append(round((len(server.seen) - before) / measured.requests, 4))
             return Reading.of(measured)
 
         try:

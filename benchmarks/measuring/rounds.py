@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -69,16 +69,24 @@ def in_turn(
     """
     readings: Readings = {cell: {system: [] for system in systems} for cell in cells}
     for turn in range(-warm_ups, rounds):
-        first = turn % len(systems)
-        for cell, by_system in readings.items():
-            for system in [*systems[first:], *systems[:first]]:
-                reading = measure(cell, system)
-                failed = f", {reading.failed} FAILED" if reading.failed else ""
-                counted = f"round {turn + 1}" if turn >= 0 else "warm-up"
-                say(f"{counted}: {cell[0]}, {cell[1]} clients, {system}: {reading.rps:.1f} a second{failed}")
-                if turn >= 0:
-                    by_system[system].append(reading)
+        for cell, system, reading in one_round(turn, dict.fromkeys(readings, systems), measure, say):
+            if turn >= 0:
+                readings[cell][system].append(reading)
     return readings
+
+
+def one_round(
+    turn: int, cells: Mapping[Cell, Sequence[str]], measure: Callable[[Cell, str], Reading], say: Callable[[str], None]
+) -> Iterator[tuple[Cell, str, Reading]]:
+    """Every system once in each of its cells, in an order that turns by one each round; below 0 it is a warm-up."""
+    for cell, systems in cells.items():
+        first = turn % len(systems)
+        for system in [*systems[first:], *systems[:first]]:
+            reading = measure(cell, system)
+            failed = f", {reading.failed} FAILED" if reading.failed else ""
+            counted = f"round {turn + 1}" if turn >= 0 else "warm-up"
+            say(f"{counted}: {cell[0]}, {cell[1]} clients, {system}: {reading.rps:.1f} a second{failed}")
+            yield cell, system, reading
 
 
 def rows(readings: Mapping[Cell, Mapping[str, Sequence[Reading]]], *, detail: bool = False) -> list[dict[str, Any]]:

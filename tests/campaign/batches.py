@@ -15,8 +15,9 @@ from slotwise.archive.local_model import LocalRequest
 from slotwise.bench.bodies import RequestBody, bad_bodies, examples
 from tests.campaign.cases import Case, Part
 from tests.campaign.hostile_values import mutated
-from tests.campaign.served import BATCH, Model, check, faults_archive
+from tests.campaign.served import BATCH, Model, check
 from tests.campaign.tally import Tally
+from tests.server.conftest import build_handler
 
 TENSORS, NUMBERS = 1600, 300  # of the pool; the rest of its 2,000 are pictures
 BREAKING = (b"raise", b"nan", b"mute", b"silent", b"short", b"\xff", b"long -1")  # not "die": it ends the worker, as it should
@@ -28,7 +29,8 @@ SHARES = (1.0, 0.95, 0.9, 0.5, 0.1)  # of good ones
 def start(work: Path, scale: float) -> Iterator[Case]:
     """Give what tries one batch."""
     models = {"mnist": tensors(build("mnist", work / "store")), "digits": pictures(build("digits", work / "store"))}
-    models["faults"] = Model("faults", faults_archive(work), [str(number).encode() for number in range(NUMBERS)])
+    faults = build_handler("faults", work / "store", work)
+    models["faults"] = Model("faults", faults, [str(number).encode() for number in range(NUMBERS)])
     try:
         yield lambda i, draw, tally: try_batch(models[TURNS[i % len(TURNS)]], i, draw, tally)
     finally:

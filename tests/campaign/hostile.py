@@ -22,7 +22,6 @@ from urllib.parse import urlsplit
 import psutil
 
 from benchmarks.measuring.about import ROOT
-from slotwise.archive.build import build
 from slotwise.client.management import ManagementClient
 from slotwise.console import say
 from slotwise.frontend import process as gateway_process
@@ -34,6 +33,7 @@ from tests.campaign.hostile_attacks import ATTACKS, Aim, Seen
 from tests.campaign.innocents import KINDS, TIMEOUT_S, Innocents
 from tests.campaign.own_server import own_home, started
 from tests.campaign.tally import Tally
+from tests.server.conftest import build_handler
 
 MODELS = ("killers", "wide")
 WORKERS = 2
@@ -209,11 +209,7 @@ def shown(found: Innocents) -> dict[str, Any]:
 def start(work: Path, scale: float) -> Iterator[Case]:
     """Give what tries one attack; the quiet time is measured first."""
     for model in MODELS:
-        folder = work / model
-        folder.mkdir()
-        (folder / f"{model}.py").write_bytes((ROOT / "tests" / "server" / "handlers" / f"{model}.py").read_bytes())
-        (folder / "model.toml").write_text(f'name = "{model}"\nhandler = "{model}.py"\n', "utf-8")
-        store = build(folder, work / "store").parent
+        store = build_handler(model, work / "store", work, handler=model).parent
     file = work / "keys.json"
     place = Place(store, file, [keys.add(file, f"innocent-{i}") for i in range(len(KINDS))], keys.add(file, "hostile"))
     with own_home(work / "home"):

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from benchmarks.measuring.about import ROOT
-from slotwise.archive.build import build
 from slotwise.client.management import ManagementClient
 from slotwise.frontend import process as gateway_process
 from slotwise.profiles.ports import Ports
 from slotwise.server.lifecycle import Kind, ServerRecord
 from tests.campaign.own_server import started
+from tests.server.conftest import build_handler
 
 WORKERS = 2
 SETTINGS = {"batch_size": 8, "max_batch_delay": 10, "initial_workers": WORKERS, "response_timeout": 60}
@@ -48,8 +47,4 @@ class KillersPlace:
 
 def archive_in(work: Path) -> Path:
     """The folder with the model's archive."""
-    folder = work / "killers"
-    folder.mkdir()
-    (folder / "killers.py").write_bytes((ROOT / "tests" / "server" / "handlers" / "killers.py").read_bytes())
-    (folder / "model.toml").write_text('name = "killers"\nhandler = "killers.py"\n', "utf-8")
-    return build(folder, work / "store").parent
+    return build_handler("killers", work / "store", work, handler="killers").parent

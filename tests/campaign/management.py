@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,8 +17,6 @@ from typing import Any
 import httpx
 import psutil
 
-from benchmarks.measuring.about import ROOT
-from slotwise.archive.build import build
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.ports import Ports
 from slotwise.server.java.runtime import java_home
@@ -27,6 +24,7 @@ from tests.campaign.cases import Case, Part
 from tests.campaign.management_calls import CALLS, NO_WORKERS, STORE, Call
 from tests.campaign.own_server import torchserve
 from tests.campaign.tally import Tally
+from tests.server.conftest import build_handler
 
 TIMEOUT_S = 120.0
 
@@ -77,11 +75,7 @@ def start(work: Path, scale: float) -> Iterator[Case]:
     """Give what tries one call on both servers."""
     store = work / "store"
     for name, version in (("faults", "1.0"), ("faults", "2.0"), ("spare", "1.0")):
-        folder = work / f"{name}-{version}"
-        folder.mkdir()
-        shutil.copy(ROOT / "tests" / "server" / "handlers" / "faults.py", folder)
-        (folder / "model.toml").write_text(f'name = "{name}"\nversion = "{version}"\nhandler = "faults.py"\n', "utf-8")
-        build(folder, store)
+        build_handler(name, store, work, version=version)
     with installed(work / "installed", store) as theirs, served(work / "served", store) as ours:
         yield lambda i, draw, tally: try_call(CALLS[i], theirs, ours, i, tally)
 

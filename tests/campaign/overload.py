@@ -22,8 +22,8 @@ from slotwise.client.management import ManagementClient
 from slotwise.frontend import process as gateway_process
 from tests.campaign.cases import Case, Part
 from tests.campaign.own_server import torchserve
-from tests.campaign.served import faults_archive
 from tests.campaign.tally import Tally
+from tests.server.conftest import build_handler
 
 SECONDS, LEAST_S = 60.0, 5.0  # of one step
 BATCH, SLEEP_S = 8, 0.05
@@ -100,7 +100,7 @@ STEPS = (*map(arrivals, SHARES), held(IDLE, b"", b""), held(SLOW, HEAD, b"x"), h
 @contextlib.contextmanager
 def start(work: Path, scale: float) -> Iterator[Case]:
     """Give what tries one step."""
-    archive = faults_archive(work)
+    archive = build_handler("faults", work / "store", work)
     settings = {"batch_size": BATCH, "max_batch_delay": 20, "initial_workers": 1, "response_timeout": 60}
     with torchserve(work / "home", archive.parent) as record:
         with ManagementClient(record) as client:

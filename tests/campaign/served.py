@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from benchmarks.measuring.about import ROOT
-from slotwise.archive.build import build
 from slotwise.archive.local_model import LocalAnswer, LocalModel, LocalRequest
 from tests.campaign.tally import Tally
 
@@ -53,15 +50,6 @@ class Model:
             assert answer.status == 200, f"{self.name}: good body {k} is answered {answer.status} {answer.body[:80]!r}"
             self.alone[k] = answer.json()
         return self.alone[k]
-
-
-def faults_archive(work: Path) -> Path:
-    """The archive of a model that breaks on demand, as the tests have it."""
-    folder = work / "faults"
-    folder.mkdir(parents=True, exist_ok=True)
-    shutil.copy(ROOT / "tests" / "server" / "handlers" / "faults.py", folder)
-    (folder / "model.toml").write_text('name = "faults"\nhandler = "faults.py"\n', "utf-8")
-    return build(folder, work / "store")
 
 
 def same(first: Any, second: Any) -> bool:
