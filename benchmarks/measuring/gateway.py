@@ -94,7 +94,7 @@ def gateway(options: Namespace, work: Path) -> dict[str, Any]:
 @contextmanager
 def standin(home: Path) -> Iterator[StandIn]:
     """A stand-in for a model server in a thread of its own, with the record that a gateway of this $SLOTWISE_HOME reads."""
-    server, up, over = StandIn(takes_s=(0.02, 0.1)), threading.Event(), threading.Event()
+    server, up, over = StandIn(batch_size=16, takes_s=(0.02, 0.1)), threading.Event(), threading.Event()
     (folder := home / "default").mkdir()
 
     async def serve() -> None:

@@ -16,10 +16,6 @@ from benchmarks.pages.tables import each, number, table, with_spread
 Figures = Mapping[str, Any]
 OURS = "slotwise-openvino-fp32"
 PARTS = (*MEASURED, "vision-amx")
-NO_SETTINGS = (
-    "*Measured before every system got the same: two processes of one thread and batches of 4 for Slotwise, one process and "
-    "batches of 4 for stock and LitServe, one process without batches for FastAPI; logs as each is installed.*"
-)
 TEXTS = {
     "natural": "natural code",
     "decoder": "our decoder, eager PyTorch",
@@ -65,8 +61,6 @@ def settings(part: str) -> Callable[[Figures], str]:
     """What every system ran with, and which did not start."""
 
     def render(figures: Figures) -> str:
-        if "settings" not in figures[part]:
-            return NO_SETTINGS
         lines = []
         for name, given in figures[part]["settings"].items():
             code = TEXTS[given["form"]] + (f", {given['engine']}" if "engine" in given else "")
@@ -88,8 +82,8 @@ def poison(part: str) -> Callable[[Figures], str]:
         for name, counts in figures[part]["poison"].items():
             if name == "slotwise":
                 continue
-            statuses = counts.get("statuses", {})
-            got = ", ".join(f"{count} x {'none' if status == '0' else status}" for status, count in statuses.items())
+            statuses = counts["statuses"].items()
+            got = ", ".join(f"{count} x {'none' if status == '0' else status}" for status, count in statuses)
             lines.append([name, *(counts[key] for key in ("innocent", "innocent_lost", "bad", "bad_refused")), got])
         return table(["system", "innocent", "lost", "bad", "refused with 4xx", "statuses of the bad"], lines)
 

@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pages import comparison, stale, tables
+from benchmarks.pages import campaign, comparison, stale, tables, tuning
 from benchmarks.pages.values import VALUES, value
 
-TABLES = tables.TABLES | comparison.TABLES
+TABLES = tables.TABLES | comparison.TABLES | tuning.TABLES | campaign.TABLES
 MEND = "python -m benchmarks.figures render"
 BLOCK = re.compile(r"(<!-- figures: ([\w.+-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 INLINE = re.compile(r"(<!-- figure: ([\w.-]+) -->)([^<]*)(<!-- end -->)")

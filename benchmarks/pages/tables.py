@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
 from benchmarks.measuring.rounds import Ratio, Row, by_cell, median_interval, ratio
-from benchmarks.measuring.study import PUBLISHED, PUBLISHED_BY_DELAY
 from benchmarks.pages.stale import HISTORY
-from slotwise.bench.load import LoadResult
-from slotwise.tune.finals import Finalist, paired
-from slotwise.tune.space import TrialSetting
 
 Figures = Mapping[str, Any]
 
-TUNED = ("tune-mnist-64", "tune-mnist-8", "tune-resnet18", "tune-resnet18-amx", "tune-efficientnet", "tune-standin")
-SOAKED = 4  # processes of a server that are shown
 STRESS_THERE = {(16, 10, 100): "**43%** answered, 10.4 s on average"}  # published, by records, requests a second, requests
-SHARE = 0.7  # how busy a pod shall be, docs/kubernetes.md
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -132,15 +124,6 @@ def rollouts_rows(figures: Figures) -> str:
     return table(columns, lines)
 
 
-def disasters_rounds(figures: Figures) -> str:
-    """Killer bodies, SIGKILLs, scales and swaps under load."""
-    lines = []
-    for i, row in enumerate(figures["disasters"]["rounds"], 1):
-        statuses = " ".join(map(str, row["its_statuses"]))
-        lines.append([i, row["killer"], statuses, row["workers_it_ended"], row["server_then"], row["lost"], row["seconds"]])
-    return table(["round", "killer", "its statuses", "workers it ended", "swap to", "innocent lost", "seconds"], lines)
-
-
 def hosts_rows(figures: Figures) -> str:
     """The same archives on every host: answers a second, and what 99% of the clients waited at most."""
     cells = by_cell(figures["hosts"]["rows"])
@@ -237,36 +220,6 @@ def guard_rows(figures: Figures) -> str:
     return table(["each body", "the handler alone, us a batch", "with a guard", "rounds"], lines)
 
 
-def setting(values: Mapping[str, Any]) -> str:
-    """A setting of the tuner, short."""
-    delay = f", {values['max_batch_delay']} ms" if values["batch_size"] > 1 else ""
-    return f"batch {values['batch_size']}{delay}, {values['workers']} x {values['threads']} threads"
-
-
-def final(name: str) -> Callable[[Figures], str]:
-    """The final of a tuning, the fastest first, and why the winner won."""
-
-    def render(figures: Figures) -> str:
-        tuned, lines = figures[name], []
-        winner = next((entry for entry in tuned["finalists"] if entry["setting"] == tuned["winner"]), None)
-        for entry in sorted(tuned["finalists"], key=lambda entry: -entry["req_s"]):
-            roles = {"winner": "winner", "profile": "profile", "no parameters": "default"}
-            is_a = ", ".join(role for role, key in roles.items() if tuned[key] == entry["setting"])
-            rounds = each(load["req_s"] for load in entry["rounds"]) if entry["rounds"] else "not kept"
-            won_by = winner and entry is not winner and entry["rounds"] and paired(_finalist(winner), _finalist(entry), "req_s")
-            lines.append(
-                [setting(entry["setting"]), is_a, number(entry["req_s"]), rounds, number(entry["p99_ms"]), won_by or None]
-            )
-        reason = f"\n\n> {tuned['reason']}" if tuned["reason"] else ""
-        return table(["setting", "", "answers a second", "rounds", "p99 ms", "the winner gives"], lines) + reason
-
-    return render
-
-
-def _finalist(entry: Mapping[str, Any]) -> Finalist:
-    return Finalist(TrialSetting(**entry["setting"]), tuple(LoadResult(**load) for load in entry["rounds"]))
-
-
 def echo_rows(figures: Figures) -> str:
     """MNIST and the handlers that do less."""
     lines = []
@@ -276,58 +229,6 @@ def echo_rows(figures: Figures) -> str:
         lines.append([clients, load, *answers, *map(with_spread, ratios)])
     columns = ["clients", "setting", "MNIST", "the shortest handler", "bare echo", "echo with our slots"]
     return table([*columns, "MNIST to bare echo", "to ours", "to the shortest"], lines)
-
-
-def study_by_clients(figures: Figures) -> str:
-    """The batching study: published, the stand-in, the model."""
-    study = figures["study"]
-    lines: list[list[Any]] = [["published", size, *row] for size, row in PUBLISHED.items()]
-    for name, curves in study["curves"].items():
-        lines += [[name, size, *(f"{value:.0f}" for value in row)] for size, row in curves["by_clients"].items()]
-    return table(["", "batch size", *(f"{n} clients" for n in study["clients"])], lines)
-
-
-def study_by_delay(figures: Figures) -> str:
-    """The same over the delay."""
-    study = figures["study"]
-    lines = [[name, *(f"{value:.0f}" for value in curves["by_delay"])] for name, curves in study["curves"].items()]
-    return table(["", *(f"{ms} ms" for ms in study["delays"])], [["published", *PUBLISHED_BY_DELAY], *lines])
-
-
-def offline(figures: Figures) -> str:
-    """A handler by itself, docs/bench.md."""
-    keys = ("batch_ms", "decode_ms", "model_ms", "encode_ms", "item_ms")
-    lines = [[timed["n"], *(f"{timed[key]:.2f}" for key in keys)] for timed in figures["offline-digits"]["batches"]]
-    return table(["n", "batch", "decode", "model", "encode", "a request"], lines)
-
-
-def replicas(figures: Figures) -> str:
-    """How many pods a rate needs, docs/kubernetes.md."""
-    rates, lines = (10, 50, 200, 1000), []
-    for model, n, workers in (("digits", 16, 1), ("resnet18", 8, 1)):
-        a, b = figures[f"offline-{model}"]["line"].values()
-        most = workers * 1000 * n / (a * n + b)
-        lines.append([f"`{model}`", a, b, n, workers, round(most), *(math.ceil(rate / (SHARE * most)) for rate in rates)])
-    return table(["model", "a", "b", "n", "workers", "at most", *(f"{rate:,}/s".replace(",", " ") for rate in rates)], lines)
-
-
-def scale_rows(figures: Figures) -> str:
-    """Answers a second for 1 to 1,000 replicas."""
-    keys = ("model", "replicas", "clients", "rps", "every_node_rps", "one_proxy_rps", "p99_ms")
-    rows = ([row[key] for key in keys] for row in figures["scale"]["rows"])
-    lines = [[number(value) if isinstance(value, float) else value for value in row] for row in rows]
-    return table(["model", "replicas", "clients", "replicas alone", "a proxy a node", "one proxy", "p99 ms"], lines)
-
-
-def nodes_rows(figures: Figures) -> str:
-    """Two nodes as measured, beside the simulation."""
-    keys = ("replicas", "nodes", "clients", "rps", "simulated_rps", "p99_ms", "simulated_p99_ms", "mean_batch")
-    lines = [
-        [number(value) if isinstance(value, float) else value for value in (row[key] for key in keys)]
-        for row in figures["nodes"]["rows"]
-    ]
-    names = ["replicas", "nodes", "clients", "answers/s", "simulated", "p99 ms", "simulated", "mean batch of 8"]
-    return table(names, lines)
 
 
 def sources(figures: Figures) -> str:
@@ -341,49 +242,6 @@ def sources(figures: Figures) -> str:
         how = "history" if name in HISTORY else how
         lines.append([f"[{name}](figures/{name}.json)", figure["commit"], figure["date"], where, how])
     return table(["figures", "commit", "date", "machine", ""], lines)
-
-
-def campaign_rows(figures: Figures) -> str:
-    """What each part of the campaign counted."""
-    keys = ("cases", "full", "requests", "innocents", "lost", "wrong", "refused", "unplanned", "hangs", "leaks", "restarts")
-    parts = figures["campaign"]["parts"]
-    lines = [
-        [
-            name,
-            f"{part['scale']:.0%}",
-            *(part[key] for key in keys),
-            f"{part['seconds'] / 60:.0f}",
-            part["commit"][:7],
-            part["cpu"],
-        ]
-        for name, part in parts.items()
-    ]
-    return table(["part", "scale", "cases", "of", *keys[2:], "minutes", "commit", "processor"], lines)
-
-
-def campaign_soak(figures: Figures) -> str:
-    """Each server's longest-lived processes while it was soaked: what they held, and by how much that grew."""
-    lines: list[list[Any]] = []
-    for kind, soaked in figures["campaign"]["parts"].get("soak", {}).get("measured", {}).items():
-        processes = soaked.get("processes", {})
-        largest = sorted(processes, key=lambda role: -processes[role]["held"]["memory_mib"])[:SOAKED]
-        load = [kind, soaked["seconds"], number(soaked["capacity"]), number(soaked["rate"])] if processes else []
-        for role in sorted(largest, key=list(processes).index):
-            held, growth = processes[role]["held"], processes[role]["growth"]
-            cells = [f"{number(held[what])} ({growth[what][0]:+.0f} ± {growth[what][1]:.0f})" for what in held]
-            lines.append([*load, role, processes[role]["seconds"], *cells])
-            load = [None] * 4
-    columns = ["server", "seconds", "does a second", "gets a second", "process", "seen after its warm-up, s"]
-    return table([*columns, "memory, MiB", "threads", "files", "sockets"], lines) if lines else "Not in this run."
-
-
-def campaign_hostile(figures: Figures) -> str:
-    """What became of sixteen innocents beside one hostile client."""
-    measured = figures["campaign"]["parts"].get("hostile", {}).get("measured", {})
-    keys = ("answered", "lost", "refused", "wrong", "late", "unready", "p99_ms", "longest_ms", "memory_mb")
-    lines = [[name, *(number(row.get(key, 0)) for key in keys)] for name, row in measured.items()]
-    columns = ["the hostile client sends", "innocents answered", "lost", "refused", "wrong", "late", "not ready"]
-    return table([*columns, "p99 ms", "longest ms", "memory, MB"], lines) if lines else "Not in this run."
 
 
 def bits_rows(figures: Figures) -> str:
@@ -411,25 +269,14 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "records.rows": records_rows,
     "rollouts.rows": rollouts_rows,
     "hedging.rows": hedging_rows,
-    "disasters.rounds": disasters_rounds,
     "hosts.rows": hosts_rows,
     "hostile.rows": hostile_rows,
     "bits.rows": bits_rows,
     "start.rows": start_rows,
-    "campaign.rows": campaign_rows,
-    "campaign.soak": campaign_soak,
-    "campaign.hostile": campaign_hostile,
     "accuracy.rows": accuracy_rows,
     "accuracy.labels": accuracy_labels,
     "worker.rows": worker_rows,
     "guard.rows": guard_rows,
     "echo.rows": echo_rows,
-    "scale.rows": scale_rows,
-    "nodes.rows": nodes_rows,
-    "study.by_clients": study_by_clients,
-    "study.by_delay": study_by_delay,
-    "offline-digits.batches": offline,
-    "offline-digits+offline-resnet18.replicas": replicas,
     "all.sources": sources,
-    **{f"{name}.final": final(name) for name in TUNED},
 }

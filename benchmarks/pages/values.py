@@ -86,10 +86,7 @@ PEER_NAMES |= {"bentoml": "BentoML", "mlserver": "MLServer"}
 
 def processes(figures: Figures) -> str:
     """The processes that our fp32 and the others had."""
-    settings = figures["vision"].get("settings")
-    if settings is None:
-        return "two processes of Slotwise against one of each of the others"
-    counts = {given["processes"] for name, given in settings.items() if name != "stock-defaults"}
+    counts = {given["processes"] for name, given in figures["vision"]["settings"].items() if name != "stock-defaults"}
     return f"{' or '.join(map(str, sorted(counts)))} processes each"
 
 
