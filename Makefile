@@ -36,14 +36,15 @@ test: lint ## lint, type-check and run the tests, real servers and a real browse
 test-full: full lint ## the tests that are slow besides, on Ray and Triton, too: run both before a change lands
 	@scripts/test-tools.sh
 	@$(PYTEST) -m "slow and not long"
+	@$(PYTEST) benchmarks/tests tests/campaign
 
 long: full ## what is too long for every landing (PARTS="tests coverage python-3.12 python-3.13"); its result is kept in .ci/long.json
 	@scripts/test-tools.sh
 	@$(BIN)/python scripts/long_run.py $(PARTS)
 
 campaign: full ## try to break it: a tenth of docs/reliability.md's cases, at most 40 minutes
-	@$(BIN)/python scripts/campaign.py archives fuzz batches --scale 0.1 --minutes 5
-	@$(BIN)/python scripts/campaign.py management overload register chaos hostile soak --scale 0.1 --minutes 9
+	@$(BIN)/python -m tests.campaign archives fuzz batches --scale 0.1 --minutes 5
+	@$(BIN)/python -m tests.campaign management overload register chaos hostile soak --scale 0.1 --minutes 9
 
 full:
 	@PYTHON="$(or $(PYTHON),python3)" scripts/setup.sh full

@@ -14,9 +14,7 @@ import pytest
 
 from slotwise.profiles.ports import Ports, problem
 from tests.support.pages import commands, missing, typed
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "scripts"))
-from comparison.stock import SITECUSTOMIZE
+from tests.support.torchvision_stub import SITECUSTOMIZE
 
 ROOT = Path(__file__).resolve().parents[1]
 MARK = "every command here is run by tests/test_docs.py"

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "scripts"))
-import long_run
+from scripts import long_run
 
 GREEN = {"commit": "0" * 40, "day": "2026-01-31", "result": "green", "last_line": "9 passed"}
 

@@ -47,9 +47,6 @@ def tune(
     every: Annotated[
         bool, typer.Option("--all", help="Tune every model of the server in turn, each with its share of the cores.")
     ] = False,
-    study: Annotated[
-        Literal["batching"] | None, typer.Option(help="Draw the classic study instead, on a server of its own.")
-    ] = None,
     name: Name = "default",
     as_json: Json = False,
 ) -> None:
@@ -61,9 +58,6 @@ def tune(
     from slotwise.files.disk import check_writable
 
     check_writable(directory or project.state_root() / "tune")
-    if study:
-        _study(model or None, body, seconds, directory, as_json)
-        return
     if bool(model) is every or (every and (body or mix or directory)):
         raise typer.BadParameter("name one model, or --all without --body, --mix and --out", param_hint="MODEL")
     if poison and tool != "slotwise":
@@ -187,17 +181,6 @@ def _show(outcome: TuneResult, page: Path, changed: list[str]) -> Any:
         for f in sorted(finalists, key=lambda f: -f.median("req_s"))
     ]
     return table("the final, medians", ["setting", "", "req/s", "winner to it", "p99 ms"], rows) if rows else None
-
-
-def _study(model: str | None, body: list[Path] | None, seconds: float, directory: Path | None, as_json: bool) -> None:
-    from slotwise.files import project
-    from slotwise.interrupts import held
-    from slotwise.tune.study import render, run, write
-
-    result = run(model, body, seconds, say)
-    with held():
-        page = write(result, directory or project.state_root() / "tune" / f"{model or 'standin'}-batching")
-    emit({**result.as_json(), "report": str(page)}, as_json, lambda: render(result, page))
 
 
 def roofline(

@@ -4,5 +4,5 @@ space      the settings to choose from              simulate   a simulated serve
 goal       the target, and which result is better
 search     one trial after the other                finals     the best again, in turn; is the lead real?
 live_bench trials on a running server               cleanup    takes the trial models away when the tuner cannot
-study      the classic batching study               page       the report
+page       the report
 """

@@ -399,7 +399,7 @@ def test_the_script_builds_what_it_is_given_and_says_what_it_could_not(tmp_path:
     assert (tmp_path / "store" / "toy.mar").is_file()
 
 
-# What `scripts/campaign.py archives` found --------------------------------------------------------------------------
+# What `tests/campaign archives` found --------------------------------------------------------------------------
 
 
 def digested(files: dict[str, bytes]) -> None:

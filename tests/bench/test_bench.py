@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from slotwise.cli import build_app
 from slotwise.errors import SlotwiseError
-from slotwise.tune import study
 from tests.standin import answer, standin
+from tests.support.sleeper import HANDLER, sleeper
 
 RUN = CliRunner()
 
@@ -79,7 +79,7 @@ def test_a_wrong_list_of_numbers_is_wrong_usage(body: Path, numbers: str) -> Non
 
 
 def test_the_handler_without_a_server(body: Path, tmp_path: Path) -> None:
-    archive = study.standin(tmp_path)
+    archive = sleeper(tmp_path)
     given = ["bench", str(archive), "--offline", "--body", str(body), "--batch-sizes", "1,2,4", "--seconds", "0.1"]
     told = RUN.invoke(build_app(), [*given, "--json"])
     assert told.exit_code == 0, told.output
@@ -96,9 +96,7 @@ def test_an_example_that_the_model_refuses_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "picky"
     folder.mkdir()
     (folder / "model.toml").write_text('name = "picky"\nhandler = "picky.py"\n')
-    lines = study.STANDIN_HANDLER.replace("return [0]", 'raise BadRequest("too plain")').replace(
-        "import Batch", "import BadRequest, Batch"
-    )
+    lines = HANDLER.replace("return [0]", 'raise BadRequest("too plain")').replace("import Batch", "import BadRequest, Batch")
     (folder / "picky.py").write_text(lines)
     from slotwise.archive.build import build
 

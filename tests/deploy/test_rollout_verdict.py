@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import math
 import random
-import sys
-from pathlib import Path
 from typing import Any
 
 from slotwise.frontend.rollout.verdict import ALARM, BETS, LEAST_WINDOWS, Evidence, Judge, Judgement
-
-sys.path.append(str(Path(__file__).parents[2] / "scripts"))  # as its commands have it
-
-from measuring import rollouts
+from tests.support import rollouts
 
 
 def window(new: int = 0, old: int = 0, slow: tuple[int, int] = (0, 0), requests: int = 50, **given: Any) -> dict[str, Any]:

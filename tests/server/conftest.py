@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -24,7 +23,6 @@ from slotwise.server.lifecycle import Kind, ServerRecord, start, stop
 from tests.support.gateways import gateway_before
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE.parents[1] / "scripts"))  # as its commands have it
 BATCH_SIZE = 8
 PATIENCE_MS = 3000  # a batch of 8 has this long to fill; bursts.together sends one again that a busy machine has split
 RAY_PATIENCE_S = 300.0  # for what takes Ray seconds on a quiet machine

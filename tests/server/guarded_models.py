@@ -24,9 +24,7 @@ from tests.archive.foreign_archives import torch_archive
 from tests.server.bursts import Answer, burst
 from tests.server.conftest import Live
 from tests.server.strangers import networks
-
-sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
-from comparison.stock import SITECUSTOMIZE
+from tests.support.torchvision_stub import SITECUSTOMIZE
 
 STRANGERS = Path(__file__).parent / "strangers"
 GATHERED = {"batch_size": 8, "max_batch_delay": 150, "initial_workers": 1, "response_timeout": 60}

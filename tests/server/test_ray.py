@@ -14,7 +14,6 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from measuring.ray_nodes import on_second_node, second_node
 
 from slotwise.bench import demo, load
 from slotwise.bench.bodies import examples
@@ -23,8 +22,9 @@ from slotwise.bench.load import LoadPlan
 from slotwise.errors import SlotwiseError
 from slotwise.frontend.process import GatewayRecord
 from slotwise.server.processes import processes_of
-from slotwise.tune import study
+from tests.support.ray_nodes import on_second_node, second_node
 from tests.support.sagemaker import runtime_client
+from tests.support.sleeper import sleeper
 from tests.support.tuning import state, tuner
 
 from .bursts import burst, counting
@@ -216,7 +216,7 @@ def test_replicas_come_under_load_and_go_again(live: Live, store: Path, tmp_path
 
 @pytest.mark.long
 def test_tune_finds_a_setting_and_the_server_keeps_what_it_had(live: Live, tmp_path: Path) -> None:
-    study.standin(live.record.model_store)
+    sleeper(live.record.model_store)
     live.management.register("standin.mar", batch_size=4, max_batch_delay=7, initial_workers=1)
     live.management.wait_ready("standin", timeout_s=RAY_PATIENCE_S)
     before = state(live)

@@ -13,7 +13,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from measuring.ray_nodes import RAY_ON_LOOPBACK
 
 from slotwise.client.inference import InferenceClient
 from slotwise.client.management import ManagementClient
@@ -24,6 +23,7 @@ from slotwise.server.lifecycle import start, stop
 from slotwise.server.processes import MARK, end, processes_of
 from slotwise.server.record import ServerRecord
 from tests.server.conftest import RAY_PATIENCE_S, build_handler
+from tests.support.ray_nodes import RAY_ON_LOOPBACK
 
 pytest.importorskip("ray", reason="Ray is not installed: scripts/setup.sh full")
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(900)]

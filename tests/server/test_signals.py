@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from slotwise.archive.inspection import inspect
-from slotwise.tune import study
 from slotwise.zoo.trained import FACTS, KEPT, WEIGHTS
 from tests.server.conftest import Live, build_handler, started
 from tests.server.foreground import START, struck
 from tests.support.insects import draw
+from tests.support.sleeper import sleeper
 from tests.support.tuning import state
 
 STOPPED = (130, "stopped")
@@ -121,7 +121,7 @@ def test_train(n: int, tmp_path: Path, pictures: Path) -> None:
 def tunable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """A server with one model that only sleeps."""
     store = tmp_path_factory.mktemp("tunable")
-    study.standin(store)
+    sleeper(store)
     with started("torchserve", tmp_path_factory.mktemp("tuned"), store) as server:
         server.management.register("standin.mar", batch_size=4, max_batch_delay=7, initial_workers=1)
         server.management.wait_ready("standin")

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from slotwise.bench.offline import LinearTime
-from slotwise.tune import study
 from tests.server.conftest import Live, started
 from tests.support.mounts import mount
+from tests.support.sleeper import sleeper
 from tests.support.tuning import state, tuner
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
@@ -31,9 +30,9 @@ def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @contextmanager
 def with_standin(kind: str, folder: Path) -> Iterator[Live]:
-    """A server with one model: the study's stand-in, which only sleeps."""
+    """A server with one model: a stand-in, which only sleeps."""
     (store := folder / "store").mkdir(parents=True)
-    study.standin(store)
+    sleeper(store)
     with started(kind, folder, store) as server:
         server.management.register("standin.mar", batch_size=4, max_batch_delay=7, initial_workers=1)
         server.management.wait_ready("standin")
@@ -91,23 +90,6 @@ def test_an_interrupted_tuner_leaves_the_server_as_it_was(live: Live, tmp_path: 
     said = process.communicate(timeout=150)
     assert process.returncode == (130 if end == signal.SIGINT else -end), said
     until(lambda: state(live) == before, f"{state(live)} is not {before}")
-
-
-def test_the_study_on_a_stand_in_has_the_published_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    slower = LinearTime(40.0, 40.0)  # so that a busy machine sends and answers as many as it sleeps through
-    standin = study.standin
-    monkeypatch.setattr(study, "standin", lambda folder: standin(folder, slower))
-    found = study.run(None, None, 2.0, lambda text: None, clients=(10, 100), delays=(0, 100))
-    (curves,) = found.curves.values()
-    few, many = ({size: row[i] for size, row in curves.by_clients.items()} for i in (0, 1))
-    assert few[1] > few[8] > few[16]
-    assert min(many[8], many[16]) > many[1]
-    assert all(later <= earlier * 1.1 for earlier, later in zip(curves.by_delay, curves.by_delay[1:], strict=False))
-    page = study.write(found, tmp_path / "study")
-    assert "<svg" in page.read_text("utf-8")
-    study.render(found, page)
 
 
 def test_a_server_that_dies_ends_the_tuner_in_one_line(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from slotwise.bench.load import LoadResult
 from slotwise.bench.offline import BatchTiming, LinearTime
 from slotwise.errors import SlotwiseError
 from slotwise.profiles import render
-from slotwise.tune import page, study
+from slotwise.tune import page
 from slotwise.tune.finals import play
 from slotwise.tune.goal import Goal
 from slotwise.tune.profile_edit import write_setting
@@ -26,6 +26,7 @@ from slotwise.tune.simulate import ServiceTimes, simulate
 from slotwise.tune.space import SearchSpace, TrialSetting
 from slotwise.tune.tuning import TuneRequest, TuneResult
 from slotwise.tune.variant import write_variant
+from tests.support.sleeper import sleeper
 from tests.tune.simulated import DEFAULT, PROFILE, Simulated
 
 pytest.importorskip("matplotlib")
@@ -148,7 +149,7 @@ def test_a_mix_has_its_bodies_as_often_as_it_says(tmp_path: Path) -> None:
 
 
 def test_a_variant_is_a_sound_archive_with_other_settings(tmp_path: Path) -> None:
-    original = study.standin(tmp_path)
+    original = sleeper(tmp_path)
     one, two = tmp_path / "one.mar", tmp_path / "two.mar"
     for target in (one, two):
         write_variant(original, target, "cpu", {"threads": 2, "engine": "torch"})

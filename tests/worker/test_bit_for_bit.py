@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-from measuring import bit_for_bit  # noqa: E402
-
 from slotwise.archive.build import build  # noqa: E402
 from slotwise.archive.inspection import extract  # noqa: E402
 from slotwise.files.project import handler_file  # noqa: E402
+from tests.support import bit_for_bit  # noqa: E402
 
 SHAPE = (3, 16, 16)
 

@@ -1,6 +1,6 @@
 """Estimate from a picture's header what decoding it will take: milliseconds and bytes.
 
-The constants were measured with scripts/decode_cost.py, as processor time on a busy server with two cores and pillow 13.
+The constants were measured with benchmarks/decode_cost.py, as processor time on a busy server with two cores and pillow 13.
 The pictures had 2 to 50 megapixels, and were photos or of a single colour. An estimate should be right within a factor of two,
 and rather too high than too low. simplejpeg takes less than is estimated here; one that is damaged takes both.
 """

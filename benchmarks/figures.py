@@ -1,0 +1,85 @@
+"""The figures of README and docs: measured into docs/figures/*.json, and written from there into the pages.
+
+python -m benchmarks.figures PART --json docs/figures/NAME.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from benchmarks.measuring.about import ROOT
+from benchmarks.measuring.run import exit_with, measured
+
+PARTS = {
+    "echo": "a tuned MNIST against handlers that only answer, and against the shortest one",
+    "hosts": "the same archives on TorchServe, MMS, Ray and Triton (after `make full`)",
+    "text": "translation and captions: one request a batch against the profile's batches",
+    "captions": "captions with batch sizes 1 to 64",
+    "stress": "translation as slow as a real M2M100 while more comes than it can do, through the gateway",
+    "gateway": "what it adds to a ResNet-18 request, and one minute at twice the capacity",
+    "hedging": "a stand-in that never answers one request in 50, behind the gateway",
+    "accuracy": "EfficientNet-Lite0's labels, agreement with fp32 and speed, by engine and precision",
+    "disasters": "killer bodies, SIGKILLs, scales and swaps under 32 clients: who lost what (--rounds 20)",
+    "hostile": "pictures that are dear to decode beside each picture model's example",
+    "worker": "processor time of a request in the worker, as it is and as it was at --commit",
+    "guard": "what a guard adds to a batch of 8, around a handler that does nothing",
+    "records": "64 records in one V2 request, over REST and gRPC, against 64 requests of one",
+    "scale": "1 to 1,000 replicas on Ray, simulated from the measured lines; the figure beside it",
+    "nodes": "a stand-in that only sleeps on one and two nodes of Ray, beside the same simulation",
+    "study": "the batching study: published, on a stand-in that sleeps, and on --model; the figure beside it",
+    "starting": "from `slotwise serve digits` to the first answer: before, and now with Java's cache",
+    "bits": "each model on each engine: whether mates change a bit, and how far shapes are apart",
+    "rollouts": "roll-outs of equal and of worse archives, simulated: how often each is called worse",
+}
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="part", required=True)
+    for name, what in PARTS.items():
+        part = commands.add_parser(name, help=what)
+        part.add_argument("--rounds", type=int, default=5)
+        part.add_argument("--seconds", type=float, default=6.0, help="of one measurement")
+        part.add_argument("--minute", type=float, default=60.0, help="seconds at twice the capacity")
+        part.add_argument("--tool", choices=("wrk", "ab"), default="wrk")
+        part.add_argument("--json", type=Path, metavar="FILE")
+        if name == "worker":
+            part.add_argument("--commit", required=True)
+        if name == "study":
+            part.add_argument("--model", default="resnet18", help="a model's name or folder")
+    keep = commands.add_parser("keep", help="what a slotwise command measured here just now, as docs/figures/NAME.json")
+    keep.add_argument("name")
+    keep.add_argument("files", type=Path, nargs="+", metavar="FILE", help="tune.json, or what `slotwise bench --json` printed")
+    keep.add_argument("--command", default="", help="what measured it, where the file does not say")
+    render = commands.add_parser("render", help="write the pages from docs/figures")
+    render.add_argument("--check", action="store_true", help="write nothing; 1 where a page is not what its figures say")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Measure one part, keep what was measured, or write the pages."""
+    options = arguments()
+    if options.part == "render":
+        from benchmarks.pages.markers import render
+
+        return render(ROOT, check=options.check)
+    if options.part == "keep":
+        from benchmarks.measuring.keep import keep
+
+        keep(options.files, ROOT / "docs" / "figures" / f"{options.name}.json", options.command)
+        return 0
+    from benchmarks.measuring import parts
+
+    figures = measured(lambda work: getattr(parts, options.part)(options, work), options.json)
+    if figures is None:
+        return 1
+    json.dump(figures, sys.stdout, indent=2)
+    return 0
+
+
+if __name__ == "__main__":
+    exit_with(main)

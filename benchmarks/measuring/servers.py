@@ -1,0 +1,50 @@
+"""The servers and archives of a measurement, with all their state in its own folder."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from slotwise.archive.archive_info import ArchiveInfo
+from slotwise.archive.build import build
+from slotwise.archive.inspection import inspect
+from slotwise.client.management import ManagementClient
+from slotwise.console import say
+from slotwise.deploy.deploy import deploy, registration
+from slotwise.frontend import process as gateway_process
+from slotwise.profiles.ports import Ports
+from slotwise.profiles.profile import load_profile
+from slotwise.server.lifecycle import Kind, ServerRecord, start, stop
+
+
+@contextmanager
+def server(work: Path, kind: Kind = "torchserve", name: str = "default", **changes: str) -> Iterator[ServerRecord]:
+    """A server of its own, with the settings of the profile `cpu` and these changes; its state is below `work`."""
+    os.environ["SLOTWISE_HOME"] = str(work)
+    (work / "store").mkdir(exist_ok=True)
+    profile = load_profile("cpu", changes, environ={})
+    record = start(name, kind, profile, model_store=work / "store", ports=Ports.free(), models={})
+    try:
+        yield record
+    finally:
+        gateway_process.stop()
+        stop(record)
+
+
+def built(model: str, work: Path, weights: str | None = None) -> ArchiveInfo:
+    """The model's archive in the server's store."""
+    say(f"building {model}")
+    return inspect(build(model, work / "store", weights))
+
+
+def deployed(record: ServerRecord, info: ArchiveInfo) -> gateway_process.GatewayRecord:
+    """The model, registered as the profile says, and a gateway in front of it that is ready; `server` stops both."""
+    with ManagementClient(record) as client:
+        deploy(client, info, registration(info, load_profile("cpu", environ={}), {}))
+    front = gateway_process.start_detached("default", ["--port", "0", "--translation-port", "-1"])
+    while not front.status()["ready"]:
+        time.sleep(0.2)
+    return front

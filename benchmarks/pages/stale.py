@@ -1,0 +1,86 @@
+"""Which figures are older than the code they measure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measuring.about import git
+
+WORKER = "slotwise/worker"
+VISION = (WORKER, "handlers/image_classifier.py", "models/resnet18")
+LITE0 = (*VISION[:2], "models/efficientnet", "slotwise/zoo/efficientnet.py")
+TENSORS = (WORKER, "handlers/tensor_classifier.py", "models/mnist")
+CAPTIONS = (WORKER, "handlers/captioner.py", "models/captions")
+TRANSLATION = (WORKER, "handlers/translator.py", "models/translation")
+CODE = {  # what each of docs/figures measures; what measures it counts as well
+    **{part: (*VISION, "benchmarks/comparison") for part in ("vision", "vision-amx")},
+    **{part: (*LITE0, "benchmarks/comparison") for part in ("lite0", "engines-int8")},
+    **{part: (*VISION, "benchmarks/comparison") for part in ("engines", "inference", "ablation", "precision")},
+    "tensors": (*TENSORS, "benchmarks/comparison"),
+    "resnet152": (*VISION[:2], "models/resnet152", "benchmarks/comparison"),
+    "ants": (*VISION[:2], "models/ants_bees", "benchmarks/comparison"),
+    "text": (*TRANSLATION, *CAPTIONS[1:]),
+    "captions": CAPTIONS,
+    "translation": (*TRANSLATION, "benchmarks/measuring/slow_translator.py", "slotwise/frontend", "slotwise/backends"),
+    "gateway": (*VISION, "slotwise/frontend", "slotwise/backends"),
+    "worker": (WORKER,),
+    "guard": ("slotwise/worker/guard", "slotwise/worker/isolation.py"),
+    "hedging": ("slotwise/frontend", "slotwise/backends"),
+    "start": ("slotwise/server", "slotwise/profiles/render.py", "slotwise/deploy/java_training.py"),
+    "accuracy": (
+        "slotwise/worker/engines",
+        "slotwise/worker/inputs/images.py",
+        "slotwise/zoo/vision.py",
+        "models/efficientnet",
+    ),
+    "bits": ("slotwise/worker/engines", "handlers", "models"),
+    "hostile": (WORKER, "handlers/image_classifier.py", "handlers/captioner.py"),
+    "campaign": (
+        WORKER,
+        "handlers",
+        "slotwise/archive",
+        "slotwise/frontend",
+        "slotwise/backends",
+        "slotwise/server",
+        "tests/campaign",
+    ),
+    "records": ("slotwise/frontend", "slotwise/backends"),
+    "disasters": ("slotwise/frontend", "slotwise/backends"),
+    "rollouts": (
+        "slotwise/frontend/rollout/canary_windows.py",
+        "slotwise/frontend/rollout/verdict.py",
+        "slotwise/deploy/rollout.py",
+    ),
+    "hosts": (WORKER, "slotwise/server", "slotwise/backends"),
+    "tune-mnist-64": (*TENSORS, "slotwise/tune"),
+    "tune-mnist-8": (*TENSORS, "slotwise/tune"),
+    **{name: (*VISION, "slotwise/tune") for name in ("tune-resnet18", "tune-resnet18-amx")},
+    "tune-efficientnet": (*LITE0, "slotwise/tune"),
+    "tune-standin": (WORKER, "slotwise/tune"),
+    "study": (*VISION, "slotwise/tune/live_bench.py"),
+    "scale": ("slotwise/tune/simulate.py",),
+    "nodes": ("slotwise/tune/simulate.py", "slotwise/server"),
+    "echo": (*TENSORS, "benchmarks/measuring/handlers"),
+    "offline-digits": (WORKER, "handlers/image_classifier.py", "models/digits", "slotwise/bench"),
+    "offline-resnet18": (*VISION, "slotwise/bench"),
+}
+HISTORY = ("earlier", "front", "jpeg", "lean", "repeat")  # finished experiments: their tables are written no more
+LINE = re.compile(r"^\*Measured at .* since\.\*\n\n", re.MULTILINE)
+
+
+def line(name: str, figures: Mapping[str, Any], root: Path) -> str:
+    """One line where code changed after the figures were measured; nothing where not, or where git cannot tell."""
+    runs = [*figures.get("parts", {}).values()] or [figures]  # the parts of a campaign may be of several commits
+    commits = list(dict.fromkeys(str(run["commit"]).removesuffix("-dirty") for run in runs))
+    changed = [
+        path
+        for path in CODE[name]
+        if any(git("log", "-1", "--format=%h", f"{commit}..HEAD", "--", path, root=root) for commit in commits)
+    ]
+    if not changed:
+        return ""
+    at = ", ".join(commit[:7] for commit in commits)
+    return f"*Measured at {at} ({figures['date']}); {', '.join(changed)} changed since.*\n\n"

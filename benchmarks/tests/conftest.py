@@ -1,0 +1,3 @@
+"""What all tests share."""
+
+from tests.conftest import *  # noqa: F403

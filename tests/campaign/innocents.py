@@ -1,0 +1,139 @@
+"""Sixteen clients that ask well, in a process of their own, so that what is measured is not this side's own hurry.
+
+python -m tests.campaign.innocents        the place as JSON on stdin, what became of them as JSON on stdout
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import aiohttp
+import grpc
+import grpc.aio
+
+from slotwise.frontend.grpc.open_inference_messages import CLASSES, SERVICE
+
+TIMEOUT_S = 65.0  # the gateway's deadline and 5 s
+PAUSE_S = 0.05  # between an answer and the next request
+READY_EVERY_S = 0.5
+RECORDS = 8
+MOST_LISTED = 5
+KINDS = ("plain",) * 12 + ("v1",) * 2 + ("grpc",) * 2  # of the clients; each has a key of its own
+
+
+@dataclass
+class Innocents:
+    """What became of their requests. waits_s: of those that were answered rightly. unready: answers of /ready but 200."""
+
+    waits_s: list[float] = field(default_factory=list)
+    lost: int = 0
+    refused: int = 0
+    wrong: int = 0
+    unready: int = 0
+    failures: list[str] = field(default_factory=list)
+
+    def count(self, status: str, right: bool, wait_s: float, what: str) -> None:
+        """One answer, or what came in its place."""
+        if status == "200" and right:
+            self.waits_s.append(wait_s)
+            return
+        if status == "200":
+            self.wrong += 1
+        elif status in ("429", "RESOURCE_EXHAUSTED"):
+            self.refused += 1
+        else:
+            self.lost += 1
+        if len(self.failures) < MOST_LISTED:
+            self.failures.append(f"after {wait_s:.1f} s: {status} {what}"[:200])
+
+
+def answer_to(number: int) -> dict[str, float]:
+    """What the model says to a number."""
+    return {"answer": 2.0 * number + 1}
+
+
+async def ask(url: str, grpc_address: str, keys: list[str], seconds: float) -> Innocents:
+    """All of them, so long; a request that is under way then is waited for."""
+    found, numbers, until = Innocents(), itertools.count(1), time.monotonic() + seconds
+    limits = aiohttp.ClientTimeout(total=TIMEOUT_S)
+    async with (
+        aiohttp.ClientSession(url, timeout=limits, connector=aiohttp.TCPConnector(limit=0)) as http,
+        grpc.aio.insecure_channel(grpc_address) as channel,
+    ):
+        calls = {"plain": _plain, "v1": _v1}
+
+        async def client(kind: str, key: str) -> None:
+            while time.monotonic() < until:
+                number, began = next(numbers), time.monotonic()
+                asked = _over_grpc(channel, key, number) if kind == "grpc" else calls[kind](http, key, number)
+                status, right, what = await _settled(asked)
+                found.count(status, right, time.monotonic() - began, f"{kind}: {what}")
+                await asyncio.sleep(PAUSE_S)
+
+        async def readiness() -> None:
+            while time.monotonic() < until:
+                status, _, _ = await _settled(_ready(http))
+                found.unready += status != "200"
+                await asyncio.sleep(READY_EVERY_S)
+
+        await asyncio.gather(readiness(), *(client(*each) for each in zip(KINDS, keys, strict=True)))
+    return found
+
+
+Said = tuple[str, bool, str]  # the status, whether the answer is right, and its text
+
+
+async def _settled(asked: Awaitable[Said]) -> Said:
+    """What was said; in words where nothing was."""
+    try:
+        return await asked
+    except TimeoutError:
+        return "timeout", False, ""
+    except grpc.aio.AioRpcError as error:
+        return error.code().name, False, error.details() or ""
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        return "connection", False, repr(error)
+
+
+async def _read(answer: aiohttp.ClientResponse, due: Callable[[Any], bool]) -> Said:
+    text = await answer.text()
+    return str(answer.status), answer.status == 200 and due(json.loads(text)), text
+
+
+async def _plain(http: aiohttp.ClientSession, key: str, number: int) -> Said:
+    async with http.post("/predictions/killers", data=b"%d" % number, headers={"x-api-key": key}) as answer:
+        return await _read(answer, lambda said: bool(said == answer_to(number)))
+
+
+async def _v1(http: aiohttp.ClientSession, key: str, number: int) -> Said:
+    instances = [1000 * number + i for i in range(RECORDS)]
+    due = {"predictions": [answer_to(one) for one in instances]}
+    async with http.post("/v1/models/killers:predict", json={"instances": instances}, headers={"x-api-key": key}) as answer:
+        return await _read(answer, lambda said: bool(said == due))
+
+
+async def _ready(http: aiohttp.ClientSession) -> Said:
+    async with http.get("/ready") as answer:
+        return await _read(answer, lambda said: True)
+
+
+async def _over_grpc(channel: grpc.aio.Channel, key: str, number: int) -> Said:
+    message = CLASSES["ModelInferRequest"](model_name="killers")
+    message.inputs.add(name="x", datatype="BYTES", shape=[1]).contents.bytes_contents.append(b"%d" % number)
+    asked = channel.unary_unary(f"/{SERVICE}/ModelInfer")
+    data = await asked(message.SerializeToString(), timeout=TIMEOUT_S, metadata=(("x-api-key", key),))
+    (said,) = next(
+        one.contents.bytes_contents for one in CLASSES["ModelInferResponse"].FromString(data).outputs if one.name == "answer"
+    )
+    return "200", json.loads(said) == answer_to(number), said.decode()
+
+
+if __name__ == "__main__":
+    json.dump(asdict(asyncio.run(ask(**json.load(sys.stdin)))), sys.stdout)

@@ -1,0 +1,159 @@
+"""TorchServe's documented management API, call by call, on TorchServe as installed and as `slotwise serve` starts it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+from slotwise.errors import SlotwiseError
+from slotwise.profiles.ports import Ports
+from slotwise.server.java.runtime import java_home
+from tests.campaign.cases import Case, Part
+from tests.campaign.management_calls import CALLS, NO_WORKERS, STORE, Call
+from tests.campaign.own_server import torchserve
+from tests.campaign.tally import Tally
+from tests.server.conftest import build_handler
+
+TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Api:
+    """One server's management API. folder: where it writes key_file.json."""
+
+    url: str
+    folder: Path
+    store: Path
+
+    def ask(self, call: Call) -> tuple[int, Any]:
+        """The status, and the body as JSON (its text where it is none)."""
+        params = {key: value.replace(STORE, str(self.store)) for key, value in call.params.items()}
+        headers = {}
+        if call.token:
+            keys = json.loads((self.folder / "key_file.json").read_text("utf-8"))
+            headers["authorization"] = f"Bearer {keys[call.token]['key']}"
+        reply = httpx.request(
+            call.method, self.url + call.path, params=params, headers=headers, timeout=TIMEOUT_S, trust_env=False
+        )
+        try:
+            return reply.status_code, reply.json()
+        except ValueError:
+            return reply.status_code, reply.text
+
+    def clear(self) -> None:
+        """Leave `faults` 1.0 with one worker, the default version, and nothing else."""
+        self.ask(Call("POST", "/models", {"url": "faults.mar", **NO_WORKERS}))
+        self.ask(Call("PUT", "/models/faults/1.0/set-default"))
+        for other in ("spare", "another", "faults/2.0"):
+            self.ask(Call("DELETE", f"/models/{other}"))
+        self.ask(Call("PUT", "/models/faults", {"min_worker": "1", "max_worker": "1", "synchronous": "true"}))
+
+
+def shape(value: Any) -> Any:
+    """What a program can rely on: keys and types; the words of a text may differ."""
+    if isinstance(value, dict):
+        return {key: shape(one) for key, one in sorted(value.items())}
+    if isinstance(value, list):
+        return [shape(one) for one in value]
+    return "number" if isinstance(value, int | float) and not isinstance(value, bool) else type(value).__name__
+
+
+@contextlib.contextmanager
+def start(work: Path, scale: float) -> Iterator[Case]:
+    """Give what tries one call on both servers."""
+    store = work / "store"
+    for name, version in (("faults", "1.0"), ("faults", "2.0"), ("spare", "1.0")):
+        build_handler(name, store, work, version=version)
+    with installed(work / "installed", store) as theirs, served(work / "served", store) as ours:
+        yield lambda i, draw, tally: try_call(CALLS[i], theirs, ours, i, tally)
+
+
+def try_call(call: Call, theirs: Api, ours: Api, i: int, tally: Tally) -> None:
+    """One call; where ours is answered otherwise there must be a reason."""
+    answers = []
+    for api in (theirs, ours):
+        api.clear()
+        for one in call.before:
+            api.ask(one)
+        tally.requests += 1
+        answers.append(api.ask(call))
+    (their_status, their_body), (our_status, our_body) = answers
+    tally.refused += our_status >= 400
+    if our_status >= 500 and their_status < 500:
+        tally.fail(i, "unplanned", f"{call}: {our_status} {str(our_body)[:150]}, installed {their_status}")
+    elif (their_status, shape(their_body)) != (our_status, shape(our_body)) and not call.otherwise:
+        both = f"installed {their_status} {str(their_body)[:150]}, served {our_status} {str(our_body)[:150]}"
+        tally.fail(i, "wrong", f"{call}: {both}")
+
+
+@contextlib.contextmanager
+def served(home: Path, store: Path) -> Iterator[Api]:
+    """TorchServe as `slotwise serve` starts it."""
+    with torchserve(home, store) as record:
+        yield Api(record.management_url, record.state_dir, store)
+
+
+@contextlib.contextmanager
+def installed(folder: Path, store: Path) -> Iterator[Api]:
+    """TorchServe by its own command: nothing but ports, and the model API, which is off unless it is asked for."""
+    folder.mkdir()
+    (folder / "tmp").mkdir()
+    ports = Ports.free()
+    addresses = {"inference": ports.inference, "management": ports.management, "metrics": ports.metrics}
+    lines = [f"{name}_address=http://127.0.0.1:{port}" for name, port in addresses.items()]
+    lines += [
+        f"grpc_{name}_port={port}"
+        for name, port in (("inference", ports.grpc_inference), ("management", ports.grpc_management))
+    ]
+    (folder / "config.properties").write_text("\n".join(lines), "utf-8")
+    command = [sys.executable, "-m", "ts.model_server", "--start", "--foreground", "--ncs", "--enable-model-api"]
+    command += ["--ts-config", "config.properties", "--model-store", str(store)]
+    environ = {**os.environ, "JAVA_HOME": str(java_home()), "TEMP": str(folder / "tmp"), "TMPDIR": str(folder / "tmp")}
+    environ.pop("PYTHONPATH", None)
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(command, cwd=folder, env=environ, stdout=log, stderr=log, start_new_session=True)
+    api = Api(f"http://127.0.0.1:{ports.management}", folder, store)
+    try:
+        _wait(api, process)
+        yield api
+    finally:
+        children = psutil.Process(process.pid).children(recursive=True)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        psutil.wait_procs(children, timeout=30)
+
+
+def _wait(api: Api, process: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + TIMEOUT_S
+    while True:
+        try:
+            status, _ = api.ask(Call("GET", "/models"))
+            if status == 200:
+                return
+        except (httpx.HTTPError, OSError, ValueError, KeyError):
+            pass
+        if process.poll() is not None or time.monotonic() > until:
+            raise SlotwiseError(f"TorchServe as installed does not answer: {(api.folder / 'log').read_text('utf-8')[-300:]}")
+        time.sleep(0.2)
+
+
+PART = Part(
+    "management",
+    f"{len(CALLS)} calls of TorchServe's management API, as installed and as `slotwise serve` starts it",
+    len(CALLS),
+    start,
+    900.0,
+    scaled=False,
+)
