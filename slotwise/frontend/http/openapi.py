@@ -51,19 +51,19 @@ class TextError(BaseModel):
     error: str
 
 
-class Record(BaseModel):
+class TextToTranslate(BaseModel):
     id: str | float
     text: str
 
 
-class Records(BaseModel):
+class TranslationPayload(BaseModel):
     fromLang: str = Field(examples=["ja"])
     toLang: str = Field(examples=["en"])
-    records: list[Record]
+    records: list[TextToTranslate]
 
 
 class Translation(BaseModel):
-    payload: Records
+    payload: TranslationPayload
 
 
 async def _one(x_deadline_ms: Deadline = None) -> None: ...
