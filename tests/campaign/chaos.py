@@ -33,11 +33,9 @@ def start(work: Path, scale: float) -> Iterator[Case]:
 
 def try_round(stage: Stage, i: int, draw: Random, tally: Tally) -> None:
     """One event, then right answers again; the events take turns."""
-    from tests.server.storm import Storm
-
     kind, event = ROUNDS[i % len(ROUNDS)]
     place, storm = stage.at(kind), stage.storm
-    assert isinstance(storm, Storm)
+    assert storm is not None
     if event.needs in stage.lacks:
         left_out = tally.measured.setdefault("left_out", {})
         if event.what not in left_out:

@@ -18,6 +18,7 @@ from slotwise.server.lifecycle import Kind
 from tests.campaign import surroundings
 from tests.campaign.chaos_place import Place
 from tests.campaign.killers_place import SETTINGS, WORKERS
+from tests.server.storm import Storm
 
 BOTH: tuple[Kind, ...] = ("torchserve", "mms")
 NO_SERVER = ("502 ", "503 ")  # nobody is there to answer, until its operator starts one
@@ -104,8 +105,6 @@ def scaled(place: Place, draw: Random) -> None:
 
 def killer_body(place: Place, draw: Random) -> None:
     """A body that ends its worker comes four times, from a sender of its own: only the first one may reach a worker."""
-    from tests.server.storm import Storm
-
     statuses = Storm(place.front.url, []).try_killer(b"exit %d" % draw.randrange(10**9), 4)
     if statuses != [500, 422, 422, 422]:
         raise RuntimeError(f"a body that ends its worker: {statuses}")

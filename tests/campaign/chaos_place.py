@@ -21,6 +21,7 @@ from tests.campaign import surroundings
 from tests.campaign.killers_place import WORKERS, KillersPlace
 from tests.campaign.own_server import own_home
 from tests.campaign.surroundings import NotHere
+from tests.server.storm import Storm
 
 PATIENCE_S = 240.0
 OPTIONS = ["--translation-port", "-1", "--drain-delay-s", "0", "--max-queued", "64"]
@@ -82,7 +83,7 @@ class Stage:
     lacks: dict[str, str] = field(default_factory=dict)
     kind: Kind | None = None
     place: Place | None = None
-    storm: object = None
+    storm: Storm | None = None
     _open: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def at(self, kind: Kind) -> Place:
@@ -108,8 +109,6 @@ class Stage:
 
     @contextlib.contextmanager
     def _opened(self, kind: Kind) -> Iterator[Place]:
-        from tests.server.storm import Storm
-
         with contextlib.ExitStack() as stack:
             folder = Path(tempfile.mkdtemp(prefix=f"{kind}-", dir=self.work))  # a server of this kind may have been here before
             clock = folder / "clock"

@@ -20,6 +20,7 @@ import grpc
 import grpc.aio
 
 from slotwise.frontend.grpc.open_inference_messages import CLASSES, SERVICE
+from tests.frontend.smuggling import FAMILIES, LAST, Case, tried
 
 SOURCE = "127.0.0.66"  # an address of its own
 PATIENCE_S = 5.0  # for an answer
@@ -214,8 +215,6 @@ def upgrades(aim: Aim, stop: threading.Event, seen: Seen) -> None:
 
 def smuggling(aim: Aim, stop: threading.Event, seen: Seen) -> None:
     """The published requests: one answer each and one for what comes behind it, or a refusal."""
-    from tests.frontend.smuggling import FAMILIES, LAST, Case, tried
-
     own = b"Host: %b:%d\r\nx-api-key: %b" % (aim.address[0].encode(), aim.address[1], aim.key.encode())
 
     class Keyed(Case):
