@@ -43,11 +43,8 @@ def request(row: Mapping[str, Any], headers: Headers, identity: str) -> Request:
         until = deadline_s(headers)
         if headers.get("explain", "").lower() == "true":  # POST /explanations/MODEL; else TorchServe says "False"
             raise NotOffered("this model predicts; it does not explain")
-    except SlotError as error:
-        return Request(b"", headers, identity, refused=error)
-    if len(row) == 1 and type(row.get("body")) is bytes:  # nearly every request
-        return Request(row["body"], headers, identity, until)
-    try:
+        if len(row) == 1 and type(row.get("body")) is bytes:  # nearly every request
+            return Request(row["body"], headers, identity, until)
         values = {name: parts(value) for name, value in row.items()}
     except SlotError as error:
         return Request(b"", headers, identity, refused=error)

@@ -6,12 +6,12 @@ import importlib.metadata
 from dataclasses import dataclass
 
 from slotwise.worker.engines import processor
+from slotwise.worker.engines.versions import COMPUTES_WITH
 from slotwise.worker.handler import BatchHandler
 
 # What may compute for an engine of the author's own, which does not say whose it is.
 LIBRARIES = ("torch", "onnxruntime", "openvino", "ctranslate2", "transformers", "tensorflow", "jax", "scikit-learn", "xgboost",
              "lightgbm", "numpy")  # fmt: skip
-WITH = {"transformers": ("transformers", "torch")}
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def identity(handler: BatchHandler) -> About:
     engine, settings = handler.engine, handler.settings
     name = getattr(engine, "name", type(engine).__name__)
     device = str(getattr(engine, "device", settings.device))
-    libraries = WITH.get(name, (name,)) if version_of(name) else LIBRARIES
+    libraries = (name, *COMPUTES_WITH.get(name, ())) if version_of(name) else LIBRARIES
     versions = [f"{library} {version}" for library in libraries if (version := version_of(library))]
     precision = getattr(engine, "precision", settings.precision)
     return About(f"{name} {precision} {device}", ", ".join(versions), processor.named(device))
