@@ -1,26 +1,31 @@
-"""Render the profiles into k8s/: the ConfigMaps that a pod reads its settings from, and the load at which a pod is full."""
+"""Render the profiles into k8s/: the settings that a pod reads, the load at which it is full, and how many pods Ray has."""
 
 from __future__ import annotations
 
 import re
 import tomllib
+from math import ceil
 from pathlib import Path
 
 from slotwise.files import project
 from slotwise.model_spec import load_spec
-from slotwise.profiles.profile import load_profile
+from slotwise.profiles.profile import Profile, load_profile
 
 HEADER = "# profiles/{name}.toml, put here by `slotwise profile render`: change it there.\n"
 BASE = "cpu"  # the overlay whose profile and target stand in the base
+RAY_SERVICE = "k8s/ray/rayservice.yaml"  # of the same profile
 TARGET = re.compile(r'(averageValue(?:, value)?: )"\d+"')  # in hpa.yaml, and in an overlay's patch of it
 
 
 def rendered(root: Path) -> dict[str, str]:
     """What stands below `root`/k8s as the profiles want it, by path below `root`.
 
-    These are each overlay's profile and its autoscaler's target. An overlay without a profile of its name changes the base.
+    These are each overlay's profile and its autoscaler's target, and the RayService's numbers. An overlay without a profile
+    of its name changes the base.
     """
     files = {}
+    if (root / RAY_SERVICE).is_file():
+        files[RAY_SERVICE] = ray_service((root / RAY_SERVICE).read_text("utf-8"), load_profile(BASE, environ={}, cores=0))
     for overlay in sorted((root / "k8s" / "overlays").glob("*/kustomization.yaml")):
         name = overlay.parent.name
         folder = "k8s/base" if name == BASE else f"k8s/overlays/{name}"
@@ -41,3 +46,24 @@ def full_pod(root: Path, overlay: str, profile: str) -> int:
     specs = [load_spec(project.models()[name]) for name in names if name in project.models()]
     settings = [shared.for_model(spec.profiles.get(profile, {})) for spec in specs] or [shared]
     return min(each.batch_size * each.initial_workers for each in settings)
+
+
+def ray_service(text: str, profile: Profile) -> str:
+    """A RayService's text with a profile's numbers: as many pods as replicas fit on, each of max(num_cpus, 2) cores."""
+    replicas = profile.on("ray").initial_workers
+    cores = max(2, ceil(profile.num_cpus))
+    each = max(1, int(cores // profile.num_cpus)) if profile.num_cpus else 1
+    gpus = f', nvidia.com/gpu: "{ceil(profile.num_gpus)}"' if profile.num_gpus else ""
+    scaled = str(bool(profile.max_replicas)).lower()  # by the operator, in the head's pod
+    values = {
+        "enableInTreeAutoscaling": scaled,
+        "automountServiceAccountToken": scaled,
+        "replicas": ceil(replicas / each),
+        "minReplicas": ceil(replicas / each),
+        "maxReplicas": ceil(max(replicas, profile.max_replicas) / each),
+    }
+    for key, value in values.items():
+        text = re.sub(rf"(?m)^( +{key}: ).*$", rf"\g<1>{value}", text, count=1)
+    head, mark, workers = text.partition("workerGroupSpecs:")
+    workers = re.sub(r'cpu: "\d+"', f'cpu: "{cores}"', workers)
+    return head + mark + re.sub(r"(limits: .*memory: \w+).*", rf"\g<1>{gpus}}}", workers)

@@ -16,7 +16,7 @@ from slotwise.errors import SlotwiseError
 from slotwise.files import project
 from slotwise.files.disk import write_together
 from slotwise.model_spec import load_spec
-from slotwise.profiles import kubernetes, memory, ray_service
+from slotwise.profiles import kubernetes, memory
 from slotwise.profiles.batch_delay import check_delay
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import Profile, load_profile
@@ -128,8 +128,7 @@ def committed_files() -> dict[str, str]:
 
 def rendered_files(root: Path) -> dict[str, str]:
     """The committed files, and those of Kubernetes where there are overlays below `root`."""
-    ray = ray_service.rendered() if (root / "k8s" / "ray").is_dir() else {}
-    return {**committed_files(), **kubernetes.rendered(root), **ray}
+    return {**committed_files(), **kubernetes.rendered(root)}
 
 
 def drifted(root: Path) -> list[str]:

@@ -12,7 +12,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from slotwise.profiles import ray_service
+from slotwise import __version__
+from slotwise.profiles.kubernetes import RAY_SERVICE, ray_service
 from slotwise.profiles.profile import load_profile
 from tests.k8s.manifests import ROOT
 
@@ -22,7 +23,8 @@ NEWEST = kubernetes_validate.latest_version()
 
 def documents(**changes: str) -> tuple[Any, Any]:
     """The RayService and its NetworkPolicy, for the cpu profile with these changes."""
-    service, policy = yaml.safe_load_all(ray_service.ray_service(load_profile("cpu", changes, {}, cores=0)))
+    text = (ROOT / RAY_SERVICE).read_text("utf-8")
+    service, policy = yaml.safe_load_all(ray_service(text, load_profile("cpu", changes, {}, cores=0)))
     return service, policy
 
 
@@ -32,13 +34,15 @@ def pods(service: Any) -> list[Any]:
 
 
 def test_the_committed_file_fits_its_schema() -> None:
-    service, policy = yaml.safe_load_all((ROOT / ray_service.FILE).read_text("utf-8"))
+    service, policy = yaml.safe_load_all((ROOT / RAY_SERVICE).read_text("utf-8"))
     jsonschema.validate(service, SCHEMA)
     kubernetes_validate.validate(policy, NEWEST, strict=True)
+    assert f"ray[serve]=={service['spec']['rayClusterConfig']['rayVersion']}" in (ROOT / "pyproject.toml").read_text("utf-8")
     for pod in pods(service):
         document = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": pod}
         kubernetes_validate.validate(document, NEWEST, strict=True)
         assert pod["securityContext"]["runAsNonRoot"]
+        assert [container["image"] for container in pod["containers"]] == [f"slotwise:{__version__}-ray"]
         assert all(container["securityContext"]["capabilities"] == {"drop": ["ALL"]} for container in pod["containers"])
 
 
