@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import locale
 import platform
@@ -25,6 +24,7 @@ from slotwise.server.java.runtime import java_home
 from slotwise.server.record import Kind, ServerRecord, all_running
 from slotwise.worker.engines.processor import features
 from slotwise.worker.environment.cores import available_cores
+from slotwise.worker.separability.about import version_of
 
 SERVERS: dict[str, Kind] = {  # the package, and what `--server` calls it
     "torchserve": "torchserve",
@@ -79,7 +79,7 @@ def installed() -> dict[str, Any]:
     for package, extra in EXTRAS.items():
         if importlib.util.find_spec(package) is None:
             absent.setdefault(extra, []).append(package)
-    servers = {name: _version(name) for name in SERVERS}
+    servers = {name: version_of(name) or None for name in SERVERS}
     missing = [
         {"extra": extra, "packages": packages, "brings": BRINGS[extra], "get": pip_install(f'"slotwise[{extra}]"')}
         for extra, packages in absent.items()
@@ -91,7 +91,7 @@ def installed() -> dict[str, Any]:
     ]
     return {
         "servers": servers,
-        "engines": {name: _version(name) for name in ENGINES},
+        "engines": {name: version_of(name) or None for name in ENGINES},
         "tools": {name: shutil.which(name) for name in TOOLS},
         "missing": missing,
     }
@@ -124,13 +124,6 @@ def _server(record: ServerRecord) -> dict[str, Any]:
 def _model(live: LiveModel) -> str:
     rows = f"; {live.rows}" if live.rows else ""
     return f"{live.name} {live.version}: {live.ready_workers} of {len(live.workers)} workers READY{rows}"
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _java() -> str:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotwise import __version__
@@ -26,7 +24,9 @@ from slotwise.tune.live_bench import LiveBench
 from slotwise.tune.search import Search, Trial
 from slotwise.tune.simulate import ServiceTimes
 from slotwise.tune.space import SHORT_DELAYS, SearchSpace, TrialSetting
+from slotwise.worker.engines.processor import model_name
 from slotwise.worker.environment.cores import available_cores
+from slotwise.worker.separability.about import version_of
 
 if TYPE_CHECKING:
     from slotwise.archive.archive_info import ArchiveInfo
@@ -106,7 +106,7 @@ class TuneResult:
         finalists = self.decision.finalists if self.decision else ()
         ratios = self.decision.ratios if self.decision else {}
         return {
-            "order": asdict(self.request),
+            "request": asdict(self.request),
             "winner": asdict(self.winner) if self.winner else None,
             "reason": self.reason,
             "closest": asdict(self.closest.setting) if self.closest else None,
@@ -274,17 +274,7 @@ def time_handler(
 
 def machine(record: ServerRecord) -> dict[str, Any]:
     """The machine, the server and the packages that measured."""
-    name = ""
-    info = Path("/proc/cpuinfo")
-    if info.is_file():
-        name = next(
-            (line.partition(":")[2].strip() for line in info.read_text().splitlines() if line.startswith("model name")), ""
-        )
     versions = {"slotwise": __version__, "python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    about = {"processor": name or platform.machine(), "cores": available_cores(), "system": platform.system()}
+    versions |= {package: version for package in PACKAGES if (version := version_of(package))}
+    about = {"processor": model_name() or platform.machine(), "cores": available_cores(), "system": platform.system()}
     return {**about, "server": record.kind, "profile": record.profile, "overrides": record.overrides, "versions": versions}

@@ -25,7 +25,7 @@ def named(device: str = "cpu") -> str:
         import torch  # noqa: PLC0415  heavy; whoever uses CUDA has it
 
         return f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
-    return f"{_model_name() or platform.machine()} ({fingerprint()})"
+    return f"{model_name() or platform.machine()} ({fingerprint()})"
 
 
 def cpu_precision(requested: str) -> str:
@@ -41,7 +41,8 @@ def cpu_precision(requested: str) -> str:
     return requested
 
 
-def _model_name() -> str:
+def model_name() -> str:
+    """The name that the maker gave the processor; "" where the kernel does not say."""
     try:
         text = CPU_INFO.read_text("ascii", "replace")
     except OSError:
