@@ -1,0 +1,102 @@
+"""fetch, renew, export: fill a model store, bring its archives up to date, and write models as other servers want them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from slotwise.commands.options import Profile, Set, overridden
+from slotwise.console import Json, emit, say, table
+
+if TYPE_CHECKING:
+    from slotwise.archive.renewal import Renewal
+
+
+def register(app: typer.Typer) -> None:
+    """Add this module's commands."""
+    app.command()(fetch)
+    app.command()(renew)
+    export = typer.Typer(no_args_is_help=True, help="Write a model in the form that another server wants.")
+    export.command()(triton)
+    app.add_typer(export, name="export")
+
+
+def fetch(
+    models: Annotated[Path, typer.Argument(help="A TOML list: [[archive]] with file, url and sha256, or model and weights.")],
+    out: Annotated[Path, typer.Option(help="The folder to fill.")] = Path("model_store"),
+    as_json: Json = False,
+) -> None:
+    """Put the archives of a list into a folder: copied, downloaded by URL and SHA-256, or built from weights by id."""
+    from slotwise.deploy.model_list import fill
+
+    archives = fill(models, out, say)
+    rows = [[info.name, info.version, info.path.name] for info in archives]
+    emit(
+        [{"name": name, "version": version, "file": file} for name, version, file in rows],
+        as_json,
+        lambda: table("", ["model", "version", "archive"], rows),
+    )
+
+
+def renew(
+    archives: Annotated[
+        list[str], typer.Argument(metavar="ARCHIVE...", help="One .mar file or built model's name, or several.")
+    ],
+    out_file: Annotated[
+        Path | None, typer.Option("--out", help="Write the renewed archive there, and leave the old one.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Also where it then answers its examples otherwise.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Put today's worker into archives of earlier releases, handlers and weights untouched, once it has been tried."""
+    from dataclasses import asdict
+
+    from slotwise.archive.inspection import file_sha256
+    from slotwise.archive.renewal import renew as renewed
+    from slotwise.archive.store import archive_of
+
+    if out_file is not None and len(archives) > 1:
+        raise typer.BadParameter("it names one file: renew one archive at a time", param_hint="--out")
+    done = [renewed(archive_of(archive), out_file, force=force, say=say) for archive in archives]
+    data = [{**asdict(one), "archive": str(one.archive), "sha256": file_sha256(one.archive)} for one in done]
+    emit(data[0] if len(data) == 1 else data, as_json, lambda: typer.echo("\n".join(map(_line, done))))
+
+
+def _line(one: Renewal) -> str:
+    if one.before == one.after and not one.tried:
+        return f"{one.archive}: nothing to do, it carries today's worker"
+    told = f"{one.examples} example(s) answered"
+    if one.compared:
+        told += ", otherwise than before: " + ", ".join(one.changed) if one.changed else ", as before"
+    else:
+        told += "; the old worker answers on a server only, so nobody compared"
+    return f"renewed {one.archive}: the worker of {one.before} is that of {one.after} now; {told}"
+
+
+def triton(
+    model: Annotated[str, typer.Argument(help="A model's name, its folder, or a .mar file.")],
+    out_dir: Annotated[Path, typer.Option("--out", help="The model repository; it is made where it is missing.")],
+    profile: Profile = "cpu",
+    set_: Set = None,
+    name: Annotated[str | None, typer.Option(help="Another name for the model.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a model into a Triton model repository: its archive, model.py, and config.pbtxt from the profile."""
+    from slotwise.archive.triton.repository import export
+    from slotwise.deploy.deploy import obtain, of_model
+    from slotwise.files import project
+    from slotwise.profiles.profile import load_profile
+
+    project.enter()
+    overrides = overridden(set_)
+    info = obtain(model, project.model_store(), say=say)
+    settings = of_model(info, load_profile(profile, overrides, {}, cores=0), overrides, "triton")
+    folder = export(info, settings, out_dir, name=name, overrides=overrides)
+
+    def render() -> None:
+        typer.echo(f"wrote {folder}")
+        typer.echo(f"next: tritonserver --model-repository={out_dir.resolve()}")
+
+    emit({"folder": str(folder), "model": name or info.name, "archive_sha256": info.sha256}, as_json, render)
