@@ -16,7 +16,7 @@ from campaign_parts import surroundings
 from campaign_parts.chaos_place import Place
 from campaign_parts.killers_place import SETTINGS, WORKERS
 from slotwise.archive.inspection import inspect
-from slotwise.deploy.rollout import Plan, Worse, rollout
+from slotwise.deploy.rollout import RolloutPlan, RolloutRejected, rollout
 from slotwise.server.lifecycle import Kind
 
 BOTH: tuple[Kind, ...] = ("torchserve", "mms")
@@ -113,8 +113,8 @@ def killer_body(place: Place, draw: Random) -> None:
 
 def rolled_out(place: Place, draw: Random) -> None:
     """An archive takes a share of the requests, then all, then the model's name; one that was slower by chance goes back."""
-    plan = Plan((draw.choice((10.0, 50.0)), 100.0), draw.uniform(2.0, 4.0))
-    with contextlib.suppress(Worse):
+    plan = RolloutPlan((draw.choice((10.0, 50.0)), 100.0), draw.uniform(2.0, 4.0))
+    with contextlib.suppress(RolloutRejected):
         rollout(place.record, "killers", inspect(place.store / "killers.mar"), SETTINGS, plan, say=lambda _: None)
 
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from slotwise.deploy.rollout import Plan
+from slotwise.deploy.rollout import RolloutPlan
 from slotwise.frontend.rollout.canary import SAME_LOAD
 from slotwise.frontend.rollout.canary_windows import Comparison, Which
 from slotwise.frontend.rollout.verdict import Judge
@@ -21,7 +21,7 @@ from slotwise.frontend.rollout.verdict import Judge
 STEPS = (1.0, 10.0, 50.0, 100.0)
 RATE, STEP_S = 100.0, 60.0  # requests a second, seconds of a step
 SPREAD = 0.3  # of the logarithm of the times
-WINDOW_S = Plan(STEPS, STEP_S).window_s
+WINDOW_S = RolloutPlan(STEPS, STEP_S).window_s
 INCIDENT_S = 3.0  # a worker ends and is started again
 MISS = "none"
 EQUAL_RUNS, WORSE_RUNS = 400, 100
@@ -79,7 +79,7 @@ class Simulated:
         bad = {which: list(self._incidents()) for which in ("old", "new")}
         came = 0
         for step in STEPS:
-            share = Plan(STEPS, STEP_S).percent(step) / 100
+            share = RolloutPlan(STEPS, STEP_S).percent(step) / 100
             group = min(share, 1 - share)
             comparison.restart()
             judge.begin_step()

@@ -26,12 +26,12 @@ def rollout(
 ) -> None:
     """Bring a new archive to a model's requests; where it is worse, everything goes back, and the exit code is 1."""
     from slotwise.deploy.deploy import obtain, registration
-    from slotwise.deploy.rollout import Plan
+    from slotwise.deploy.rollout import RolloutPlan
     from slotwise.deploy.rollout import rollout as carry_out
     from slotwise.server.lifecycle import need
 
     server = need(name)
-    plan = Plan(_numbers(steps), _seconds(for_), shadow)
+    plan = RolloutPlan(_numbers(steps), _seconds(for_), shadow)
     plan.check()
     server.need_model_api(f"rolling out {archive}, which is registered beside {model},")
     info = obtain(archive, server.model_store, say=say)

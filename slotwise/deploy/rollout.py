@@ -38,7 +38,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Plan:
+class RolloutPlan:
     """How to go: the shares in percent, and the seconds of each. shadow: the new one gets copies, and nobody its answers."""
 
     steps: Sequence[float]
@@ -61,12 +61,14 @@ class Plan:
         return step if self.shadow else min(step, 100.0 - CONTROL)
 
 
-class Worse(SlotwiseError):
+class RolloutRejected(SlotwiseError):
     """The new archive was worse, and everything is as it was before."""
 
 
-def rollout(server: ServerRecord, model: str, archive: ArchiveInfo, settings: Mapping[str, Any], plan: Plan, say: Say) -> str:
-    """Carry out a plan; returns what was found, in one sentence. Raises Worse, or SlotwiseError.
+def rollout(
+    server: ServerRecord, model: str, archive: ArchiveInfo, settings: Mapping[str, Any], plan: RolloutPlan, say: Say
+) -> str:
+    """Carry out a plan; returns what was found, in one sentence. Raises RolloutRejected, or SlotwiseError.
 
     settings: as `registration` gives them. The new archive has as many workers as the model has.
     """
@@ -114,7 +116,7 @@ def _only_version(client: ManagementClient, model: str) -> LiveModel:
     return versions[0]
 
 
-def _carried_out(client: ManagementClient, share: CanaryShare, plan: Plan, say: Say) -> str:
+def _carried_out(client: ManagementClient, share: CanaryShare, plan: RolloutPlan, say: Say) -> str:
     """Register the new archive, go through the steps, and take over. At the end, however it comes, MODEL--new goes."""
     new, after = share.record.new, share.record.after
     try:
@@ -132,8 +134,8 @@ def _carried_out(client: ManagementClient, share: CanaryShare, plan: Plan, say: 
             withdraw(client, share, say)
 
 
-def _steps(client: ManagementClient, share: CanaryShare, plan: Plan, say: Say) -> str:
-    """Go from step to step. Raises Worse."""
+def _steps(client: ManagementClient, share: CanaryShare, plan: RolloutPlan, say: Say) -> str:
+    """Go from step to step. Raises RolloutRejected."""
     model, new = share.record.model, share.record.new
     judge, seen = Judge(), dict[tuple[int, int], int]()
     for step in plan.steps:
@@ -148,7 +150,9 @@ def _steps(client: ManagementClient, share: CanaryShare, plan: Plan, say: Say) -
             _weigh(judge, shown, seen)
             judged = judge.judgement()
             if judged.worse:
-                raise Worse(f"{new} is worse, and everything is as it was: {judged.worse}", "its worker's log may say why")
+                raise RolloutRejected(
+                    f"{new} is worse, and everything is as it was: {judged.worse}", "its worker's log may say why"
+                )
             over = time.monotonic() >= ends
             if over and judged.enough:
                 break

@@ -29,7 +29,7 @@ from slotwise.frontend.rollout.record import RolloutRecord
 from slotwise.server.record import ServerRecord
 
 SETTINGS = {"batch_size": 4, "max_batch_delay": 1, "initial_workers": 1, "response_timeout": 60}
-PLAN = rollout.Plan((50.0, 100.0), 0.3)
+PLAN = rollout.RolloutPlan((50.0, 100.0), 0.3)
 
 
 class Archive:
