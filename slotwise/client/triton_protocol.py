@@ -49,11 +49,13 @@ def request(target: str, headers: Mapping[str, str], body: bytes) -> TritonReque
     """The request for Triton. target: /predictions/MODEL, with or without a version or a query, or its path on Triton."""
     model = target.partition("?")[0].split("/", 4)[3 if target.startswith(V2) else 2]
     names = {name.lower(): value for name, value in headers.items()}
-    told = json.dumps({name: value for name, value in names.items() if name not in OF_THE_CONNECTION}).encode()
-    head = json.dumps({"inputs": [_tensor("BODY", body), _tensor("HEADERS", told)], "parameters": {"binary_data_output": True}})
+    packed = json.dumps({name: value for name, value in names.items() if name not in OF_THE_CONNECTION}).encode()
+    head = json.dumps(
+        {"inputs": [_tensor("BODY", body), _tensor("HEADERS", packed)], "parameters": {"binary_data_output": True}}
+    )
     own = {name: names[name] for name in ("authorization", *TRACE) if name in names}
     own |= {"content-type": "application/octet-stream", "accept-encoding": "identity", LENGTH: str(len(head))}
-    return TritonRequest(f"/v2/models/{model}/infer", own, b"".join((head.encode(), body, told)))
+    return TritonRequest(f"/v2/models/{model}/infer", own, b"".join((head.encode(), body, packed)))
 
 
 def answer(status: int, headers: Mapping[str, str], body: bytes) -> PlainAnswer:
@@ -63,9 +65,9 @@ def answer(status: int, headers: Mapping[str, str], body: bytes) -> PlainAnswer:
     try:
         length = int(headers[LENGTH])
         outputs = _outputs(json.loads(body[:length]), memoryview(body)[length:])
-        told = json.loads(outputs["HEADERS"])
+        own = json.loads(outputs["HEADERS"])
         code = int.from_bytes(outputs["STATUS"], "little")
-        return PlainAnswer(code, {str(name).lower(): str(value) for name, value in told.items()}, outputs["ANSWER"])
+        return PlainAnswer(code, {str(name).lower(): str(value) for name, value in own.items()}, outputs["ANSWER"])
     except (ValueError, LookupError, TypeError, AttributeError):
         return _own(502, "Triton's answer is none of a model of Slotwise")
 
@@ -93,8 +95,8 @@ def _error(status: int, body: bytes) -> PlainAnswer:
         message = body.decode("utf-8", "replace").strip() or "Triton gave no reason"
     try:
         slot = json.loads(message[message.index(SLOT) :])
-        told = {str(name).lower(): str(value) for name, value in slot["headers"].items()}
-        return PlainAnswer(int(slot["status"]), told, str(slot["body"]).encode("utf-8"))
+        own = {str(name).lower(): str(value) for name, value in slot["headers"].items()}
+        return PlainAnswer(int(slot["status"]), own, str(slot["body"]).encode("utf-8"))
     except (ValueError, LookupError, TypeError, AttributeError):
         pass
     if status == 403:  # in the words by which the token is known to be wrong

@@ -121,11 +121,11 @@ def guard(
         for file in example or ()
         for body in from_files([file])
     ]
-    made = guarded(path, out_file, name=name, audit=audit, bad_input=bad_input or (), examples=examples)
-    proof = proof_of(made)
+    guarded_path = guarded(path, out_file, name=name, audit=audit, bad_input=bad_input or (), examples=examples)
+    proof = proof_of(guarded_path)
     assert proof is not None
-    data = {"archive": str(made), "sha256": file_sha256(made), "proof": proof.to_json()}
-    emit(data, as_json, lambda: typer.echo(f"guarded {path.name}: {made}\n{proof.sentence()}"))
+    data = {"archive": str(guarded_path), "sha256": file_sha256(guarded_path), "proof": proof.to_json()}
+    emit(data, as_json, lambda: typer.echo(f"guarded {path.name}: {guarded_path}\n{proof.sentence()}"))
 
 
 def check(
@@ -159,15 +159,15 @@ def check(
     paths = [archive_of(archive) for archive in archives]
     infos = {path: inspect(path, need_digests=False) for path in paths}
     foreign = {path: lines for path, info in infos.items() if (lines := lacks(info))}
-    asked = [path for path in paths if path not in foreign or body or carried_bodies(infos[path])]
+    checked = [path for path in paths if path not in foreign or body or carried_bodies(infos[path])]
     with progress() as bar:
-        task = bar.add_task("checking", total=len(asked) * len(servers) * len(SENTENCES))
+        task = bar.add_task("checking", total=len(checked) * len(servers) * len(SENTENCES))
 
         def advance(kind: str, promise: str) -> None:
             bar.update(task, advance=1, description=f"{kind}: {promise}")
 
         limits = {"batch_size": batch_size, "profile": profile, "timeout_s": timeout}
-        reports = [check(path, body, **limits, servers=servers, progress=advance) for path in asked]  # type: ignore[arg-type]
+        reports = [check(path, body, **limits, servers=servers, progress=advance) for path in checked]  # type: ignore[arg-type]
     passed = all(report.passed for report in reports if len(paths) == 1 or Path(report.archive) not in foreign)
 
     def render() -> None:
@@ -185,15 +185,15 @@ def check(
 def _render_check(reports: list[CheckReport], sentences: dict[str, str]) -> None:
     """A table of promises by archive and server, then one line for everything that does not hold."""
     many = len(reports) > 1
-    asked = [(report, kind) for report in reports for kind in report.versions]
+    per_server = [(report, kind) for report in reports for kind in report.versions]
     names = {id(report): f"{Path(report.archive).name}, " if many else "" for report in reports}
     rows = []
     for name, sentence in sentences.items():
-        found = [verdict for report, kind in asked for verdict in report.verdicts[kind] if verdict.promise == name]
-        rows.append([name, sentence.rstrip("."), *(VERDICTS[verdict.holds] for verdict in found)])
-    columns = [f"{names[id(report)]}{kind} {report.versions[kind]}" for report, kind in asked]
+        verdicts = [verdict for report, kind in per_server for verdict in report.verdicts[kind] if verdict.promise == name]
+        rows.append([name, sentence.rstrip("."), *(VERDICTS[verdict.holds] for verdict in verdicts)])
+    columns = [f"{names[id(report)]}{kind} {report.versions[kind]}" for report, kind in per_server]
     out().print(table("", ["promise", "", *columns], rows))
-    for report, kind in asked:
+    for report, kind in per_server:
         for verdict in report.verdicts[kind]:
             if not verdict.holds or verdict.why:
                 typer.echo(f"{names[id(report)]}{kind}, {verdict.promise}, {VERDICTS[verdict.holds]}: {verdict.why}")

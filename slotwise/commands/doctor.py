@@ -28,43 +28,43 @@ def doctor(
     from slotwise.doctor.trial_request import ask
     from slotwise.errors import SlotwiseError
 
-    found: dict[str, Any] = {**diagnosis.machine(), **diagnosis.installed(), "running": diagnosis.running_servers()}
-    found["old_archives"] = diagnosis.old_archives()
+    diagnosed: dict[str, Any] = {**diagnosis.machine(), **diagnosis.installed(), "running": diagnosis.running_servers()}
+    diagnosed["old_archives"] = diagnosis.old_archives()
     trials: dict[str, str] = {}
-    failed = not any(found["servers"].values())
+    failed = not any(diagnosed["servers"].values())
     for package, kind in diagnosis.SERVERS.items() if request else ():
-        if found["servers"][package]:
+        if diagnosed["servers"][package]:
             say(f"sending a request through {kind}")
             try:
                 trials[kind] = ask(kind, lambda message: None)
             except SlotwiseError as error:
                 failed, trials[kind] = True, f"no request gets through: {error.message} ({error.hint})"
-    found["requests"] = trials
-    emit(found, as_json, lambda: typer.echo("\n".join(_lines(found))))
+    diagnosed["requests"] = trials
+    emit(diagnosed, as_json, lambda: typer.echo("\n".join(_lines(diagnosed))))
     if failed:
         raise typer.Exit(1)
 
 
-def _lines(found: dict[str, Any]) -> list[str]:
-    lines = [f"slotwise    {found['slotwise']}, Python {found['python']}"]
-    processor = ", ".join(found["instructions"]) or "no AVX2"
-    lines.append(f"processor   {found['cores']} cores, {processor}; CUDA: {', '.join(found['cuda']) or 'none'}")
-    lines.append(f"memory      {found['free_memory_mib']} MiB free of {found['memory_mib']} MiB")
-    lines += [f"{key:11} {found[key]}" for key in ("disk", "folder", "state", "locale", "java")]
+def _lines(diagnosed: dict[str, Any]) -> list[str]:
+    lines = [f"slotwise    {diagnosed['slotwise']}, Python {diagnosed['python']}"]
+    processor = ", ".join(diagnosed["instructions"]) or "no AVX2"
+    lines.append(f"processor   {diagnosed['cores']} cores, {processor}; CUDA: {', '.join(diagnosed['cuda']) or 'none'}")
+    lines.append(f"memory      {diagnosed['free_memory_mib']} MiB free of {diagnosed['memory_mib']} MiB")
+    lines += [f"{key:11} {diagnosed[key]}" for key in ("disk", "folder", "state", "locale", "java")]
     for kind in ("servers", "engines", "tools"):
-        named = (f"{name} {what or 'none'}" for name, what in found[kind].items())
+        named = (f"{name} {what or 'none'}" for name, what in diagnosed[kind].items())
         lines.append(f"{kind:11} {', '.join(named)}")
-    for extra in found["missing"]:
+    for extra in diagnosed["missing"]:
         lines.append(f"missing     {extra['extra']} ({', '.join(extra['packages'])}): {extra['brings']}")
         lines.append(f"            {extra['get']}")
-    for server in found["running"] or ():
+    for server in diagnosed["running"] or ():
         lines.append(
             f"running     {server['name']}: {server['kind']}, profile {server['profile']}, {server['urls']['inference']}"
         )
         lines += [f"            {model}" for model in server["models"]]
         lines += [f"            gateway {server['gateway']}"] if server["gateway"] else []
         lines += [f"            note: {note}" for note in server["notes"]]
-    if not found["running"]:
+    if not diagnosed["running"]:
         lines.append("running     no server of this project")
-    lines += [f"archive     {line}" for line in found.get("old_archives", ())]
-    return lines + [f"request     {told}" for told in found["requests"].values()]
+    lines += [f"archive     {line}" for line in diagnosed.get("old_archives", ())]
+    return lines + [f"request     {answer}" for answer in diagnosed["requests"].values()]

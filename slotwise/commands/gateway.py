@@ -95,8 +95,8 @@ def gateway(
         else:
             arguments = ["--name", name, "--options", json.dumps(typed), *(["--replace"] if replace else [])]
             record = start_detached(name, arguments)
-        found = {"page": record.page, "url": record.url, "pid": record.pid} | ({"grpc": record.grpc} if record.grpc else {})
-        emit(found, as_json, record.listening)
+        address = {"page": record.page, "url": record.url, "pid": record.pid} | ({"grpc": record.grpc} if record.grpc else {})
+        emit(address, as_json, record.listening)
         return
     from slotwise.frontend.keeper import keep
     from slotwise.frontend.listening import ListenAddress

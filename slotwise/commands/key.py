@@ -65,7 +65,7 @@ def list_keys(file: File = Path("keys.json"), as_json: Json = False) -> None:
     from slotwise.frontend.admission import keys
 
     known = keys.read(file)
-    found = [
+    listed = [
         {"name": key.name, "models": list(key.models), "requests_per_s": key.requests_per_s, "until": key.until}
         for key in known
     ]
@@ -73,7 +73,7 @@ def list_keys(file: File = Path("keys.json"), as_json: Json = False) -> None:
         [key.name, ", ".join(key.models) or "all", key.requests_per_s or "any", f"{'ended ' * key.ended}{_shown(key.until)}"]
         for key in known
     ]
-    emit(found, as_json, lambda: table("", ["name", "models", "requests a second", "until"], rows))
+    emit(listed, as_json, lambda: table("", ["name", "models", "requests a second", "until"], rows))
 
 
 def remove(
@@ -92,10 +92,10 @@ def _from_now(text: str, option: str) -> float:
     """The Unix time that lies so far ahead; 0 for ""."""
     if not text:
         return 0.0
-    found = re.fullmatch(r"(\d{1,6})([smhd])", text.strip())
-    if found is None:
+    duration = re.fullmatch(r"(\d{1,6})([smhd])", text.strip())
+    if duration is None:
         raise typer.BadParameter(f"{text!r} is no time such as 30m, 24h or 90d", param_hint=option)
-    return time.time() + int(found[1]) * UNITS_S[found[2]]
+    return time.time() + int(duration[1]) * UNITS_S[duration[2]]
 
 
 def _shown(until: float) -> str:

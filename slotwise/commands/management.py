@@ -166,8 +166,8 @@ def ready(name: Name = "default", as_json: Json = False) -> None:
         workers = {model.name: client.describe(model.name).ready_workers for model in client.list()}
     is_ready = bool(workers) and all(workers.values())
     waiting = ", ".join(model for model, count in workers.items() if not count) or "no model is registered"
-    told = f"{'ready' if is_ready else f'not ready: {waiting}'}\n{record.listening()}"
-    emit({"ready": is_ready, "workers": workers, "urls": record.urls}, as_json, lambda: typer.echo(told))
+    text = f"{'ready' if is_ready else f'not ready: {waiting}'}\n{record.listening()}"
+    emit({"ready": is_ready, "workers": workers, "urls": record.urls}, as_json, lambda: typer.echo(text))
     if not is_ready:
         raise typer.Exit(1)
 

@@ -67,12 +67,12 @@ def renew(
 def _line(one: Renewal) -> str:
     if one.before == one.after and not one.tried:
         return f"{one.archive}: nothing to do, it carries today's worker"
-    told = f"{one.examples} example(s) answered"
+    outcome = f"{one.examples} example(s) answered"
     if one.compared:
-        told += ", otherwise than before: " + ", ".join(one.changed) if one.changed else ", as before"
+        outcome += ", otherwise than before: " + ", ".join(one.changed) if one.changed else ", as before"
     else:
-        told += "; the old worker answers on a server only, so nobody compared"
-    return f"renewed {one.archive}: the worker of {one.before} is that of {one.after} now; {told}"
+        outcome += "; the old worker answers on a server only, so nobody compared"
+    return f"renewed {one.archive}: the worker of {one.before} is that of {one.after} now; {outcome}"
 
 
 def triton(

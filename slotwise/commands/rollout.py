@@ -36,8 +36,8 @@ def rollout(
     server.need_model_api(f"rolling out {archive}, which is registered beside {model},")
     info = obtain(archive, server.model_store, say=say)
     settings = registration(info, server.effective_profile(), server.overrides, server.kind)
-    found = carry_out(server, model, info, settings, plan, say)
-    emit({"model": model, "archive": info.path.name, "outcome": found}, as_json, lambda: found)
+    outcome = carry_out(server, model, info, settings, plan, say)
+    emit({"model": model, "archive": info.path.name, "outcome": outcome}, as_json, lambda: outcome)
 
 
 def _numbers(text: str) -> list[float]:

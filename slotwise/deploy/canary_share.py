@@ -35,21 +35,21 @@ class CanaryShare:
         self.record = dataclasses.replace(self.record, step=self.record.step + 1, **changes)
         self.record.save()
         own = (self.record.pid, self.record.step)
-        self._await(lambda shown: shown is not None and (shown["owner"], shown["step"]) == own)
+        self._await(lambda rollout: rollout is not None and (rollout["owner"], rollout["step"]) == own)
 
     def forget(self) -> None:
         """End it: `new` is gone."""
         self.record.forget()
 
-    def shown(self) -> dict[str, Any]:
+    def counted(self) -> dict[str, Any]:
         """What the gateway has counted since the share was set. Raises SlotwiseError where no gateway runs."""
         status = self._status()
         if status is None:
             raise SlotwiseError("the gateway has ended", "`slotwise gateway --detach` starts one")
-        found = self._own(status)
-        if found is None:
+        counted = self._own(status)
+        if counted is None:
             raise SlotwiseError("the gateway has lost the roll-out", "its log says why")
-        return found
+        return counted
 
     def drain(self, model: str) -> None:
         """Wait until the gateway has nothing at that model: unregistering it would lose what waits there.
@@ -60,7 +60,7 @@ class CanaryShare:
         deadline = time.monotonic() + (gateway.drain_s if gateway else 0) + DRAIN_GRACE_S
         while True:
             status = self._status()
-            loads = [shown for shown in (status or {"models": []})["models"] if shown["name"] == model]
+            loads = [load for load in (status or {"models": []})["models"] if load["name"] == model]
             left = sum(load["in_flight"] + load["queued"] for load in loads)
             if not left:
                 return
@@ -76,8 +76,8 @@ class CanaryShare:
             time.sleep(POLL_S)
 
     def _own(self, status: dict[str, Any]) -> dict[str, Any] | None:
-        found: list[dict[str, Any]] = [shown for shown in status["rollouts"] if shown["model"] == self.record.model]
-        return found[0] if found else None
+        own: list[dict[str, Any]] = [rollout for rollout in status["rollouts"] if rollout["model"] == self.record.model]
+        return own[0] if own else None
 
     def _status(self) -> dict[str, Any] | None:
         """The gateway's status; None where none runs. Raises SlotwiseError where one runs and does not answer for a while."""

@@ -96,9 +96,9 @@ def train(kind: Kind) -> Path | None:
             shutil.rmtree(left, ignore_errors=True)
         try:
             with tempfile.TemporaryDirectory(prefix=f"training-{kind}-", dir=file.parent) as work:
-                made = _make(kind, Path(work))
-                made.chmod(0o600)
-                made.replace(file)
+                cache = _make(kind, Path(work))
+                cache.chmod(0o600)
+                cache.replace(file)
         except Exception:
             java_cache.remember_failure(file)
             raise

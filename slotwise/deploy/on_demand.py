@@ -34,9 +34,9 @@ def find(folder: Path, url: str) -> Path:
     """The archive that is meant: the path's own, or the only one of the folder. Raises SlotwiseError."""
     path = Path(url)
     archives = [path] if path.suffix == ".mar" else sorted(path.glob("*.mar"))
-    if not all(found.resolve().is_relative_to(folder.resolve()) for found in (path, *archives)):
+    if not all(candidate.resolve().is_relative_to(folder.resolve()) for candidate in (path, *archives)):
         raise SlotwiseError(f"{url} is not below {folder}", "--multi-model names another folder")
-    archives = [found for found in archives if found.is_file()]
+    archives = [candidate for candidate in archives if candidate.is_file()]
     if len(archives) != 1:
         raise SlotwiseError(f"{url} holds {len(archives)} archives (.mar)", "a model is one archive")
     return archives[0]

@@ -125,10 +125,10 @@ def _carried_out(client: ManagementClient, share: CanaryShare, plan: RolloutPlan
             client.unregister(new)
         say(f"registering {after['archive']} as {new}")
         register_ready(client, new, after)
-        found = _steps(client, share, plan, say)
+        outcome = _steps(client, share, plan, say)
         if not plan.shadow:
             take_over(client, share, after, say)
-        return found
+        return outcome
     finally:
         with interrupts.held():
             withdraw(client, share, say)
@@ -143,11 +143,11 @@ def _steps(client: ManagementClient, share: CanaryShare, plan: RolloutPlan, say:
         share.write(percent=plan.percent(step))
         judge.begin_step()
         say(f"{plan.percent(step):g}% of the requests {'are copied' if plan.shadow else 'go'} to {new}")
-        ends, said = time.monotonic() + plan.for_s, False
+        ends, waiting = time.monotonic() + plan.for_s, False
         while True:
             time.sleep(POLL_S)
-            shown = share.shown()
-            _weigh(judge, shown, seen)
+            counted = share.counted()
+            _weigh(judge, counted, seen)
             judged = judge.judgement()
             if judged.worse:
                 raise RolloutRejected(
@@ -156,16 +156,16 @@ def _steps(client: ManagementClient, share: CanaryShare, plan: RolloutPlan, say:
             over = time.monotonic() >= ends
             if over and judged.enough:
                 break
-            if over and not said:
+            if over and not waiting:
                 say(f"{judge.requests()} of {LEAST_REQUESTS} requests were compared at this step: waiting for more")
-                said = True
-    return agreement(shown) if plan.shadow else f"{model} is the new archive now; at no step was it worse"
+                waiting = True
+    return agreement(counted) if plan.shadow else f"{model} is the new archive now; at no step was it worse"
 
 
-def _weigh(judge: Judge, shown: Mapping[str, Any], seen: dict[tuple[int, int], int]) -> None:
+def _weigh(judge: Judge, counted: Mapping[str, Any], seen: dict[tuple[int, int], int]) -> None:
     """Have the judge see the windows that it has not seen. seen: the last number of each gateway, which may die meanwhile."""
-    counted_by = (shown["counted_by"], shown["owner"])
-    for window in shown["windows"]:
+    counted_by = (counted["counted_by"], counted["owner"])
+    for window in counted["windows"]:
         if window["number"] > seen.get(counted_by, 0):
             judge.add(window)
             seen[counted_by] = window["number"]
@@ -173,7 +173,7 @@ def _weigh(judge: Judge, shown: Mapping[str, Any], seen: dict[tuple[int, int], i
 
 def _same_workers(client: ManagementClient, record: RolloutRecord) -> None:
     """Give the new archive as many workers as the model has by now: somebody may have scaled that."""
-    wanted = len(client.describe(record.model).workers)
-    if wanted and wanted != len(client.describe(record.new).workers):
-        client.scale(record.new, wanted)
-        client.wait_ready(record.new, wanted)
+    workers = len(client.describe(record.model).workers)
+    if workers and workers != len(client.describe(record.new).workers):
+        client.scale(record.new, workers)
+        client.wait_ready(record.new, workers)

@@ -61,6 +61,6 @@ def deploy_each(
 
 def complaint(unserved: Sequence[UnservedModel]) -> SlotwiseError:
     """The error that a command ends with whose server serves the others."""
-    told = "; ".join(f"{model.name} is not served: {model.problem.message}" for model in unserved)
+    reasons = "; ".join(f"{model.name} is not served: {model.problem.message}" for model in unserved)
     names = " ".join(model.name for model in unserved)
-    return SlotwiseError(told, f"the other models are served; `slotwise register` takes {names} once that is mended")
+    return SlotwiseError(reasons, f"the other models are served; `slotwise register` takes {names} once that is mended")

@@ -50,8 +50,8 @@ def is_registered(client: ManagementClient, name: str) -> bool:
     return name in {listed.name for listed in client.list()}
 
 
-def take_over(client: ManagementClient, share: CanaryShare, wanted: Registration, say: Say) -> None:
-    """Register the model itself as `wanted`, with as many workers as it has now, while `new` has every request.
+def take_over(client: ManagementClient, share: CanaryShare, after: Registration, say: Say) -> None:
+    """Register the model itself as `after`, with as many workers as it has now, while `new` has every request.
 
     Raises SlotwiseError; then the model is as it was, where that can be.
     """
@@ -62,11 +62,11 @@ def take_over(client: ManagementClient, share: CanaryShare, wanted: Registration
         now = client.describe(model)
         if now.ready_workers:  # it may have been scaled since
             before["initial_workers"] = len(now.workers)
-            wanted = {**wanted, "initial_workers": len(now.workers)}
+            after = {**after, "initial_workers": len(now.workers)}
         client.unregister(model)
-    say(f"{model} becomes {wanted['archive']}")
+    say(f"{model} becomes {after['archive']}")
     try:
-        register_ready(client, model, wanted)
+        register_ready(client, model, after)
     except BaseException:
         with suppress(SlotwiseError):
             client.unregister(model)

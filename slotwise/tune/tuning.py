@@ -209,8 +209,8 @@ def baselines(record: ServerRecord, info: ArchiveInfo, cores: int) -> tuple[Tria
     """The setting that the server registers without parameters, and the profile's setting for this model."""
     profile = record.effective_profile()
     registered = registration(info, profile, record.overrides, record.kind)
-    asked = wishes(info, profile.name)
-    threads = int(record.overrides.get("threads") or asked.get("threads") or profile.threads or 0)
+    of_archive = wishes(info, profile.name)
+    threads = int(record.overrides.get("threads") or of_archive.get("threads") or profile.threads or 0)
 
     def threads_of(workers: int) -> int:
         share = max(1, cores // workers)
