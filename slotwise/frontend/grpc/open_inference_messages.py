@@ -38,13 +38,11 @@ ModelMetadataResponse string name, string* versions, string platform, TensorMeta
 InferParameter bool| bool_param, int64| int64_param, string| string_param, double| double_param, uint64| uint64_param
 InferTensorContents bool* bool_contents, int32* int_contents, int64* int64_contents, uint32* uint_contents, \
 uint64* uint64_contents, float* fp32_contents, double* fp64_contents, bytes* bytes_contents
-InferInputTensor string name, string datatype, int64* shape, ParametersEntry* parameters, \
-InferTensorContents contents
+InferInputTensor string name, string datatype, int64* shape, ParametersEntry* parameters, InferTensorContents contents
 InferRequestedOutputTensor string name, ParametersEntry* parameters
 ModelInferRequest string model_name, string model_version, string id, ParametersEntry* parameters, \
 InferInputTensor* inputs, InferRequestedOutputTensor* outputs, bytes* raw_input_contents
-InferOutputTensor string name, string datatype, int64* shape, ParametersEntry* parameters, \
-InferTensorContents contents
+InferOutputTensor string name, string datatype, int64* shape, ParametersEntry* parameters, InferTensorContents contents
 ModelInferResponse string model_name, string model_version, string id, ParametersEntry* parameters, \
 InferOutputTensor* outputs, bytes* raw_output_contents
 """
