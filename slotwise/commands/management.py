@@ -12,6 +12,7 @@ from slotwise.console import Json, emit, say, table
 
 if TYPE_CHECKING:
     from slotwise.client.live_model import LiveModel
+    from slotwise.client.management import ManagementClient
 
 Model = Annotated[str, typer.Argument(help="A registered model's name.")]
 Version = Annotated[str | None, typer.Option(help="One version of the model (default: the default one).")]
@@ -71,22 +72,15 @@ def set_default(
     as_json: Json = False,
 ) -> None:
     """Let requests that name no version of a model go to this one."""
-    from slotwise.client.management import ManagementClient
-    from slotwise.server.lifecycle import need
-
-    with ManagementClient(need(name)) as client:
+    with _client(name) as client:
         client.set_default(model, version)
     emit({"model": model, "default": version}, as_json, lambda: f"{version} is the default of {model}")
 
 
 def unregister(model: Model, version: Version = None, name: Name = "default", as_json: Json = False) -> None:
     """Take a model away from a server, with what waits in its queue."""
-    from slotwise.client.management import ManagementClient
-    from slotwise.server.lifecycle import need
-
-    record = need(name)
-    record.need_model_api(f"unregistering {model}")
-    with ManagementClient(record) as client:
+    with _client(name) as client:
+        client.record.need_model_api(f"unregistering {model}")
         client.unregister(model, version)
     emit({"unregistered": model}, as_json, lambda: f"{model} unregistered")
 
@@ -100,12 +94,10 @@ def scale_model(
     as_json: Json = False,
 ) -> None:
     """Change a model's number of workers and wait until just these are READY; stopped midway, it has what it had."""
-    from slotwise.client.management import ManagementClient
     from slotwise.deploy.scaling import scale
-    from slotwise.server.lifecycle import need
     from slotwise.worker.environment.cores import available_cores
 
-    with ManagementClient(need(name)) as client:
+    with _client(name) as client:
         live = scale(client, model, workers, version, force=force)
     cores = available_cores()
     if workers > 1 and live.device == "cpu" and (live.threads or 1) * workers > cores:
@@ -115,11 +107,7 @@ def scale_model(
 
 def list_models(name: Name = "default", as_json: Json = False) -> None:
     """List a server's models with their versions, batch settings and workers."""
-    from slotwise.client.management import ManagementClient
-    from slotwise.server.lifecycle import need
-
-    record = need(name)
-    with ManagementClient(record) as client:
+    with _client(name) as client:
         live = [version for model in client.list() for version in client.describe_all(model.name)]
     columns = ["model", "version", "batch_size", "delay ms", "ready", "engine"]
     rows = [
@@ -128,48 +116,48 @@ def list_models(name: Name = "default", as_json: Json = False) -> None:
     ]
 
     def render() -> Any:
-        typer.echo(record.listening())
+        typer.echo(client.record.listening())
         return table("", columns, rows) if rows else "no model is registered"
 
-    emit([{**asdict(m), "urls": record.urls} for m in live], as_json, render)
+    emit([{**asdict(m), "urls": client.record.urls} for m in live], as_json, render)
 
 
 def describe(model: Model, version: Version = None, name: Name = "default", as_json: Json = False) -> None:
     """Show a model's settings, its workers, and what each of them got: engine, precision, device, threads."""
-    from slotwise.client.management import ManagementClient
-    from slotwise.server.lifecycle import need
-
-    record = need(name)
-    with ManagementClient(record) as client:
+    with _client(name) as client:
         live = client.describe(model, version)
 
     def render() -> Any:
         typer.echo(_summary(live))
         for key in ("profile", "engine", "precision", "device", "threads", "padding", "rows"):
             typer.echo(f"  {key:10} {getattr(live, key)}")
-        typer.echo(f"  inference  {record.prediction_url(live.name)}")
+        typer.echo(f"  inference  {client.record.prediction_url(live.name)}")
         for key, note in (live.workers[0].got.get("notes") or {}).items() if live.workers else ():
             typer.echo(f"  {key}: {note}")
         rows = [[w.id, w.pid, w.status, round(w.memory_bytes / 2**20)] for w in live.workers]
         return table("", ["worker", "pid", "status", "MiB"], rows)
 
-    emit({**asdict(live), "urls": record.urls}, as_json, render)
+    emit({**asdict(live), "urls": client.record.urls}, as_json, render)
 
 
 def ready(name: Name = "default", as_json: Json = False) -> None:
     """Exit with 0 only when every model has a READY worker, else with 1."""
-    from slotwise.client.management import ManagementClient
-    from slotwise.server.lifecycle import need
-
-    record = need(name)
-    with ManagementClient(record) as client:
+    with _client(name) as client:
         workers = {model.name: client.describe(model.name).ready_workers for model in client.list()}
     is_ready = bool(workers) and all(workers.values())
     waiting = ", ".join(model for model, count in workers.items() if not count) or "no model is registered"
-    text = f"{'ready' if is_ready else f'not ready: {waiting}'}\n{record.listening()}"
-    emit({"ready": is_ready, "workers": workers, "urls": record.urls}, as_json, lambda: typer.echo(text))
+    text = f"{'ready' if is_ready else f'not ready: {waiting}'}\n{client.record.listening()}"
+    emit({"ready": is_ready, "workers": workers, "urls": client.record.urls}, as_json, lambda: typer.echo(text))
     if not is_ready:
         raise typer.Exit(1)
+
+
+def _client(name: str) -> ManagementClient:
+    """What talks to the running server of that name."""
+    from slotwise.client.management import ManagementClient
+    from slotwise.server.lifecycle import need
+
+    return ManagementClient(need(name))
 
 
 def _summary(live: LiveModel) -> str:
