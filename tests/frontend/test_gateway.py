@@ -160,12 +160,15 @@ async def test_the_schema_holds_the_routes_that_are_served(make_front: MakeFront
 
 async def test_the_schema_allows_what_is_answered(make_front: MakeFront) -> None:
     front = await make_front(StandIn(models={"ants_bees": 1, "my-model": 1}))
-    paths = (await front.client.get("/openapi.json")).json()["paths"]
+    schema = (await front.client.get("/openapi.json")).json()
+    paths = schema["paths"]
     model, version, _ = paths["/predictions/{model}/{version}"]["post"]["parameters"]
     for name in ("ants_bees", "my-model"):
         assert (await front.client.post(f"/predictions/{name}/1.0", content=b"x")).status_code == 200
         assert re.search(model["schema"]["pattern"], name)
     assert re.search(version["schema"]["pattern"], "1.0")
-    body = paths["/translation"]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    record = body["properties"]["payload"]["properties"]["records"]["items"]
-    assert record["properties"]["id"] == {"type": ["string", "number"]}
+    assert paths["/translation"]["post"]["requestBody"]["content"]["application/json"]["schema"] == {
+        "$ref": "#/components/schemas/Translation"
+    }
+    record = schema["components"]["schemas"]["Record"]
+    assert [allowed["type"] for allowed in record["properties"]["id"]["anyOf"]] == ["string", "number"]
