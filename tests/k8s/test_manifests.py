@@ -137,7 +137,7 @@ def test_settings_are_the_profiles() -> None:
     files = kubernetes.rendered(manifests.ROOT)
     profiles = ["k8s/base/cpu.toml", "k8s/overlays/cuda/cuda.toml", "k8s/overlays/ei/ei.toml"]
     targets = ["k8s/base/hpa.yaml", *(f"k8s/overlays/{overlay}/kustomization.yaml" for overlay in ("cuda", "ei", "text"))]
-    assert sorted(files) == sorted(profiles + targets)
+    assert sorted(files) == sorted([*profiles, *targets, kubernetes.RAY_SERVICE])
     assert {path: (manifests.ROOT / path).read_text("utf-8") for path in files} == files
 
 

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from prometheus_client import CollectorRegistry
 
+from slotwise.backends.remote.copy_metrics import CopyMetrics
 from slotwise.frontend.metrics import GatewayMetrics
 from tests.k8s import manifests
 from tests.worker.serving import serving_entry
@@ -83,7 +85,9 @@ def test_every_metric_is_somebodys() -> None:
 
 def _gateway_metrics() -> set[str]:
     ends = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"], "gauge": [""]}
-    return {family.name + end for family in GatewayMetrics().registry.collect() for end in ends[family.type]}
+    backend = CollectorRegistry()
+    CopyMetrics(backend)
+    return {family.name + end for family in GatewayMetrics(backend).registry.collect() for end in ends[family.type]}
 
 
 def _metric_names(expression: str) -> list[str]:

@@ -51,19 +51,19 @@ class TextError(BaseModel):
     error: str
 
 
-class TextToTranslate(BaseModel):
+class Record(BaseModel):
     id: str | float
     text: str
 
 
-class TranslationPayload(BaseModel):
+class Payload(BaseModel):
     fromLang: str = Field(examples=["ja"])
     toLang: str = Field(examples=["en"])
-    records: list[TextToTranslate]
+    records: list[Record]
 
 
 class Translation(BaseModel):
-    payload: TranslationPayload
+    payload: Payload
 
 
 async def _one(x_deadline_ms: Deadline = None) -> None: ...
