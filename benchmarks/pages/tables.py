@@ -199,6 +199,15 @@ def worker_rows(figures: Figures) -> str:
     return table(["model", "requests a batch", "before, us", "now, us", "now to before", "95% interval"], lines)
 
 
+def worker_instructions(figures: Figures) -> str:
+    """What a request costs the worker beside its model, in instructions."""
+    lines = [
+        [row["n"], *(f"{median(row['instructions'][who]):,.0f}" for who in ("before", "now")), f"{row['ratio']:.3f}"]
+        for row in figures["worker"]["instructions"]
+    ]
+    return table(["requests a batch", "before, instructions a request", "now", "now to before"], lines)
+
+
 def _with_interval(ours: Sequence[float], other: Sequence[float]) -> str | None:
     """The median of the rounds' ratios, its lowest and highest round, and the median's 95% interval."""
     if not ours or not all(other):
@@ -276,6 +285,7 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "accuracy.rows": accuracy_rows,
     "accuracy.labels": accuracy_labels,
     "worker.rows": worker_rows,
+    "worker.instructions": worker_instructions,
     "guard.rows": guard_rows,
     "echo.rows": echo_rows,
     "all.sources": sources,
