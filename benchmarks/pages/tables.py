@@ -203,7 +203,7 @@ def worker_instructions(figures: Figures) -> str:
     """What a request costs the worker beside its model, in instructions."""
     lines = [
         [row["n"], *(f"{median(row['instructions'][who]):,.0f}" for who in ("before", "now")), f"{row['ratio']:.3f}"]
-        for row in figures["worker"]["instructions"]
+        for row in figures["worker"].get("instructions", [])
     ]
     return table(["requests a batch", "before, instructions a request", "now", "now to before"], lines)
 
