@@ -55,6 +55,14 @@ def test_every_command_is_in_the_readme() -> None:
     assert missing == []
 
 
+@pytest.mark.parametrize("handed", ["no JSON", "5", "[" * 100_000, '{"port": {"a": 1}}'])
+def test_what_a_gateway_is_handed_by_somebody_else_is_refused_in_one_line(handed: str) -> None:
+    done = run("gateway", "--options", handed)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "Invalid value for '--" in done.stderr
+
+
 def test_help_loads_nothing_heavy() -> None:
     code = (
         "import sys; from slotwise.cli import build_app; import typer; typer.main.get_command(build_app());"

@@ -15,7 +15,13 @@ NOT_ITS_OWN = ("name", "detach", "replace", "as_json", "handed")  # options of t
 
 
 def _take(ctx: typer.Context, handed: str) -> None:
-    ctx.default_map = json.loads(handed)
+    try:
+        values = json.loads(handed)
+    except (ValueError, RecursionError):
+        values = None
+    if not isinstance(values, dict):
+        raise typer.BadParameter("it has to be a JSON object")
+    ctx.default_map = values
 
 
 Handed = Annotated[str, typer.Option("--options", hidden=True, is_eager=True, callback=_take, help="Other defaults, as JSON.")]
