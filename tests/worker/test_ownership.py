@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 
 from slotwise.worker.copies import copied
 from slotwise.worker.ownership import owned
@@ -151,3 +152,33 @@ def test_what_holds_itself_is_copied_as_it_is() -> None:
     copy: Any = owned(itself)
     assert copy is not itself
     assert copy[0] is copy
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(500, dtype="f4"),
+        np.arange(784, dtype="u1").reshape(28, 28, 1),
+        np.arange(2 * 3 * 200, dtype=">f8").reshape(2, 3, 200),
+        np.asfortranarray(np.arange(900, dtype="f4").reshape(30, 30)),
+        np.arange(2000, dtype="i8")[::2],
+        np.arange(900).reshape(30, 30) % 2 == 0,
+        np.arange(900, dtype="c8"),
+        np.arange(600).astype("M8[s]"),
+        np.arange(70_000, dtype="u1"),
+        np.zeros((0, 600), "f4"),
+        np.array(7.0),
+    ],
+    ids=lambda array: f"{array.dtype.str}-{array.shape}-{array.flags.c_contiguous}",
+)
+def test_an_array_of_any_size_kind_and_order_is_copied_as_it_is(array: np.ndarray) -> None:
+    before = array.tobytes()
+    own = owned(array)
+    assert isinstance(own, np.ndarray)
+    assert (own.dtype, own.shape, own.tobytes()) == (array.dtype, array.shape, before)
+    assert own.flags.writeable
+    assert not np.shares_memory(own, array)
+    array[...] = np.zeros((), array.dtype)
+    assert own.tobytes() == before
+    assert owned(own) is not own
+    assert not np.shares_memory(owned(own), own)
