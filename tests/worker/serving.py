@@ -24,13 +24,15 @@ from tests.worker.toy import RawContext, Toy
 class Served:
     """A handler that has been initialised, and what it needs to be asked."""
 
-    def __init__(self, local: LocalWorker, model_dir: Path) -> None:
+    def __init__(self, local: LocalWorker, model_dir: Path, place: tempfile.TemporaryDirectory[str]) -> None:
         self.local, self.handler, self.model_dir = local, local.handler, model_dir
+        self.place = place  # is gone with this
 
     @classmethod
     def of(cls, path: Path, overrides: Mapping[str, Any], batch_size: int = 8, profile: str = "cpu") -> Served:
         """Unpack the archive and start its handler with a profile's settings, some overridden."""
-        folder = extract(path, Path(tempfile.mkdtemp(prefix="slotwise-test-")) / "model")
+        place = tempfile.TemporaryDirectory(prefix="slotwise-test-")
+        folder = extract(path, Path(place.name) / "model")
         info = inspect(path)
         spec = importlib.util.spec_from_file_location(f"served_{info.name}", folder / info.handler)
         assert spec is not None
@@ -45,7 +47,7 @@ class Served:
         finally:
             os.environ.clear()
             os.environ.update(before)
-        return cls(local, folder)
+        return cls(local, folder, place)
 
     def ask(self, bodies: Sequence[bytes], headers: Sequence[dict[str, str]] | None = None) -> list[Any]:
         """Send one batch; each answer with .code, .body, .headers and .value (None where it is not JSON)."""

@@ -177,14 +177,15 @@ class Replica:
 
     def _exit(self) -> None:
         with contextlib.suppress(Exception):
-            self.model.close()
-            self.state.cleanup()
+            self.__del__()
         os._exit(1)
 
     def __del__(self) -> None:
-        """Serve calls this when the replica goes in order."""
+        """Leave nothing behind; Serve calls this when the replica goes in order."""
         if hasattr(self, "model"):
             self.model.close()
+        if hasattr(self, "state"):
+            self.state.cleanup()
 
     def _tell(self, what: str, *about: Any) -> None:
         """Let the archives' actor know; a RayService has none."""
