@@ -10,6 +10,7 @@ Needs root and iproute2. Names carry this process's id; `close` ends the process
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -123,4 +124,6 @@ class Host:
         """End what still runs and remove the namespace."""
         with contextlib.suppress(subprocess.CalledProcessError, psutil.Error):
             self.kill()
+        for record in (self.folder / "state").glob("*/server.json"):  # a server that is killed leaves its folder for sockets
+            shutil.rmtree(json.loads(record.read_text("utf-8"))["tmp_dir"], ignore_errors=True)
         subprocess.run(["ip", "netns", "del", self.namespace], check=False, capture_output=True, timeout=60)
