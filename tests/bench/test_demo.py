@@ -91,6 +91,8 @@ def test_no_server_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_server_without_digits_is_told_in_one_line(
     status: int, body: dict[str, Any], why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with standin(lambda sent, headers: (status, {}, json.dumps(body).encode())) as url:
-        with pytest.raises(SlotwiseError, match=why):
-            play(record(url, monkeypatch), "m")
+    with (
+        standin(lambda sent, headers: (status, {}, json.dumps(body).encode())) as url,
+        pytest.raises(SlotwiseError, match=why),
+    ):
+        play(record(url, monkeypatch), "m")
