@@ -58,3 +58,8 @@ def test_a_handler_that_cannot_be_imported_is_refused(
 
 def test_one_that_can_is_built(tmp_path: Path) -> None:
     assert build(folder(tmp_path, HANDLER), tmp_path / "store").is_file()
+
+
+def test_where_one_fails_to_load_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build(folder(tmp_path, HANDLER.replace("return lambda x: x", "import no_such_package")), tmp_path / "store")
+    assert "gbm.py, line 6: ModuleNotFoundError: No module named 'no_such_package'" in " ".join(capsys.readouterr().err.split())

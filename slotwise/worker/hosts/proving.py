@@ -44,7 +44,7 @@ def prove_all(kind: type[BatchHandler], model_dir: Path, tried: Sequence[Setting
         try:
             handler.engine = handler.load(model_dir, settings)
         except Exception as error:
-            failed[f"{settings.engine} {settings.precision}"] = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            failed[f"{settings.engine} {settings.precision}"] = fault_of(error, model_dir)["fault"]
             continue
         about = identity(handler)
         if about not in verdicts:
@@ -90,9 +90,10 @@ def prove_here(folder: Path, batch_size: int, budget_s: float, profile: str = ""
 
 
 def fault_of(error: Exception, folder: Path) -> dict[str, str]:
-    """What kept the handler from being imported: {"fault": "gbm.py, line 3: ...", "missing": a package that is not installed}.
+    """What kept the handler from being imported or loaded, and the package that is missing, where one is.
 
-    The line is the last one of the archive's own files: an author can change that one.
+    {"fault": "gbm.py, line 1: ModuleNotFoundError: ...", "missing": "lightgbm"}; the line is the last one of the archive's own
+    files, which an author can change.
     """
     frames = traceback.extract_tb(error.__traceback__)
     places = [(Path(frame.filename), frame.lineno) for frame in frames]
