@@ -2,7 +2,8 @@
 
 A body is raw little-endian numbers of `input.dtype` and `input.shape`, a .npy file, or nested lists in JSON. `input.mean` and
 `input.std` are applied to each channel. `output` in model.toml says what the network gives: "probabilities", "logits" (the
-default, unless an ONNX graph ends in a softmax), or "regression", which is answered as `{"value": 3.1}`.
+default, unless an ONNX graph ends in a softmax), "regression", which is answered as `{"value": 3.1}`, or "embedding", as
+`{"embedding": [0.1, -0.7]}`.
 """
 
 from __future__ import annotations

@@ -52,13 +52,15 @@ def page() -> str:
 
 
 def package(name: str) -> str:
-    """One package: its docstring, its classes, then its errors as a table."""
+    """One package: its docstring, its classes and functions, then its errors as a table."""
     folder = ROOT / name.replace(".", "/")
     tree = ast.parse((folder / "__init__.py").read_text("utf-8"))
-    classes = list(exported(tree))
+    nodes = list(exported(tree))
+    classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
     errors = [node for node in classes if "SlotError" in [ast.unparse(base) for base in node.bases]]
     parts = [f"## {name}\n", paragraphs(tree)]
     parts += [described(node) for node in classes if node not in errors]
+    parts += [called(node) for node in nodes if isinstance(node, Function)]
     if errors:
         parts.append("### The errors\n\nEach is a `SlotError` and takes one argument, the message.\n")
         rows = [f"| `{node.name}` | {code(node)} | {ast.get_docstring(node)} |" for node in errors]
@@ -68,15 +70,21 @@ def package(name: str) -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
-def exported(tree: ast.Module) -> Iterator[ast.ClassDef]:
-    """The class of every name in a package's `__all__`, in that order."""
+def exported(tree: ast.Module) -> Iterator[ast.ClassDef | Function]:
+    """The class or function of every name in a package's `__all__`, in that order."""
     modules = {alias.name: node.module for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
     for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             for name in ast.literal_eval(node.value):
                 source = ROOT / f"{str(modules[name]).replace('.', '/')}.py"
                 module = ast.parse(source.read_text("utf-8"))
-                yield next(part for part in module.body if isinstance(part, ast.ClassDef) and part.name == name)
+                yield next(part for part in module.body if isinstance(part, ast.ClassDef | Function) and part.name == name)
+
+
+def called(node: Function) -> str:
+    """One function: how it is called, and its docstring."""
+    returned = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+    return "\n".join([f"### {node.name}\n", shown((node.name, parameters(node), returned)), paragraphs(node, names_of(node))])
 
 
 def described(node: ast.ClassDef) -> str:
@@ -101,10 +109,11 @@ def arguments(node: ast.ClassDef) -> list[str]:
 
 
 def parameters(member: Function) -> list[str]:
-    """A method's parameters as in its source, without `self`."""
+    """A method's or function's parameters as in its source, without `self`."""
     positional = member.args.posonlyargs + member.args.args
     defaults = [None] * (len(positional) - len(member.args.defaults)) + member.args.defaults
-    plain = [parameter(arg.arg, arg.annotation, default) for arg, default in zip(positional, defaults, strict=True)][1:]
+    plain = [parameter(arg.arg, arg.annotation, default) for arg, default in zip(positional, defaults, strict=True)]
+    plain = plain[1:] if positional and positional[0].arg in ("self", "cls") else plain
     keywords = zip(member.args.kwonlyargs, member.args.kw_defaults, strict=True)
     named = [parameter(arg.arg, arg.annotation, default) for arg, default in keywords]
     rest = member.args.kwarg

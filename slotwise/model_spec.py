@@ -124,8 +124,8 @@ class ModelSpec(_Section):
     request a second time when its answer is late; false where answering has side effects. separable: "required" refuses to
     build and to serve a network that is not proven to keep the rows of a batch apart; with "auto" its rows run one by one.
 
-    output: what the given classifiers take the network's numbers for, "probabilities", "logits" or "regression"; or the name of
-    one of an ONNX graph's outputs; or both, "scores:logits".
+    output: what the given classifiers take the network's numbers for, "probabilities", "logits", "regression" or "embedding";
+    or the name of one of an ONNX graph's outputs; or both, "scores:logits".
     """
 
     name: Annotated[str, AfterValidator(_named)]

@@ -29,13 +29,13 @@ def test_every_public_name_is_on_the_page(package: object) -> None:
 
 
 def public(package: object) -> Iterator[tuple[str, str | None]]:
-    """Every public class, method and property of a package with its docstring."""
+    """Every public class, function, method and property of a package with its docstring."""
     for name in package.__all__:  # type: ignore[attr-defined]
         kind = getattr(package, name)
         source = ast.parse(Path(str(sys.modules[kind.__module__].__file__)).read_text("utf-8"))
-        node = next(part for part in source.body if isinstance(part, ast.ClassDef) and part.name == name)
+        node = next(part for part in source.body if isinstance(part, ast.ClassDef | ast.FunctionDef) and part.name == name)
         yield name, ast.get_docstring(node)
-        for member in node.body:
+        for member in node.body if isinstance(node, ast.ClassDef) else ():
             if isinstance(member, ast.FunctionDef) and not member.name.startswith("_"):
                 yield f"{name}.{member.name}", ast.get_docstring(member)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from slotwise.archive.packaging import DIGESTS
 from slotwise.worker.separability.verdict import Verdict
+
+CONFIG_KEYS = {"batch_size": "batchSize", "max_batch_delay_ms": "maxBatchDelay"}  # ours, and TorchServe's
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,24 @@ class ArchiveInfo:
     def foreign(self) -> bool:
         """Whether another tool made it: it carries neither a description of ours nor digests."""
         return not self.model and not self.content
+
+    def wishes(self, profile: str) -> dict[str, Any]:
+        """What the model wants otherwise than the profile: its own [profiles.NAME], or what its model-config.yaml says.
+
+        A handler of another tool may answer once a batch. So its batches have one request, unless its config says more; behind
+        a guard they need not.
+        """
+        if self.model:
+            return dict(self.model.get("profiles", {}).get(profile, {}))
+        numbers = {key: self.config.get(name) for key, name in CONFIG_KEYS.items()}
+        said = {key: value for key, value in numbers.items() if type(value) is int and value > 0}
+        return {"batch_size": 1, **said} if self.foreign else said
+
+    @property
+    def requirements(self) -> str:
+        """The file of Python packages that its manifest names for the server to install; "" where it names none."""
+        named = PurePosixPath(str(self.manifest["model"].get("requirementsFile") or "")).name
+        return named if any(entry.name == named for entry in self.entries) else ""
 
     @property
     def name(self) -> str:

@@ -33,11 +33,16 @@ LEAST_ROWS, MOST_ROWS = 8, 16
 def prove_archive(folder: Path, spec: ModelSpec) -> None:
     """Prove the archive that is laid out in `folder`, and write the verdicts into its slotwise.json.
 
-    Raises SlotwiseError where model.toml requires a proof and an engine has none. Otherwise what is not proven is said.
+    Raises SlotwiseError where the handler cannot be imported, and where model.toml requires a proof and an engine has none.
+    Otherwise what is not proven is said.
     """
     path = folder / SETTINGS
     settings = json.loads(path.read_text("utf-8"))
     proof = _kept(folder, spec)
+    if fault := proof.get("fault"):
+        missing = proof.get("missing")
+        hint = f"install what brings {missing}, here and where it is served" if missing else "correct that line"
+        raise SlotwiseError(f"{spec.name}: its handler cannot be imported: {fault}", hint)
     path.write_text(json.dumps({**settings, KEY: proof["verdicts"]}, indent=2, sort_keys=True), "utf-8")
     found = carried({KEY: proof["verdicts"]})
     doubtful = [verdict for verdict in found if verdict.separable is not True]

@@ -70,10 +70,26 @@ class DemoResult:
 
 
 def play(record: ServerRecord, model: str = "digits") -> DemoResult:
-    """Send the requests together and judge every answer."""
+    """Send the requests together and judge every answer. Raises SlotwiseError where `model` answers no digit at all."""
     target = Target.of(record, model)
     sent = bodies(examples("digits"))
-    return judged(sent, run(_ask(target, sent)))
+    result = judged(sent, run(_ask(target, sent)))
+    _need_digits(model, result)
+    return result
+
+
+def _need_digits(model: str, result: DemoResult) -> None:
+    """Raise SlotwiseError where nothing is shown by judging: no good request was answered with a digit."""
+    good = [request for request in result.requests if not request.bad]
+    digits = {request.sent for request in good}
+    if any(request.status == 200 and request.got in digits for request in good):
+        return
+    if all(request.status == 404 for request in good):
+        raise SlotwiseError(f"no model {model} is served there", "`slotwise register digits` adds it; --model names another")
+    first = good[0]
+    raise SlotwiseError(
+        f"{model} does not read digits: it answered one with {first.status}, {first.got!r:.100}", "--model names one that does"
+    )
 
 
 def bodies(digits: Sequence[RequestBody]) -> list[RequestBody]:

@@ -7,7 +7,7 @@ import re
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
 
@@ -117,10 +117,13 @@ def check(
     batch_size: int = 8,
     profile: str | None = None,
     timeout_s: float = 120.0,
+    tolerance: float | None = None,
     servers: Sequence[str] = tuple(SERVERS),
     progress: Callable[[str, str], None] = lambda kind, promise: None,
 ) -> CheckReport:
     """Check `path` on every installed server. bodies: example files besides the archive's own.
+
+    tolerance: how far the numbers of two answers to one request may be apart; None takes it from what is proven of the rows.
 
     Raises SlotwiseError for an archive that is not sound, has no example, or cannot be checked for want of a server.
     """
@@ -139,6 +142,7 @@ def check(
             hint = 'name some in model.toml (examples = ["one.png"]) or give --body FILE'
             raise SlotwiseError(f"{path.name} carries no example to ask with", hint)
         rows = known_of_rows(info, folder, batch_size, profile)
+        rows = rows if tolerance is None else replace(rows, tolerance=tolerance)
         subject = CheckedArchive(path, info, examples, batch_size, profile, timeout_s, folder, rows)
         with ThreadPoolExecutor(len(kinds)) as pool:
             try:

@@ -139,6 +139,10 @@ def check(
     profile: Annotated[str | None, typer.Option(help="Run as under this profile (default: cpu).")] = None,
     server: Annotated[str | None, typer.Option(help="Ask only torchserve, or only mms.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds that one batch may take.")] = 120.0,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="How far numbers of two answers to one request may be apart (default: as measured)."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Ask both servers' real workers, without Java, which promises an archive keeps; fail if one is broken.
@@ -166,7 +170,7 @@ def check(
         def advance(kind: str, promise: str) -> None:
             bar.update(task, advance=1, description=f"{kind}: {promise}")
 
-        limits = {"batch_size": batch_size, "profile": profile, "timeout_s": timeout}
+        limits = {"batch_size": batch_size, "profile": profile, "timeout_s": timeout, "tolerance": tolerance}
         reports = [check(path, body, **limits, servers=servers, progress=advance) for path in checked]  # type: ignore[arg-type]
     passed = all(report.passed for report in reports if len(paths) == 1 or Path(report.archive) not in foreign)
 

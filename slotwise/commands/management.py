@@ -42,7 +42,7 @@ def register_model(
     """Register a model with the server's profile (or these settings) and wait until its workers are READY."""
     from slotwise.archive.renewal import outdated
     from slotwise.client.management import ManagementClient
-    from slotwise.deploy.deploy import deploy, foreign_note, obtain, registration
+    from slotwise.deploy.deploy import deploy, foreign_note, obtain, registration, requirements_note
     from slotwise.deploy.scaling import check_registrations
     from slotwise.server.lifecycle import need
 
@@ -51,7 +51,7 @@ def register_model(
     info = obtain(model, record.model_store, sha256=sha256, say=say)
     if note := foreign_note(info, {**record.overrides, **({"batch_size": batch_size} if batch_size else {})}):
         say(f"{note} (--batch-size N for another)")
-    if note := outdated(info):
+    for note in filter(None, (requirements_note(info), outdated(info))):
         say(note)
     requested = {"batch_size": batch_size, "max_batch_delay": max_batch_delay, "initial_workers": initial_workers}
     settings = registration(info, record.effective_profile(), record.overrides, record.kind)

@@ -54,7 +54,7 @@ def serve(
     from slotwise import interrupts
     from slotwise.archive.renewal import outdated
     from slotwise.deploy import watchdog
-    from slotwise.deploy.deploy import foreign_note, obtain, preloaded, registration
+    from slotwise.deploy.deploy import foreign_note, obtain, preloaded, registration, requirements_note
     from slotwise.deploy.java_training import end_training, train_in_background
     from slotwise.deploy.scaling import check_registrations
     from slotwise.deploy.serving import complaint, deploy_each, gather
@@ -84,7 +84,7 @@ def serve(
         say(f"cores: {', '.join(f'{model} {count}' for model, count in shares.items())}, of {available_cores()}")
     for note in filter(None, (foreign_note(info, overrides) for info in archives)):
         say(f"{note} (--set batch_size=N for another)")
-    for note in filter(None, map(outdated, archives)):
+    for note in filter(None, (note(info) for info in archives for note in (requirements_note, outdated))):
         say(note)
     if not force:
         check_registrations([(info, registration(info, loaded_profile, overrides, server)) for info in archives], {})

@@ -86,21 +86,8 @@ def registration(
 
 def of_model(info: ArchiveInfo, profile: Profile, overrides: Mapping[str, str], kind: Kind = "torchserve") -> Profile:
     """The profile as the model in this archive wants it. overrides: as in `registration`."""
-    own = {key: value for key, value in wishes(info, profile.name).items() if key not in overrides}
+    own = {key: value for key, value in info.wishes(profile.name).items() if key not in overrides}
     return profile.for_model(own, info.path.name).on(kind)
-
-
-def wishes(info: ArchiveInfo, profile: str) -> dict[str, Any]:
-    """What a model wants otherwise than the profile: its own [profiles.NAME].
-
-    A handler of another tool may answer once a batch. So its batches have one request, unless its model-config.yaml says more.
-    """
-    if not info.foreign:
-        return dict(info.model.get("profiles", {}).get(profile, {}))
-    numbers = {
-        key: info.config.get(name) for key, name in (("batch_size", "batchSize"), ("max_batch_delay_ms", "maxBatchDelay"))
-    }
-    return {"batch_size": 1} | {key: value for key, value in numbers.items() if isinstance(value, int) and value > 0}
 
 
 def foreign_note(info: ArchiveInfo, overrides: Mapping[str, Any]) -> str:
@@ -108,6 +95,13 @@ def foreign_note(info: ArchiveInfo, overrides: Mapping[str, Any]) -> str:
     if not info.foreign or "batch_size" in overrides or "batchSize" in info.config:
         return ""
     return f"{info.path.name} was not built by slotwise: batch size 1, since its handler may answer once a batch"
+
+
+def requirements_note(info: ArchiveInfo) -> str:
+    """What a person should know of packages that the archive wants installed; "" where it names none."""
+    if not info.requirements:
+        return ""
+    return f"{info.path.name}: nobody installs its {info.requirements}: its packages must be there where the server runs"
 
 
 def preloaded(infos: Iterable[ArchiveInfo], profile: Profile, overrides: Mapping[str, str]) -> dict[str, Any]:

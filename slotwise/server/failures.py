@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from slotwise.server.lifecycle import ServerRecord
 
 DEATHS = 2  # of each worker; the servers start a dying worker again and again, each time after a longer pause
+SECOND_TRY = "No module named 'ts.torch_handler."  # TorchServe looks there for a handler that it could not import
 DIED = "Backend worker process died"
 RAISED = re.compile(r" - ((?:\w+\.)*\w*(?:Error|Exception|Exit)\b.*)")
 
@@ -27,12 +28,16 @@ class WorkerLog:
         self._from = self._path.stat().st_size if self._path.exists() else 0
 
     def failure(self, model: str, workers: int) -> str | None:
-        """The last exception, once every worker has died twice while loading `model`; None before that."""
+        """The last exception, once every worker has died twice while loading `model`; None before that.
+
+        Where TorchServe only looked for the handler among its own, it is what kept that from being imported.
+        """
         lines = self._lines(model)
         deaths = sum(DIED in line for line in lines)
         if deaths < DEATHS * max(1, workers):
             return None
         raised = [match[1] for match in map(RAISED.search, lines) if match]
+        raised = [line for line in raised if SECOND_TRY not in line] or raised
         return raised[-1].strip() if raised else f"{deaths} workers died while loading it"
 
     def _lines(self, model: str) -> list[str]:

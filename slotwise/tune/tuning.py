@@ -13,7 +13,7 @@ from slotwise.bench import offline
 from slotwise.bench.bodies import RequestBody
 from slotwise.bench.load import LoadResult, rounded
 from slotwise.bench.offline import BatchTiming
-from slotwise.deploy.deploy import registration, wishes
+from slotwise.deploy.deploy import registration
 from slotwise.errors import SlotwiseError
 from slotwise.interrupts import held, let_through
 from slotwise.profiles.batch_delay import WHOLE_MS
@@ -209,7 +209,7 @@ def baselines(record: ServerRecord, info: ArchiveInfo, cores: int) -> tuple[Tria
     """The setting that the server registers without parameters, and the profile's setting for this model."""
     profile = record.effective_profile()
     registered = registration(info, profile, record.overrides, record.kind)
-    of_archive = wishes(info, profile.name)
+    of_archive = info.wishes(profile.name)
     threads = int(record.overrides.get("threads") or of_archive.get("threads") or profile.threads or 0)
 
     def threads_of(workers: int) -> int:

@@ -6,6 +6,7 @@ from slotwise.worker.budget import Cost
 from slotwise.worker.environment.settings import Settings
 from slotwise.worker.handler import BatchHandler
 from slotwise.worker.hosts.java.entry_point import EntryPoint
+from slotwise.worker.inputs.plain_text import decode_text
 from slotwise.worker.pipeline import Pipeline
 from slotwise.worker.request import Headers, Request
 from slotwise.worker.slot_errors import (
@@ -42,4 +43,5 @@ __all__ = [
     "Unavailable",
     "Unprocessable",
     "UnsupportedMedia",
+    "decode_text",
 ]

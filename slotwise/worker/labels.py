@@ -1,7 +1,7 @@
 """Turn a classifier's scores into its answer: `{"label": "7", "probabilities": {"7": 0.98, "1": 0.01}}`, best first.
 
-What a network's numbers are is one of three: probabilities, logits, or a regression's values, which are answered as
-`{"value": 3.1}`. `output` in model.toml says it, where that is not plain.
+What a network's numbers are is one of four: probabilities, logits, a regression's values, which are answered as
+`{"value": 3.1}`, or an embedding, `{"embedding": [0.1, -0.7]}`. `output` in model.toml says it, where that is not plain.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import numpy as np
 from slotwise.worker.request import Request
 from slotwise.worker.slot_errors import ModelFault
 
-KINDS = ("probabilities", "logits", "regression")
+KINDS = ("probabilities", "logits", "regression", "embedding")
+SCORELESS = ("regression", "embedding")  # answered as they are, not as a label
 STEPS = 1e6  # a probability has six digits
 FEW = 32  # classes that are sorted quicker without numpy
 
@@ -56,12 +57,12 @@ def wants_softmax(model: Mapping[str, Any]) -> bool:
 
 
 def scores(outputs: Any, model: Mapping[str, Any]) -> Any:
-    """A network's outputs [b, ...] as what is answered: probabilities [b, classes], or a regression's values as they are.
+    """A network's outputs [b, ...] as what is answered: probabilities [b, classes], or other values as they are.
 
     One number a row is the second of two labels', where model.toml says what it is.
     """
     kind = kind_of(model)
-    if kind == "regression":
+    if kind in SCORELESS:
         return outputs
     if declared_output(model)[1] and math.prod(np.shape(outputs)[1:]) == 1:
         second = np.array(outputs, np.float64).reshape(-1, 1)
@@ -74,7 +75,10 @@ def scores(outputs: Any, model: Mapping[str, Any]) -> Any:
 def answering(model: Mapping[str, Any]) -> Callable[[Any], dict[str, Any]]:
     """What makes the model's answer of one row of what `scores` gives."""
     labels, top_k = model.get("labels", []), model.get("top_k", 5)
-    return (lambda row: _values(row, labels)) if kind_of(model) == "regression" else _classifying(labels, top_k)
+    kind = kind_of(model)
+    if kind == "embedding":
+        return lambda row: {"embedding": _decimals(row)}
+    return (lambda row: _values(row, labels)) if kind == "regression" else _classifying(labels, top_k)
 
 
 def answered(row: Any, model: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,9 +86,14 @@ def answered(row: Any, model: Mapping[str, Any]) -> dict[str, Any]:
     return answering(model)(row)
 
 
+def _decimals(row: Any) -> list[float]:
+    """The numbers of a row in as many digits as they have: 3.1, where the nearest float32 would be 3.0999999."""
+    return [float(str(value)) for value in np.ravel(row)]
+
+
 def _values(row: Any, labels: Sequence[str]) -> dict[str, Any]:
     """A regression's answer."""
-    values = [float(str(value)) for value in np.ravel(row)]  # 3.1, where the nearest float32 would be 3.0999999
+    values = _decimals(row)
     if labels:
         if len(labels) != len(values):
             raise ModelFault(f"the model gives {len(values)} values for {len(labels)} labels")

@@ -155,4 +155,16 @@ def test_logits_need_no_line(tmp_path: Path) -> None:
     assert [found["probabilities"][name] for name in "abc"] == pytest.approx(LIKELY, abs=2e-6)
     message, line = refusal(described(tmp_path, "probabilities"))
     assert "which are no probabilities" in message
-    assert line == 'write in model.toml: output = "logits" or "regression"'
+    assert line == 'write in model.toml: output = "logits", "regression" or "embedding"'
+
+
+def test_an_embedding_is_answered_as_it_is(tmp_path: Path) -> None:
+    products(tmp_path / "net.onnx")
+    found = answer(described(tmp_path, "embedding", ()))
+    assert found == {"embedding": [pytest.approx(value, abs=1e-5) for value in LOGITS]}
+    assert answer(described(tmp_path, "y:embedding", ())) == found
+    message, line = refusal(described(tmp_path, "embedding"))
+    assert message == "net answers an embedding, which has no use for labels"
+    assert line.startswith("write no labels in model.toml")
+    products(tmp_path / "net.onnx", 1)
+    assert answer(described(tmp_path, "embedding", ())) == {"embedding": [pytest.approx(LOGITS[0], abs=1e-5)]}

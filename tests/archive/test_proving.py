@@ -185,7 +185,7 @@ def test_a_handler_that_cannot_be_loaded_here_is_not_proven(tmp_path: Path, caps
     (folder / "mixing.py").write_text(HANDLER.replace("return lambda x: x", "raise KeyError('no')"))
     (folder / "model.toml").write_text(f'handler = "mixing.py"\n{TOML}')
     assert verdicts(build(folder, tmp_path / "store")) == {}
-    assert "mixed auto auto: KeyError: 'no'" in capsys.readouterr().err
+    assert "mixed auto auto: mixing.py, line 7: KeyError: 'no'" in capsys.readouterr().err
 
 
 def test_a_handler_that_ends_its_process_is_tried_in_no_servers_worker(

@@ -78,3 +78,21 @@ def test_batches_are_told_apart() -> None:
 def test_no_server_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SlotwiseError, match="does not answer"):
         play(record("http://127.0.0.1:9", monkeypatch))
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "why"),
+    [
+        (404, {"error": {"code": 404, "message": "Model not found"}}, "no model m is served there"),
+        (200, {"label": "tabby", "probabilities": {}}, "m does not read digits: it answered one with 200, 'tabby'"),
+        (400, {"error": {"code": 400, "message": "no text"}}, "m does not read digits: it answered one with 400, 'no text'"),
+    ],
+)
+def test_a_server_without_digits_is_told_in_one_line(
+    status: int, body: dict[str, Any], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        standin(lambda sent, headers: (status, {}, json.dumps(body).encode())) as url,
+        pytest.raises(SlotwiseError, match=why),
+    ):
+        play(record(url, monkeypatch), "m")

@@ -69,6 +69,14 @@ def test_a_faulty_handler_fails_and_the_report_says_why(
     assert why in broken(report)[server][promise]
 
 
+def test_a_batch_mates_faint_influence_is_found_where_the_tolerance_is_set(tmp_path: Path) -> None:
+    archive = built(tmp_path / "m", "faint_mates")
+    assert check(archive, batch_size=4, servers=["mms"]).passed, "within 0.02 nobody sees it"
+    found = broken(check(archive, batch_size=4, servers=["mms"], tolerance=1e-6))["mms"]
+    assert "mates" in found
+    assert "partial" in found
+
+
 def test_a_failed_initialize_that_mms_hides_is_found(tmp_path: Path) -> None:
     faults = broken(check(built(tmp_path / "m", "class_init_fails"), batch_size=4))
     assert "no_such_file.json" in faults["torchserve"]["starts"]

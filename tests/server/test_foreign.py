@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from slotwise.archive.guarding.guarded import guard
 from slotwise.archive.inspection import inspect
-from slotwise.deploy.deploy import foreign_note, registration
+from slotwise.deploy.deploy import foreign_note, registration, requirements_note
 from slotwise.profiles.profile import load_profile
 from tests.server.bursts import burst
 from tests.server.conftest import Live
@@ -52,3 +53,24 @@ def test_everybody_is_answered(live: Live, tmp_path: Path) -> None:
     finally:
         if name in {model.name for model in live.management.list()}:
             live.management.unregister(name)
+
+
+def test_a_guarded_one_keeps_what_its_config_says(tmp_path: Path) -> None:
+    theirs = foreign(tmp_path, "told", "batchSize: 3\nmaxBatchDelay: 40\n")
+    settings = registration(inspect(guard(theirs)), PROFILE, {})
+    assert (settings["batch_size"], settings["max_batch_delay"]) == (3, 40)
+    chosen = load_profile("cpu", {"batch_size": "5"}, {}, cores=0)
+    assert registration(inspect(guard(theirs)), chosen, {"batch_size": "5"})["batch_size"] == 5
+
+
+def test_a_guarded_one_without_a_config_gets_the_profiles_batches(tmp_path: Path) -> None:
+    settings = registration(inspect(guard(foreign(tmp_path, "plain"))), PROFILE, {})
+    assert settings["batch_size"] == PROFILE.batch_size
+
+
+def test_requirements_that_nobody_installs_are_said(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("lightgbm\n")
+    theirs = foreign(tmp_path, "wants", requirements=tmp_path / "requirements.txt")
+    for info in (inspect(theirs, need_digests=False), inspect(guard(theirs))):
+        assert requirements_note(info).startswith(f"{info.path.name}: nobody installs its requirements.txt")
+    assert requirements_note(inspect(foreign(tmp_path, "plain"), need_digests=False)) == ""

@@ -184,12 +184,17 @@ def test_a_dying_workers_last_words_are_its_models_own(tmp_path: Path, kind: str
     with log.open("a") as file:
         for line in ("Backend worker process died.", "ValueError: bad weights"):
             file.write(f"2026 [INFO ] {threads}-stdout some.logger - {line}\n")
+        for name in ("lightgbm", "ts.torch_handler.gbm"):  # what kept it from being imported, and where it was looked for then
+            line = f"ModuleNotFoundError: No module named '{name}'"
+            file.write(f"2026 [INFO ] W-9003-gbm_1.0-stdout some.logger - {line}\n")
+        file.write("2026 [INFO ] W-9003-gbm_1.0-stdout some.logger - Backend worker process died.\n" * 2)
         file.write("2026 [INFO ] W-9002-digits2_1.0-stdout MODEL_LOG - KeyError: of another model\n")
     assert words.failure("digits", 1) is None  # the server tries again
     with log.open("a") as file:
         file.write(f"2026 [INFO ] {threads}-stdout some.logger - Backend worker process died.\n")
     assert words.failure("digits", 1) == "ValueError: bad weights"
     assert words.failure("other", 1) is None
+    assert words.failure("gbm", 1) == "ModuleNotFoundError: No module named 'lightgbm'"
 
 
 def test_logs_are_quiet_unless_a_profile_says_otherwise() -> None:

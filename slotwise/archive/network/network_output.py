@@ -57,12 +57,18 @@ def check_output(spec: ModelSpec, file: str, outputs: Any) -> None:
     if not rows.size:
         return
     said = _said(spec)
+    if said == "embedding" and spec.labels:
+        raise SlotwiseError(
+            f"{spec.name} answers an embedding, which has no use for labels",
+            'write no labels in model.toml, or output = "regression"',
+        )
     low, high, count = float(rows.min()), float(rows.max()), rows.shape[1]
     within = low >= -SLACK and high <= 1 + SLACK
     sums = f"numbers from {low:.3g} to {high:.3g}"
     if said == "probabilities" and not within:
         raise SlotwiseError(
-            f"{file} gives {sums}, which are no probabilities", 'write in model.toml: output = "logits" or "regression"'
+            f"{file} gives {sums}, which are no probabilities",
+            'write in model.toml: output = "logits", "regression" or "embedding"',
         )
     if count == 1 and said in ("", "probabilities", "logits"):
         if not said or len(spec.labels) != 2:

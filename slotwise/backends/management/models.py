@@ -123,9 +123,9 @@ class ModelTable:
     def register(self, archive: str, name: str | None = None, **settings: Any) -> HostedModel:
         """Register an archive of the model store. settings: batch_size and others; None leaves one to the profile."""
         info = inspect(self._path(archive), need_digests=False)
-        wishes = {} if info.foreign else info.model.get("profiles", {}).get(self.profile.name, {})
+        wishes = info.wishes(self.profile.name)
         profile = self.profile.for_model({key: value for key, value in wishes.items() if key not in self.overrides})
-        usual = profile.on(self.kind).registration() | ({"batch_size": 1} if info.foreign else {})
+        usual = profile.on(self.kind).registration()
         chosen = usual | {key: value for key, value in settings.items() if value is not None}
         model = HostedModel(
             name=name or info.name,

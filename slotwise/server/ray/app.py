@@ -25,8 +25,7 @@ def model(args: Mapping[str, Any]) -> Any:
     info = inspect(Path(str(args["archive"])))
     overrides = {key: str(value) for key, value in dict(args.get("set") or {}).items()}
     profile = load_profile(str(args["profile"]), overrides, {}, cores=0)
-    wishes = info.model.get("profiles", {}).get(profile.name, {})
-    own = profile.for_model({key: value for key, value in wishes.items() if key not in overrides}).on("ray")
+    own = profile.for_model({key: value for key, value in info.wishes(profile.name).items() if key not in overrides}).on("ray")
     settings = ReplicaSettings(
         name=info.name,
         version=info.version,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from slotwise.worker.labels import kind_of, scores
+from slotwise.worker.labels import SCORELESS, kind_of, scores
 
 SECONDS = 1.0  # no further input is compared after that; at least one always is
 # The largest difference (see `difference`) with which a reduced precision is served. With 0.05 a best label changes only where
@@ -64,6 +64,6 @@ def compare(model: Mapping[str, Any], reference: Predict, other: Predict, inputs
 def _classifies(model: Mapping[str, Any], outputs: Any) -> bool:
     """Whether the outputs are one score a label."""
     labels = model.get("labels", [])
-    if kind_of(model) == "regression":
+    if kind_of(model) in SCORELESS:
         return False
     return outputs.ndim == 2 and (model.get("handler") in CLASSIFIERS or len(labels) == outputs.shape[1] > 1)

@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def prove_all(kind: type[BatchHandler], model_dir: Path, tried: Sequence[Setting
         try:
             handler.engine = handler.load(model_dir, settings)
         except Exception as error:
-            failed[f"{settings.engine} {settings.precision}"] = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            failed[f"{settings.engine} {settings.precision}"] = fault_of(error, model_dir)["fault"]
             continue
         about = identity(handler)
         if about not in verdicts:
@@ -73,7 +74,11 @@ def prove_here(folder: Path, batch_size: int, budget_s: float, profile: str = ""
         chosen = choices(folder, batch_size, profile)
         chosen[0].limit_threads()
         module, _, name = manifest["model"]["handler"].partition(":")
-        entry: Any = getattr(importlib.import_module(module.removesuffix(".py")), name or "handle", None)
+        try:
+            imported = importlib.import_module(module.removesuffix(".py"))
+        except Exception as error:
+            return {"verdicts": [], "why": "its handler cannot be imported", **fault_of(error, folder)}
+        entry: Any = getattr(imported, name or "handle", None)
         handler = getattr(getattr(entry, "__self__", None), "handler", None)
         if not isinstance(handler, BatchHandler):
             raise ValueError(f"{module} has no `handle = ....entry_point()`")
@@ -82,6 +87,25 @@ def prove_here(folder: Path, batch_size: int, budget_s: float, profile: str = ""
         return {"verdicts": [], "why": " ".join(f"{type(error).__name__}: {error}".split())[:200]}
     why = next((f"{engine}: {reason}" for engine, reason in failed.items()), "no engine is installed")
     return {"verdicts": [verdict.to_json() for verdict in verdicts], **({} if verdicts else {"why": why})}
+
+
+def fault_of(error: Exception, folder: Path) -> dict[str, str]:
+    """What kept the handler from being imported or loaded, and the package that is missing, where one is.
+
+    {"fault": "gbm.py, line 1: ModuleNotFoundError: ...", "missing": "lightgbm"}; the line is the last one of the archive's own
+    files, which an author can change.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    places = [(Path(frame.filename), frame.lineno) for frame in frames]
+    if isinstance(error, SyntaxError) and error.filename:
+        places.append((Path(error.filename), error.lineno))
+    own = [(file.relative_to(folder), line) for file, line in places if file.is_relative_to(folder)]
+    theirs = [(file, line) for file, line in own if file.parts[0] != "slotwise"]
+    where = f"{theirs[-1][0]}, line {theirs[-1][1]}: " if theirs else ""
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    fault = {"fault": where + " ".join(f"{type(error).__name__}: {text}".split())[:200]}
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    return fault | ({"missing": missing.partition(".")[0]} if missing else {})
 
 
 def main() -> None:

@@ -43,6 +43,9 @@ class WorkerContext(Protocol):
         """Take one number. unit: "ms", "%" or "" (a count). code: an HTTP status, as a count's dimension."""
 
 
+NOT_SAID = "not said"  # of an author's own engine: it need not do what the profile asks for
+
+
 def write(context: WorkerContext, pipeline: Pipeline, notes: Mapping[str, str]) -> None:
     """Write `$SLOTWISE_STATE/workers/PID.json` for `slotwise describe`: what this worker really runs with.
 
@@ -54,7 +57,7 @@ def write(context: WorkerContext, pipeline: Pipeline, notes: Mapping[str, str]) 
         "version": context.model_version,
         "profile": settings.profile,
         "engine": getattr(engine, "name", type(engine).__name__),
-        "precision": getattr(engine, "precision", settings.precision),
+        "precision": getattr(engine, "precision", NOT_SAID),
         "device": getattr(engine, "device", settings.device),
         "threads": settings.threads,
         "padding": settings.padding,
