@@ -215,7 +215,7 @@ async def test_a_single_record_that_fails_and_what_is_no_request_are_errors_in_t
 
 async def test_the_servers_and_the_models_state(make_front: MakeFront) -> None:
     front = await make_front()
-    assert (await front.client.get("/v2")).json()["extensions"] == ["binary_tensor_data"]
+    assert (await front.client.get("/v2")).json()["extensions"] == [*open_inference.EXTENSIONS]
     assert (await front.client.get("/v2/health/live")).status_code == 200
     assert (await front.client.get("/v2/health/ready")).status_code == 200
     assert (await front.client.get("/v2/models/digits/ready")).json() == {"name": "digits", "ready": True}

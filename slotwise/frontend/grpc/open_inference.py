@@ -25,6 +25,10 @@ CONTENTS = {
     "FP64": "fp64_contents",
     "BYTES": "bytes_contents",
 }
+# Triton's enumerations, by their numbers.
+DATA_TYPES = ("TYPE_INVALID", "TYPE_BOOL", "TYPE_UINT8", "TYPE_UINT16", "TYPE_UINT32", "TYPE_UINT64", "TYPE_INT8", "TYPE_INT16",
+              "TYPE_INT32", "TYPE_INT64", "TYPE_FP16", "TYPE_FP32", "TYPE_FP64", "TYPE_STRING")  # fmt: skip
+GROUP_KINDS = ("KIND_AUTO", "KIND_GPU", "KIND_CPU")
 
 
 def reading_bytes(message: Any) -> int:
@@ -89,3 +93,13 @@ def plain(kind: str, content: Mapping[str, Any]) -> bytes:
     """A message whose fields are those of this JSON object."""
     written: bytes = CLASSES[kind](**content).SerializeToString()
     return written
+
+
+def model_config(config: Mapping[str, Any]) -> bytes:
+    """A ModelConfigResponse of Triton's. config: as its JSON has it, where enumerations are words."""
+    tensors = {
+        part: [{**tensor, "data_type": DATA_TYPES.index(tensor["data_type"])} for tensor in config[part]]
+        for part in ("input", "output")
+    }
+    groups = [{**group, "kind": GROUP_KINDS.index(group["kind"])} for group in config["instance_group"]]
+    return plain("ModelConfigResponse", {"config": {**config, **tensors, "instance_group": groups}})

@@ -19,6 +19,7 @@ from slotwise.frontend.protocols import json_pieces
 from slotwise.frontend.protocols.open_inference_tensors import binary_copies, packed, parameters, records
 from slotwise.frontend.protocols.records import JSON, ModelInput, ProtocolFault, RecordAnswer, RecordBody, parsed
 
+EXTENSIONS = ("binary_tensor_data", "model_configuration", "statistics")  # of "model_repository" there is only the index
 LENGTH = "inference-header-content-length"
 LARGEST = 3.4e38  # that FP32 can hold
 NUMBER_BYTES = 88  # of one in JSON: parsed, in two lists, in two arrays, in its record
@@ -44,7 +45,7 @@ def output_types(model: ModelInput) -> dict[str, str]:
 
 def server() -> dict[str, Any]:
     """What `GET /v2` says."""
-    return {"name": "slotwise", "version": __version__, "extensions": ["binary_tensor_data"]}
+    return {"name": "slotwise", "version": __version__, "extensions": list(EXTENSIONS)}
 
 
 def metadata(name: str, versions: Sequence[str], model: ModelInput) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ from slotwise.frontend.protocols import json_pieces
 
 MOST_RECORDS = 1024  # of one request
 MOST_PIECES = 2_000_000  # of its JSON: each number and each list is an object in memory
+MOST_SMALL_BYTES = 64 * 2**10  # of a body that holds no records
 BINARY, JSON = "application/octet-stream", "application/json"
 
 
@@ -103,3 +104,13 @@ def failed_alike(answers: Sequence[RecordAnswer]) -> RecordAnswer | None:
     if first.good or any(one.status != first.status for one in answers):
         return None
     return first if len(answers) == 1 or first.status == 404 or first.status >= 429 else None
+
+
+async def small_body(chunks: AsyncIterable[bytes]) -> bytes:
+    """A body that only names something. Raises ProtocolFault where it is larger than such bodies are."""
+    body = b""
+    async for chunk in chunks:
+        body += chunk
+        if len(body) > MOST_SMALL_BYTES:
+            raise ProtocolFault(f"the body is over the limit of {MOST_SMALL_BYTES} bytes")
+    return body
