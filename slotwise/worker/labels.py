@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 
 from slotwise.worker.request import Request
-from slotwise.worker.slot_errors import ModelFault
+from slotwise.worker.slot_errors import ModelFault, SlotError
 
 KINDS = ("probabilities", "logits", "regression")
+EVERY_SCORE = "x-scores"  # a request with this header is answered with every score beside the answer
+LEAST = float(np.finfo(np.float32).min)  # stands for minus infinity, which a logit may be and JSON cannot hold
 STEPS = 1e6  # a probability has six digits
 FEW = 32  # classes that are sorted quicker without numpy
 
@@ -71,6 +73,33 @@ def scores(outputs: Any, model: Mapping[str, Any]) -> Any:
     return probabilities(outputs) if kind == "logits" else outputs
 
 
+def with_own_numbers(outputs: Any, model: Mapping[str, Any]) -> Any:
+    """What `scores` gives, each row with the network's own numbers where those are others; `divided` takes them apart.
+
+    [b, classes], or of logits [b, 2, classes], or of one number a row [b, 3, 1].
+    """
+    kind = kind_of(model)
+    if kind == "regression":
+        return outputs
+    own = np.reshape(outputs, (len(outputs), -1))
+    answered = scores(own, model)
+    if answered.shape != own.shape:  # one number, which is the second of two labels'
+        return np.concatenate([answered, np.maximum(own, LEAST)], axis=1)[:, :, None]
+    if kind == "probabilities":
+        return answered
+    both = np.empty((len(own), 2, own.shape[1]))
+    both[:, 0] = answered
+    np.maximum(own, LEAST, out=both[:, 1])
+    return both
+
+
+def divided(row: Any, kind: str) -> tuple[Any, Any | None]:
+    """A row of what `with_own_numbers` gives: the scores [classes], and the network's own numbers where those are others."""
+    if kind == "regression" or row.ndim == 1:
+        return np.ravel(row), None
+    return (row[:2, 0], row[2:, 0]) if len(row) == 3 else (row[0], row[1])
+
+
 def answering(model: Mapping[str, Any]) -> Callable[[Any], dict[str, Any]]:
     """What makes the model's answer of one row of what `scores` gives."""
     labels, top_k = model.get("labels", []), model.get("top_k", 5)
@@ -120,3 +149,36 @@ def in_words(request: Request, body: Any, content_type: str) -> tuple[Any, str]:
         bare = body.get("label", body.get("value", body))
         return bare if isinstance(bare, str) else json.dumps(bare), "text/plain; charset=utf-8"
     return body, content_type
+
+
+class Answers:
+    """Makes a given classifier's answers: of the network's outputs, of one row, and of one request.
+
+    A row's result is its answer and its numbers. `shown` leaves out the numbers, unless the request wants every score.
+    """
+
+    def __init__(self, model: Mapping[str, Any]) -> None:
+        self.model, self.kind, self.answer = model, kind_of(model), answering(model)
+
+    def rows(self, outputs: Any) -> Any:
+        """The network's outputs [b, ...] as what `result` takes, a row each."""
+        return with_own_numbers(outputs, self.model)
+
+    def result(self, row: Any) -> tuple[Any, Any]:
+        """One row's answer, and the row for `shown`."""
+        return self.answer(row if self.kind == "regression" or row.ndim == 1 else divided(row, self.kind)[0]), row
+
+    def shown(self, request: Request, results: Sequence[Any]) -> list[Any]:
+        """One request's results as they are answered.
+
+        With the header `x-scores: all` each is `{"answer": ..., "scores": [...], "outputs": [...]}`: the answer, every class's
+        score in the order of the labels, and where they are others the network's own numbers.
+        """
+        if request.headers.get(EVERY_SCORE, "") != "all":
+            return [result if isinstance(result, SlotError) else result[0] for result in results]
+        return [result if isinstance(result, SlotError) else self._in_full(*result) for result in results]
+
+    def _in_full(self, answer: Any, row: Any) -> dict[str, Any]:
+        numbers, own = divided(np.asarray(row), self.kind)
+        outputs = {} if own is None else {"outputs": own.tolist()}
+        return {"answer": answer, "scores": numbers.tolist(), **outputs}

@@ -33,7 +33,7 @@ from slotwise.frontend.inference_request import InferenceRequest
 from slotwise.frontend.protocols import open_inference, triton_extensions
 from slotwise.frontend.protocols.each_record import answered
 from slotwise.frontend.protocols.known_model import found_model, model_input
-from slotwise.frontend.protocols.open_inference import InferRequest
+from slotwise.frontend.protocols.open_inference_outputs import InferRequest
 from slotwise.frontend.protocols.records import ProtocolFault, failed_alike
 from slotwise.frontend.protocols.routes import REPLY_COPIES
 
@@ -205,6 +205,7 @@ class InferenceService:
             with whole.borrowed(await work.run(size, open_inference_grpc.reading_bytes, message)):
                 model = model_input(self.gateway, whole.model)
                 batch = await work.run(size, open_inference_grpc.request, message, model)
+                batch.ask(whole.headers)
                 del message
                 whole.body = b""
         whole.hold_bytes(sum(len(record.body) for record in batch.records))

@@ -63,12 +63,15 @@ class RecordAnswer:
 class ModelInput:
     """What a model takes. takes: as its card says (picture, translation, tensor, file). shape: of a tensor, without the batch.
 
-    classes: whether it answers with a label and probabilities.
+    classes: whether it answers with a label and probabilities. scores: how many a record has, where the model gives them all
+    to who asks; -1: nobody knows how many, 0: it gives none. own_output: what its graph calls them; "": nothing.
     """
 
     takes: str = "file"
     shape: Sequence[int] = ()
     classes: bool = False
+    scores: int = 0
+    own_output: str = ""
 
 
 def of_few_pieces(body: bytes) -> None:

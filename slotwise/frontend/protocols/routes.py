@@ -22,7 +22,7 @@ from slotwise.frontend.inference_request import InferenceRequest
 from slotwise.frontend.protocols import kserve_v1, open_inference, sagemaker, triton_extensions
 from slotwise.frontend.protocols.each_record import Found, answered
 from slotwise.frontend.protocols.known_model import found_model, model_input
-from slotwise.frontend.protocols.open_inference import InferRequest
+from slotwise.frontend.protocols.open_inference_outputs import InferRequest
 from slotwise.frontend.protocols.records import JSON, ProtocolFault, RecordAnswer, failed_alike
 from slotwise.frontend.protocols.unpacking import unpack
 
@@ -151,6 +151,7 @@ class _V2:
     def read(self, whole: InferenceRequest, request: Request) -> tuple[InferRequest, Found]:
         header_length = request.headers.get(open_inference.LENGTH)
         call = open_inference.request(whole.body, header_length, model_input(self.gateway, whole.model))
+        call.ask(whole.headers)
         return call, call.records
 
     def reply(self, whole: InferenceRequest, asked: InferRequest, answers: Sequence[RecordAnswer]) -> Response:
