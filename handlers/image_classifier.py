@@ -12,7 +12,7 @@ from slotwise.worker import BatchHandler, Headers, Request, Settings
 from slotwise.worker.budget import Cost
 from slotwise.worker.inputs.images import Recipe
 from slotwise.worker.inputs.uploads import cost_of, each, items_of
-from slotwise.worker.labels import Answers, in_words
+from slotwise.worker.labels import ClassifierAnswers, in_words
 
 
 class ImageClassifier(BatchHandler):
@@ -29,7 +29,7 @@ class ImageClassifier(BatchHandler):
         channels = self.recipe.channels
         self.mean = np.float32(spec.get("mean") or [0.0] * channels) * 255
         self.std = np.float32(spec.get("std") or [1.0] * channels) * 255
-        self.answers = Answers(self.model)
+        self.answers = ClassifierAnswers(self.model)
         facts = model_dir / "facts.json"
         self.untrained = facts.is_file() and bool(json.loads(facts.read_text("utf-8")).get("untrained"))
         return super().load(model_dir, settings)

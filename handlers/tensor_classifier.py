@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from slotwise.worker import BadRequest, BatchHandler, Headers, Request, Settings, Unprocessable
-from slotwise.worker.labels import Answers, in_words
+from slotwise.worker.labels import ClassifierAnswers, in_words
 
 NEUTRAL = {"mean": 0, "std": 1}
 
@@ -30,7 +30,7 @@ class TensorClassifier(BatchHandler):
         self.expected = f"expected {self.dtype} of shape {'x'.join(map(str, self.shape))}"
         sides = [-1] + [1] * (len(self.shape) - 1)
         self.mean, self.std = (np.reshape(np.float32(spec.get(key) or neutral), sides) for key, neutral in NEUTRAL.items())
-        self.answers = Answers(self.model)
+        self.answers = ClassifierAnswers(self.model)
         self.scaled = bool(self.mean.any() or (self.std != 1).any())
         return super().load(model_dir, settings)
 

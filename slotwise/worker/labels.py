@@ -151,7 +151,7 @@ def in_words(request: Request, body: Any, content_type: str) -> tuple[Any, str]:
     return body, content_type
 
 
-class Answers:
+class ClassifierAnswers:
     """Makes a given classifier's answers: of the network's outputs, of one row, and of one request.
 
     A row's result is its answer and its numbers. `shown` leaves out the numbers, unless the request wants every score.

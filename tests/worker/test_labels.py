@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slotwise.worker.labels import LEAST, Answers, answered, classified, scores
+from slotwise.worker.labels import LEAST, ClassifierAnswers, answered, classified, scores
 from slotwise.worker.request import Headers, Request
 from slotwise.worker.slot_errors import ModelFault
 
@@ -63,7 +63,7 @@ def test_a_negative_score_is_rounded_to_the_nearest() -> None:
 )
 def test_every_score_and_the_networks_own_numbers_are_there_for_who_asks(model: Any, outputs: Any, own: Any) -> None:
     given = np.float32(outputs)
-    answers = Answers(model)
+    answers = ClassifierAnswers(model)
     (row,) = answers.rows(given)
     result = answers.result(row)
     assert np.isfinite(row).all()
