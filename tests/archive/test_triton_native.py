@@ -117,6 +117,34 @@ def test_an_archive_without_a_graph_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "repository").exists()
 
 
+@pytest.mark.parametrize(
+    "weights", [{"onnx": "missing"}, {"onnx": "slotwise.json"}, {"onnx": 7}, {"onnx": "model.toml"}, "text", [1]]
+)
+def test_an_archive_that_no_build_wrote_is_refused_in_one_line(info: ArchiveInfo, tmp_path: Path, weights: Any) -> None:
+    with pytest.raises(SlotwiseError):
+        export_native(replace(info, model={**info.model, "weights": weights}), profile(), tmp_path / "repository")
+    assert not (tmp_path / "repository").exists()
+
+
+def test_what_a_graph_keeps_beside_itself_goes_along_and_nothing_from_elsewhere(info: ArchiveInfo, tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    for location, fits in (("net.data", True), ("../net.data", False), ("/net.data", False)):
+        graph = onnx.load(tmp_path / "net.onnx")
+        tensor = graph.graph.initializer[0]
+        onnx.external_data_helper.set_external_data(tensor, location)
+        tensor.ClearField("raw_data")
+        archive = tmp_path / "beside.mar"
+        with zipfile.ZipFile(archive, "w") as mar:
+            mar.writestr("net.onnx", graph.SerializeToString())
+            mar.writestr("net.data", b"weights")
+        changed = replace(info, path=archive)
+        if fits:
+            assert (export_native(changed, profile(), tmp_path / "repository").folder / "1/net.data").read_bytes() == b"weights"
+        else:
+            with pytest.raises(SlotwiseError, match="not beside it"):
+                export_native(changed, profile(), tmp_path / "repository")
+
+
 def test_the_command_says_what_it_wrote(info: ArchiveInfo, tmp_path: Path) -> None:
     out = tmp_path / "repository"
     options = ["--native", "--out", str(out), "--name", "other", "--json"]

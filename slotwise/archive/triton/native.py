@@ -42,26 +42,36 @@ def export_native(info: ArchiveInfo, profile: Profile, repository: Path, *, name
 
     profile: as the model wants it. Raises SlotwiseError where the archive carries no graph that Triton's backend can take.
     """
+    name = name or info.name
+    try:
+        graph, files = _read(info)
+        free = _free(graph, info.model)
+        given, found = _tensor(_given(graph), free), _output(graph, free, info.model)
+        batch_size, notes = _batch(info, profile, free)
+        notes += _left_to_clients(info.model)
+    except (LookupError, TypeError, ValueError, AttributeError, StopIteration) as error:  # what no build of ours wrote
+        raise SlotwiseError(f"the ONNX graph in {info.path.name} cannot be read: {error!r:.200}", "build it again") from error
+    with replaced(repository, name) as partial:
+        for file, data in files.items():
+            target = partial / "1" / file
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+        if found.labels:
+            (partial / LABELS).write_text("\n".join(info.model["labels"]) + "\n", "utf-8")
+        config = native_pbtxt(name, profile, given, found, batch_size=batch_size)
+        (partial / "config.pbtxt").write_text(config, "utf-8")
+    return NativeModel(repository / name, batch_size, notes)
+
+
+def _read(info: ArchiveInfo) -> tuple[Any, dict[str, bytes]]:
+    """The archive's graph, and every file that belongs to it, by its place beside the graph."""
     file = info.model.get("weights", {}).get("onnx")
     if not file:
         raise SlotwiseError(f"{info.path.name} carries no ONNX graph", "without --native its archive runs on Triton as it is")
-    name = name or info.name
     with zipfile.ZipFile(info.path) as source:
         graph = _graph(source.read(file))
-        free = _free(graph, info.model)
-        given, found = _input(graph, free), _output(graph, free, info.model)
-        batch_size, notes = _batch(info, profile, free)
-        with replaced(repository, name) as partial:
-            (partial / "1" / GRAPH).write_bytes(source.read(file))
-            for location in _beside(graph):
-                target = partial / "1" / location
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(source.read(str(PurePosixPath(file).parent / location)))
-            if found.labels:
-                (partial / LABELS).write_text("\n".join(info.model["labels"]) + "\n", "utf-8")
-            config = native_pbtxt(name, profile, given, found, batch_size=batch_size)
-            (partial / "config.pbtxt").write_text(config, "utf-8")
-    return NativeModel(repository / name, batch_size, [*notes, *_left_to_clients(info.model)])
+        files = {location: source.read(str(PurePosixPath(file).parent / location)) for location in _beside(graph)}
+        return graph, {**files, GRAPH: source.read(file)}
 
 
 def _graph(data: bytes) -> Any:
@@ -69,7 +79,12 @@ def _graph(data: bytes) -> Any:
         import onnx  # noqa: PLC0415  optional
     except ImportError as error:
         raise missing_package("onnx", "exporting a graph") from error
-    return onnx.load_model_from_string(data)
+    from google.protobuf.message import DecodeError  # noqa: PLC0415  comes with it
+
+    try:
+        return onnx.load_model_from_string(data)
+    except DecodeError as error:
+        raise ValueError("it is no graph") from error
 
 
 def _sides(value: Any) -> list[int]:
@@ -99,10 +114,6 @@ def _tensor(value: Any, free: bool) -> NativeTensor:
     if kind not in KINDS:
         raise SlotwiseError(f"the graph's {value.name} holds {kind}, which Triton has no type for", "export it in FP32")
     return NativeTensor(value.name, KINDS[kind], _sides(value)[free:])
-
-
-def _input(graph: Any, free: bool) -> NativeTensor:
-    return _tensor(_given(graph), free)
 
 
 def _output(graph: Any, free: bool, model: dict[str, Any]) -> NativeTensor:
