@@ -1,4 +1,8 @@
-"""Classify pictures: a picture in, its label and probabilities out. With `Accept: text/plain` the answer is the bare label."""
+"""Classify pictures: a picture in, its label and probabilities out. With `Accept: text/plain` the answer is the bare label.
+
+With the header `x-scores: all` every class's score stands beside the answer. `[options] answer = "mms"` in model.toml makes the
+answer the list that Multi Model Server's own handlers give.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +59,7 @@ class ImageClassifier(BatchHandler):
 
     def encode(self, output: Any, item: Any) -> tuple[Any, Any]:
         answer, row = self.answers.result(output)
-        return ({**answer, "untrained": True} if self.untrained else answer), row
+        return ({**answer, "untrained": True} if self.untrained and isinstance(answer, dict) else answer), row
 
     def respond(self, request: Request, results: list[Any]) -> tuple[Any, str]:
         return in_words(request, *super().respond(request, self.answers.shown(request, results)))

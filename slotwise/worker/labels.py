@@ -17,6 +17,7 @@ from slotwise.worker.request import Request
 from slotwise.worker.slot_errors import ModelFault, SlotError
 
 KINDS = ("probabilities", "logits", "regression")
+MMS = "mms"  # options.answer: the list that Multi Model Server's own vision handlers answer with
 EVERY_SCORE = "x-scores"  # a request with this header is answered with every score beside the answer
 LEAST = float(np.finfo(np.float32).min)  # stands for minus infinity, which a logit may be and JSON cannot hold
 STEPS = 1e6  # a probability has six digits
@@ -100,13 +101,34 @@ def divided(row: Any, kind: str) -> tuple[Any, Any | None]:
     return (row[:2, 0], row[2:, 0]) if len(row) == 3 else (row[0], row[1])
 
 
-def answering(model: Mapping[str, Any]) -> Callable[[Any], dict[str, Any]]:
-    """What makes the model's answer of one row of what `scores` gives."""
+def answering(model: Mapping[str, Any]) -> Callable[[Any], Any]:
+    """What makes the model's answer of one row of what `scores` gives. Raises ValueError for an `options.answer` of no kind."""
     labels, top_k = model.get("labels", []), model.get("top_k", 5)
-    return (lambda row: _values(row, labels)) if kind_of(model) == "regression" else _classifying(labels, top_k)
+    shape = model.get("options", {}).get("answer", "")
+    if shape not in ("", MMS) or (shape and kind_of(model) == "regression"):
+        raise ValueError(f"options.answer is {shape!r}, but a classifier's can only be {MMS!r}")
+    if kind_of(model) == "regression":
+        return lambda row: _values(row, labels)
+    classify = _classifying(labels, top_k)
+    return (lambda row: _listed(classify(row))) if shape else classify
 
 
-def answered(row: Any, model: Mapping[str, Any]) -> dict[str, Any]:
+def _listed(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """As MMS has it: `[{"probability": 0.98, "class": "n02123045 tabby, tabby cat"}, ...]`."""
+    return [{"probability": score, "class": label} for label, score in answer["probabilities"].items()]
+
+
+def unlisted(answer: Any) -> Any:
+    """An answer as MMS has it in the usual form; any other as it is."""
+    if not isinstance(answer, list) or not answer:
+        return answer
+    if not all(isinstance(entry, dict) and entry.keys() == {"probability", "class"} for entry in answer):
+        return answer
+    probabilities = {str(entry["class"]): entry["probability"] for entry in answer}
+    return {"label": str(answer[0]["class"]), "probabilities": probabilities}
+
+
+def answered(row: Any, model: Mapping[str, Any]) -> Any:
     """One row of what `scores` gives as the model's answer."""
     return answering(model)(row)
 
@@ -145,7 +167,7 @@ def _classifying(labels: Sequence[str], top_k: int) -> Callable[[Any], dict[str,
 
 def in_words(request: Request, body: Any, content_type: str) -> tuple[Any, str]:
     """The bare label or value where the client accepts only text (`Accept: text/plain`), else the answer as it is."""
-    if request.headers.get("accept", "").startswith("text/plain") and isinstance(body, dict):
+    if request.headers.get("accept", "").startswith("text/plain") and isinstance(body := unlisted(body), dict):
         bare = body.get("label", body.get("value", body))
         return bare if isinstance(bare, str) else json.dumps(bare), "text/plain; charset=utf-8"
     return body, content_type

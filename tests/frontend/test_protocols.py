@@ -320,3 +320,10 @@ def test_a_graphs_name_that_means_something_else_here_is_not_offered() -> None:
     described = {tensor["name"]: tensor["datatype"] for tensor in open_inference.metadata("m", ["1"], model)["outputs"]}
     assert described["probabilities"] == "BYTES"
     assert "scores" in described
+
+
+def test_an_answer_in_the_shape_of_mms_has_its_label_and_probabilities() -> None:
+    asked = infer_request([RecordBody(b"")], "", {"label": False, "probability": False}, PICTURES)
+    answer = RecordAnswer(200, b'[{"probability": 0.9, "class": "n1 cat"}, {"probability": 0.1, "class": "n2 dog"}]')
+    _, reply = open_inference.reply(asked, "m", "1", PICTURES, [answer])
+    assert [output["data"] for output in json.loads(reply)["outputs"]] == [["n1 cat"], [0.9]]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slotwise.worker.labels import LEAST, ClassifierAnswers, answered, classified, scores
+from slotwise.worker.labels import LEAST, ClassifierAnswers, answered, classified, in_words, scores, unlisted
 from slotwise.worker.request import Headers, Request
 from slotwise.worker.slot_errors import ModelFault
 
@@ -76,3 +76,23 @@ def test_every_score_and_the_networks_own_numbers_are_there_for_who_asks(model: 
     assert shown["answer"] == result[0]
     assert shown["scores"] == scores(given, model)[0].tolist()
     assert shown.get("outputs") == own
+
+
+def test_an_answer_can_have_the_shape_of_mms() -> None:
+    model = {"labels": ["n02123045 tabby, tabby cat", "n02123159 tiger cat", *"cdefg"], "options": {"answer": "mms"}}
+    rows = np.float32([[0.0, 3.0, 1.0, 0.5, -1.0, -2.0, 2.0]])
+    answer = answered(scores(rows, model)[0], model)
+    plain = answered(scores(rows, model)[0], {**model, "options": {}})
+    assert len(answer) == 5
+    assert answer == [{"probability": score, "class": label} for label, score in plain["probabilities"].items()]
+    assert unlisted(answer) == plain
+    bare = in_words(Request(b"", Headers({"Accept": "text/plain"})), answer, "application/json")
+    assert bare == ("n02123159 tiger cat", "text/plain; charset=utf-8")
+    for refused in ({**model, "options": {"answer": "list"}}, {**model, "output": "regression"}):
+        with pytest.raises(ValueError, match=r"options\.answer"):
+            answered(rows[0], refused)
+
+
+@pytest.mark.parametrize("answer", [[], [1], [{"class": "a"}], {"label": "a"}, "text", [[{"probability": 1, "class": "a"}]]])
+def test_any_other_answer_is_none_of_mms(answer: Any) -> None:
+    assert unlisted(answer) is answer

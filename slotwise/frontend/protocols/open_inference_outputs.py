@@ -9,7 +9,7 @@ from typing import Any
 
 from slotwise.frontend.protocols import json_pieces
 from slotwise.frontend.protocols.records import ModelInput, ProtocolFault, RecordAnswer, RecordBody, failed_alike
-from slotwise.worker.labels import EVERY_SCORE
+from slotwise.worker.labels import EVERY_SCORE, unlisted
 
 ANSWERS = {"answer": "BYTES"}
 OF_CLASSES = {"label": "BYTES", "probability": "FP32", "probabilities": "BYTES"}
@@ -129,6 +129,7 @@ def _value(output: str, one: RecordAnswer, value: Any, in_full: bool) -> Any:
         value = value["answer"]
     if output == "answer":
         return json_pieces.dumped(value) if in_full else one.body.decode("utf-8", "replace")
+    value = unlisted(value)
     fields = value if isinstance(value, dict) else {}
     probabilities = fields.get("probabilities") if isinstance(fields.get("probabilities"), dict) else {}
     if output == "probabilities":
