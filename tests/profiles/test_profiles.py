@@ -10,11 +10,13 @@ import pytest
 
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
+from slotwise.model_spec import load_spec
 from slotwise.profiles import render
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import SECTIONS, Profile, load_profile
 from slotwise.profiles.render import render_properties
 from slotwise.profiles.variables import ENVIRONMENT, from_environment
+from slotwise.worker.engines import git, translation
 from slotwise.worker.environment.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -250,3 +252,14 @@ def test_the_pages_table_of_profiles() -> None:
         cells = [cell.strip() for cell in row.split("|")]
         wanted = [str(profile.batch_size), f"{profile.max_batch_delay_ms} ms", str(profile.initial_workers)]
         assert [cells[3], cells[4], re.split(r"\D", cells[5])[0]] == wanted
+
+
+@pytest.mark.parametrize(("model", "order"), [("captions", git.ORDER), ("translation", translation.ORDER)])
+@pytest.mark.parametrize("name", sorted(project.profiles()))
+def test_every_profile_names_an_engine_that_the_text_models_have(
+    model: str, order: dict[str, tuple[str, ...]], name: str
+) -> None:
+    """With cuda's own, torch, their workers ended at the start."""
+    own = load_spec(project.model_folder(model)).profiles.get(name, {})
+    profile = load_profile(name, environ={}, cores=0).for_model(own)
+    assert profile.engine in ("auto", *(engine for engines in order.values() for engine in engines))
