@@ -35,6 +35,12 @@ from tests.archive.test_network_output import LOGITS, ROW, described, products  
 PROVEN = Verdict(True, about=About("onnxruntime fp32 cpu", "onnxruntime", "any"))
 
 
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture
 def info(tmp_path: Path) -> ArchiveInfo:
     products(described(tmp_path) / "net.onnx")
