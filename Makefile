@@ -1,6 +1,6 @@
 # make serve   a real photo answered by a real TorchServe, and the page   make test   everything checked
 .DEFAULT_GOAL := help
-.PHONY: help full serve stop demo demo-ants test test-full long campaign lint format constraints clean
+.PHONY: help full serve stop demo demo-ants captions-build captions-run captions-ask test test-full long campaign lint format constraints clean
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q -n 2 --durations=20
 
@@ -28,6 +28,18 @@ demo-ants: ## ants and bees from DATA=FOLDER with train/ and val/: train, build,
 	@$(BIN)/slotwise serve ants_bees --detach
 	@$(BIN)/slotwise gateway --detach
 	@$(BIN)/slotwise predict ants_bees "$$(find -L "$(DATA)/val" -type f -name '*.jpg' | sort | head -n 1)"
+
+CAPTIONS := docker compose -f $(or $(COMPOSE_FILE),compose.cuda.yaml)
+
+captions-build: ## the image of captions on GPUs (COMPOSE_FILE=compose.text.yaml: on CPUs)
+	@$(CAPTIONS) build
+
+captions-run: ## start it; returns when the model is READY
+	@$(CAPTIONS) up --detach --wait
+
+captions-ask: ## caption PICTURE=FILE
+	@curl -fsS -H 'Accept: text/plain' --data-binary @"$(or $(PICTURE),models/efficientnet/examples/chelsea.png)" \
+	  http://127.0.0.1:8000/caption
 
 test: lint ## lint, type-check and run the tests, real servers and a real browser included
 	@scripts/test-tools.sh

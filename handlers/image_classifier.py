@@ -1,4 +1,8 @@
-"""Classify pictures: a picture in, its label and probabilities out. With `Accept: text/plain` the answer is the bare label."""
+"""Classify pictures: a picture in, its label and probabilities out. With `Accept: text/plain` the answer is the bare label.
+
+With the header `x-scores: all` every class's score stands beside the answer. `[options] answer = "mms"` in model.toml makes the
+answer the list that Multi Model Server's own handlers give.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from slotwise.worker import BatchHandler, Headers, Request, Settings
 from slotwise.worker.budget import Cost
 from slotwise.worker.inputs.images import Recipe
 from slotwise.worker.inputs.uploads import cost_of, each, items_of
-from slotwise.worker.labels import answering, in_words, scores
+from slotwise.worker.labels import ClassifierAnswers, in_words
 
 
 class ImageClassifier(BatchHandler):
@@ -29,7 +33,7 @@ class ImageClassifier(BatchHandler):
         channels = self.recipe.channels
         self.mean = np.float32(spec.get("mean") or [0.0] * channels) * 255
         self.std = np.float32(spec.get("std") or [1.0] * channels) * 255
-        self.answered = answering(self.model)
+        self.answers = ClassifierAnswers(self.model)
         facts = model_dir / "facts.json"
         self.untrained = facts.is_file() and bool(json.loads(facts.read_text("utf-8")).get("untrained"))
         return super().load(model_dir, settings)
@@ -51,14 +55,14 @@ class ImageClassifier(BatchHandler):
         return ((pixels - self.mean) / self.std).transpose(0, 3, 1, 2) if self.floats else pixels
 
     def predict(self, inputs: Any) -> Any:
-        return scores(super().predict(inputs), self.model)
+        return self.answers.rows(super().predict(inputs))
 
-    def encode(self, output: Any, item: Any) -> dict[str, Any]:
-        answer = self.answered(output)
-        return {**answer, "untrained": True} if self.untrained else answer
+    def encode(self, output: Any, item: Any) -> tuple[Any, Any]:
+        answer, row = self.answers.result(output)
+        return ({**answer, "untrained": True} if self.untrained and isinstance(answer, dict) else answer), row
 
     def respond(self, request: Request, results: list[Any]) -> tuple[Any, str]:
-        return in_words(request, *super().respond(request, results))
+        return in_words(request, *super().respond(request, self.answers.shown(request, results)))
 
     def response_headers(self) -> dict[str, str]:
         return {"x-model-note": "untrained: its answers mean nothing"} if self.untrained else {}

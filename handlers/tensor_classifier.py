@@ -3,7 +3,7 @@
 A body is raw little-endian numbers of `input.dtype` and `input.shape`, a .npy file, or nested lists in JSON. `input.mean` and
 `input.std` are applied to each channel. `output` in model.toml says what the network gives: "probabilities", "logits" (the
 default, unless an ONNX graph ends in a softmax), "regression", which is answered as `{"value": 3.1}`, or "embedding", as
-`{"embedding": [0.1, -0.7]}`.
+`{"embedding": [0.1, -0.7]}`. With the header `x-scores: all` every class's score stands beside the answer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from slotwise.worker import BadRequest, BatchHandler, Headers, Request, Settings, Unprocessable
-from slotwise.worker.labels import answering, in_words, scores
+from slotwise.worker.labels import ClassifierAnswers, in_words
 
 NEUTRAL = {"mean": 0, "std": 1}
 
@@ -30,7 +30,7 @@ class TensorClassifier(BatchHandler):
         self.expected = f"expected {self.dtype} of shape {'x'.join(map(str, self.shape))}"
         sides = [-1] + [1] * (len(self.shape) - 1)
         self.mean, self.std = (np.reshape(np.float32(spec.get(key) or neutral), sides) for key, neutral in NEUTRAL.items())
-        self.answered = answering(self.model)
+        self.answers = ClassifierAnswers(self.model)
         self.scaled = bool(self.mean.any() or (self.std != 1).any())
         return super().load(model_dir, settings)
 
@@ -55,7 +55,7 @@ class TensorClassifier(BatchHandler):
         return ((rows - self.mean) / self.std).astype(self.dtype, copy=False) if self.scaled else rows
 
     def predict(self, inputs: Any) -> Any:
-        return scores(super().predict(inputs), self.model)
+        return self.answers.rows(super().predict(inputs))
 
     def from_npy(self, body: bytes) -> Any:
         try:
@@ -82,10 +82,10 @@ class TensorClassifier(BatchHandler):
             return array.reshape(self.shape).astype(self.dtype, copy=False)
 
     def encode(self, output: Any, item: Any) -> Any:
-        return self.answered(output)
+        return self.answers.result(output)
 
     def respond(self, request: Request, results: list[Any]) -> tuple[Any, str]:
-        return in_words(request, *super().respond(request, results))
+        return in_words(request, *super().respond(request, self.answers.shown(request, results)))
 
 
 handle = TensorClassifier.entry_point()

@@ -13,6 +13,7 @@ import time
 import tomllib
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -22,6 +23,7 @@ from slotwise.frontend.admission.limits import MOST_DERIVED_BYTES, OWN_BYTES, de
 from slotwise.frontend.frontend import GatewayOptions
 from slotwise.frontend.listening import ListenAddress
 from slotwise.frontend.process import GatewayRecord
+from slotwise.profiles.variables import ENVIRONMENT, OTHER_NAMES
 from slotwise.server.lifecycle import STOP_TIMEOUT_S
 from tests.server.foreground import handles
 
@@ -92,6 +94,46 @@ def test_compose_runs_it_locked_down() -> None:
     assert text["extends"] == other["extends"]
     assert text["build"]["args"]["EXTRAS"] == "onnx,text"
     assert all((ROOT / "models" / name / "model.toml").is_file() for name in text["build"]["args"]["MODELS"].split())
+
+
+def services(name: str) -> dict[str, Any]:
+    service: dict[str, Any] = yaml.safe_load((ROOT / name).read_text("utf-8"))["services"]["slotwise"]
+    return service
+
+
+def test_ants_and_bees_come_from_the_outside_on_the_image_for_small_accelerators() -> None:
+    ants = services("compose.ants.yaml")
+    assert ants["extends"] == {"file": "compose.ei.yaml", "service": "slotwise"}
+    assert set(ants["environment"]) <= {*ENVIRONMENT, *OTHER_NAMES}
+    mounted = [volume.rpartition("}:")[2] for volume in ants["volumes"]]
+    assert mounted == ["/models:ro", "/pictures:ro"]
+    assert "/models" in ENTRY.read_text("utf-8")  # a folder that archives are served from
+
+
+def test_captions_get_every_gpu() -> None:
+    captions = services("compose.cuda.yaml")
+    assert captions["extends"] == {"file": "compose.yaml", "service": "slotwise"}
+    assert captions["build"]["args"] == {"PROFILE": "cuda", "EXTRAS": "onnx,text", "MODELS": "captions"}
+    (device,) = captions["deploy"]["resources"]["reservations"]["devices"]
+    assert device == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
+
+
+def test_make_builds_starts_and_asks_the_captions(tmp_path: Path) -> None:
+    for tool in ("docker", "curl"):
+        (tmp_path / tool).write_text(f'#!/bin/sh\necho {tool} "$@"\n')
+        (tmp_path / tool).chmod(0o755)
+    environ = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    environ = {name: value for name, value in environ.items() if name not in ("COMPOSE_FILE", "PICTURE", "MAKEFLAGS")}
+
+    def made(*words: str) -> str:
+        done = subprocess.run(["make", *words], cwd=ROOT, env=environ, capture_output=True, text=True, check=True, timeout=60)
+        return done.stdout.strip()
+
+    assert made("captions-build") == "docker compose -f compose.cuda.yaml build"
+    assert made("captions-run", "COMPOSE_FILE=compose.text.yaml") == "docker compose -f compose.text.yaml up --detach --wait"
+    assert made("captions-ask", "PICTURE=my cat.jpg").endswith("--data-binary @my cat.jpg http://127.0.0.1:8000/caption")
+    default = made("captions-ask").partition("@")[2].split()[0]
+    assert (ROOT / default).is_file()
 
 
 def test_kubernetes_gives_the_gateway_the_memory_that_it_takes() -> None:

@@ -66,6 +66,7 @@ CODE = {  # what each of docs/figures measures; what measures it counts as well
     "echo": (*TENSORS, "benchmarks/measuring/handlers"),
     "offline-digits": (WORKER, "handlers/image_classifier.py", "models/digits", "slotwise/bench"),
     "offline-resnet18": (*VISION, "slotwise/bench"),
+    "offline-ants": (WORKER, "handlers/image_classifier.py", "models/ants_bees", "slotwise/bench"),
 }
 HISTORY = ("earlier", "front", "jpeg", "lean", "repeat")  # finished experiments: their tables are written no more
 LINE = re.compile(r"^\*Measured at .* since\.\*\n\n", re.MULTILINE)

@@ -14,6 +14,7 @@ from slotwise.tune.space import TrialSetting
 
 Figures = Mapping[str, Any]
 TUNED = ("tune-mnist-64", "tune-mnist-8", "tune-resnet18", "tune-resnet18-amx", "tune-efficientnet", "tune-standin")
+PUBLISHED_BATCH_MS = {8: 140, 16: 260, 32: 440, 64: 1040}  # ants and bees on Elastic Inference: 64 is dearer a picture than 32
 SHARE = 0.7  # how busy a pod shall be, docs/kubernetes.md
 
 
@@ -70,6 +71,20 @@ def offline(figures: Figures) -> str:
     return table(["n", "batch", "decode", "model", "encode", "a request"], lines)
 
 
+def offline_ants(figures: Figures) -> str:
+    """The handler of ants and bees on profile ei, beside what was published of an Elastic Inference accelerator."""
+    lines = [
+        [timed["n"], *_with_item(PUBLISHED_BATCH_MS.get(timed["n"]), timed["n"]), *_with_item(timed["batch_ms"], timed["n"])]
+        for timed in figures["offline-ants"]["batches"]
+    ]
+    return table(["batch", "published: ms a batch", "ms a picture", "ours: ms a batch", "ms a picture"], lines)
+
+
+def _with_item(batch_ms: float | None, n: int) -> list[str | None]:
+    """A batch's milliseconds, and a picture's; nothing where it was not published."""
+    return [None, None] if batch_ms is None else [f"{batch_ms:.0f}", f"{batch_ms / n:.1f}"]
+
+
 def replicas(figures: Figures) -> str:
     """How many pods a rate needs, docs/kubernetes.md."""
     rates, lines = (10, 50, 200, 1000), []
@@ -105,6 +120,7 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "study.by_clients": study_by_clients,
     "study.by_delay": study_by_delay,
     "offline-digits.batches": offline,
+    "offline-ants.batches": offline_ants,
     "offline-digits+offline-resnet18.replicas": replicas,
     **{f"{name}.final": final(name) for name in TUNED},
 }

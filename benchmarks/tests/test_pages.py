@@ -15,6 +15,7 @@ from benchmarks.measuring.keep import keep
 from benchmarks.measuring.rounds import Cell, Reading, in_turn, median_interval, ratio
 from benchmarks.pages import stale
 from benchmarks.pages.markers import MEND, load, render
+from benchmarks.pages.tuning import TABLES
 
 ROOT = Path(__file__).resolve().parents[2]
 FIGURES = load(ROOT)
@@ -178,3 +179,17 @@ def test_what_slotwise_measured_is_kept_with_all_that(tmp_path: Path) -> None:
     assert [load["clients"] for load in kept["loads"]] == [1, 8]
     assert kept["command"] == "slotwise bench digits --json"
     assert kept["machine"]["packages"]["torch"]
+
+
+def test_ants_batches_stand_beside_what_was_published() -> None:
+    figures = {
+        "offline-ants": {"batches": [{"n": 8, "batch_ms": 80.0}, {"n": 12, "batch_ms": 90.0}, {"n": 64, "batch_ms": 640.0}]}
+    }
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in TABLES["offline-ants.batches"](figures).splitlines()
+    ]
+    assert rows[2:] == [
+        ["8", "140", "17.5", "80", "10.0"],
+        ["12", "", "", "90", "7.5"],
+        ["64", "1040", "16.2", "640", "10.0"],
+    ]

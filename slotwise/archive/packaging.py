@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from slotwise import __version__
+from slotwise.archive.network.network_output import CLASSIFIERS, own_output
 from slotwise.errors import SlotwiseError, missing_package
 from slotwise.files import project
 from slotwise.files.disk import written_whole
@@ -89,7 +90,7 @@ def _stage(spec: ModelSpec, sources: list[Path], stage: Path, inputs: Mapping[st
         target.parent.mkdir(parents=True, exist_ok=True)
         target.symlink_to(source.resolve())
     (stage / "slotwise.json").write_text(
-        json.dumps({**_settings(spec), "inputs": dict(inputs)}, indent=2, sort_keys=True), "utf-8"
+        json.dumps({**_settings(spec), **_scores(spec, sources), "inputs": dict(inputs)}, indent=2, sort_keys=True), "utf-8"
     )
     return handler
 
@@ -105,6 +106,11 @@ def _settings(spec: ModelSpec) -> dict[str, Any]:
     """What the worker reads: the description, and for every profile its worker-side keys with this model's own values."""
     model = spec.model_dump(mode="json", exclude_none=True)
     return {"format": 1, "worker": WORKER, "slotwise": __version__, "model": model, "profiles": _profiles(spec)}
+
+
+def _scores(spec: ModelSpec, sources: list[Path]) -> dict[str, Any]:
+    """What the front end has to know of a given classifier that gives every score to who asks: how the graph calls them."""
+    return {"scores": {"output": own_output(spec, sources)}} if spec.handler in CLASSIFIERS else {}
 
 
 def _profiles(spec: ModelSpec) -> dict[str, dict[str, Any]]:

@@ -15,7 +15,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from slotwise.bench.bodies import RequestBody, deck
@@ -66,6 +66,7 @@ class LoadResult:
 
     mean_batch: requests a batch, from the answers' headers. decode_ms, inference_ms: inside the handler, a batch.
     refused: the statuses that bad bodies got. client_cores: how busy the measuring process was. mean_ms: 0 from wrk and ab.
+    latencies_ms: each good answer's, sorted, for a figure; none from wrk and ab.
     """
 
     clients: int
@@ -86,6 +87,7 @@ class LoadResult:
     client_cores: float = 0.0
     client_limited: bool = False
     mean_ms: float = 0.0
+    latencies_ms: tuple[float, ...] = field(default=(), repr=False)
 
     @property
     def lost(self) -> int:
@@ -225,6 +227,7 @@ def summary(samples: Sequence[RequestSample], plan: LoadPlan, client_cores: floa
         client_cores=client_cores,
         client_limited=client_cores >= BUSY or late_ms >= LATE_MS,
         mean_ms=statistics.fmean(latencies) if latencies else 0.0,
+        latencies_ms=tuple(latencies),
     )
 
 
@@ -256,5 +259,7 @@ def percentile(ordered: Sequence[float], p: float) -> float:
 
 
 def rounded(measured: LoadResult) -> dict[str, Any]:
-    """The numbers as they are printed: milliseconds and rates to a sensible digit."""
-    return {k: round(v, 3) if isinstance(v, float) else v for k, v in asdict(measured).items()}
+    """The numbers as they are printed: milliseconds and rates to a sensible digit. Single latencies are not printed."""
+    numbers = asdict(replace(measured, latencies_ms=()))
+    del numbers["latencies_ms"]
+    return {k: round(v, 3) if isinstance(v, float) else v for k, v in numbers.items()}

@@ -76,8 +76,9 @@ def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def load_figure(model: str, results: Sequence[LoadResult]) -> Figure:
-    """Throughput and latency over clients (or over the rate)."""
-    figure, (left, right) = panels(2)
+    """Throughput and latency over clients (or over the rate), and of each load the share of answers that came within a time."""
+    sorted_times = [m for m in results if m.latencies_ms]
+    figure, (left, right, *last) = panels(3 if sorted_times else 2)
     x = [float(m.rate or m.clients) for m in results]
     name = "arrivals a second" if results[0].rate is not None else "clients"
     left.plot(x, [m.req_s for m in results], "o-")
@@ -87,6 +88,13 @@ def load_figure(model: str, results: Sequence[LoadResult]) -> Figure:
     right.set(xlabel=name, ylabel="latency, ms")
     right.legend()
     from_zero((left, right))
+    for m in sorted_times:
+        count = len(m.latencies_ms)
+        label = f"{m.rate:g} a second" if m.rate is not None else f"{m.clients} clients"
+        last[0].step(m.latencies_ms, [100 * (i + 1) / count for i in range(count)], where="post", label=label)
+    if sorted_times:
+        last[0].set(xlabel="latency, ms", ylabel="answered within, %", ylim=(0, 101))
+        last[0].legend()
     return figure
 
 

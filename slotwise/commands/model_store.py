@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -81,9 +81,13 @@ def triton(
     profile: Profile = "cpu",
     set_: Set = None,
     name: Annotated[str | None, typer.Option(help="Another name for the model.")] = None,
+    native: Annotated[
+        bool, typer.Option("--native", help="Only the ONNX graph, for Triton's own backend: no handler runs.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Write a model into a Triton model repository: its archive, model.py, and config.pbtxt from the profile."""
+    from slotwise.archive.triton.native import export_native
     from slotwise.archive.triton.repository import export
     from slotwise.deploy.deploy import obtain, of_model
     from slotwise.files import project
@@ -93,10 +97,17 @@ def triton(
     overrides = overridden(set_)
     info = obtain(model, project.model_store(), say=say)
     settings = of_model(info, load_profile(profile, overrides, {}, cores=0), overrides, "triton")
-    folder = export(info, settings, out_dir, name=name, overrides=overrides)
+    about: dict[str, Any] = {}
+    if native:
+        written = export_native(info, settings, out_dir, name=name)
+        folder, about = written.folder, {"batch_size": written.batch_size, "notes": written.notes}
+    else:
+        folder = export(info, settings, out_dir, name=name, overrides=overrides)
 
     def render() -> None:
         typer.echo(f"wrote {folder}")
+        for note in about.get("notes", []):
+            typer.echo(f"note: {note}")
         typer.echo(f"next: tritonserver --model-repository={out_dir.resolve()}")
 
-    emit({"folder": str(folder), "model": name or info.name, "archive_sha256": info.sha256}, as_json, render)
+    emit({"folder": str(folder), "model": name or info.name, "archive_sha256": info.sha256, **about}, as_json, render)

@@ -35,7 +35,7 @@ def pairs(settings: Sequence[str] | None) -> dict[str, str]:
 
 def overridden(settings: Sequence[str] | None) -> dict[str, str]:
     """The keys of a profile that the environment and `--set` override."""
-    from slotwise.profiles.profile import from_environment
+    from slotwise.profiles.variables import from_environment
 
     return {**from_environment(os.environ), **pairs(settings)}
 

@@ -34,12 +34,15 @@ class ModelCard:
     """What one model takes. takes: picture, translation, tensor, or file where nothing is known. examples: by file name.
 
     draw: a drawing can be sent; as a tensor it is `side` by `side`. hedge: a late request may be sent again. shape: of a
-    tensor. classes: whether it answers with a label and probabilities.
+    tensor. classes: whether it answers with a label and probabilities. scores: how many a row has that it gives to who asks
+    for every one; -1: nobody knows how many, 0: it gives none. own_output: what its ONNX graph calls them.
     """
 
     takes: str = "file"
     shape: tuple[int, ...] = ()
     classes: bool = False
+    scores: int = 0
+    own_output: str = ""
     description: str = ""
     draw: bool = False
     side: int = 0
@@ -58,13 +61,17 @@ def model_card(name: str, archive: Path) -> ModelCard:
 
 @lru_cache(maxsize=256)
 def _model_card(name: str, archive: Path | None, _changed: int) -> ModelCard:
-    spec, languages = _carried(archive) if archive else _described(name)
+    about, languages = _carried(archive) if archive else _described(name)
+    spec = about["model"]
+    scores = about.get("scores")
     takes = INPUTS.get(Path(spec.get("handler", "")).stem, "file")
     shape = spec.get("input", {}).get("shape", [])
     return ModelCard(
         takes=takes,
         shape=tuple(shape) if takes == "tensor" else (),
         classes=Path(spec.get("handler", "")).stem in CLASSIFIERS,
+        scores=(len(spec.get("labels", [])) or -1) if isinstance(scores, dict) else 0,
+        own_output=str(scores.get("output", "")) if isinstance(scores, dict) else "",
         description=spec.get("description", ""),
         draw=takes in ("picture", "tensor") and len(shape) == 3 and max(shape) <= DRAWABLE_SIDE,
         side=shape[-1] if shape else 0,
@@ -75,21 +82,21 @@ def _model_card(name: str, archive: Path | None, _changed: int) -> ModelCard:
 
 
 def _carried(archive: Path) -> tuple[Mapping[str, Any], list[str]]:
-    """The archive's model.toml and the languages of its weights; both empty for an archive of another tool."""
+    """The archive's slotwise.json and the languages of its weights; nothing known for an archive of another tool."""
     try:
         with zipfile.ZipFile(archive) as mar:
-            spec = json.loads(read_small(mar, "slotwise.json"))["model"]
+            about = json.loads(read_small(mar, "slotwise.json"))
             weights = json.loads(read_small(mar, WEIGHTS)) if WEIGHTS in mar.namelist() else {}
-            return spec, list(weights.get("languages", LANGUAGES))
-    except (*DAMAGE, LookupError, RuntimeError):
-        return {}, []
+            return {**about, "model": dict(about["model"])}, list(weights.get("languages", LANGUAGES))
+    except (*DAMAGE, LookupError, TypeError, RuntimeError):
+        return {"model": {}}, []
 
 
 def _described(name: str) -> tuple[Mapping[str, Any], list[str]]:
     try:
-        return load_spec(project.model_folder(name)).model_dump(), LANGUAGES
+        return {"model": load_spec(project.model_folder(name)).model_dump()}, LANGUAGES
     except SlotwiseError:
-        return {}, []
+        return {"model": {}}, []
 
 
 def _examples(model: str) -> dict[str, RequestBody]:

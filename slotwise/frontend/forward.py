@@ -21,6 +21,7 @@ from slotwise.frontend.admission.large_work import LARGE_BYTES
 from slotwise.frontend.admission.limits import ClientGone, Receive
 from slotwise.frontend.frontend import Gateway
 from slotwise.frontend.inference_request import ABORT, InferenceRequest, Scope
+from slotwise.frontend.traffic import NO_BATCH, BatchWork
 
 log = logging.getLogger("slotwise.gateway")
 
@@ -28,6 +29,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _MODEL_PATH = re.compile(r"/predictions/([^/]+)(?:/([^/]+))?|/classify/([^/]+)").fullmatch
 
+WORK = (b"x-batch-size", b"x-decode-ms", b"x-inference-ms")
 SEND_S, SLOWEST_BYTES_A_S = 30.0, 64 * 1024  # who takes an answer more slowly is cut off: it is in memory until then
 CLIENT_GONE = 499  # for the log and the metrics; nobody is there to get it
 
@@ -87,7 +89,9 @@ class Forward:
             log.exception("%s %s", request.identity, request.target)
             status, headers, body = 500, [replies.JSON_TYPE], replies.error_body(500, replies.CRASH, request.identity)
         seconds = None if request.sent_at is None else time.monotonic() - request.sent_at
-        self.gateway.metrics.answer(request.label, status, seconds, int(_number(headers, b"x-batch-size")))
+        request.work = work = _work(headers)
+        self.gateway.metrics.answer(request.label, status, seconds, work.batch_size)
+        request.traffic.outcomes.add(status, seconds or 0.0, work)
         if status >= 400:
             level = logging.WARNING if status >= 500 else logging.INFO
             log.log(level, "%s %s %d %s", request.identity, request.target, status, body[:500].decode("utf-8", "replace"))
@@ -126,7 +130,7 @@ class Forward:
         headers += [(b"x-request-id", request.identity.encode()), (b"content-length", b"%d" % len(body)), *replies.ANSWER]
         if seconds is not None:
             total_ms = seconds * 1000
-            worked_ms = _number(headers, b"x-decode-ms") + _number(headers, b"x-inference-ms")
+            worked_ms = request.work.decode_ms + request.work.inference_ms
             # Everything but decoding and inference: both queues, encoding, the way there and back.
             headers.append((b"x-queue-ms", b"%.2f" % max(total_ms - worked_ms, 0)))
             headers.append((b"x-total-ms", b"%.2f" % total_ms))
@@ -190,13 +194,19 @@ def _reply(answer: BackendAnswer, request: InferenceRequest) -> tuple[int, RawHe
     return answer.status, headers, replies.error_from_server(answer.status, answer.body, request.identity)
 
 
-def _number(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> float:
-    """A header as a number; 0 where it is missing, or not a finite number."""
-    for header, value in headers:
-        if header == name:
-            try:
-                number = float(value)
-            except ValueError:
-                return 0.0
-            return number if math.isfinite(number) else 0.0
-    return 0.0
+def _work(headers: Iterable[tuple[bytes, bytes]]) -> BatchWork:
+    """What the answer's headers say of its batch."""
+    said = {name: value for name, value in headers if name in WORK}
+    if not said:
+        return NO_BATCH
+    batch_size, decode_ms, inference_ms = (_number(said.get(name, b"")) for name in WORK)
+    return BatchWork(int(batch_size), decode_ms, inference_ms)
+
+
+def _number(text: bytes) -> float:
+    """A header as a number; 0 where it is not a finite one that is at least 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        return 0.0
+    return number if math.isfinite(number) and number > 0 else 0.0

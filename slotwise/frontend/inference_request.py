@@ -21,6 +21,7 @@ from slotwise.frontend.admission.limits import ClientGone, Receive
 from slotwise.frontend.frontend import Gateway
 from slotwise.frontend.http.client_address import one_client
 from slotwise.frontend.replies import SEQUENCE
+from slotwise.frontend.traffic import NO_BATCH, BatchWork
 
 Scope = MutableMapping[str, Any]
 
@@ -48,6 +49,7 @@ class InferenceRequest(BackendRequest):
     sender: str = ""  # whose request it is, where bodies end workers: a key or an address; "" where nobody knows
     bill: Bill = field(default_factory=Bill)  # of the request and of all that is made of it
     placed_in: ConcurrencyLimit | None = None  # where it has its place already, as a record of one that has waited
+    work: BatchWork = NO_BATCH  # that its answer is from
     refusal: Refused | None = None  # why the gateway did not get it an answer
 
     def __post_init__(self) -> None:

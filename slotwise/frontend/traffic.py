@@ -1,7 +1,9 @@
-"""The requests to one model: how many at once, and whether they may be sent twice."""
+"""The requests to one model: how many at once, whether they may be sent twice, and what became of them."""
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from slotwise.frontend.admission.fair_shares import ConcurrencyLimit
@@ -10,6 +12,49 @@ if TYPE_CHECKING:
     from slotwise.client.live_model import LiveModel
 
 UNKNOWN_BATCH = 16  # of a model that the server's list does not hold
+
+
+@dataclass(frozen=True)
+class BatchWork:
+    """What a worker says of the batch that an answer came from. batch_size: 0 where no worker answered."""
+
+    batch_size: int = 0
+    decode_ms: float = 0.0
+    inference_ms: float = 0.0
+
+
+NO_BATCH = BatchWork()
+
+
+@dataclass
+class Outcomes:
+    """What became of one model's requests, since this process first saw it. A record of a request of many is a request here.
+
+    batches: each answer is its share of its batch, whose other requests another front end may have sent. last_s: Unix time.
+    """
+
+    good: int = 0
+    failed: int = 0
+    batches: float = 0.0
+    good_s: float = 0.0
+    failed_s: float = 0.0
+    decode_s: float = 0.0
+    inference_s: float = 0.0
+    last_s: float = 0.0
+
+    def add(self, status: int, seconds: float, work: BatchWork) -> None:
+        """Count one answer. seconds: from when its body was read; 0 where it was never sent."""
+        self.last_s = time.time()
+        if work.batch_size > 0:
+            self.batches += 1 / work.batch_size
+        if status >= 400:
+            self.failed += 1
+            self.failed_s += seconds
+        else:
+            self.good += 1
+            self.good_s += seconds
+            self.decode_s += work.decode_ms / 1000
+            self.inference_s += work.inference_ms / 1000
 
 
 class ModelTraffic:
@@ -22,6 +67,7 @@ class ModelTraffic:
         self._in_flight, self._queued = in_flight, queued
         self.limit = ConcurrencyLimit(*self._sizes(UNKNOWN_BATCH))
         self.repeatable = repeatable
+        self.outcomes = Outcomes()
         self.answered = False  # a request, since the backend was looked at
 
     def fit(self, model: LiveModel) -> None:

@@ -14,6 +14,7 @@ from slotwise.profiles.profile import Profile, load_profile
 HEADER = "# profiles/{name}.toml, put here by `slotwise profile render`: change it there.\n"
 BASE = "cpu"  # the overlay whose profile and target stand in the base
 RAY_SERVICE = "k8s/ray/rayservice.yaml"  # of the same profile
+BUILT_ON = re.compile(r"(?m)^ +- \.\./([\w-]+)$")  # the overlay that another one changes
 TARGET = re.compile(r'(averageValue(?:, value)?: )"\d+"')  # in hpa.yaml, and in an overlay's patch of it
 
 
@@ -21,7 +22,7 @@ def rendered(root: Path) -> dict[str, str]:
     """What stands below `root`/k8s as the profiles want it, by path below `root`.
 
     These are each overlay's profile and its autoscaler's target, and the RayService's numbers. An overlay without a profile
-    of its name changes the base.
+    of its name has that of the overlay which it changes.
     """
     files = {}
     if (root / RAY_SERVICE).is_file():
@@ -32,9 +33,16 @@ def rendered(root: Path) -> dict[str, str]:
         if name in project.profiles():
             files[f"{folder}/{name}.toml"] = HEADER.format(name=name) + project.profile_file(name).read_text("utf-8")
         patched = f"{folder}/{'hpa' if name == BASE else 'kustomization'}.yaml"
-        target = full_pod(root, name, name if name in project.profiles() else BASE)
+        target = full_pod(root, name, profile_of(overlay))
         files[patched] = TARGET.sub(rf'\g<1>"{target}"', (root / patched).read_text("utf-8"))
     return files
+
+
+def profile_of(kustomization: Path) -> str:
+    """The profile of an overlay's pods."""
+    name = kustomization.parent.name
+    changed = BUILT_ON.search(kustomization.read_text("utf-8"))
+    return name if name in project.profiles() else changed[1] if changed else BASE
 
 
 def full_pod(root: Path, overlay: str, profile: str) -> int:

@@ -5,7 +5,7 @@ KEY=VALUE` and a model.toml's `[profiles.NAME]` name a key without its section. 
 these that has it:
 
     --set KEY=VALUE
-    BATCH_SIZE, WORKERS, MAX_BATCH_DELAY in the environment (for containers)
+    BATCH_SIZE, WORKERS, MAX_BATCH_DELAY (or LINGER_MS) in the environment (for containers)
     [profiles.NAME] of a model's model.toml
     profiles/NAME.toml
     the default of the key
@@ -27,10 +27,10 @@ from slotwise.errors import SlotwiseError
 from slotwise.files import project
 from slotwise.model_spec import read_toml
 from slotwise.profiles.batch_delay import whole_as_int
+from slotwise.profiles.variables import from_environment
 from slotwise.worker.environment.cores import available_cores
 
 SECTIONS = ("registration", "worker", "server", "ray")
-ENVIRONMENT = {"BATCH_SIZE": "batch_size", "WORKERS": "initial_workers", "MAX_BATCH_DELAY": "max_batch_delay_ms"}
 UNITS = {"ms": "milliseconds", "s": "seconds", "bytes": "bytes"}
 
 
@@ -213,11 +213,6 @@ def load_profile(
     if from_variables:
         profile = profile.explicitly(_typed(from_variables, "environment"), "environment")
     return profile.explicitly(_typed(overrides, "--set"), "--set") if overrides else profile
-
-
-def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The profile keys that BATCH_SIZE, WORKERS and MAX_BATCH_DELAY set, as `--set` would."""
-    return {key: environ[variable] for variable, key in ENVIRONMENT.items() if environ.get(variable)}
 
 
 def section_of(key: str) -> str | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,6 +13,10 @@ HEADER = """\
 # Written by Slotwise from the profile {profile}: change it there.
 # In: BODY, the bytes of one request; HEADERS, a JSON object of its headers, which may be left out.
 # Out: ANSWER, STATUS (200) and HEADERS; a refused request is an error whose message is JSON: status, headers, body.
+"""
+NATIVE_HEADER = """\
+# Written by Slotwise from the profile {profile}: change it there.
+# The graph alone: no handler decodes, normalises or names labels, and a batch that fails fails for all of its requests.
 """
 TENSORS = """\
 input [
@@ -40,9 +45,6 @@ def config_pbtxt(
     profile: as this model wants it. gpu: whether its instances are for GPUs, so many for each. overrides: the keys that `--set`
     and the environment set. warm_up_bytes: the size of warmup/example, which Triton sends through the model when it loads it.
     """
-    delay_us = round(profile.max_batch_delay_ms * 1000)
-    kind = "KIND_GPU" if gpu else "KIND_CPU"
-    full = f"  preferred_batch_size: [ {profile.batch_size} ]\n" if profile.batch_size > 1 else ""
     parameters = {
         "archive_sha256": archive_sha256,
         "response_timeout_s": str(profile.response_timeout_s),
@@ -54,13 +56,56 @@ def config_pbtxt(
             HEADER.format(profile=profile.name),
             f'name: {_text(name)}\nbackend: "python"\nmax_batch_size: {profile.batch_size}\n',
             TENSORS,
-            # No queue policy: with one, Triton 2.51 misses requests that come while an instance finishes, for half a second.
-            f"dynamic_batching {{\n{full}  max_queue_delay_microseconds: {delay_us}\n}}\n",
-            f"instance_group [ {{ count: {profile.initial_workers} kind: {kind} }} ]\n",
+            _batching(profile.batch_size, profile.max_batch_delay_ms),
+            _instances(profile.initial_workers, gpu),
             _warm_up(warm_up_bytes) if warm_up_bytes else "",
             _parameters(parameters),
         ]
     )
+
+
+@dataclass(frozen=True)
+class NativeTensor:
+    """An input or output of a graph. kind: Triton's data type; shape: without the batch, -1 where a side is free."""
+
+    name: str
+    kind: str
+    shape: Sequence[int]
+    labels: str = ""  # the file with a label a line
+
+    def text(self) -> str:
+        """The tensor as config.pbtxt has it; Triton takes none without a side."""
+        sides = f"dims: [ {', '.join(map(str, self.shape))} ]" if self.shape else "dims: [ 1 ] reshape: { shape: [ ] }"
+        labels = f" label_filename: {_text(self.labels)}" if self.labels else ""
+        return f"{{ name: {_text(self.name)} data_type: {self.kind} {sides}{labels} }}"
+
+
+def native_pbtxt(name: str, profile: Profile, given: NativeTensor, found: NativeTensor, *, batch_size: int) -> str:
+    """The configuration of an ONNX graph that Triton runs by itself.
+
+    given, found: its input and the output that is served. batch_size: 0 where the graph's batch is fixed, so that Triton makes
+    none; the tensors then have all of their sides.
+    """
+    return "".join(
+        [
+            NATIVE_HEADER.format(profile=profile.name),
+            f'name: {_text(name)}\nplatform: "onnxruntime_onnx"\nmax_batch_size: {batch_size}\n',
+            f"input [ {given.text()} ]\noutput [ {found.text()} ]\n",
+            _batching(batch_size, profile.max_batch_delay_ms) if batch_size > 1 else "",
+            _instances(profile.initial_workers, profile.device == "cuda"),
+            _parameters({"intra_op_thread_count": str(profile.threads)} if profile.threads else {}),
+        ]
+    )
+
+
+def _batching(batch_size: int, delay_ms: float) -> str:
+    """No queue policy: with one, Triton 2.51 misses requests that come while an instance finishes, for half a second."""
+    full = f"  preferred_batch_size: [ {batch_size} ]\n" if batch_size > 1 else ""
+    return f"dynamic_batching {{\n{full}  max_queue_delay_microseconds: {round(delay_ms * 1000)}\n}}\n"
+
+
+def _instances(count: int, gpu: bool) -> str:
+    return f"instance_group [ {{ count: {count} kind: {'KIND_GPU' if gpu else 'KIND_CPU'} }} ]\n"
 
 
 def _warm_up(size_bytes: int) -> str:

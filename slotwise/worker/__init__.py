@@ -4,6 +4,7 @@ from slotwise.worker.answer import Answer
 from slotwise.worker.batch import Batch
 from slotwise.worker.budget import Cost
 from slotwise.worker.environment.settings import Settings
+from slotwise.worker.familiar.torchserve_handler import TorchServeHandler
 from slotwise.worker.handler import BatchHandler
 from slotwise.worker.hosts.java.entry_point import EntryPoint
 from slotwise.worker.inputs.plain_text import decode_text
@@ -40,6 +41,7 @@ __all__ = [
     "Settings",
     "SlotError",
     "TooLarge",
+    "TorchServeHandler",
     "Unavailable",
     "Unprocessable",
     "UnsupportedMedia",

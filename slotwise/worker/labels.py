@@ -14,10 +14,13 @@ from typing import Any
 import numpy as np
 
 from slotwise.worker.request import Request
-from slotwise.worker.slot_errors import ModelFault
+from slotwise.worker.slot_errors import ModelFault, SlotError
 
 KINDS = ("probabilities", "logits", "regression", "embedding")
 SCORELESS = ("regression", "embedding")  # answered as they are, not as a label
+MMS = "mms"  # options.answer: the list that Multi Model Server's own vision handlers answer with
+EVERY_SCORE = "x-scores"  # a request with this header is answered with every score beside the answer
+LEAST = float(np.finfo(np.float32).min)  # stands for minus infinity, which a logit may be and JSON cannot hold
 STEPS = 1e6  # a probability has six digits
 FEW = 32  # classes that are sorted quicker without numpy
 
@@ -72,16 +75,63 @@ def scores(outputs: Any, model: Mapping[str, Any]) -> Any:
     return probabilities(outputs) if kind == "logits" else outputs
 
 
-def answering(model: Mapping[str, Any]) -> Callable[[Any], dict[str, Any]]:
-    """What makes the model's answer of one row of what `scores` gives."""
-    labels, top_k = model.get("labels", []), model.get("top_k", 5)
+def with_own_numbers(outputs: Any, model: Mapping[str, Any]) -> Any:
+    """What `scores` gives, each row with the network's own numbers where those are others; `divided` takes them apart.
+
+    [b, classes], or of logits [b, 2, classes], or of one number a row [b, 3, 1].
+    """
     kind = kind_of(model)
+    if kind in SCORELESS:
+        return outputs
+    own = np.reshape(outputs, (len(outputs), -1))
+    answered = scores(own, model)
+    if answered.shape != own.shape:  # one number, which is the second of two labels'
+        return np.concatenate([answered, np.maximum(own, LEAST)], axis=1)[:, :, None]
+    if kind == "probabilities":
+        return answered
+    both = np.empty((len(own), 2, own.shape[1]))
+    both[:, 0] = answered
+    np.maximum(own, LEAST, out=both[:, 1])
+    return both
+
+
+def divided(row: Any, kind: str) -> tuple[Any, Any | None]:
+    """A row of what `with_own_numbers` gives: the scores [classes], and the network's own numbers where those are others."""
+    if kind in SCORELESS or row.ndim == 1:
+        return np.ravel(row), None
+    return (row[:2, 0], row[2:, 0]) if len(row) == 3 else (row[0], row[1])
+
+
+def answering(model: Mapping[str, Any]) -> Callable[[Any], Any]:
+    """What makes the model's answer of one row of what `scores` gives. Raises ValueError for an `options.answer` of no kind."""
+    labels, top_k = model.get("labels", []), model.get("top_k", 5)
+    kind, shape = kind_of(model), model.get("options", {}).get("answer", "")
+    if shape not in ("", MMS) or (shape and kind in SCORELESS):
+        raise ValueError(f"options.answer is {shape!r}, but a classifier's can only be {MMS!r}")
     if kind == "embedding":
         return lambda row: {"embedding": _decimals(row)}
-    return (lambda row: _values(row, labels)) if kind == "regression" else _classifying(labels, top_k)
+    if kind == "regression":
+        return lambda row: _values(row, labels)
+    classify = _classifying(labels, top_k)
+    return (lambda row: _listed(classify(row))) if shape else classify
 
 
-def answered(row: Any, model: Mapping[str, Any]) -> dict[str, Any]:
+def _listed(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """As MMS has it: `[{"probability": 0.98, "class": "n02123045 tabby, tabby cat"}, ...]`."""
+    return [{"probability": score, "class": label} for label, score in answer["probabilities"].items()]
+
+
+def unlisted(answer: Any) -> Any:
+    """An answer as MMS has it in the usual form; any other as it is."""
+    if not isinstance(answer, list) or not answer:
+        return answer
+    if not all(isinstance(entry, dict) and entry.keys() == {"probability", "class"} for entry in answer):
+        return answer
+    probabilities = {str(entry["class"]): entry["probability"] for entry in answer}
+    return {"label": str(answer[0]["class"]), "probabilities": probabilities}
+
+
+def answered(row: Any, model: Mapping[str, Any]) -> Any:
     """One row of what `scores` gives as the model's answer."""
     return answering(model)(row)
 
@@ -125,7 +175,40 @@ def _classifying(labels: Sequence[str], top_k: int) -> Callable[[Any], dict[str,
 
 def in_words(request: Request, body: Any, content_type: str) -> tuple[Any, str]:
     """The bare label or value where the client accepts only text (`Accept: text/plain`), else the answer as it is."""
-    if request.headers.get("accept", "").startswith("text/plain") and isinstance(body, dict):
+    if request.headers.get("accept", "").startswith("text/plain") and isinstance(body := unlisted(body), dict):
         bare = body.get("label", body.get("value", body))
         return bare if isinstance(bare, str) else json.dumps(bare), "text/plain; charset=utf-8"
     return body, content_type
+
+
+class ClassifierAnswers:
+    """Makes a given classifier's answers: of the network's outputs, of one row, and of one request.
+
+    A row's result is its answer and its numbers. `shown` leaves out the numbers, unless the request wants every score.
+    """
+
+    def __init__(self, model: Mapping[str, Any]) -> None:
+        self.model, self.kind, self.answer = model, kind_of(model), answering(model)
+
+    def rows(self, outputs: Any) -> Any:
+        """The network's outputs [b, ...] as what `result` takes, a row each."""
+        return with_own_numbers(outputs, self.model)
+
+    def result(self, row: Any) -> tuple[Any, Any]:
+        """One row's answer, and the row for `shown`."""
+        return self.answer(row if self.kind in SCORELESS or row.ndim == 1 else divided(row, self.kind)[0]), row
+
+    def shown(self, request: Request, results: Sequence[Any]) -> list[Any]:
+        """One request's results as they are answered.
+
+        With the header `x-scores: all` each is `{"answer": ..., "scores": [...], "outputs": [...]}`: the answer, every class's
+        score in the order of the labels, and where they are others the network's own numbers.
+        """
+        if request.headers.get(EVERY_SCORE, "") != "all":
+            return [result if isinstance(result, SlotError) else result[0] for result in results]
+        return [result if isinstance(result, SlotError) else self._in_full(*result) for result in results]
+
+    def _in_full(self, answer: Any, row: Any) -> dict[str, Any]:
+        numbers, own = divided(np.asarray(row), self.kind)
+        outputs = {} if own is None else {"outputs": own.tolist()}
+        return {"answer": answer, "scores": numbers.tolist(), **outputs}

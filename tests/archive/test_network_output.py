@@ -11,6 +11,7 @@ import pytest
 
 from slotwise.archive.build import build
 from slotwise.errors import SlotwiseError
+from slotwise.frontend.catalog import model_card
 from tests.worker.serving import Served
 
 graphs = pytest.importorskip("tests.archive.graphs")
@@ -168,3 +169,28 @@ def test_an_embedding_is_answered_as_it_is(tmp_path: Path) -> None:
     assert line.startswith("write no labels in model.toml")
     products(tmp_path / "net.onnx", 1)
     assert answer(described(tmp_path, "embedding", ())) == {"embedding": [pytest.approx(LOGITS[0], abs=1e-5)]}
+
+
+@pytest.mark.parametrize(("output", "labels", "columns"), [("", "abc", 3), ("y:logits", "ab", 1), ("y:regression", "", 3)])
+def test_who_asks_for_every_score_gets_the_graphs_own_numbers_too(
+    tmp_path: Path, output: str, labels: str, columns: int
+) -> None:
+    folder = described(tmp_path, output, tuple(labels))
+    products(folder / "net.onnx", columns)
+    full = answer(folder, headers={"x-scores": "all"})
+    assert full["answer"] == answer(folder)
+    assert full.get("outputs", full["scores"]) == pytest.approx(LOGITS[:columns].tolist(), abs=1e-5)
+    if not output:
+        assert full["scores"] == pytest.approx(LIKELY.tolist(), abs=1e-5)
+    card = model_card("net", folder / "store" / "net.mar")
+    assert (card.scores, card.own_output) == (len(labels) or -1, "y")
+
+
+def test_a_handler_of_ones_own_says_nothing_of_scores(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("from slotwise.worker import BatchHandler\nhandle = BatchHandler.entry_point()\n")
+    (tmp_path / "model.toml").write_text(
+        'name = "own"\nhandler = "own.py"\n[input]\nshape = [4]\n[weights]\nonnx = "net.onnx"\n'
+    )
+    products(tmp_path / "net.onnx")
+    card = model_card("own", build(tmp_path, tmp_path / "store"))
+    assert (card.scores, card.own_output) == (0, "")

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwise.bench import load_tools
+from slotwise.bench import load_tools, report
 from slotwise.bench.bodies import RequestBody, bad_bodies, bad_http_bodies, deck, with_records
 from slotwise.bench.http_connection import Connection, Target, run
-from slotwise.bench.load import LoadPlan, RequestSample, measure, percentile, summary
+from slotwise.bench.load import LoadPlan, RequestSample, measure, percentile, rounded, summary
 from slotwise.errors import SlotwiseError
 from tests.standin import Answer, answer, standin
 
@@ -38,6 +38,28 @@ def test_closed_loop_counts_every_request() -> None:
     assert got.p50_ms <= got.p90_ms <= got.p95_ms <= got.p99_ms <= got.max_ms
     assert got.mean_batch == pytest.approx(4)
     assert (got.decode_ms, got.inference_ms) == pytest.approx((1.0, 3.0))
+
+
+def test_every_good_answers_time_is_kept_for_a_figure_and_is_not_printed() -> None:
+    samples = [RequestSample("200", False, t, t, 0.0, 1) for t in (0.4, 0.1, 0.2)] + [
+        RequestSample("500", False, 0.3, 0.3, 0.0, 1)
+    ]
+    got = summary(samples, LoadPlan(clients=1, requests=4, warm_up_s=0.0))
+    assert got.latencies_ms == pytest.approx((100, 200, 400))
+    assert "latencies_ms" not in rounded(got)
+    assert type(got)(**rounded(got)) != got  # what was printed is read again without them
+
+
+def test_the_figure_shows_which_share_was_answered_within_a_time() -> None:
+    pytest.importorskip("matplotlib")
+    samples = [RequestSample("200", False, t, t, 0.0, 1) for t in (0.4, 0.1, 0.2, 0.3)]
+    results = [summary(samples, LoadPlan(clients=n, requests=4, warm_up_s=0.0)) for n in (1, 8)]
+    *_, last = report.load_figure("m", results).axes
+    assert [line.get_label() for line in last.lines] == ["1 clients", "8 clients"]
+    assert last.lines[0].get_xdata() == pytest.approx([100, 200, 300, 400])
+    assert last.lines[0].get_ydata() == pytest.approx([25, 50, 75, 100])
+    without = [replace(result, latencies_ms=()) for result in results]  # as from wrk and ab
+    assert len(report.load_figure("m", without).axes) == 2
 
 
 def test_poison_is_not_an_error_of_the_innocent() -> None:

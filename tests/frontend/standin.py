@@ -64,6 +64,7 @@ class StandIn:
     seen: list[Seen] = field(default_factory=list)
     answered: int = 0
     gate: asyncio.Event | None = None  # while set and not open, every prediction waits
+    scores: bool = True  # where it answers as the models would, every score to who asks for them
     likely: bool = False  # answer as the models would: labels, captions, translations, a 400 for what is no picture
     port: int = 0
     renewals: int = 0
@@ -178,7 +179,7 @@ class StandIn:
         if action in failing:
             return _http(*failing[action])
         if self.likely:
-            return _http(*_likely(model, seen.body))
+            return _http(*_likely(model, seen.body, seen.headers.get("x-scores") == "all" and self.scores))
         given = {**SLOT, **{name: value for name, value in seen.headers.items() if name == "ts_request_sequence_id"}}
         sha256 = hashlib.sha256(seen.body).hexdigest()
         return _http(200, {"label": "7", "probabilities": {"7": 0.98, "1": 0.02}, "server": self.name, "sha256": sha256}, given)
@@ -257,7 +258,7 @@ class StandIn:
         return self.archives.get(name, f"{name}.mar")
 
 
-def _likely(model: str, body: bytes) -> tuple[int, Any, dict[str, str]]:
+def _likely(model: str, body: bytes, in_full: bool = False) -> tuple[int, Any, dict[str, str]]:
     if model == "translation":
         records = json.loads(body)["payload"]["records"]
         refused = {"code": 413, "message": "the text is longer than 20 characters"}
@@ -268,7 +269,8 @@ def _likely(model: str, body: bytes) -> tuple[int, Any, dict[str, str]]:
         return 400, {"error": {"code": 400, "message": "the body is not a picture"}}, SLOT
     if model == "captions":
         return 200, {"caption": "a red circle"}, SLOT
-    return 200, {"label": "7", "probabilities": {"7": 0.95, "1": 0.04, "9": 0.01}}, SLOT
+    answer = {"label": "7", "probabilities": {"7": 0.95, "1": 0.04, "9": 0.01}}
+    return 200, {"answer": answer, "scores": [0.04, 0.95, 0.01], "outputs": [-1, 2.5, -3.0]} if in_full else answer, SLOT
 
 
 def _translated(record: dict[str, str], refused: dict[str, Any]) -> dict[str, Any]:

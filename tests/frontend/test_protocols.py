@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import struct
+import zipfile
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotwise.frontend.protocols import kserve_v1, open_inference
+from slotwise.frontend.protocols.open_inference_outputs import InferRequest, infer_request
 from slotwise.frontend.protocols.records import MOST_RECORDS, ModelInput, ProtocolFault, RecordAnswer, RecordBody
 
 from .conftest import MakeFront
@@ -36,7 +39,7 @@ def binary(elements: list[bytes], **changes: Any) -> tuple[bytes, str]:
     return head + data, str(len(head))
 
 
-def read(content: Any, model: ModelInput = TENSORS) -> open_inference.InferRequest:
+def read(content: Any, model: ModelInput = TENSORS) -> InferRequest:
     return open_inference.request(json.dumps(content).encode(), None, model)
 
 
@@ -137,7 +140,7 @@ def test_a_shape_of_very_many_sides_is_refused_before_anything_is_multiplied() -
 def test_a_probability_that_is_no_number_of_fp32_is_none(said: Any) -> None:
     body = json.dumps({"label": "7", "probabilities": {"7": said}}).encode()
     for binary in (False, True):
-        asked = open_inference.InferRequest([RecordBody(b"")], "", {"probability": binary})
+        asked = InferRequest([RecordBody(b"")], "", {"probability": binary})
         headers, answer = open_inference.reply(asked, "m", "1", PICTURES, [RecordAnswer(200, body)])
         assert (headers["content-type"] == "application/json") is not binary
         assert binary or json.loads(answer)["outputs"][0]["data"] == [1.0 if said is True else 0.0]
@@ -163,7 +166,7 @@ def test_no_body_raises_anything_but_a_refusal(content: Any, more: bytes, length
 @given(st.lists(st.binary(max_size=30), min_size=1, max_size=9))
 def test_binary_answers_are_read_back_in_order(said: list[bytes]) -> None:
     answers = [RecordAnswer(200 if i % 3 else 400, body) for i, body in enumerate(said)]
-    asked = open_inference.InferRequest([RecordBody(b"")] * len(said), "mine", {"answer": True})
+    asked = InferRequest([RecordBody(b"")] * len(said), "mine", {"answer": True})
     headers, body = open_inference.reply(asked, "m", "1", PICTURES, answers)
     length = int(headers[open_inference.LENGTH])
     head, at, elements = json.loads(body[:length]), length, []
@@ -215,7 +218,7 @@ async def test_a_single_record_that_fails_and_what_is_no_request_are_errors_in_t
 
 async def test_the_servers_and_the_models_state(make_front: MakeFront) -> None:
     front = await make_front()
-    assert (await front.client.get("/v2")).json()["extensions"] == ["binary_tensor_data"]
+    assert (await front.client.get("/v2")).json()["extensions"] == [*open_inference.EXTENSIONS]
     assert (await front.client.get("/v2/health/live")).status_code == 200
     assert (await front.client.get("/v2/health/ready")).status_code == 200
     assert (await front.client.get("/v2/models/digits/ready")).json() == {"name": "digits", "ready": True}
@@ -253,3 +256,74 @@ async def test_sagemakers_calls_reach_the_one_model_or_the_one_that_is_named(mak
     front = await make_front(StandIn(models={"digits": 1, "captions": 1}), default_model="captions")
     assert (await front.client.post("/invocations", content=b"x")).status_code == 200
     assert front.server.seen[0].target == "/predictions/captions"
+
+
+SCORES, OWN = [0.04, 0.95, 0.01], [-1, 2.5, -3.0]  # of the stand-in
+
+
+def with_card(folder: Path, **scores: Any) -> None:
+    """An archive of digits that gives every score."""
+    model = {"handler": "image_classifier", "labels": ["1", "7", "9"]}
+    with zipfile.ZipFile(folder / "digits.mar", "w") as mar:
+        mar.writestr("slotwise.json", json.dumps({"model": model, "scores": scores}))
+
+
+async def test_every_score_and_the_graphs_own_output_are_tensors(make_front: MakeFront, tmp_path: Path) -> None:
+    with_card(tmp_path, output="Plus214_Output_0")
+    front = await make_front(StandIn(likely=True))
+    described = {tensor["name"]: tensor for tensor in (await front.client.get("/v2/models/digits")).json()["outputs"]}
+    for name in ("scores", "Plus214_Output_0"):
+        assert described[name] == {"name": name, "datatype": "FP32", "shape": [-1, 3]}
+    body, length = binary([PNG, b"no picture", PNG])
+    answer = await front.client.post("/v2/models/digits/infer", content=body, headers={open_inference.LENGTH: length})
+    outputs = {output["name"]: output for output in answer.json()["outputs"]}
+    assert (outputs["scores"]["shape"], outputs["Plus214_Output_0"]["shape"]) == ([3, 3], [3, 3])
+    assert outputs["scores"]["data"] == [*SCORES, 0, 0, 0, *SCORES]
+    assert outputs["Plus214_Output_0"]["data"] == [*OWN, 0, 0, 0, *OWN]
+    assert outputs["label"]["data"] == ["7", "", "7"]
+    assert json.loads(outputs["answer"]["data"][0]) == {"label": "7", "probabilities": {"7": 0.95, "1": 0.04, "9": 0.01}}
+    assert json.loads(answer.json()["parameters"]["errors"])["1"]["code"] == 400
+    asked = {"inputs": [{"name": "x", "datatype": "BYTES", "shape": [1], "data": ["aGk="]}]}
+    for wanted, header in (("label", None), ("scores", "all")):
+        front.server.seen.clear()
+        content = {**asked, "outputs": [{"name": wanted}]}
+        await front.client.post("/v2/models/digits/infer", json=content, headers={"x-scores": "all"})
+        assert [seen.headers.get("x-scores") for seen in front.server.seen] == [header]
+
+
+async def test_a_model_that_gives_no_scores_is_an_error_and_never_zeros(make_front: MakeFront, tmp_path: Path) -> None:
+    with_card(tmp_path, output="Plus214_Output_0")
+    front = await make_front(StandIn(likely=True, scores=False))
+    body, length = binary([PNG, PNG])
+    answer = await front.client.post("/v2/models/digits/infer", content=body, headers={open_inference.LENGTH: length})
+    assert (answer.status_code, "scores" in answer.json()["error"]) == (500, True)
+
+
+@pytest.mark.parametrize("numbers", [None, [], "text", [1, "2", 3], [1, 2], [1e39, 0, 0], [True, 0, 0], [float("nan"), 0, 0]])
+def test_scores_that_fit_nothing_cost_their_own_record_only(numbers: Any) -> None:
+    model = ModelInput("picture", (), True, 3, "own")
+    good, bad = ({"answer": {"label": "7"}, "scores": scores} for scores in ([0, 1, 0], numbers))
+    asked = infer_request([RecordBody(b"")] * 2, "", {"scores": False, "own": True}, model)
+    answers = [RecordAnswer(200, json.dumps(body).encode()) for body in (good, bad, good)]
+    headers, reply = open_inference.reply(asked, "m", "1", model, answers)
+    head = json.loads(reply[: int(headers[open_inference.LENGTH])])
+    assert list(json.loads(head["parameters"]["errors"])) == ["1"]
+    assert head["outputs"][0]["data"] == [0, 1, 0, 0, 0, 0, 0, 1, 0]
+    assert np.frombuffer(reply[-36:], "<f4").tolist() == [0, 1, 0, 0, 0, 0, 0, 1, 0]
+    with pytest.raises(ProtocolFault, match="no scores") as fault:
+        open_inference.reply(asked, "m", "1", model, answers[1:2])
+    assert fault.value.status == 500
+
+
+def test_a_graphs_name_that_means_something_else_here_is_not_offered() -> None:
+    model = ModelInput("tensor", (1,), True, 2, "probabilities")
+    described = {tensor["name"]: tensor["datatype"] for tensor in open_inference.metadata("m", ["1"], model)["outputs"]}
+    assert described["probabilities"] == "BYTES"
+    assert "scores" in described
+
+
+def test_an_answer_in_the_shape_of_mms_has_its_label_and_probabilities() -> None:
+    asked = infer_request([RecordBody(b"")], "", {"label": False, "probability": False}, PICTURES)
+    answer = RecordAnswer(200, b'[{"probability": 0.9, "class": "n1 cat"}, {"probability": 0.1, "class": "n2 dog"}]')
+    _, reply = open_inference.reply(asked, "m", "1", PICTURES, [answer])
+    assert [output["data"] for output in json.loads(reply)["outputs"]] == [["n1 cat"], [0.9]]

@@ -13,7 +13,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 K8S = ROOT / "k8s"
-OVERLAYS = ("cpu", "cuda", "ei", "text")
+OVERLAYS = ("cpu", "cuda", "ei", "text", "text-cuda")
 HAS_KUBECTL = shutil.which("kubectl") is not None
 
 Document = dict[str, Any]

@@ -32,6 +32,7 @@ def test_overlay_fits_together(overlay: str) -> None:
 
 
 TEXT_MODELS = ["captions", "translation"]
+CHANGED = ("cuda", "ei", "text", "text-cuda")  # overlays with a target of their own
 GONE = object()
 POD = "Deployment.spec.template.spec"
 HPA = "HorizontalPodAutoscaler.spec"
@@ -128,7 +129,7 @@ def test_not_a_quantity(text: object) -> None:
 def test_images_carry_this_version() -> None:
     tags = {entry["image"] for _, _, pod in pods(manifests.base()) for entry in containers(pod)}
     assert tags == {f"slotwise:{__version__}"}
-    for overlay in ("cuda", "ei", "text"):
+    for overlay in CHANGED:
         text = (manifests.K8S / "overlays" / overlay / "kustomization.yaml").read_text("utf-8")
         assert re.findall(r"newTag: ([\d.]+)", text) == [__version__]
 
@@ -136,7 +137,7 @@ def test_images_carry_this_version() -> None:
 def test_settings_are_the_profiles() -> None:
     files = kubernetes.rendered(manifests.ROOT)
     profiles = ["k8s/base/cpu.toml", "k8s/overlays/cuda/cuda.toml", "k8s/overlays/ei/ei.toml"]
-    targets = ["k8s/base/hpa.yaml", *(f"k8s/overlays/{overlay}/kustomization.yaml" for overlay in ("cuda", "ei", "text"))]
+    targets = ["k8s/base/hpa.yaml", *(f"k8s/overlays/{overlay}/kustomization.yaml" for overlay in CHANGED)]
     assert sorted(files) == sorted([*profiles, *targets, kubernetes.RAY_SERVICE])
     assert {path: (manifests.ROOT / path).read_text("utf-8") for path in files} == files
 
@@ -147,20 +148,43 @@ def test_a_pod_is_full_when_each_of_its_workers_has_a_full_batch(overlay: str) -
     documents = manifests.resolved(overlay)
     settings = next(d["data"] for d in of_kind(documents, "ConfigMap") if "PROFILE" in d["data"])
     profile = settings["PROFILE"]
-    assert profile == ("cpu" if overlay == "text" else overlay)
+    assert profile == {"text": "cpu", "text-cuda": "cuda"}.get(overlay, overlay)
     wanted = [tomllib.loads(settings[f"{profile}.toml"])["registration"]]
-    if overlay == "text":  # what its models ask for themselves; a pod is full when one of them is
-        wanted = [wanted[0] | load_spec(manifests.ROOT / "models" / name).profiles[profile] for name in TEXT_MODELS]
+    if overlay.startswith("text"):  # what its models ask for themselves; a pod is full when one of them is
+        wanted = [wanted[0] | load_spec(manifests.ROOT / "models" / name).profiles.get(profile, {}) for name in TEXT_MODELS]
     metric = of_kind(documents, "HorizontalPodAutoscaler")[0]["spec"]["metrics"][0]["pods"]
-    assert {int(metric["target"]["averageValue"])} == {each["batch_size"] * each["initial_workers"] for each in wanted}
+    assert int(metric["target"]["averageValue"]) == min(each["batch_size"] * each["initial_workers"] for each in wanted)
 
 
 @needs_kubectl
-def test_the_text_overlay_serves_what_its_image_carries() -> None:
-    documents = manifests.resolved("text")
+@pytest.mark.parametrize("overlay", ["text", "text-cuda"])
+def test_the_text_overlays_serve_what_their_image_carries(overlay: str) -> None:
+    documents = manifests.resolved(overlay)
     models = next(d["data"]["models.toml"] for d in of_kind(documents, "ConfigMap") if "models.toml" in d["data"])
     files = [entry["file"] for entry in tomllib.loads(models)["archive"]]
     assert files == [f"/models/{name}.mar" for name in TEXT_MODELS]
     built = yaml.safe_load((manifests.ROOT / "compose.text.yaml").read_text("utf-8"))["services"]["slotwise"]
     assert built["build"]["args"]["MODELS"].split() == TEXT_MODELS
     assert {c["image"].partition(":")[0] for _, _, pod in pods(documents) for c in containers(pod)} == {built["image"]}
+
+
+@needs_kubectl
+def test_the_text_overlay_for_gpus_has_one_pod_or_two_by_load_memory_and_gpu() -> None:
+    (spec,) = (document["spec"] for document in of_kind(manifests.resolved("text-cuda"), "HorizontalPodAutoscaler"))
+    assert (spec["minReplicas"], spec["maxReplicas"]) == (1, 2)
+    names = [metric.get("containerResource", {}).get("name") or metric["pods"]["metric"]["name"] for metric in spec["metrics"]]
+    assert names == ["slotwise_pod_in_flight_requests", "cpu", "memory", "slotwise_pod_gpu_utilization"]
+    adapter = yaml.safe_load((manifests.K8S / "prometheus" / "adapter.yaml").read_text("utf-8"))["rules"]
+    assert {rule["name"]["as"] for rule in adapter} == {name for name in names if name.startswith("slotwise")}
+    (server,) = (c for _, _, pod in pods(manifests.resolved("text-cuda")) for c in containers(pod) if c["name"] == "server")
+    assert server["resources"]["limits"]["nvidia.com/gpu"] == 1
+
+
+@needs_kubectl
+def test_the_rendered_file_is_what_its_overlay_renders() -> None:
+    kept = list(yaml.safe_load_all((manifests.K8S / "deployment.yaml").read_text("utf-8")))
+    assert kept == manifests.resolved("text-cuda"), "kubectl kustomize k8s/overlays/text-cuda, below the file's first lines"
+
+
+def test_the_rendered_file_fits_together_without_kubectl() -> None:
+    assert fits(list(yaml.safe_load_all((manifests.K8S / "deployment.yaml").read_text("utf-8")))) == []

@@ -60,9 +60,12 @@ def test_scrape_configuration_is_valid(tmp_path: Path) -> None:
 
 
 def test_the_autoscaler_asks_what_the_adapter_makes() -> None:
-    scalers = manifests.of_kind(manifests.base(), "HorizontalPodAutoscaler")
-    wanted = [metric["pods"]["metric"]["name"] for metric in scalers[0]["spec"]["metrics"] if "pods" in metric]
-    assert wanted == [rule["name"]["as"] for rule in ADAPTER]
+    made = [rule["name"]["as"] for rule in ADAPTER]
+    with_gpus = list(yaml.safe_load_all((manifests.K8S / "deployment.yaml").read_text("utf-8")))
+    for documents, count in ((manifests.base(), 1), (with_gpus, 2)):
+        scalers = manifests.of_kind(documents, "HorizontalPodAutoscaler")
+        wanted = [metric["pods"]["metric"]["name"] for metric in scalers[0]["spec"]["metrics"] if "pods" in metric]
+        assert wanted == made[:count]
 
 
 def test_what_the_adapter_asks_is_tested() -> None:

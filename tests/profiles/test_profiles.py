@@ -10,10 +10,13 @@ import pytest
 
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
+from slotwise.model_spec import load_spec
 from slotwise.profiles import render
 from slotwise.profiles.ports import Ports
-from slotwise.profiles.profile import ENVIRONMENT, SECTIONS, Profile, from_environment, load_profile
+from slotwise.profiles.profile import SECTIONS, Profile, load_profile
 from slotwise.profiles.render import render_properties
+from slotwise.profiles.variables import ENVIRONMENT, from_environment
+from slotwise.worker.engines import git, translation
 from slotwise.worker.environment.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -122,6 +125,15 @@ def test_a_model_may_not_set_what_holds_for_the_whole_server() -> None:
         profile.for_model({"batch_size": 0}, "digits")
     with pytest.raises(SlotwiseError, match=r"threads: 1 workers x 9 threads"):
         profile.for_model({"threads": 9}, "digits")
+
+
+def test_linger_ms_is_another_name_of_the_delay_and_never_ignored() -> None:
+    environ = {"BATCH_SIZE": "32", "WORKERS": "2", "LINGER_MS": "25"}
+    assert load_profile("ei", {}, environ, cores=8).max_batch_delay_ms == 25
+    assert from_environment({"LINGER_MS": "25", "MAX_BATCH_DELAY": ""}) == {"max_batch_delay_ms": "25"}
+    assert from_environment({"LINGER_MS": "", "MAX_BATCH_DELAY": "7"}) == {"max_batch_delay_ms": "7"}
+    with pytest.raises(SlotwiseError, match="LINGER_MS is 25, but MAX_BATCH_DELAY is 7"):
+        from_environment({"LINGER_MS": "25", "MAX_BATCH_DELAY": "7"})
 
 
 def test_the_environments_names() -> None:
@@ -240,3 +252,14 @@ def test_the_pages_table_of_profiles() -> None:
         cells = [cell.strip() for cell in row.split("|")]
         wanted = [str(profile.batch_size), f"{profile.max_batch_delay_ms} ms", str(profile.initial_workers)]
         assert [cells[3], cells[4], re.split(r"\D", cells[5])[0]] == wanted
+
+
+@pytest.mark.parametrize(("model", "order"), [("captions", git.ORDER), ("translation", translation.ORDER)])
+@pytest.mark.parametrize("name", sorted(project.profiles()))
+def test_every_profile_names_an_engine_that_the_text_models_have(
+    model: str, order: dict[str, tuple[str, ...]], name: str
+) -> None:
+    """With cuda's own, torch, their workers ended at the start."""
+    own = load_spec(project.model_folder(model)).profiles.get(name, {})
+    profile = load_profile(name, environ={}, cores=0).for_model(own)
+    assert profile.engine in ("auto", *(engine for engines in order.values() for engine in engines))

@@ -35,6 +35,10 @@ def brightest(pixels: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def handler() -> Any:
+    return classifier()
+
+
+def classifier(**options: Any) -> Any:
     """The given image classifier on a model of numpy alone, which tells red, green and blue apart."""
     import importlib.util
 
@@ -47,7 +51,16 @@ def handler() -> Any:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("slotwise.worker.engines.load_engine", lambda *_: brightest)
-        return begin(module.ImageClassifier(), Settings(batch_size=8, decode_threads=2, model=MODEL))
+        return begin(module.ImageClassifier(), Settings(batch_size=8, decode_threads=2, model={**MODEL, "options": options}))
+
+
+def test_an_answer_can_have_the_shape_of_mms() -> None:
+    first, bad = ask(classifier(answer="mms"), [encoded(plain("red")), b"no picture"])
+    assert [set(entry) for entry in first.value] == [{"probability", "class"}] * 3
+    assert first.value[0]["class"] == "red"
+    assert bad.value["error"]["code"] == 400
+    with pytest.raises(ValueError, match=r"options\.answer"):
+        classifier(answer="other")
 
 
 @pytest.mark.parametrize("name", FINE)

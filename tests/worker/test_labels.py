@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slotwise.worker.labels import answered, classified, scores
+from slotwise.worker.labels import LEAST, ClassifierAnswers, answered, classified, in_words, scores, unlisted
+from slotwise.worker.request import Headers, Request
 from slotwise.worker.slot_errors import ModelFault
 
 TWO = {"labels": ["no", "yes"]}
@@ -47,3 +48,51 @@ def test_the_best_come_first_and_of_equals_the_lower_number(classes: int) -> Non
 def test_a_negative_score_is_rounded_to_the_nearest() -> None:
     row = np.array([-0.1234564, -2.5, -0.9999996])
     assert classified(row, [], 3)["probabilities"] == {"0": -0.123456, "2": -1.0, "1": -2.5}
+
+
+@pytest.mark.parametrize(
+    ("model", "outputs", "own"),
+    [
+        ({}, [[1.0, -2.0, 0.5]], [1.0, -2.0, 0.5]),
+        ({}, [[0.0, -np.inf]], [0.0, LEAST]),
+        ({"output": "probabilities"}, [[0.25, 0.75]], None),
+        ({**TWO, "output": "probabilities"}, [[0.25]], [0.25]),
+        ({**TWO, "output": "x:logits"}, [[3.0]], [3.0]),
+        ({"output": "regression"}, [[3.0, -1.0]], None),
+    ],
+)
+def test_every_score_and_the_networks_own_numbers_are_there_for_who_asks(model: Any, outputs: Any, own: Any) -> None:
+    given = np.float32(outputs)
+    answers = ClassifierAnswers(model)
+    (row,) = answers.rows(given)
+    result = answers.result(row)
+    assert np.isfinite(row).all()
+    assert result[0] == answered(scores(given, model)[0], model)
+    plain, full = Request(b""), Request(b"", Headers({"X-Scores": "all"}))
+    refused = ModelFault("no")
+    assert answers.shown(plain, [result, refused]) == [result[0], refused]
+    shown, error = answers.shown(full, [result, refused])
+    assert error is refused
+    assert shown["answer"] == result[0]
+    assert shown["scores"] == scores(given, model)[0].tolist()
+    assert shown.get("outputs") == own
+
+
+def test_an_answer_can_have_the_shape_of_mms() -> None:
+    model = {"labels": ["n02123045 tabby, tabby cat", "n02123159 tiger cat", *"cdefg"], "options": {"answer": "mms"}}
+    rows = np.float32([[0.0, 3.0, 1.0, 0.5, -1.0, -2.0, 2.0]])
+    answer = answered(scores(rows, model)[0], model)
+    plain = answered(scores(rows, model)[0], {**model, "options": {}})
+    assert len(answer) == 5
+    assert answer == [{"probability": score, "class": label} for label, score in plain["probabilities"].items()]
+    assert unlisted(answer) == plain
+    bare = in_words(Request(b"", Headers({"Accept": "text/plain"})), answer, "application/json")
+    assert bare == ("n02123159 tiger cat", "text/plain; charset=utf-8")
+    for refused in ({**model, "options": {"answer": "list"}}, {**model, "output": "regression"}):
+        with pytest.raises(ValueError, match=r"options\.answer"):
+            answered(rows[0], refused)
+
+
+@pytest.mark.parametrize("answer", [[], [1], [{"class": "a"}], {"label": "a"}, "text", [[{"probability": 1, "class": "a"}]]])
+def test_any_other_answer_is_none_of_mms(answer: Any) -> None:
+    assert unlisted(answer) is answer

@@ -154,3 +154,13 @@ def test_a_name_and_a_kind_of_output_are_told_apart() -> None:
     said |= {"Identity:0": ("Identity:0", "")}
     assert {output: declared_output({"output": output}) for output in said} == said
     assert declared_output({}) == ("", "")
+
+
+def test_every_score_stands_beside_the_answer_where_that_is_asked_for(started: Started) -> None:
+    handler = started()
+    first, bad, full = ask(handler, [TENSOR.tobytes(), b"no tensor", TENSOR.tobytes()], {2: {"X-Scores": "all"}})
+    assert (first.code, bad.code, full.code) == (200, 400, 200)
+    assert full.value["answer"] == first.value
+    assert full.value["outputs"] == TENSOR.ravel().tolist()
+    assert sum(full.value["scores"]) == pytest.approx(1)
+    assert full.value["scores"][1] == pytest.approx(first.value["probabilities"]["b"], abs=1e-6)

@@ -6,6 +6,9 @@ probabilities changes them all. What is not plain is refused, with the line of m
 
 from __future__ import annotations
 
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,6 +46,20 @@ def named_output(graph: Any, spec: ModelSpec, source: Any) -> str:
             line = "export it with a tensor in its place (skl2onnx: options={'zipmap': False})"
         raise SlotwiseError(f"{source.name}: its output {chosen} is {_kind(outputs[chosen])}: no scores", line)
     return chosen
+
+
+def own_output(spec: ModelSpec, sources: Sequence[Path]) -> str:
+    """The name of the output of the model's ONNX graph that is served; "" where there is no graph, or nobody can read it.
+
+    sources: where the model's files may be, the first ones first.
+    """
+    name = spec.weights.onnx
+    source = next((folder / name for folder in sources if name and (folder / name).is_file()), None)
+    if source is None or importlib.util.find_spec("onnx") is None:
+        return ""
+    import onnx  # noqa: PLC0415  optional
+
+    return named_output(onnx.load(source, load_external_data=False), spec, source)
 
 
 def check_output(spec: ModelSpec, file: str, outputs: Any) -> None:

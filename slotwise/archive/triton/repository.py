@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import shutil
 import zipfile
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,24 +45,31 @@ def export(
     """
     need_worker(info, "Triton", HOST)
     name = name or info.name
-    if not NAME.fullmatch(name):  # it becomes a folder, and one of that name is replaced
-        raise SlotwiseError(f"{name!r:.100} cannot be a model's name", "--name gives it another: letters, digits, - _ and .")
-    folder, partial = repository / name, repository / f".{name}.{os.getpid()}.partial"
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        (partial / "1").mkdir(parents=True)
+    with replaced(repository, name) as partial:
         shutil.copyfile(MODEL, partial / "1" / "model.py")
         link_or_copy(info.path, partial / "1" / "model.mar")
         if warm_up := example(info):
             (partial / "warmup").mkdir()
             (partial / "warmup" / "example").write_bytes(warm_up)
         write_config(info, profile, partial, name=name, gpu=gpu, overrides=overrides)
+    return repository / name
+
+
+@contextmanager
+def replaced(repository: Path, name: str) -> Iterator[Path]:
+    """A folder with an empty `1`, which takes the place of the model of that name at the end. Raises SlotwiseError."""
+    if not NAME.fullmatch(name):  # it becomes a folder, and one of that name is replaced
+        raise SlotwiseError(f"{name!r:.100} cannot be a model's name", "--name gives it another: letters, digits, - _ and .")
+    folder, partial = repository / name, repository / f".{name}.{os.getpid()}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        (partial / "1").mkdir(parents=True)
+        yield partial
         if folder.exists():
             shutil.rmtree(folder)
         partial.rename(folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return folder
 
 
 def write_config(

@@ -32,6 +32,10 @@ class AccessKey:
         """Whether its time is over."""
         return bool(self.until) and time.time() >= self.until
 
+    def opens(self, model: str) -> bool:
+        """Whether it may use that model."""
+        return not self.models or model in self.models
+
 
 @dataclass
 class _Bucket:

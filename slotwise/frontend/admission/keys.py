@@ -64,7 +64,7 @@ class KeyFile:
 
     def permit(self, key: AccessKey, model: str) -> None:
         """Raise Refused (403, 429) where this key may not ask that model, or not now. It costs the key nothing."""
-        if key.models and model not in key.models:
+        if not key.opens(model):
             raise Refused(403, "this key may not use this model")
         self.rates.refuse_if_spent(key)
 

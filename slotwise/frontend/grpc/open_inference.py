@@ -11,7 +11,8 @@ from typing import Any
 
 from slotwise.frontend.grpc.open_inference_messages import CLASSES
 from slotwise.frontend.protocols import open_inference
-from slotwise.frontend.protocols.open_inference import TEXT_COPIES, InferRequest
+from slotwise.frontend.protocols.open_inference import TEXT_COPIES
+from slotwise.frontend.protocols.open_inference_outputs import InferRequest, errors, infer_request, tensors, with_scores
 from slotwise.frontend.protocols.open_inference_tensors import binary_copies, packed, records
 from slotwise.frontend.protocols.records import ModelInput, ProtocolFault, RecordAnswer
 
@@ -25,6 +26,10 @@ CONTENTS = {
     "FP64": "fp64_contents",
     "BYTES": "bytes_contents",
 }
+# Triton's enumerations, by their numbers.
+DATA_TYPES = ("TYPE_INVALID", "TYPE_BOOL", "TYPE_UINT8", "TYPE_UINT16", "TYPE_UINT32", "TYPE_UINT64", "TYPE_INT8", "TYPE_INT16",
+              "TYPE_INT32", "TYPE_INT64", "TYPE_FP16", "TYPE_FP32", "TYPE_FP64", "TYPE_STRING")  # fmt: skip
+GROUP_KINDS = ("KIND_AUTO", "KIND_GPU", "KIND_CPU")
 
 
 def reading_bytes(message: Any) -> int:
@@ -53,7 +58,8 @@ def request(message: Any, model: ModelInput) -> InferRequest:
         given["data"] = _contents(tensor)
     sent_records = records(given, binary, model)
     outputs = [{"name": output.name} for output in message.outputs]
-    return InferRequest(sent_records, message.id, dict.fromkeys(open_inference.wanted({"outputs": outputs}, model), bool(raw)))
+    wanted = dict.fromkeys(open_inference.wanted({"outputs": outputs}, model), bool(raw))
+    return infer_request(sent_records, message.id, wanted, model)
 
 
 def _contents(tensor: Any) -> list[Any]:
@@ -68,17 +74,18 @@ def _contents(tensor: Any) -> list[Any]:
 
 
 def reply(asked: InferRequest, name: str, version: str, model: ModelInput, answers: Sequence[RecordAnswer]) -> bytes:
-    """A ModelInferResponse."""
+    """A ModelInferResponse. Raises ProtocolFault where no record has the scores that are wanted."""
+    answers = with_scores(asked, model, answers)
     message = CLASSES["ModelInferResponse"](model_name=name, model_version=version, id=asked.identity)
-    for output, datatype, values in open_inference.tensors(asked, model, answers):
-        tensor = message.outputs.add(name=output, datatype=datatype, shape=[len(answers)])
+    for output, datatype, shape, values in tensors(asked, model, answers):
+        tensor = message.outputs.add(name=output, datatype=datatype, shape=shape)
         if asked.outputs[output]:
             message.raw_output_contents.append(packed(values, datatype))
         elif datatype == "BYTES":
             tensor.contents.bytes_contents.extend(value.encode("utf-8", "replace") for value in values)
         else:
             getattr(tensor.contents, CONTENTS[datatype]).extend(values)
-    failed = open_inference.errors(answers)
+    failed = errors(answers)
     if failed:
         message.parameters["errors"].string_param = failed
     written: bytes = message.SerializeToString()
@@ -89,3 +96,13 @@ def plain(kind: str, content: Mapping[str, Any]) -> bytes:
     """A message whose fields are those of this JSON object."""
     written: bytes = CLASSES[kind](**content).SerializeToString()
     return written
+
+
+def model_config(config: Mapping[str, Any]) -> bytes:
+    """A ModelConfigResponse of Triton's. config: as its JSON has it, where enumerations are words."""
+    tensors = {
+        part: [{**tensor, "data_type": DATA_TYPES.index(tensor["data_type"])} for tensor in config[part]]
+        for part in ("input", "output")
+    }
+    groups = [{**group, "kind": GROUP_KINDS.index(group["kind"])} for group in config["instance_group"]]
+    return plain("ModelConfigResponse", {"config": {**config, **tensors, "instance_group": groups}})

@@ -22,7 +22,8 @@ from slotwise.frontend.protocols.records import MOST_PIECES, MOST_RECORDS, Proto
 PACKAGE = "inference"
 SERVICE = f"{PACKAGE}.GRPCInferenceService"
 
-# A message a line, its fields numbered from 1 in this order. "*": any number of them. "|": one of them.
+# A message a line, its fields numbered from 1 in this order, or from where one says its number. "*": any number of them.
+# "|": one of them. From ModelConfigRequest on: Triton's, with the fields that are known here; enumerations are numbers.
 TABLE = """
 ServerLiveRequest
 ServerLiveResponse bool live
@@ -45,8 +46,27 @@ InferInputTensor* inputs, InferRequestedOutputTensor* outputs, bytes* raw_input_
 InferOutputTensor string name, string datatype, int64* shape, ParametersEntry* parameters, InferTensorContents contents
 ModelInferResponse string model_name, string model_version, string id, ParametersEntry* parameters, \
 InferOutputTensor* outputs, bytes* raw_output_contents
+ModelConfigRequest string name, string version
+ModelInput string name, int32 data_type, int64* dims=4
+ModelOutput string name, int32 data_type, int64* dims
+ModelDynamicBatching int32* preferred_batch_size, uint64 max_queue_delay_microseconds
+ModelInstanceGroup string name, int32 count, int32 kind=4
+ModelConfig string name, string platform, int32 max_batch_size=4, ModelInput* input, ModelOutput* output, \
+ModelInstanceGroup* instance_group, ModelDynamicBatching dynamic_batching=11, string backend=17
+ModelConfigResponse ModelConfig config
+ModelStatisticsRequest string name, string version
+StatisticDuration uint64 count, uint64 ns
+InferStatistics StatisticDuration success, StatisticDuration fail, StatisticDuration queue, StatisticDuration compute_input, \
+StatisticDuration compute_infer, StatisticDuration compute_output, StatisticDuration cache_hit, StatisticDuration cache_miss
+InferBatchStatistics uint64 batch_size
+ModelStatistics string name, string version, uint64 last_inference, uint64 inference_count, uint64 execution_count, \
+InferStatistics inference_stats, InferBatchStatistics* batch_stats
+ModelStatisticsResponse ModelStatistics* model_stats
+RepositoryIndexRequest string repository_name, bool ready
+ModelIndex string name, string version, string state, string reason
+RepositoryIndexResponse ModelIndex* models
 """
-FIELD = re.compile(r"(\w+)([*|]?) (\w+)")
+FIELD = re.compile(r"(\w+)([*|]?) (\w+)(?:=(\d+))?")
 MOST_FIELDS = 4 * MOST_RECORDS  # of one message: each is an object in memory, which may be two bytes on the way
 FIXED = {1: 8, 5: 4}  # the bytes of a number by its wire type
 NUMBER = {FieldDescriptor.TYPE_DOUBLE: 8, FieldDescriptor.TYPE_FLOAT: 4}  # the bytes of one by its type; of others, from 1 on
@@ -58,7 +78,9 @@ def _message(line: str) -> DescriptorProto:
     """A line of the table, as protobuf describes a message."""
     name, _, fields = line.partition(" ")
     message = DescriptorProto(name=name)
-    for number, (kind, mark, field_name) in enumerate(FIELD.findall(fields), 1):
+    number = 0
+    for kind, mark, field_name, own_number in FIELD.findall(fields):
+        number = int(own_number or number + 1)
         label = FieldDescriptorProto.LABEL_REPEATED if mark == "*" else FieldDescriptorProto.LABEL_OPTIONAL
         field = message.field.add(name=field_name, number=number, label=label, oneof_index=0 if mark == "|" else None)
         if kind.islower():

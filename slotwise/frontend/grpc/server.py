@@ -30,11 +30,12 @@ from slotwise.frontend.grpc.call import LONGEST_MESSAGE, Call
 from slotwise.frontend.grpc.open_inference_messages import SERVICE, message_bytes, parsed_message
 from slotwise.frontend.http.client_connections import ConnectionLimits
 from slotwise.frontend.inference_request import InferenceRequest
-from slotwise.frontend.protocols import open_inference
+from slotwise.frontend.protocols import open_inference, triton_extensions
 from slotwise.frontend.protocols.each_record import answered
-from slotwise.frontend.protocols.open_inference import InferRequest
+from slotwise.frontend.protocols.known_model import found_model, model_input
+from slotwise.frontend.protocols.open_inference_outputs import InferRequest
 from slotwise.frontend.protocols.records import ProtocolFault, failed_alike
-from slotwise.frontend.protocols.routes import REPLY_COPIES, found_model, model_input
+from slotwise.frontend.protocols.routes import REPLY_COPIES
 
 log = logging.getLogger("slotwise.gateway")
 
@@ -60,6 +61,9 @@ class InferenceService:
             "ModelReady": self._model_ready,
             "ModelMetadata": self._model_metadata,
             "ModelInfer": self._model_infer,
+            "ModelConfig": self._model_config,
+            "ModelStatistics": self._model_statistics,
+            "RepositoryIndex": self._repository_index,
         }
         self.methods = {name: self._method(name, answer) for name, answer in answers.items()}
 
@@ -137,6 +141,21 @@ class InferenceService:
         content = open_inference.metadata(message.name, [model.version], model_input(self.gateway, message.name))
         return open_inference_grpc.plain("ModelMetadataResponse", content)
 
+    async def _model_config(self, call: Call, messages: Messages) -> bytes:
+        message = parsed_message("ModelConfigRequest", await self._read(messages, call))
+        config = await triton_extensions.config_of(self.gateway, call.key, message.name, message.version)
+        return open_inference_grpc.model_config(config)
+
+    async def _model_statistics(self, call: Call, messages: Messages) -> bytes:
+        message = parsed_message("ModelStatisticsRequest", await self._read(messages, call))
+        content = await triton_extensions.statistics_of(self.gateway, call.key, message.name, message.version)
+        return open_inference_grpc.plain("ModelStatisticsResponse", content)
+
+    async def _repository_index(self, call: Call, messages: Messages) -> bytes:
+        message = parsed_message("RepositoryIndexRequest", await self._read(messages, call))
+        models = await triton_extensions.index_of(self.gateway, call.key, message.ready)
+        return open_inference_grpc.plain("RepositoryIndexResponse", {"models": models})
+
     async def _model_infer(self, call: Call, messages: Messages) -> bytes:
         """Where the client hangs up, what is at the server keeps its place there until it is answered, as over HTTP."""
         task = asyncio.create_task(self._infer(call, await self._read(messages, call)))
@@ -186,6 +205,7 @@ class InferenceService:
             with whole.borrowed(await work.run(size, open_inference_grpc.reading_bytes, message)):
                 model = model_input(self.gateway, whole.model)
                 batch = await work.run(size, open_inference_grpc.request, message, model)
+                batch.ask(whole.headers)
                 del message
                 whole.body = b""
         whole.hold_bytes(sum(len(record.body) for record in batch.records))

@@ -22,11 +22,10 @@ from slotwise.frontend.forward import Forward
 from slotwise.frontend.frontend import FRESH_S, Gateway
 from slotwise.frontend.http import openapi
 from slotwise.frontend.inference_request import NAME
-from slotwise.frontend.protocols.records import ProtocolFault, parsed
+from slotwise.frontend.protocols.records import ProtocolFault, parsed, small_body
 
 log = logging.getLogger("slotwise.gateway")
 
-MOST_BYTES = 64 * 2**10  # of what names a model
 BODY = {
     "type": "object",
     "required": ["model_name", "url"],
@@ -60,7 +59,11 @@ def add(app: FastAPI, gateway: Gateway, forward: Forward) -> None:
 
     @app.post("/models", summary="SageMaker: load a model", responses=REFUSED, openapi_extra=given)
     async def load(request: Request) -> Response:
-        await models.load(*read(await _body(request)))
+        try:
+            name, url = read(await small_body(request.stream()))
+        except ProtocolFault as fault:
+            raise HTTPException(400, fault.message) from None
+        await models.load(name, url)
         return Response()
 
     @app.delete("/models/{model}", summary="SageMaker: unload a model", responses=MISSING)
@@ -70,16 +73,13 @@ def add(app: FastAPI, gateway: Gateway, forward: Forward) -> None:
 
 
 def read(body: bytes) -> tuple[str, str]:
-    """The name and the URL of the model that is to be loaded. Raises HTTPException (400)."""
-    try:
-        content = parsed(body)
-    except ProtocolFault as fault:
-        raise HTTPException(400, fault.message) from None
+    """The name and the URL of the model that is to be loaded. Raises ProtocolFault."""
+    content = parsed(body)
     name, url = content.get("model_name"), content.get("url")
     if not isinstance(name, str) or not re.fullmatch(NAME, name):
-        raise HTTPException(400, "model_name cannot be a model's name")
+        raise ProtocolFault("model_name cannot be a model's name")
     if not isinstance(url, str) or not url or "\0" in url:
-        raise HTTPException(400, "url must be the path of an archive, or of the folder that holds it")
+        raise ProtocolFault("url must be the path of an archive, or of the folder that holds it")
     return name, url
 
 
@@ -132,12 +132,3 @@ class LoadedModels:
             raise HTTPException(503, f"{name} cannot be unloaded: {error}") from error
         self.urls.pop(name, None)
         await self.gateway.refresh(0)
-
-
-async def _body(request: Request) -> bytes:
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MOST_BYTES:
-            raise HTTPException(400, f"the body is over the limit of {MOST_BYTES} bytes")
-    return body

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ from slotwise.frontend.protocols import json_pieces
 
 MOST_RECORDS = 1024  # of one request
 MOST_PIECES = 2_000_000  # of its JSON: each number and each list is an object in memory
+MOST_SMALL_BYTES = 64 * 2**10  # of a body that holds no records
 BINARY, JSON = "application/octet-stream", "application/json"
 
 
@@ -62,12 +63,15 @@ class RecordAnswer:
 class ModelInput:
     """What a model takes. takes: as its card says (picture, translation, tensor, file). shape: of a tensor, without the batch.
 
-    classes: whether it answers with a label and probabilities.
+    classes: whether it answers with a label and probabilities. scores: how many a record has, where the model gives them all
+    to who asks; -1: nobody knows how many, 0: it gives none. own_output: what its graph calls them; "": nothing.
     """
 
     takes: str = "file"
     shape: Sequence[int] = ()
     classes: bool = False
+    scores: int = 0
+    own_output: str = ""
 
 
 def of_few_pieces(body: bytes) -> None:
@@ -103,3 +107,13 @@ def failed_alike(answers: Sequence[RecordAnswer]) -> RecordAnswer | None:
     if first.good or any(one.status != first.status for one in answers):
         return None
     return first if len(answers) == 1 or first.status == 404 or first.status >= 429 else None
+
+
+async def small_body(chunks: AsyncIterable[bytes]) -> bytes:
+    """A body that only names something. Raises ProtocolFault where it is larger than such bodies are."""
+    body = b""
+    async for chunk in chunks:
+        body += chunk
+        if len(body) > MOST_SMALL_BYTES:
+            raise ProtocolFault(f"the body is over the limit of {MOST_SMALL_BYTES} bytes")
+    return body

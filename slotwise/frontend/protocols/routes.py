@@ -14,16 +14,16 @@ from fastapi.responses import JSONResponse
 from starlette.routing import Route
 
 from slotwise.backends.interface import Refused
-from slotwise.client.live_model import LiveModel
 from slotwise.frontend.admission.limits import ClientGone, Receive
 from slotwise.frontend.forward import CLIENT_GONE, Forward
 from slotwise.frontend.frontend import FRESH_S, Gateway
 from slotwise.frontend.http import openapi
 from slotwise.frontend.inference_request import InferenceRequest
-from slotwise.frontend.protocols import kserve_v1, open_inference, sagemaker
+from slotwise.frontend.protocols import kserve_v1, open_inference, sagemaker, triton_extensions
 from slotwise.frontend.protocols.each_record import Found, answered
-from slotwise.frontend.protocols.open_inference import InferRequest
-from slotwise.frontend.protocols.records import JSON, ModelInput, ProtocolFault, RecordAnswer, failed_alike
+from slotwise.frontend.protocols.known_model import found_model, model_input
+from slotwise.frontend.protocols.open_inference_outputs import InferRequest
+from slotwise.frontend.protocols.records import JSON, ProtocolFault, RecordAnswer, failed_alike
 from slotwise.frontend.protocols.unpacking import unpack
 
 REPLY_COPIES = 8  # of the answers, while one reply is made of them: as texts, in lists, joined, encoded
@@ -118,15 +118,10 @@ async def leaving(receive: Receive) -> AsyncIterator[asyncio.Event]:
         watching.cancel()
 
 
-def model_input(gateway: Gateway, model: str) -> ModelInput:
-    """What the model takes, as far as it is known."""
-    card = gateway.card(model)
-    return ModelInput(card.takes, card.shape, card.classes)
-
-
 def add(app: FastAPI, gateway: Gateway, forward: Forward) -> None:
     """Add the routes of every protocol."""
     _add_v1(app, gateway, forward)
+    triton_extensions.add(app, gateway)
     _add_v2(app, gateway, forward)
     _add_sagemaker(app, gateway)
 
@@ -156,6 +151,7 @@ class _V2:
     def read(self, whole: InferenceRequest, request: Request) -> tuple[InferRequest, Found]:
         header_length = request.headers.get(open_inference.LENGTH)
         call = open_inference.request(whole.body, header_length, model_input(self.gateway, whole.model))
+        call.ask(whole.headers)
         return call, call.records
 
     def reply(self, whole: InferenceRequest, asked: InferRequest, answers: Sequence[RecordAnswer]) -> Response:
@@ -241,15 +237,6 @@ def _add_sagemaker(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/ping", summary="SageMaker: 200 while one of the models is ready", responses=NOT_READY)
     async def ping() -> JSONResponse:
         return JSONResponse({"status": "Healthy" if gateway.ready() else "Unhealthy"}, 200 if gateway.ready() else 503)
-
-
-def found_model(gateway: Gateway, model: str, version: str) -> LiveModel | None:
-    """The model, where it is known to be there in that version."""
-    known = gateway.models.get(model)
-    if known is None or version not in ("", known.version):
-        gateway.look_soon()
-        return None
-    return known
 
 
 def _missing(model: str, version: str) -> JSONResponse:

@@ -23,7 +23,7 @@ def verdict(error: BaseException, bad_input: Collection[str], fields: Collection
     bad_input: further exceptions that tell of it. fields: what the request consists of.
     """
     if "PredictionException" in (kind.__name__ for kind in type(error).__mro__):
-        return _predicted(error)
+        return predicted(error)
     if isinstance(error, WrongAnswer):
         return ModelFault("the handler did not give one answer to this request")
     if tells_of_bad_input(error, bad_input):
@@ -51,7 +51,7 @@ def _raised_in(error: BaseException) -> str:
     return str(trace.tb_frame.f_globals.get("__name__", "")) if trace is not None else ""
 
 
-def _predicted(error: Any) -> SlotError:
+def predicted(error: Any) -> SlotError:
     """Both servers' own exception for handlers: its code and message are the client's."""
     code = getattr(error, "error_code", 500)
     answer = SlotError(text(getattr(error, "message", "the handler failed on this request")))

@@ -74,10 +74,11 @@ class StandInSlot:
 
 
 class StandInContext:
-    """One worker's context; it stays the same from batch to batch."""
+    """One worker's context; it stays the same from batch to batch. manifest: the archive's; None: it is read."""
 
-    def __init__(self, model_dir: Path, batch_size: int) -> None:
-        self.manifest: dict[str, Any] = json.loads((model_dir / "MAR-INF" / "MANIFEST.json").read_text("utf-8"))
+    def __init__(self, model_dir: Path, batch_size: int, manifest: dict[str, Any] | None = None) -> None:
+        read = manifest if manifest is not None else json.loads((model_dir / "MAR-INF" / "MANIFEST.json").read_text("utf-8"))
+        self.manifest: dict[str, Any] = read
         model = self.manifest["model"]
         self.model_name = str(model.get("modelName") or "model")
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")

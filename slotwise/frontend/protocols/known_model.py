@@ -1,0 +1,35 @@
+"""Find the model that a request of these protocols names, and what it takes."""
+
+from __future__ import annotations
+
+from slotwise.backends.interface import Refused
+from slotwise.client.live_model import LiveModel
+from slotwise.frontend.admission.key_rates import AccessKey
+from slotwise.frontend.frontend import FRESH_S, Gateway
+from slotwise.frontend.protocols.records import ModelInput
+
+
+def found_model(gateway: Gateway, model: str, version: str) -> LiveModel | None:
+    """The model, where it is known to be there in that version."""
+    known = gateway.models.get(model)
+    if known is None or version not in ("", known.version):
+        gateway.look_soon()
+        return None
+    return known
+
+
+def model_input(gateway: Gateway, model: str) -> ModelInput:
+    """What the model takes, as far as it is known."""
+    card = gateway.card(model)
+    return ModelInput(card.takes, card.shape, card.classes, card.scores, card.own_output)
+
+
+async def permitted_model(gateway: Gateway, key: AccessKey | None, model: str, version: str) -> LiveModel:
+    """The model. Raises Refused: 403 where the key may not use it, whether or not it is there, and 404 where it is not."""
+    if key and not key.opens(model):
+        raise Refused(403, "this key may not use this model")
+    await gateway.refresh(FRESH_S)
+    live = found_model(gateway, model, version)
+    if live is None:
+        raise Refused(404, f"there is no model {model} {version}".strip())
+    return live

@@ -1,0 +1,1 @@
+"""Handlers in a form that authors know from elsewhere."""

@@ -1,0 +1,178 @@
+"""A base class for who comes with TorchServe's four methods: initialize, preprocess, inference and postprocess.
+
+There one call of each has the whole batch, so what one request makes it raise fails for all of them. Here `preprocess` gets one
+request at a time and `postprocess` one row, each as a batch of one; only `inference` gets all rows, isolated as anybody's are.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from slotwise.worker.environment.settings import Settings
+from slotwise.worker.familiar.whole_batches import LooseRow, batch_of_rows, form, rows_of_batch
+from slotwise.worker.guard.blame import predicted
+from slotwise.worker.guard.stand_in import StandInContext, StandInSlot
+from slotwise.worker.handler import BatchHandler
+from slotwise.worker.hosts.java.unreadable import decoded
+from slotwise.worker.request import Headers, Request
+from slotwise.worker.slot_errors import ModelFault, SlotError
+
+
+class OneSlotContext(StandInContext):
+    """Speaks of one request, in each thread of its own: a `preprocess` that never ends may run beside all others."""
+
+    def __init__(self, *given: Any) -> None:
+        self._now = threading.local()
+        super().__init__(*given)
+
+    def speak_of(self, slot: StandInSlot, identity: str) -> None:
+        """Have this thread's slot 0 be this one."""
+        self._now.slots, self._now.ids = [slot], {0: identity}
+
+    @property
+    def request_processor(self) -> list[StandInSlot]:
+        """The one slot."""
+        return getattr(self._now, "slots", [])
+
+    @request_processor.setter
+    def request_processor(self, slots: list[StandInSlot]) -> None:
+        self._now.slots = slots
+
+    @property
+    def request_ids(self) -> dict[int, Any]:
+        """Its id."""
+        return getattr(self._now, "ids", {})
+
+    @request_ids.setter
+    def request_ids(self, ids: dict[int, Any]) -> None:
+        self._now.ids = ids
+
+
+class TorchServeHandler(BatchHandler):
+    """A handler with the four methods of TorchServe's BaseHandler. Override those that you have.
+
+    What these methods raise costs the request, or the row, that they were called for; a SlotError or TorchServe's
+    PredictionException is its answer. A status that is set on the context is, too.
+
+    model: what `initialize` has set; until then the model's description. context: what `initialize` was given.
+    """
+
+    def initialize(self, context: Any) -> None:
+        """Load the model, once. By default `self.model` becomes the profile's engine with the weights of model.toml.
+
+        context: has manifest, system_properties (model_dir, gpu_id, batch_size) and model_yaml_config.
+        """
+        self.model = super().load(Path(context.system_properties["model_dir"]), self.settings)
+
+    def preprocess(self, data: list[dict[str, Any]]) -> Any:
+        """Turn one request into a batch of one row: an array or tensor [1, ...], a dict or tuple of such, a list of one thing.
+
+        data: one dict, with `body`, or with a form's fields; JSON and text are decoded, as TorchServe does it. It is called by
+        one thread at a time.
+        """
+        raise NotImplementedError
+
+    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run the model on the rows of several requests, [b, ...] of what `preprocess` gave: exactly b rows, in order."""
+        return self.model(data)
+
+    def postprocess(self, data: Any) -> Any:
+        """Turn a batch of one row of `inference` into a list of one answer: bytes, text, or what can be written as JSON."""
+        return data.tolist()
+
+    # Not to be overridden --------------------------------------------------------------------------------------------
+
+    @cached_property
+    def model(self) -> Any:
+        """What `initialize` sets; until then the model's description, with the keys of its model.toml."""
+        return self.settings.model
+
+    def load(self, model_dir: Path, settings: Settings) -> Any:
+        """Call `initialize`; the engine is `inference`."""
+        self._one_at_a_time = threading.Lock()
+        self.context = _context(model_dir, settings)
+        self.initialize(self.context)
+        return self.inference
+
+    def example(self) -> None:
+        """None: what `preprocess` would make of one is not known."""
+
+    def read(self, request: Request) -> list[LooseRow]:
+        """The one row of a request."""
+        if request.unclear and not request.fields:
+            raise request.unclear
+        row: dict[str, Any] = {name: values[-1] for name, values in request.fields.items()} or {
+            **request.query,
+            "body": decoded(request.body, request.headers.get("content-type", ""), "torchserve"),
+        }
+        with self._one_at_a_time, self._asking(request.headers, request.id):
+            rows = rows_of_batch(self.preprocess([row]))
+        if len(rows) != 1:
+            raise ModelFault(f"preprocess made {len(rows)} rows of one request")
+        return list(rows)
+
+    def groups(self, items: Sequence[LooseRow]) -> list[list[int]]:
+        """Rows of one type and shape run together."""
+        alike: dict[object, list[int]] = {}
+        for i, item in enumerate(items):
+            alike.setdefault(form(item), []).append(i)
+        step = self.max_rows or self.settings.batch_size
+        return [group[start : start + step] for group in alike.values() for start in range(0, len(group), step)]
+
+    def collate(self, items: list[LooseRow]) -> Any:
+        """The batch that `inference` is called with."""
+        return batch_of_rows(items)
+
+    def predict(self, inputs: Any) -> list[LooseRow]:
+        """The rows of what `inference` gives."""
+        return rows_of_batch(self.inference(inputs))
+
+    def encode(self, output: LooseRow, item: LooseRow) -> tuple[Any, str]:
+        """One row's answer, and its content type where the context was told one."""
+        with self._asking(Headers(), "") as slot:
+            answers = self.postprocess(batch_of_rows([output]))
+        if isinstance(answers, str | bytes | dict) or len(answers) != 1:
+            raise ModelFault("postprocess did not make one answer of one row")
+        answer = answers[0]
+        value = answer.tolist() if hasattr(answer, "tolist") else answer
+        return value, str(slot.get_response_headers().get("content-type", ""))
+
+    def respond(self, request: Request, results: list[Any]) -> tuple[Any, str]:
+        """The one answer, of the kind that it is."""
+        if isinstance(results[0], SlotError):
+            raise results[0]
+        value, content_type = results[0]
+        kind = "text/plain; charset=utf-8" if isinstance(value, str) else "application/octet-stream"
+        return value, content_type or (kind if isinstance(value, str | bytes) else "application/json")
+
+    @contextmanager
+    def _asking(self, headers: Headers, identity: str) -> Iterator[StandInSlot]:
+        """The request, or the row, that the context speaks of. A PredictionException or a status that is set is its answer."""
+        slot = StandInSlot(headers)
+        self.context.speak_of(slot, identity)
+        try:
+            yield slot
+        except Exception as error:
+            if "PredictionException" in (kind.__name__ for kind in type(error).__mro__):
+                raise predicted(error) from error
+            raise
+        code = slot.get_response_status_code()
+        if code is not None and not (isinstance(code, int) and 200 <= code < 300):
+            refused = SlotError(HTTPStatus(code).phrase if code in set(HTTPStatus) else "the handler refused this request")
+            refused.code = code
+            raise refused
+
+
+def _context(model_dir: Path, settings: Settings) -> OneSlotContext:
+    """What `initialize` is given. A folder without a manifest is a handler under development."""
+    named = {"model": {"modelName": str(settings.model.get("name", "model"))}}
+    built = (model_dir / "MAR-INF" / "MANIFEST.json").is_file()
+    context = OneSlotContext(model_dir, settings.batch_size, None if built else named)
+    context.system_properties["gpu_id"] = 0 if settings.device == "cuda" else None  # of those that this worker may see
+    return context

@@ -1,0 +1,237 @@
+"""TorchServe's four methods on our hooks: whatever an author's method does with one request costs that request only."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slotwise.archive.build import build
+from slotwise.worker import BadRequest, Settings, TorchServeHandler, Unprocessable
+from slotwise.worker.familiar.whole_batches import batch_of_rows, form, rows_of_batch
+from slotwise.worker.padding import KINDS
+from tests.worker.serving import Served
+from tests.worker.toy import ask, begin
+
+torch = pytest.importorskip("torch")
+
+READ = {"value": 400, "slot": 422, "exit": 400, "two": 500, "none": 500, "empty": 500, "status": 418, "prediction": 409}
+RUN = {"raise": (-1.0, 500), "short": (-2.0, 500), "long": (-3.0, 500), "nan": (-4.0, 500)}
+SAY = {"raise": (-10.0, 500), "two": (-11.0, 500), "none": (-12.0, 500), "set": (-13.0, 500), "slot": (-14.0, 400)}
+SAY |= {"status": (-15.0, 418), "text": (-16.0, 500)}
+WAYS = ["array", "tensor", "named", "parts", "list"]
+
+
+class PredictionException(Exception):
+    def __init__(self, message: str, error_code: int) -> None:
+        self.message, self.error_code = message, error_code
+
+
+class Misbehaving(TorchServeHandler):
+    """A body is a number x, which becomes 2x + 1, or what is to go wrong with it."""
+
+    def __init__(self, way: str) -> None:
+        self.way, self.calls = way, []
+
+    def initialize(self, context: Any) -> None:
+        self.manifest, self.model = context.manifest, lambda x: 2 * x + 1
+
+    def preprocess(self, data: list[dict[str, Any]]) -> Any:
+        (row,) = data
+        x = json.loads(row["body"])
+        if isinstance(x, float | int):
+            return self.batch([float(x)])
+        if x == "slot":
+            raise Unprocessable("no")
+        if x == "exit":
+            raise SystemExit(3)
+        if x == "prediction":
+            raise PredictionException("busy", 409)
+        if x == "status":
+            self.context.set_response_status(418, "teapot", 0)
+            return self.batch([1.0])
+        return {"two": self.batch([1.0, 2.0]), "empty": self.batch([]), "none": None}[x]
+
+    def batch(self, values: list[float]) -> Any:
+        array = np.array(values)
+        tensor = torch.tensor(values)
+        return {"array": array, "tensor": tensor, "named": {"x": tensor}, "parts": (tensor, array), "list": values}[self.way]
+
+    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        values = np.asarray(data["x"] if self.way == "named" else data[0] if self.way == "parts" else data, float)
+        self.calls.append(len(values))
+        outputs = self.model(values)
+        if (values == -1).any():
+            raise RuntimeError("this row")
+        if (values == -2).any():
+            return self.batch(outputs[1:].tolist())
+        if (values == -3).any():
+            return self.batch([*outputs.tolist(), 1.0])
+        outputs[values == -4] = np.nan
+        return self.batch(outputs.tolist())
+
+    def postprocess(self, data: Any) -> Any:
+        x = float((data["x"] if self.way == "named" else data[0] if self.way == "parts" else data)[0])
+        told = (x - 1) / 2
+        if told == -10:
+            raise RuntimeError("this row")
+        if told == -14:
+            raise BadRequest("this row")
+        if told == -15:
+            self.context.set_response_status(418, "teapot", 0)
+        return {-11: [x, x], -12: None, -13: {x}, -16: "x"}.get(told, [x])
+
+
+def owed(sent: Any) -> tuple[int, Any]:
+    if isinstance(sent, str):
+        return READ.get(sent, 400), None
+    codes = {value: code for value, code in (*RUN.values(), *SAY.values())}
+    return (codes[sent], None) if sent in codes else (200, 2.0 * sent + 1)
+
+
+def shown(answer: Any) -> tuple[int, Any]:
+    return answer.code, answer.value if answer.code == 200 else None
+
+
+good = st.integers(0, 1000).map(float)
+sizes = st.integers(1, 9)
+faults = st.sampled_from([*READ, "nonsense", *(value for value, _ in (*RUN.values(), *SAY.values()))])
+
+
+bodies = st.lists(st.one_of(good, good, faults), min_size=1, max_size=12)
+
+
+@given(st.sampled_from(WAYS), st.sampled_from(KINDS), sizes, bodies)
+def test_only_the_guilty_slot_fails(way: str, padding: str, batch_size: int, sent: list[Any]) -> None:
+    handler = begin(Misbehaving(way), Settings(batch_size=batch_size, padding=padding))
+    assert [shown(answer) for answer in ask(handler, sent)] == [owed(one) for one in sent]
+
+
+def test_inference_has_the_rows_of_many_requests_at_once() -> None:
+    handler = begin(Misbehaving("tensor"), Settings(batch_size=8))
+    handler.calls.clear()
+    assert [answer.code for answer in ask(handler, [1.0, "two", *map(float, range(2, 8))])] == [200, 500] + [200] * 6
+    assert 7 in handler.calls
+
+
+def test_rows_of_different_shapes_run_in_batches_of_their_own() -> None:
+    class Lengths(TorchServeHandler):
+        def initialize(self, context: Any) -> None:
+            self.model = lambda x: x.sum(dim=1)
+
+        def preprocess(self, data: list[dict[str, Any]]) -> Any:
+            return torch.tensor([data[0]["body"]], dtype=torch.float32)
+
+    handler = begin(Lengths(), Settings(batch_size=8))
+    as_json = {i: {"content-type": "application/json"} for i in range(4)}
+    answers = ask(handler, [[1, 2], [3], [4, 5], [[6]]], as_json)
+    assert [answer.value for answer in answers[:3]] == [3.0, 3.0, 9.0]
+
+
+def test_an_answer_is_of_the_kind_that_it_is() -> None:
+    class Kinds(Misbehaving):
+        def postprocess(self, data: Any) -> Any:
+            if float(data[0]) == 3:
+                self.context.set_response_content_type(0, "text/csv")
+            return [{1.0: "text", 3.0: "a,b", 5.0: b"\x00", 7.0: {"a": 1}}[float(data[0])]]
+
+    answers = ask(begin(Kinds("array"), Settings(batch_size=8)), [0, 1, 2, 3])
+    assert [(a.answer.content_type, a.body) for a in answers] == [
+        ("text/plain; charset=utf-8", b"text"),
+        ("text/csv", b"a,b"),
+        ("application/octet-stream", b"\x00"),
+        ("application/json", b'{"a": 1}'),
+    ]
+
+
+def test_preprocess_is_called_by_one_thread_at_a_time() -> None:
+    inside, most = [0], [0]
+    lock = threading.Lock()
+
+    class Counting(Misbehaving):
+        def preprocess(self, data: list[dict[str, Any]]) -> Any:
+            with lock:
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+            time.sleep(0.002)
+            with lock:
+                inside[0] -= 1
+            return super().preprocess(data)
+
+    handler = begin(Counting("array"), Settings(batch_size=8, decode_threads=4))
+    assert [answer.code for answer in ask(handler, list(map(float, range(8))))] == [200] * 8
+    assert most == [1]
+
+
+def test_gradients_and_views_are_no_matter() -> None:
+    class Network(TorchServeHandler):
+        def initialize(self, context: Any) -> None:
+            assert context.system_properties["model_dir"]
+            self.model = torch.nn.Linear(2, 3)
+
+        def preprocess(self, data: list[dict[str, Any]]) -> Any:
+            return torch.frombuffer(bytearray(data[0]["body"]), dtype=torch.float32)[None]
+
+        def postprocess(self, data: Any) -> Any:
+            return [int(data.argmax(1))]
+
+    handler = begin(Network(), Settings(batch_size=4))
+    bodies = [np.float32([i, -i]).tobytes() for i in range(4)]
+    answers = ask(handler, [*bodies, b"odd"])
+    expected = [int(handler.model(torch.from_numpy(np.frombuffer(body, np.float32).copy())[None]).argmax()) for body in bodies]
+    assert [answer.value for answer in answers[:4]] == expected
+    assert [answer.code for answer in answers] == [200] * 4 + [400]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_batch_comes_apart_and_together_again(way: str) -> None:
+    batch = Misbehaving(way).batch([1.0, 2.0, 3.0])
+    rows = rows_of_batch(batch)
+    assert len(rows) == 3
+    assert len({form(row) for row in rows}) == 1
+    again = batch_of_rows(rows)
+    assert type(again) is type(batch)
+    assert str(again) == str(batch)
+
+
+FOUR = """
+import json
+import torch
+from slotwise.worker import TorchServeHandler
+
+
+class Classifier(TorchServeHandler):
+    def initialize(self, context):
+        assert context.manifest["model"]["modelName"] == "four"
+        self.model = torch.nn.Identity()
+
+    def preprocess(self, data):
+        return torch.tensor([row["body"]["x"] for row in data], dtype=torch.float32)
+
+    def inference(self, data):
+        with torch.no_grad():
+            return self.model(data)
+
+    def postprocess(self, data):
+        return [{"label": int(i)} for i in data.argmax(1)]
+
+
+handle = Classifier.entry_point()
+"""
+
+
+def test_such_a_handler_is_built_and_serves(tmp_path: Path) -> None:
+    (tmp_path / "four.py").write_text(FOUR)
+    (tmp_path / "model.toml").write_text('name = "four"\nhandler = "four.py"\n')
+    served = Served.of(build(tmp_path, tmp_path / "store"), {})
+    bodies = [b'{"x": [1, 2]}', b'{"x": [3, 0]}', b'{"y": 1}', b"nonsense"]
+    answers = served.ask(bodies, [{"content-type": "application/json"}] * 4)
+    assert [answer.code for answer in answers] == [200, 200, 400, 400]
+    assert [answer.value for answer in answers[:2]] == [{"label": 1}, {"label": 0}]
