@@ -11,7 +11,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-RawHeaders = list[tuple[bytes, bytes]]
+from slotwise.backends.exchange import RawHeaders
+
 RawReply = tuple[int, RawHeaders, bytes]  # the status, the headers as they came, the body
 
 CONNECT_S = 5.0

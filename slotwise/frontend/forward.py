@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
+from slotwise.backends.exchange import RawHeaders
 from slotwise.backends.interface import BackendAnswer, Refused
-from slotwise.client.http_exchange import RawHeaders
 from slotwise.frontend import replies
 from slotwise.frontend.admission.large_work import LARGE_BYTES
 from slotwise.frontend.admission.limits import ClientGone, Receive

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from http import HTTPStatus
 
-from slotwise.client.http_exchange import RawHeaders
+from slotwise.backends.exchange import RawHeaders
 
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "

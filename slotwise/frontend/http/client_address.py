@@ -10,7 +10,7 @@ import ipaddress
 from collections.abc import Iterable
 from functools import lru_cache
 
-from slotwise.client.http_exchange import RawHeaders
+from slotwise.backends.exchange import RawHeaders
 from slotwise.errors import SlotwiseError
 
 FORWARDED = b"x-forwarded-for"

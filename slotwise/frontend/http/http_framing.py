@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import httptools
 
-from slotwise.client.http_exchange import RawHeaders
+from slotwise.backends.exchange import RawHeaders
 
 END_OF_HEAD = b"\r\n\r\n"
 LINE_MAX_BYTES = 256  # of a chunk's size with its extensions

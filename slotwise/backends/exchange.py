@@ -1,0 +1,95 @@
+"""What crosses the seam between the front end and a backend: a request, its answer, or the reason why there is none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Self
+
+RawHeaders = list[tuple[bytes, bytes]]
+
+PATH = "/predictions/"
+
+
+class Refused(Exception):
+    """Answer `status` with the error JSON; `retry_after_s` becomes a Retry-After header, `extra` are further ones."""
+
+    def __init__(
+        self, status: int, message: str, retry_after_s: int = 0, close: bool = False, extra: Iterable[tuple[bytes, bytes]] = ()
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.retry_after_s, self.close = status, message, retry_after_s, close
+        self.extra = extra
+
+    def headers(self) -> RawHeaders:
+        """The headers that only this refusal has."""
+        headers: RawHeaders = [*self.extra]
+        if self.retry_after_s:
+            headers.append((b"retry-after", str(self.retry_after_s).encode()))
+        if self.close:
+            headers.append((b"connection", b"close"))
+        return headers
+
+
+@dataclass
+class BackendRequest:
+    """A request to a model. target: path and query for the server. deadline: on time.monotonic's clock.
+
+    version: of the model; "": its default. label: the model's name in the metrics. repeatable: whether a second copy of it does
+    no harm. sent: how it was sent, where not plainly (hedged, alone, again), which the backend says.
+    """
+
+    model: str
+    deadline: float
+    identity: str = ""
+    target: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    version: str = ""
+    label: str = ""
+    repeatable: bool = True
+    sent: str = ""
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the deadline."""
+        return self.deadline - time.monotonic()
+
+    def write_deadline(self) -> None:
+        """Tell the worker the deadline, as the clock is now."""
+        self.headers["x-deadline-ms"] = str(int((time.time() + self.left_s) * 1000))
+
+    def to_model(self, name: str) -> Self:
+        """The same request to a model of another name."""
+        return replace(self, model=name, target=f"{PATH}{name}{self.target[len(PATH) + len(self.model) :]}")
+
+    def has_place(self) -> bool:
+        """Whether there is room for it, so that nobody else has to give way."""
+        return True
+
+    def check(self) -> None:
+        """Raise Refused where it must not be sent any more: asked before each copy that has had to wait."""
+
+    def convict(self) -> None:
+        """Told where it has ended two workers, the second one with nothing else in the batch."""
+
+
+@dataclass(frozen=True)
+class BackendAnswer:
+    """The answer to one request."""
+
+    status: int
+    headers: RawHeaders
+    body: bytes
+
+    @cached_property
+    def from_slot(self) -> bool:
+        """Whether a handler gave this answer. Else the server did, for a worker that is dead or not there."""
+        return any(name.lower() == b"x-batch-slot" for name, _ in self.headers)
+
+    @property
+    def good(self) -> bool:
+        """Whether it is the client's answer: a slot's own error is one, too."""
+        return self.status < 400 or self.from_slot
