@@ -30,6 +30,7 @@ from slotwise.interrupts import held
 OURS, BELOW = "slotwise.worker", project.PACKAGE / "worker"
 ENTRIES = (  # on TorchServe and MMS, where there is no server, and on Triton
     "slotwise.worker.guard.guarded_handler",
+    "slotwise.worker.hosts.framed",
     "slotwise.worker.hosts.local",
     "slotwise.worker.hosts.triton",
 )

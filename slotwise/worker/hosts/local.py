@@ -151,12 +151,17 @@ class LocalHost:
             logger.exception("what is done between two batches failed")
 
 
-def own_streams(source: int, target: int) -> tuple[BinaryIO, BinaryIO]:
-    """The two descriptors as streams of this process alone: no program that a handler starts has them, and no fork of it."""
+def keep_from_others(*descriptors: int) -> None:
+    """Leave these descriptors to this process alone: no program that a handler starts has them, and no fork of it."""
     nothing = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (source, target):
+    for descriptor in descriptors:
         os.set_inheritable(descriptor, False)
         os.register_at_fork(after_in_child=functools.partial(os.dup2, nothing, descriptor, inheritable=False))
+
+
+def own_streams(source: int, target: int) -> tuple[BinaryIO, BinaryIO]:
+    """The two descriptors as streams that nobody else has."""
+    keep_from_others(source, target)
     return os.fdopen(source, "rb"), os.fdopen(target, "wb")
 
 

@@ -1,0 +1,276 @@
+"""One model's requests: they wait here, go to workers in batches, and each gets its own answer or a reason.
+
+A batch is formed when a worker is free. What a worker had in hand when it died goes again in halves, then alone, never beside
+anybody else; a request on which a worker ends when it goes alone, and which had ended another one, is convicted. No socket and
+no process is here: workers are asked and heard through `BatchWorker`, and all time is the event loop's. So the simulation
+(tests/backends/simulation) runs this very code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
+from slotwise.backends.local.ledger import Ledger
+
+log = logging.getLogger("slotwise.host")
+
+LOOK_S = 0.05  # how often deadlines and silent workers are looked at
+LATE_LOOK_S = 1.0  # after a look that is so late nobody is blamed: this process did not run, or the machine
+SILENT_S = 15.0  # a worker beats every second
+NOT_COMPUTED = 503  # what a worker answers for rows that a dead engine has not run
+
+Linger = Literal["free", "exact"]
+
+
+class WrongAnswer(Exception):
+    """A worker said what it had no right to say: nothing that it says can be trusted any more."""
+
+
+@dataclass(eq=False, slots=True)
+class Waiting:
+    """A request that waits for its answer. about: what `about` made of it. deaths: of workers that had it in hand."""
+
+    id: int
+    request: BackendRequest
+    about: bytes
+    answer: asyncio.Future[BackendAnswer]
+    came_at: float
+    deaths: int = 0
+
+    @property
+    def open(self) -> bool:
+        """Whether somebody still waits for it."""
+        return not self.answer.done()
+
+    def refuse(self, status: int, message: str) -> None:
+        """End it with an error."""
+        if self.open:
+            self.answer.set_exception(Refused(status, message))
+
+
+@dataclass(eq=False)
+class BatchWorker:
+    """A worker as the queue knows it. send(batch) gives it a batch; end(why) ends it, and `ModelQueue.ended` is called then.
+
+    in_hand: what has no answer yet, by id. batch: all that it was sent at once. retiring: it gets no other batch.
+    """
+
+    send: Callable[[Sequence[Waiting]], None]
+    end: Callable[[str], None]
+    in_hand: dict[int, Waiting] = field(default_factory=dict)
+    batch: Sequence[Waiting] = ()
+    held: list[tuple[Waiting, BackendAnswer]] = field(default_factory=list)  # until it is known whether the engine is dead
+    suspects: bool = False
+    retiring: bool = False
+    busy_since: float = 0.0
+    heard_at: float = 0.0
+
+    @property
+    def busy(self) -> bool:
+        """Whether it has a batch."""
+        return bool(self.batch)
+
+
+class ModelQueue:
+    """The queue of one model, for one event loop.
+
+    batch_size: the most requests of a batch. max_batch_delay_s: how long a batch that is not full may wait for more where
+    linger is "exact"; "free" sends what is there. response_timeout_s: how long a worker may take for a batch.
+    job_queue_size: so many may wait. absent(): why there is no worker to wait for; "" where there is, or soon will be.
+    about(request): what is sent of it besides its body; it may raise Refused.
+    """
+
+    def __init__(
+        self,
+        batch_size: int,
+        max_batch_delay_s: float = 0.0,
+        response_timeout_s: float = 120.0,
+        job_queue_size: int = 1000,
+        linger: Linger = "free",
+        absent: Callable[[], str] = lambda: "",
+        about: Callable[[BackendRequest], bytes] = lambda request: b"",
+    ) -> None:
+        self.batch_size, self.response_timeout_s, self.job_queue_size = batch_size, response_timeout_s, job_queue_size
+        self.linger_s = max_batch_delay_s if linger == "exact" else 0.0
+        self.absent, self.about = absent, about
+        self.loop = asyncio.get_running_loop()
+        self.ledger = Ledger()
+        self.waiting: deque[Waiting] = deque()
+        self.suspects: deque[list[Waiting]] = deque()
+        self.workers: list[BatchWorker] = []
+        self._open: dict[int, Waiting] = {}
+        self._dispatching = self._suspects_went_last = False
+        self._next_look: float | None = None
+
+    # What clients ask.
+
+    async def answer(self, request: BackendRequest) -> BackendAnswer:
+        """A worker's answer to just this request. Raises Refused (500, 503, 504, or what `request.check` raises)."""
+        if len(self.waiting) >= self.job_queue_size:
+            raise Refused(503, f"{self.job_queue_size} requests wait for this model already", retry_after_s=1)
+        if not self.workers and (why := self.absent()):
+            raise Refused(503, why, retry_after_s=1)
+        now = self.loop.time()
+        about = self.about(request)
+        one = Waiting(self.ledger.admitted + 1, request, about, self.loop.create_future(), now)
+        self.ledger.admit(one.id)
+        self._open[one.id] = one
+        self.waiting.append(one)
+        self._dispatch_soon()
+        if self._next_look is None:
+            self._look_later(now)
+        try:
+            answer = await one.answer
+        except BaseException as error:
+            self._close(one, "refused" if isinstance(error, Refused) else "gone")
+            raise
+        self._close(one, "answered")
+        return answer
+
+    def _close(self, one: Waiting, outcome: Literal["answered", "refused", "gone"]) -> None:
+        one.answer.cancel()  # where its client left: a worker's late words find nobody
+        del self._open[one.id]
+        self.ledger.end(one.id, outcome)
+
+    # What workers say.
+
+    def joined(self, worker: BatchWorker) -> None:
+        """A worker is ready for its first batch."""
+        worker.heard_at = self.loop.time()
+        self.workers.append(worker)
+        self._dispatch_soon()
+
+    def answered(self, worker: BatchWorker, request_id: int, answer: BackendAnswer) -> None:
+        """A worker's answer to one request. Raises WrongAnswer where it has no such request in hand."""
+        one = worker.in_hand.pop(request_id, None)
+        if one is None:
+            raise WrongAnswer(f"an answer to request {request_id}, which it does not have")
+        if answer.status == NOT_COMPUTED:
+            worker.held.append((one, answer))
+        elif one.open:
+            one.answer.set_result(answer)
+
+    def done(self, worker: BatchWorker, *, dead: bool) -> None:
+        """A worker's batch is over. dead: its engine is, and it ends now. Raises WrongAnswer where answers are missing."""
+        if not worker.busy or worker.in_hand:
+            raise WrongAnswer(f"a batch that is over, with {len(worker.in_hand)} requests unanswered")
+        if dead:
+            worker.retiring = True
+            return  # what it has not computed goes again once it has ended
+        for one, answer in worker.held:
+            if one.open:
+                one.answer.set_result(answer)
+        worker.batch, worker.suspects = (), False
+        worker.held.clear()
+        self._dispatch_soon()
+
+    def ended(self, worker: BatchWorker) -> None:
+        """A worker is gone, whatever it was doing: nobody loses an answer to it but the one that ends workers alone."""
+        self.workers.remove(worker)
+        lost = [one for one in (*worker.in_hand.values(), *(one for one, _ in worker.held)) if one.open]
+        alone = len(worker.batch) == 1
+        again = []
+        for one in lost:
+            one.deaths += 1
+            if alone and one.deaths > 1:
+                one.request.convict()
+                one.refuse(500, "the worker ended on this request, and another one when it went alone")
+            elif not one.request.repeatable:
+                one.refuse(500, "the worker ended while it had this request, which must not be sent twice")
+            else:
+                one.request.sent = "alone" if alone else "again"
+                again.append(one)
+        middle = (len(again) + 1) // 2
+        self.suspects.extendleft(half for half in (again[middle:], again[:middle]) if half)
+        worker.in_hand, worker.held, worker.batch = {}, [], ()
+        self._dispatch_soon()
+
+    # Batches.
+
+    def _dispatch_soon(self) -> None:
+        """Send batches once this turn of the loop is over: what came in it goes together."""
+        if not self._dispatching:
+            self._dispatching = True
+            self.loop.call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._dispatching = False
+        for worker in self.workers:
+            if worker.busy or worker.retiring:
+                continue
+            batch = self._next_batch(worker)
+            if not batch:
+                return
+            worker.in_hand = {one.id: one for one in batch}
+            worker.batch, worker.busy_since = batch, self.loop.time()
+            worker.send(batch)
+
+    def _next_batch(self, worker: BatchWorker) -> list[Waiting]:
+        """What goes to a free worker now. Those that were there when a worker died go by themselves, and at one worker only."""
+        elsewhere = any(other.suspects for other in self.workers)
+        worker.suspects = not elsewhere and bool(self.suspects) and not (self._suspects_went_last and self.waiting)
+        self._suspects_went_last = worker.suspects
+        if worker.suspects:
+            batch = [one for one in self.suspects.popleft() if self._may_go(one)]
+            return batch or self._next_batch(worker)
+        return self._first_waiting()
+
+    def _may_go(self, one: Waiting) -> bool:
+        """Whether it is to be sent again: its body may have been convicted meanwhile."""
+        try:
+            one.request.check()
+        except Refused as refused:
+            if one.open:
+                one.answer.set_exception(refused)
+        return one.open
+
+    def _first_waiting(self) -> list[Waiting]:
+        while self.waiting and not self.waiting[0].open:
+            self.waiting.popleft()
+        if not self.waiting:
+            return []
+        if self.linger_s and len(self.waiting) < self.batch_size:
+            left_s = self.waiting[0].came_at + self.linger_s - self.loop.time()
+            if left_s > 0:
+                self.loop.call_later(left_s, self._dispatch_soon)
+                return []
+        batch: list[Waiting] = []
+        while self.waiting and len(batch) < self.batch_size:
+            one = self.waiting.popleft()
+            if one.open:
+                batch.append(one)
+        return batch
+
+    # Time.
+
+    def _look_later(self, now: float) -> None:
+        self._next_look = now + LOOK_S
+        self.loop.call_at(self._next_look, self._look)
+
+    def _look(self) -> None:
+        """Refuse those whose deadline has passed, and end workers that take too long or say nothing; while anybody waits."""
+        now = self.loop.time()
+        late_s = now - (self._next_look or now)
+        self._next_look = None
+        for one in self._open.values():
+            if one.request.deadline <= now:
+                one.refuse(504, "the deadline passed before a worker had answered")
+        if any(not one.open for one in self.waiting):
+            self.waiting = deque(one for one in self.waiting if one.open)
+        if late_s < LATE_LOOK_S:
+            for worker in list(self.workers):
+                self._look_at(worker, now)
+        if self._open or any(worker.busy for worker in self.workers):
+            self._look_later(now)
+
+    def _look_at(self, worker: BatchWorker, now: float) -> None:
+        if worker.busy and now - worker.busy_since > self.response_timeout_s:
+            worker.end(f"it did not answer within {self.response_timeout_s:g} s")
+        elif worker.busy and now - worker.heard_at > SILENT_S:
+            worker.end(f"it has said nothing for {SILENT_S:g} s")

@@ -1,0 +1,221 @@
+"""One version of a model that is served here: its queue, and as many workers as it is to have.
+
+A worker that has ended is replaced; one that cannot start is tried again after pauses that grow, and `failure` says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slotwise.archive.guarding.foreign import GUARD
+from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
+from slotwise.backends.local.ledger import Ledger
+from slotwise.backends.local.model_queue import Linger, ModelQueue
+from slotwise.backends.local.piped_link import PipedLink
+from slotwise.backends.local.worker_link import Measured, WorkerCommand, WorkerLink
+from slotwise.worker.hosts import frames
+from slotwise.worker.hosts.child import START_TIMEOUT_S
+
+log = logging.getLogger("slotwise.host")
+
+PAUSES_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # before another attempt, after so many that failed one after the other
+POLL_S = 0.05
+GONE = "the model is not loaded any more"
+
+Link = WorkerLink | PipedLink
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSettings:
+    """How one version of a model is served.
+
+    model_dir: its archive, extracted and verified; its workers share it. environ: of its workers, whole. log: what they print
+    is added to it. gpus: workers go round so many. start_timeout_s: for loading, warming up and proving it.
+    """
+
+    name: str
+    version: str
+    archive: Path
+    model_dir: Path
+    environ: Mapping[str, str]
+    log: Path
+    batch_size: int
+    max_batch_delay_s: float = 0.0
+    response_timeout_s: float = 120.0
+    job_queue_size: int = 1000
+    linger: Linger = "free"
+    gpus: int = 0
+    start_timeout_s: float = START_TIMEOUT_S
+
+    @property
+    def module(self) -> str:
+        """What its workers run; "" where the archive was built before there were frames."""
+        for package, folder in ((f"{GUARD}.hosts", f"{GUARD}/hosts"), ("slotwise.worker.hosts", "slotwise/worker/hosts")):
+            if (self.model_dir / folder).is_dir():
+                return f"{package}.framed" if (self.model_dir / folder / "framed.py").is_file() else ""
+        return ""
+
+
+@dataclass(frozen=True)
+class WorkerNow:
+    """One worker as it is now. status: STARTING, READY or UNLOADING. pid: 0 while it starts. got: what it says it runs on."""
+
+    id: str
+    pid: int
+    status: str
+    got: Mapping[str, Any]
+
+
+class ServedModel:
+    """One version of a model. Everything happens on the event loop that made it.
+
+    measured(name, value, unit, code): takes its workers' numbers, as in LocalModel. failure: why no worker starts; "" else.
+    """
+
+    def __init__(self, settings: ModelSettings, measured: Measured = lambda name, value, unit, code: None) -> None:
+        self.settings, self.measured = settings, measured
+        self.queue = ModelQueue(
+            settings.batch_size,
+            settings.max_batch_delay_s,
+            settings.response_timeout_s,
+            settings.job_queue_size,
+            settings.linger,
+            absent=self._absent,
+            about=self._about,
+        )
+        self.links: list[Link] = []
+        self.failure = ""
+        self._wanted = self._opening = self._made = self._failed = 0
+        self._again: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def ledger(self) -> Ledger:
+        """What became of its requests."""
+        return self.queue.ledger
+
+    async def answer(self, request: BackendRequest) -> BackendAnswer:
+        """A worker's answer to just this request. Raises Refused."""
+        return await self.queue.answer(request)
+
+    def scale(self, workers: int) -> None:
+        """Have so many workers from now on; returns at once."""
+        self._wanted = workers
+        self._failed = 0
+        self._adjust()
+
+    def workers(self) -> list[WorkerNow]:
+        """Its workers now."""
+        known = [WorkerNow(f"{self._id}-{i}", link.pid, link.status, link.got) for i, link in enumerate(self.links)]
+        missing = max(0, self._wanted - sum(link.status != "UNLOADING" for link in self.links))
+        return known + [WorkerNow(f"{self._id}-{len(known) + i}", 0, "STARTING", {}) for i in range(missing)]
+
+    async def close(self, patience_s: float) -> None:
+        """Take no request any more, finish those that are there, and end the workers; after `patience_s` whatever they do."""
+        self.failure = GONE
+        until = asyncio.get_running_loop().time() + patience_s
+        while self.ledger.open and asyncio.get_running_loop().time() < until:
+            await asyncio.sleep(POLL_S)
+        self.scale(0)
+        while self.links and asyncio.get_running_loop().time() < until:
+            await asyncio.sleep(POLL_S)
+        for link in list(self.links):
+            link.end("it did not end in time")
+        while self.links:
+            await asyncio.sleep(POLL_S)
+
+    @property
+    def _id(self) -> str:
+        return f"{self.settings.name}_{self.settings.version}"
+
+    def _absent(self) -> str:
+        if self.failure == GONE or not self._wanted:
+            return self.failure or "the model has no workers"
+        return f"the model's workers do not start: {self.failure}" if self.failure else ""
+
+    def _about(self, request: BackendRequest) -> bytes:
+        """The text of its frame. A handler gets the query where the address has one, as at TorchServe's /invocations."""
+        try:
+            return frames.request_text(request.headers, request.target.partition("?")[2])
+        except ValueError as error:
+            raise Refused(400, str(error)) from None
+
+    def _adjust(self) -> None:
+        """Start workers that are missing, and let go those that are too many: first of those that still start."""
+        kept = [link for link in self.links if link.status != "UNLOADING"]
+        surplus = len(kept) + self._opening - self._wanted
+        for link in sorted(kept, key=lambda link: (link.status == "READY", link.worker.busy))[: max(0, surplus)]:
+            link.retire()
+        for _ in range(-surplus):
+            self._opening += 1
+            task = asyncio.get_running_loop().create_task(self._open())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _open(self) -> None:
+        settings = self.settings
+        environ = dict(settings.environ)
+        if settings.gpus:
+            environ["CUDA_VISIBLE_DEVICES"] = str(self._made % settings.gpus)
+        self._made += 1
+        about: dict[str, Any] = {"queue": self.queue, "started": self._started, "ended": self._ended, "measured": self.measured}
+        try:
+            link: Link
+            if settings.module:
+                command = WorkerCommand(
+                    module=settings.module,
+                    model_dir=settings.model_dir,
+                    environ=environ,
+                    log=settings.log,
+                    batch_size=settings.batch_size,
+                )
+                link = await WorkerLink.open(settings.start_timeout_s, command=command, **about)
+            else:
+                batch_size = settings.batch_size
+                log.warning("%s knows no frames: `slotwise renew` makes it quicker here", settings.archive.name)
+                link = await PipedLink.open(
+                    settings.start_timeout_s, archive=settings.archive, environ=environ, batch_size=batch_size, **about
+                )
+        except OSError as error:
+            self._opening -= 1
+            self._fail(f"no process can be started: {error.strerror or error}")
+            return
+        self._opening -= 1
+        self.links.append(link)
+        self._adjust()  # it may have been scaled down meanwhile
+
+    def _started(self, link: Link) -> None:
+        self.failure, self._failed = "", 0
+
+    def _ended(self, link: Link) -> None:
+        """A worker is gone: start another one, at once where it had been ready."""
+        self.links.remove(link)
+        if link.worker.retiring or link.got:
+            self._adjust()
+        else:
+            self._fail(self._reason(link.why))
+
+    def _fail(self, why: str) -> None:
+        if self.failure != GONE:
+            self.failure = why
+        self._failed += 1
+        log.error("a worker of %s does not start: %s", self._id, why)
+        pause_s = PAUSES_S[min(self._failed, len(PAUSES_S) - 1)]
+        asyncio.get_running_loop().call_later(pause_s, self._adjust)
+
+    def _reason(self, why: str) -> str:
+        """Why a worker did not start: what it said itself, or the last line of its log."""
+        if not why.startswith("it ended"):
+            return why
+        try:
+            with self.settings.log.open("rb") as source:
+                source.seek(max(0, self.settings.log.stat().st_size - 4096))
+                lines = source.read().decode("utf-8", "replace").split("\n")
+        except OSError:
+            lines = []
+        return next((line.strip() for line in reversed(lines) if line.strip()), why)

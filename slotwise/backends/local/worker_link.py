@@ -1,0 +1,193 @@
+"""One worker of a model: its process, and the front's end of the socket to it (slotwise.worker.hosts.frames).
+
+Whatever the worker says that is no frame, or was not to be said, ends it; the log says which worker, and what it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from slotwise.backends.exchange import BackendAnswer
+from slotwise.backends.local.model_queue import BatchWorker, ModelQueue, Waiting, WrongAnswer
+from slotwise.worker.hosts import frames
+from slotwise.worker.hosts.frames import BrokenFrame, Frame, FrameReader
+
+log = logging.getLogger("slotwise.host")
+
+BUFFER_BYTES = 1 << 22  # of the socket, as far as the system lets anybody have it
+REAP_S = 5.0
+
+Measured = Callable[[str, float, str, int | None], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerCommand:
+    """How a worker is started. module: what it runs. log: a file that its output is added to."""
+
+    module: str
+    model_dir: Path
+    environ: Mapping[str, str]
+    log: Path
+    batch_size: int
+
+    def start(self, descriptor: int) -> subprocess.Popen[bytes]:
+        """Start the process, which gets this descriptor as its socket."""
+        with self.log.open("ab") as output:
+            return subprocess.Popen(
+                [sys.executable, "-P", "-m", self.module, str(descriptor)],
+                cwd=self.model_dir,
+                env={**self.environ, "PYTHONPATH": str(self.model_dir)},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(descriptor,),
+            )
+
+
+@dataclass(eq=False)
+class WorkerLink(asyncio.Protocol):
+    """One worker. started(link), ended(link): called once each, on the event loop; `why` says why it ended.
+
+    status: STARTING, READY or UNLOADING. got: what it says that it runs on.
+    """
+
+    command: WorkerCommand
+    queue: ModelQueue
+    started: Callable[[WorkerLink], None]
+    ended: Callable[[WorkerLink], None]
+    measured: Measured = lambda name, value, unit, code: None
+    status: str = "STARTING"
+    why: str = ""
+    got: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    async def open(cls, start_timeout_s: float, **about: Any) -> WorkerLink:
+        """Start a worker; returns while it loads. Raises OSError where no process can be started."""
+        link = cls(**about)
+        ours, theirs = socket.socketpair()
+        for end in (ours, theirs):
+            for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+                end.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
+        try:
+            with theirs:
+                link.process = link.command.start(theirs.fileno())
+        except BaseException:
+            ours.close()
+            raise
+        loop = asyncio.get_running_loop()
+        link.deadline = loop.call_later(start_timeout_s, link.end, f"it did not start within {start_timeout_s:g} s")
+        await loop.create_unix_connection(lambda: link, sock=ours)
+        return link
+
+    def __post_init__(self) -> None:
+        self.process: subprocess.Popen[bytes]
+        self.transport: asyncio.Transport
+        self.deadline: asyncio.TimerHandle
+        self.reader = FrameReader(frames.FROM_WORKER)
+        self.worker = BatchWorker(self.send, self.end)
+        self.loop = asyncio.get_running_loop()
+
+    @property
+    def pid(self) -> int:
+        """The process's pid; 0 while it starts."""
+        return self.process.pid if self.status != "STARTING" else 0
+
+    def send(self, batch: Sequence[Waiting]) -> None:
+        """Give it a batch."""
+        parts: list[bytes] = []
+        last = len(batch) - 1
+        for i, one in enumerate(batch):
+            frame = Frame(frames.REQUEST, one.id, one.about, one.request.body, frames.MORE if i < last else 0)
+            parts += (frame.head, frame.text, frame.body)
+        self.transport.writelines(parts)
+
+    def retire(self) -> None:
+        """Let it finish its batch, and end."""
+        self.status = "UNLOADING"
+        self.worker.retiring = True
+        if not self.worker.busy:
+            self.transport.close()  # the worker ends at the end of its socket
+
+    def end(self, why: str) -> None:
+        """End it at once."""
+        if not self.why:
+            self.why = why
+            log.error("worker %d of %s is ended: %s", self.process.pid, self.command.model_dir.name, why)
+        self.process.kill()
+        self.transport.abort()
+
+    # Called by the event loop.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is ours: ask the worker to start."""
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
+        start = frames.of_json(frames.START, {"version": frames.VERSION, "batch_size": self.command.batch_size})
+        self.transport.writelines([start.head, start.text])
+
+    def data_received(self, data: bytes) -> None:
+        """Frames, or pieces of them."""
+        self.worker.heard_at = self.loop.time()
+        try:
+            for frame in self.reader.frames(data):
+                self._heard(frame)
+        except (BrokenFrame, WrongAnswer) as error:
+            self.end(f"it broke the protocol: {error}")
+
+    def _heard(self, frame: Frame) -> None:
+        if frame.kind == frames.ANSWER:
+            status, headers = frames.answer_about(frame.text)
+            self.queue.answered(self.worker, frame.id, BackendAnswer(status, headers, frame.body))
+        elif frame.kind == frames.DONE:
+            said = frame.json() if frame.text != b"{}" else {}
+            self.queue.done(self.worker, dead=bool(said.get("dead")))
+            self._measure(said.get("metrics"))
+            if self.worker.retiring:
+                self.transport.close()
+        elif frame.kind == frames.STARTED and self.status == "STARTING":
+            self._start(frame.json())
+        elif frame.kind == frames.FAILED and self.status == "STARTING":
+            self.why = frame.text.decode("utf-8", "replace")
+        elif frame.kind != frames.BEAT:
+            raise BrokenFrame("a start that nobody has asked for")
+
+    def _start(self, said: Mapping[str, Any]) -> None:
+        if said.get("version") != frames.VERSION:
+            raise BrokenFrame(f"it speaks version {said.get('version')} of the frames, its host {frames.VERSION}")
+        self.deadline.cancel()
+        self.status, self.got = "READY", said
+        self.queue.joined(self.worker)
+        self.started(self)
+
+    def _measure(self, metrics: object) -> None:
+        for number in metrics if isinstance(metrics, list) else ():
+            with contextlib.suppress(TypeError, ValueError):
+                self.measured(*number)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The worker has closed its end, or we have."""
+        self.deadline.cancel()
+        if self.worker in self.queue.workers:
+            self.queue.ended(self.worker)
+        self.status = "UNLOADING"
+        reaping = self.loop.create_task(self._reap())
+        reaping.add_done_callback(lambda _: self.ended(self))
+
+    async def _reap(self) -> None:
+        """Wait until the process is gone; who retires may take a while, nobody else."""
+        try:
+            code = await asyncio.to_thread(self.process.wait, REAP_S if self.worker.retiring or self.why else 0.5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            code = await asyncio.to_thread(self.process.wait)
+        if not self.why and not self.worker.retiring:
+            self.why = f"it ended with {code}"
+            log.error("worker %d of %s ended with %d", self.process.pid, self.command.model_dir.name, code)

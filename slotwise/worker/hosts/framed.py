@@ -1,0 +1,151 @@
+"""Answer batches in a process of its own, for the host that Slotwise itself is.
+
+    python -P -m slotwise.worker.hosts.framed SOCKET      in the extracted archive, its folder first on PYTHONPATH
+
+The process reads frames (frames.py) from the Unix socket whose descriptor is SOCKET, and answers every request of a batch once.
+The socket is its own: a handler's standard input is empty, and what it or its programs print goes to standard error. It ends
+with the host: at the end of the socket, or when its next beat reaches nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NoReturn
+from urllib.parse import parse_qsl
+
+from slotwise.worker.hosts import frames
+from slotwise.worker.hosts.frames import BrokenFrame, Frame, FrameReader
+from slotwise.worker.hosts.local import Answerer, answerer, keep_from_others
+from slotwise.worker.request import Headers, Request
+from slotwise.worker.slot_errors import text
+
+BEAT_S = 1.0
+READ_BYTES = 1 << 18
+PARTS = 512  # of a message at once; the system takes 1,024
+
+
+class HostLink:
+    """The worker's end of the socket. Frames may be sent from any thread."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.sending = threading.Lock()
+
+    def send(self, sent: Sequence[Frame]) -> None:
+        """Send these frames, one directly after the other. Raises OSError where the host has gone."""
+        parts = [part for frame in sent for part in (frame.head + frame.text, frame.body) if part]
+        with self.sending:
+            for at in range(0, len(parts), PARTS):
+                self._send_all(parts[at : at + PARTS])
+
+    def _send_all(self, parts: list[bytes]) -> None:
+        done = self.sock.sendmsg(parts)
+        for part in parts:
+            if done < len(part):
+                self.sock.sendall(memoryview(part)[done:])
+                done = 0
+            else:
+                done -= len(part)
+
+    def frames(self) -> Iterator[Frame]:
+        """What the host sends, until it closes its end. Raises BrokenFrame where that is no frames."""
+        reader = FrameReader(frames.FROM_FRONT)
+        while data := self.sock.recv(READ_BYTES):
+            yield from reader.frames(data)
+        if not reader.between_frames:
+            raise BrokenFrame("half a frame")
+
+
+class FramedHost:
+    """Answers batches with the handler that the first frame started."""
+
+    def __init__(self, link: HostLink) -> None:
+        self.link = link
+        self.local: Answerer | None = None
+
+    def serve(self) -> None:
+        """Answer until the host closes its end, or the engine is dead."""
+        batch: list[Frame] = []
+        for frame in self.link.frames():
+            if frame.kind == frames.START:
+                self._start(frame)
+                continue
+            batch.append(frame)
+            if not frame.flags & frames.MORE:
+                self._answer(batch)
+                batch = []
+                if self._local.dead:
+                    return
+                self._local.between()
+
+    @property
+    def _local(self) -> Answerer:
+        if self.local is None:
+            raise BrokenFrame("a request before the start")
+        return self.local
+
+    def _start(self, frame: Frame) -> None:
+        wanted = frame.json()
+        threading.Thread(target=self._beat, name="slotwise-beat", daemon=True).start()
+        try:
+            if wanted["version"] != frames.VERSION:
+                raise ValueError(f"this worker speaks version {frames.VERSION} of the frames, its host {wanted['version']}")
+            self.local = answerer(Path.cwd(), int(wanted["batch_size"]))
+        except Exception as error:
+            self.link.send([Frame(frames.FAILED, text=f"{type(error).__name__}: {text(error)}".encode("utf-8", "replace"))])
+            raise
+        self.link.send([frames.of_json(frames.STARTED, {"version": frames.VERSION, **self.local.started})])
+
+    def _answer(self, batch: Sequence[Frame]) -> None:
+        """Answer one batch, and say that it is over."""
+        local = self._local
+        answered = local.run([_request(frame) for frame in batch])
+        sent = [
+            Frame(frames.ANSWER, frame.id, frames.answer_text(answer.status, answer.content_type, answer.headers), answer.body)
+            for frame, answer in zip(batch, answered.answers, strict=True)
+        ]
+        metrics, dead = local.take_metrics(), local.dead
+        new = {"metrics": metrics, "dead": dead} if metrics or dead else None
+        self.link.send([*sent, frames.of_json(frames.DONE, new) if new else NOTHING_NEW])
+
+    def _beat(self) -> NoReturn:
+        while True:
+            time.sleep(BEAT_S)
+            try:
+                self.link.send([Frame(frames.BEAT)])
+            except OSError:  # the host has gone, and nobody wants what is being computed
+                os._exit(1)
+
+
+NOTHING_NEW = Frame(frames.DONE, text=b"{}")
+
+
+def _request(frame: Frame) -> Request:
+    raw, query = frames.request_about(frame.text)
+    headers = Headers(raw)
+    parameters = dict(parse_qsl(query, keep_blank_values=True)) if query else {}
+    return Request(frame.body, headers, headers.get("x-request-id") or f"request-{frame.id}", query=parameters)
+
+
+def main() -> None:
+    """Answer what comes on the socket that the host named."""
+    descriptor = int(sys.argv[1])
+    keep_from_others(descriptor)
+    try:
+        FramedHost(HostLink(socket.socket(fileno=descriptor))).serve()
+    except BrokenFrame as error:  # the host is confused: nothing that comes after it can be trusted
+        sys.exit(f"the worker ends: {error}")
+    except (BrokenPipeError, ConnectionResetError):
+        sys.exit("the worker ends: its host has gone")
+    finally:
+        sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    main()
