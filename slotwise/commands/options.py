@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
-ServerKind = Literal["torchserve", "mms", "ray", "triton"]
+ServerKind = Literal["torchserve", "mms", "ray", "triton", "slotwise"]
 
 Name = Annotated[str, typer.Option(help="The server's name.")]
 Profile = Annotated[str, typer.Option(help="A profile's name, or a .toml file.")]

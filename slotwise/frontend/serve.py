@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
@@ -112,25 +112,10 @@ def serve(
     gateway = Gateway(backend, options, keys, on_demand, lambda: load_all(name))
     gateway.metrics.restarts.set(kept.restarts if kept else 0)
     memory.give_back_blocks(LARGE_BLOCK_BYTES)
-    connections = OpenConnections(within_open_files(access.connections), options.trusted_proxies)
     faulthandler.enable()  # where C code ends the process, the log says where
-    finish_s = math.ceil(options.timeout_s) + 1  # with the grace that the server's own 504 has
-    config = uvicorn.Config(
-        build_app(gateway, access.public, access.allowed_hosts(listen), own if access.tls_client_ca else ""),
-        ssl_certfile=access.tls_cert,
-        ssl_keyfile=access.tls_key,
-        ssl_ca_certs=access.tls_client_ca,
-        ssl_cert_reqs=ssl.CERT_OPTIONAL if access.tls_client_ca else ssl.CERT_NONE,  # probes have none: see CertificateGuard
-        http=partial(Receiver, connections),  # type: ignore[arg-type]  # any protocol will do
-        ws="none",
-        access_log=False,
-        log_config=None,
-        log_level="warning",
-        server_header=False,
-        proxy_headers=False,  # uvicorn's own belief in them holds on loopback: --trusted-proxy says whom to believe
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=finish_s,
-    )
+    app = build_app(gateway, access.public, access.allowed_hosts(listen), own if access.tls_client_ca else "")
+    config = http_config(app, gateway, access)
+    finish_s = config.timeout_graceful_shutdown or 0
     host = "127.0.0.1" if listen.host in ("0.0.0.0", "::") else listen.host
     url = f"{'https' if access.tls_cert else 'http'}://{host}:{sockets[0].getsockname()[1]}"
     drain_s, certificate = listen.drain_delay_s + finish_s, str(access.tls_cert.resolve()) if access.tls_cert else ""
@@ -158,6 +143,27 @@ def serve(
             record.forget()
         if server.was_up:
             settle()
+
+
+def http_config(app: Any, gateway: Gateway, access: Access) -> uvicorn.Config:
+    """How uvicorn serves a gateway's application: with our own reader of HTTP and its limits, with TLS where it is wanted."""
+    connections = OpenConnections(within_open_files(access.connections), gateway.options.trusted_proxies)
+    return uvicorn.Config(
+        app,
+        ssl_certfile=access.tls_cert,
+        ssl_keyfile=access.tls_key,
+        ssl_ca_certs=access.tls_client_ca,
+        ssl_cert_reqs=ssl.CERT_OPTIONAL if access.tls_client_ca else ssl.CERT_NONE,  # probes have none: see CertificateGuard
+        http=partial(Receiver, connections),  # type: ignore[arg-type]  # any protocol will do
+        ws="none",
+        access_log=False,
+        log_config=None,
+        log_level="warning",
+        server_header=False,
+        proxy_headers=False,  # uvicorn's own belief in them holds on loopback: --trusted-proxy says whom to believe
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=math.ceil(gateway.options.timeout_s) + 1,  # with the grace that the server's own 504 has
+    )
 
 
 def _grpc_server(gateway: Gateway, listen: ListenAddress, access: Access) -> GrpcServer | None:

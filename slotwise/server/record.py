@@ -16,7 +16,7 @@ from slotwise.server.process_record import ProcessRecord
 if TYPE_CHECKING:
     from slotwise.profiles.profile import Profile
 
-Kind = Literal["torchserve", "mms", "ray", "triton"]
+Kind = Literal["torchserve", "mms", "ray", "triton", "slotwise"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class ServerRecord(ProcessRecord):
         addresses = {"inference": self.inference_url, "management": self.management_url}
         if self.kind == "triton":
             addresses["grpc"] = f"127.0.0.1:{self.ports.grpc_inference}"
-        return addresses | ({"metrics": f"{self.metrics_url}/metrics"} if self.kind in ("torchserve", "ray", "triton") else {})
+        return addresses | ({"metrics": f"{self.metrics_url}/metrics"} if self.kind != "mms" else {})
 
     def listening(self) -> str:
         """Where it listens, a line an API, for people."""

@@ -1,4 +1,4 @@
-"""Run a host of ours (Ray, Triton) in a process of its own, with TorchServe's management API in front of it.
+"""Run a host of ours (Slotwise, Ray, Triton) in a process of its own, with TorchServe's management API in front of it.
 
     python -m slotwise.server.ray.server --state .slotwise/default
 
@@ -16,9 +16,11 @@ import logging
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from slotwise.backends.management.models import ModelHost, ModelTable
 from slotwise.errors import SlotwiseError, missing_package
@@ -29,10 +31,19 @@ from slotwise.server.triton import process as triton_process
 if TYPE_CHECKING:
     from slotwise.profiles.profile import Profile
 
-HOSTS: dict[Kind, str] = {"ray": "slotwise.server.ray.server", "triton": "slotwise.server.triton.server"}
-PACKAGES: dict[Kind, tuple[str, ...]] = {"ray": ("ray", "aiohttp"), "triton": ("aiohttp",)}
+HOSTS: dict[Kind, str] = {
+    "ray": "slotwise.server.ray.server",
+    "triton": "slotwise.server.triton.server",
+    "slotwise": "slotwise.host.server",
+}
+PACKAGES: dict[Kind, tuple[str, ...]] = {
+    "ray": ("ray", "aiohttp"),
+    "triton": ("aiohttp",),
+    "slotwise": ("aiohttp", "fastapi", "uvicorn", "prometheus_client"),
+}
 CLOSE_S = 30.0
 
+Serve = Callable[[ServerRecord], Coroutine[Any, Any, None]]
 MakeHost = Callable[[ServerRecord, "Profile", Mapping[str, str]], ModelHost]
 
 
@@ -66,6 +77,11 @@ def main(make_host: MakeHost) -> None:
 
     Where it raises SlotwiseError that is the log's last line, and the process ends with 1.
     """
+    run(partial(_serve, make_host))
+
+
+def run(serve: Serve, loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None) -> None:
+    """Have `serve` run the host whose folder the command line names; as in `main`."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--state", type=Path, required=True)
     state_dir = parser.parse_args().state
@@ -74,32 +90,46 @@ def main(make_host: MakeHost) -> None:
     if record is None:
         sys.exit(f"there is no server.json in {state_dir}")
     try:
-        asyncio.run(_serve(record, make_host))
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            runner.run(serve(record))
     except SlotwiseError as error:
         sys.exit(f"{error.message} ({error.hint})" if error.hint else error.message)
 
 
-async def _serve(record: ServerRecord, make_host: MakeHost) -> None:
-    from aiohttp import web  # noqa: PLC0415  optional, the extra gateway
+async def _serve(make_host: MakeHost, record: ServerRecord) -> None:
+    from slotwise.backends.management.api import write_tokens  # noqa: PLC0415  it imports aiohttp
 
-    from slotwise.backends.management.api import application, write_tokens  # noqa: PLC0415  it imports aiohttp
-
-    ended = asyncio.Event()
-    _end_at_signals(ended)
+    ended = end_at_signals()
     profile, tokens = record.effective_profile(), write_tokens(record.state_dir)
     host = await asyncio.to_thread(make_host, record, profile, tokens)
-    _end_at_signals(ended)  # Ray has put its own handlers there
+    end_at_signals(ended)  # Ray has put its own handlers there
     try:
         models = ModelTable(host, record.model_store, profile, record.overrides, record.kind)
-        runner = web.AppRunner(application(models, tokens["management"]), access_log=None)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", record.ports.management).start()
-        await ended.wait()
-        await runner.cleanup()
+        async with management_api(models, record, tokens["management"]):
+            await ended.wait()
     finally:
         await asyncio.wait_for(asyncio.to_thread(host.close), CLOSE_S)
 
 
-def _end_at_signals(ended: asyncio.Event) -> None:
+@asynccontextmanager
+async def management_api(models: ModelTable, record: ServerRecord, token: str) -> AsyncIterator[None]:
+    """Within, the management API answers on its port."""
+    from aiohttp import web  # noqa: PLC0415  optional, the extra gateway
+
+    from slotwise.backends.management.api import application  # noqa: PLC0415  it imports aiohttp
+
+    runner = web.AppRunner(application(models, token), access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", record.ports.management).start()
+        yield
+    finally:
+        await runner.cleanup()
+
+
+def end_at_signals(ended: asyncio.Event | None = None) -> asyncio.Event:
+    """The event that SIGTERM and SIGINT set from now on."""
+    ended = ended or asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    return ended

@@ -1,0 +1,107 @@
+"""The models that this host serves: each one's versions, the default one first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from slotwise.backends.exchange import Refused
+from slotwise.backends.local.served_model import ServedModel
+
+PATIENCE_S = 30.0  # what requests have that are there when a model goes
+WorkerNumbers = dict[tuple[str, str], float]  # of a metric: by model and HTTP status
+
+
+@dataclass(eq=False)
+class LoadedModels(Collector):
+    """Every served version of every model. Everything happens on the host's event loop.
+
+    changed: how often models came, went or were scaled.
+    """
+
+    by_name: dict[str, dict[str, ServedModel]] = field(default_factory=dict)
+    changed: int = 0
+    gauges: dict[str, WorkerNumbers] = field(default_factory=dict)
+    counts: dict[str, WorkerNumbers] = field(default_factory=dict)
+
+    def find(self, name: str, version: str = "") -> ServedModel:
+        """What answers requests to a model; without a version, the default one's. Raises Refused (404)."""
+        versions = self.by_name.get(name)
+        served = versions and (versions.get(version) if version else next(iter(versions.values())))
+        if not served:
+            raise Refused(404, "there is no such model" if not versions else "the model has no such version")
+        return served
+
+    def add(self, served: ServedModel, *, default: bool) -> None:
+        """Serve a version, from now on."""
+        name, version = served.settings.name, served.settings.version
+        versions = self.by_name.get(name, {})
+        self.by_name[name] = {version: served, **versions} if default else {**versions, version: served}
+        self.changed += 1
+
+    def set_default(self, name: str, version: str) -> None:
+        """Requests without a version go there, from now on."""
+        chosen = self.by_name[name][version]
+        self.by_name[name] = {version: chosen, **self.by_name[name]}
+        self.changed += 1
+
+    async def remove(self, name: str, version: str) -> None:
+        """Serve a version no longer, once what it has in hand is answered."""
+        served = self.by_name[name].pop(version)
+        if not self.by_name[name]:
+            del self.by_name[name]
+        self.changed += 1
+        await served.close(PATIENCE_S)
+
+    async def close(self) -> None:
+        """End every worker."""
+        every = list(self.all())
+        self.by_name.clear()
+        await asyncio.gather(*(served.close(PATIENCE_S) for served in every))
+
+    def all(self) -> Iterator[ServedModel]:
+        """Every served version."""
+        for versions in self.by_name.values():
+            yield from versions.values()
+
+    # Metrics.
+
+    def measured(self, model: str, name: str, value: float, unit: str, code: int | None) -> None:
+        """Take one of a worker's numbers: a count where it has no unit, else what it is now."""
+        of = (model, "" if code is None else str(code))
+        if unit:
+            self.gauges.setdefault(name, {})[of] = value
+        else:
+            numbers = self.counts.setdefault(name, {})
+            numbers[of] = numbers.get(of, 0.0) + value
+
+    def collect(self) -> Iterable[Metric]:
+        """What Prometheus reads: the balance of each model, its workers, and what these say of themselves."""
+        labels = ["model", "version"]
+        waiting = GaugeMetricFamily("slotwise_host_waiting_requests", "Requests that wait for a worker.", labels=labels)
+        still_open = GaugeMetricFamily(
+            "slotwise_host_open_requests", "Admitted requests without an outcome yet; 0 at rest.", labels=labels
+        )
+        ready = GaugeMetricFamily("slotwise_host_ready_workers", "Workers that take requests.", labels=labels)
+        outcomes = CounterMetricFamily(
+            "slotwise_host_requests", "Admitted requests by how they ended.", labels=[*labels, "outcome"]
+        )
+        for served in list(self.all()):
+            of = [served.settings.name, served.settings.version]
+            waiting.add_metric(of, len(served.queue.waiting))
+            still_open.add_metric(of, served.ledger.open)
+            ready.add_metric(of, len(served.queue.workers))
+            for outcome, count in served.ledger.ended.items():
+                outcomes.add_metric([*of, outcome], count)
+        yield from (waiting, still_open, ready, outcomes)
+        for family, numbers in ((GaugeMetricFamily, self.gauges), (CounterMetricFamily, self.counts)):
+            for name, values in list(numbers.items()):
+                metric = family(name, "Of a worker.", labels=["model", "code"])
+                for label, value in list(values.items()):
+                    metric.add_metric(list(label), value)
+                yield metric

@@ -1,0 +1,81 @@
+"""What answers requests in the host's own process: the queues of its models. One for each front end that is open."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from slotwise.backends.interface import BackendAnswer, BackendRequest
+from slotwise.errors import SlotwiseError
+from slotwise.host.loaded_models import LoadedModels
+
+if TYPE_CHECKING:
+    from slotwise.client.live_model import LiveModel
+    from slotwise.server.record import ServerRecord
+
+
+class LocalBackend:
+    """The models that are loaded here. describe(): each one's default version as it is now; it runs in a thread."""
+
+    def __init__(
+        self,
+        loaded: LoadedModels,
+        record: ServerRecord,
+        max_body_bytes: int,
+        describe: Callable[[], Sequence[LiveModel]],
+    ) -> None:
+        self.loaded, self.record, self.max_body_bytes, self.describe = loaded, record, max_body_bytes, describe
+        self.models: Mapping[str, LiveModel] = {}
+        self.reachable, self.look_soon = True, False
+        self.looks = 0
+        self.registry = CollectorRegistry()
+        self.registry.register(loaded)
+        self._looked_at, self._seen = float("-inf"), -1
+
+    async def answer(self, request: BackendRequest) -> BackendAnswer:
+        """A worker's answer. Raises Refused."""
+        return await self.loaded.find(request.model, request.version).answer(request)
+
+    async def look(self, max_age_s: float) -> None:
+        """Look at the models and their workers, where the last look is older than that or models came or went."""
+        if time.monotonic() - self._looked_at < max_age_s and self._seen == self.loaded.changed and not self.look_soon:
+            return
+        self.look_soon, self._seen = False, self.loaded.changed
+        models = await asyncio.to_thread(self.describe)
+        self.models = {model.name: model for model in models}
+        self._looked_at = time.monotonic()
+        self.looks += 1
+
+    def archive(self, model: LiveModel) -> Path:
+        """Its file in the model store."""
+        return self.record.model_store / Path(model.archive).name
+
+    def about(self) -> dict[str, Any]:
+        """This host, for the page's status strip."""
+        record = self.record
+        return {"kind": record.kind, "profile": record.profile, "pid": record.pid, "reachable": True}
+
+    @property
+    def leaving(self) -> int:
+        """No request is on its way anywhere else."""
+        return 0
+
+    async def metrics(self) -> BackendAnswer:
+        """The host's own Prometheus metrics."""
+        return BackendAnswer(200, [(b"content-type", CONTENT_TYPE_LATEST.encode())], generate_latest(self.registry))
+
+    async def load(self, name: str, url: str) -> None:
+        """Models come by the management API only."""
+        raise SlotwiseError("this host loads models by its management API", "`slotwise register`")
+
+    async def unload(self, name: str) -> None:
+        """As `load`."""
+        raise SlotwiseError("this host unloads models by its management API", "`slotwise unregister`")
+
+    def close(self) -> None:
+        """The models stay: others may ask them."""

@@ -1,0 +1,124 @@
+"""The management API's calls on the models of this host. They come from threads; what changes models runs on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import Coroutine
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from slotwise.archive.guarding.foreign import need_worker
+from slotwise.archive.inspection import extract
+from slotwise.backends.local.served_model import ModelSettings, ServedModel
+from slotwise.backends.management.models import HostedModel, HostedWorker, Observation
+from slotwise.host.loaded_models import LoadedModels
+from slotwise.server.processes import memory_bytes, worker_report
+
+if TYPE_CHECKING:
+    from slotwise.server.record import ServerRecord
+
+T = TypeVar("T")
+HOST = "hosts/local.py"  # an archive whose worker has it answers without a server
+CALL_S = 60.0
+
+
+class LocalHost:
+    """Models as queues and workers of this process (ModelHost)."""
+
+    def __init__(self, loaded: LoadedModels, record: ServerRecord) -> None:
+        self.loaded, self.record = loaded, record
+        self.loop = asyncio.get_running_loop()
+        self.folder, self.logs = record.state_dir / "models", record.state_dir / "logs"
+        shutil.rmtree(self.folder, ignore_errors=True)  # of a host that died
+        for folder in (self.folder, self.logs):
+            folder.mkdir(exist_ok=True)
+
+    def register(self, model: HostedModel, *, default: bool) -> None:
+        """Unpack the archive and start its workers."""
+        need_worker(model.info, "this host", HOST)
+        shutil.rmtree(self._model_dir(model), ignore_errors=True)
+        model_dir = extract(model.info.path, self._model_dir(model))
+        settings = ModelSettings(
+            name=model.name,
+            version=model.version,
+            archive=model.info.path,
+            model_dir=model_dir,
+            environ=self._environ(model),
+            log=self.logs / f"{model.id}.log",
+            batch_size=model.batch_size,
+            max_batch_delay_s=model.max_batch_delay_ms / 1000,
+            response_timeout_s=float(model.response_timeout_s),
+            job_queue_size=model.profile.job_queue_size,
+            gpus=_gpus() if model.profile.device == "cuda" else 0,
+        )
+
+        async def serve() -> None:
+            served = ServedModel(settings, partial(self.loaded.measured, model.name))
+            self.loaded.add(served, default=default)
+            served.scale(model.min_workers)
+
+        self._run(serve())
+
+    def unregister(self, model: HostedModel) -> None:
+        """Serve it no longer, once what its workers have in hand is answered."""
+        self._run(self.loaded.remove(model.name, model.version))
+        shutil.rmtree(self._model_dir(model), ignore_errors=True)
+
+    def scale(self, model: HostedModel) -> None:
+        """Give it its min_workers."""
+
+        async def scale() -> None:
+            self.loaded.find(model.name, model.version).scale(model.min_workers)
+            self.loaded.changed += 1
+
+        self._run(scale())
+
+    def set_default(self, model: HostedModel, before: HostedModel) -> None:
+        """Send requests without a version to `model`."""
+
+        async def set_default() -> None:
+            self.loaded.set_default(model.name, model.version)
+
+        self._run(set_default())
+
+    def describe(self, model: HostedModel) -> Observation:
+        """Its workers now."""
+
+        async def workers() -> tuple[list[Any], str]:
+            served = self.loaded.find(model.name, model.version)
+            return served.workers(), served.failure
+
+        seen, failure = self._run(workers())
+        hosted = []
+        for worker in seen:
+            got = worker_report(self.record.state_dir, worker.pid) if worker.pid else {}
+            memory = memory_bytes(worker.pid) if worker.pid else 0
+            gpu = got.get("device") == "cuda"
+            hosted.append(
+                HostedWorker(id=worker.id, pid=worker.pid, status=worker.status, got=got, memory_bytes=memory, gpu=gpu)
+            )
+        return Observation(tuple(hosted), failure)
+
+    def close(self) -> None:
+        """End every worker."""
+        self._run(self.loaded.close())
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(call, self.loop).result(CALL_S)
+
+    def _model_dir(self, model: HostedModel) -> Path:
+        return self.folder / f"{model.id}"
+
+    def _environ(self, model: HostedModel) -> dict[str, str]:
+        shares = {"SLOTWISE_SHARES": json.dumps(dict(self.record.shares))}
+        return {**os.environ, **shares, **model.profile.environment(self.record.overrides)}
+
+
+def _gpus() -> int:
+    """How many GPUs of NVIDIA this machine has."""
+    return sum(file.name.removeprefix("nvidia").isdigit() for file in Path("/dev").glob("nvidia[0-9]*"))

@@ -1,0 +1,150 @@
+"""The process of `slotwise serve --server slotwise`: front, queues, management API and metrics on one event loop.
+
+    python -m slotwise.host.server --state .slotwise/default
+
+Requests to models need the inference token of key_file.json, as on TorchServe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from slotwise.backends.interface import Refused
+from slotwise.backends.management import bearer
+from slotwise.backends.management.api import described, write_tokens
+from slotwise.backends.management.models import ApiError, ModelTable
+from slotwise.client.live_model import LiveModel, live_model
+from slotwise.frontend.admission.limits import Receive
+from slotwise.frontend.forward import Send
+from slotwise.frontend.frontend import Gateway, GatewayOptions
+from slotwise.frontend.http.access import PROBES, refuse
+from slotwise.frontend.http.app import build_app
+from slotwise.frontend.inference_request import Scope
+from slotwise.frontend.serve import Access, http_config
+from slotwise.host.loaded_models import LoadedModels
+from slotwise.host.local_backend import LocalBackend
+from slotwise.host.model_host import LocalHost
+from slotwise.server import supervisor
+
+if TYPE_CHECKING:
+    from slotwise.profiles.profile import Profile
+    from slotwise.server.record import ServerRecord
+
+log = logging.getLogger("slotwise.host")
+
+UP_S = 10.0
+BACKLOG = 2048
+
+
+class TokenGuard:
+    """Lets in who brings the inference token, as TorchServe does; probes need none."""
+
+    def __init__(self, app: Any, token: str) -> None:
+        self.app, self._expected, self._good = app, bearer.digest(token), f"Bearer {token}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] == "http" and scope["path"] not in PROBES and not self._let_in(scope):
+            await refuse(scope, send, Refused(bearer.STATUS, bearer.MESSAGE))
+            return
+        await self.app(scope, receive, send)
+
+    def _let_in(self, scope: Scope) -> bool:
+        brought = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        return bearer.brings(brought.decode("latin-1"), self._expected)
+
+
+class Front(uvicorn.Server):
+    """The front on one port. Signals are the host's business."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals alone."""
+        yield
+
+
+async def serve(record: ServerRecord) -> None:
+    """Serve until SIGTERM."""
+    ended = supervisor.end_at_signals()
+    profile, tokens = record.effective_profile(), write_tokens(record.state_dir)
+    loaded = LoadedModels()
+    host = LocalHost(loaded, record)
+    models = ModelTable(host, record.model_store, profile, record.overrides, record.kind)
+    backend = LocalBackend(loaded, record, profile.max_request_bytes, lambda: live_models(models, record))
+    try:
+        async with (
+            front(backend, profile, record, tokens["inference"]) as gateway,
+            metrics(gateway, record),
+            supervisor.management_api(models, record, tokens["management"]),
+        ):
+            await ended.wait()
+    finally:
+        await asyncio.to_thread(host.close)
+
+
+@asynccontextmanager
+async def front(backend: LocalBackend, profile: Profile, record: ServerRecord, token: str) -> AsyncIterator[Gateway]:
+    """Within, the front answers on the port for inference: what gateways answer, and by the same limits."""
+    options = GatewayOptions(timeout_s=float(profile.response_timeout_s), queued=profile.job_queue_size)
+    gateway = Gateway(backend, options)
+    listening = socket.create_server(("127.0.0.1", record.ports.inference), backlog=BACKLOG)
+    server = Front(http_config(TokenGuard(build_app(gateway), token), gateway, Access()))
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    try:
+        async with asyncio.timeout(UP_S):
+            while not server.started and not serving.done():
+                await asyncio.sleep(0.01)
+        yield gateway
+    finally:
+        server.should_exit = True
+        with contextlib.suppress(asyncio.CancelledError):
+            await serving
+
+
+@asynccontextmanager
+async def metrics(gateway: Gateway, record: ServerRecord) -> AsyncIterator[None]:
+    """Within, Prometheus reads the front's and the models' numbers on the port for metrics."""
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(gateway.metrics.registry), headers={"content-type": CONTENT_TYPE_LATEST})
+
+    app = web.Application()
+    app.router.add_get("/metrics", answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", record.ports.metrics).start()
+        yield
+    finally:
+        await runner.cleanup()
+
+
+def live_models(models: ModelTable, record: ServerRecord) -> list[LiveModel]:
+    """The default version of every model as it is now."""
+    lives = []
+    for model in models.all():
+        with contextlib.suppress(ApiError, Refused):  # it has gone meanwhile
+            lives.append(live_model(described(model, models.host.describe(model)), record))
+    return lives
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop  # noqa: PLC0415  where it is installed
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+if __name__ == "__main__":
+    supervisor.run(serve, _loop_factory())
