@@ -99,9 +99,8 @@ class LoadedModels(Collector):
             for outcome, count in served.ledger.ended.items():
                 outcomes.add_metric([*of, outcome], count)
         yield from (waiting, still_open, ready, outcomes)
-        for family, numbers in ((GaugeMetricFamily, self.gauges), (CounterMetricFamily, self.counts)):
-            for name, values in list(numbers.items()):
-                metric = family(name, "Of a worker.", labels=["model", "code"])
-                for label, value in list(values.items()):
-                    metric.add_metric(list(label), value)
-                yield metric
+        for name, values in [*self.gauges.items(), *self.counts.items()]:
+            metric = Metric(name, "What workers say, under the name that it has on TorchServe.", "unknown")
+            for (model, code), value in list(values.items()):
+                metric.add_sample(name, {"ModelName": model, "Code": code}, value)
+            yield metric

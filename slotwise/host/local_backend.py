@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from slotwise.backends.interface import BackendAnswer, BackendRequest
+from slotwise.backends.metric_labels import OTHER
 from slotwise.errors import SlotwiseError
 from slotwise.host.loaded_models import LoadedModels
 
@@ -39,7 +40,10 @@ class LocalBackend:
 
     async def answer(self, request: BackendRequest) -> BackendAnswer:
         """A worker's answer. Raises Refused."""
-        return await self.loaded.find(request.model, request.version).answer(request)
+        served = self.loaded.find(request.model, request.version)
+        if request.label == OTHER:  # the front has not seen the model yet
+            request.repeatable = served.settings.repeatable
+        return await served.answer(request)
 
     async def look(self, max_age_s: float) -> None:
         """Look at the models and their workers, where the last look is older than that or models came or went."""

@@ -53,7 +53,9 @@ class LocalHost:
             max_batch_delay_s=model.max_batch_delay_ms / 1000,
             response_timeout_s=float(model.response_timeout_s),
             job_queue_size=model.profile.job_queue_size,
+            linger=model.profile.linger,
             gpus=_gpus() if model.profile.device == "cuda" else 0,
+            repeatable=_repeatable(model_dir),
         )
 
         async def serve() -> None:
@@ -117,6 +119,12 @@ class LocalHost:
     def _environ(self, model: HostedModel) -> dict[str, str]:
         shares = {"SLOTWISE_SHARES": json.dumps(dict(self.record.shares))}
         return {**os.environ, **shares, **model.profile.environment(self.record.overrides)}
+
+
+def _repeatable(model_dir: Path) -> bool:
+    """Whether a request may be sent a second time: `hedge` in the model's description."""
+    about = model_dir / "slotwise.json"
+    return not about.is_file() or json.loads(about.read_text("utf-8"))["model"].get("hedge", True) is not False
 
 
 def _gpus() -> int:

@@ -93,6 +93,11 @@ class Profile(BaseModel):
     memory_fraction: float = _key("worker", 1.0, "share of a GPU's memory that one worker may take", gt=0, le=1)
 
     job_queue_size: int = _key("server", 1000, "requests a model may have waiting; more get 503", ge=1)
+    linger: Literal["free", "exact"] = _key(
+        "server",
+        "free",
+        "Slotwise's own host: send a batch as soon as a worker is free, or wait max_batch_delay for a full one",
+    )
     number_of_netty_threads: int = _key("server", 0, "HTTP threads; 0: as many as the server likes", ge=0, le=1024)
     async_logging: bool = _key("server", True, "logs are written by a thread of their own")
     max_request_bytes: int = _key("server", 16 * 2**20, "a larger request is refused with 413", ge=1, lt=2**31)

@@ -110,10 +110,11 @@ def started(kind: Kind, home: Path, store: Path, **changes: str) -> Iterator[Liv
         stop(record)
 
 
-@pytest.fixture(scope="session", params=["torchserve", "mms"])
+@pytest.fixture(scope="session", params=["torchserve", "mms", "slotwise"])
 def live(request: pytest.FixtureRequest, store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """A real server of each kind; `faults` and `digits` are registered with batches of 8."""
-    with started(request.param, tmp_path_factory.mktemp(request.param), store) as server:
+    full = {"linger": "exact"} if request.param == "slotwise" else {}  # as the others wait: tests need batches that are full
+    with started(request.param, tmp_path_factory.mktemp(request.param), store, **full) as server:
         for model in ("faults", "digits"):
             server.management.register(f"{model}.mar", **BATCHES)
             server.management.wait_ready(model)

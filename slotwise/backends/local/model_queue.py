@@ -68,6 +68,7 @@ class BatchWorker:
     held: list[tuple[Waiting, BackendAnswer]] = field(default_factory=list)  # until it is known whether the engine is dead
     suspects: bool = False
     retiring: bool = False
+    joined_at: float = 0.0
     busy_since: float = 0.0
     heard_at: float = 0.0
 
@@ -142,7 +143,7 @@ class ModelQueue:
 
     def joined(self, worker: BatchWorker) -> None:
         """A worker is ready for its first batch."""
-        worker.heard_at = self.loop.time()
+        worker.joined_at = worker.heard_at = self.loop.time()
         self.workers.append(worker)
         self._dispatch_soon()
 
@@ -212,14 +213,21 @@ class ModelQueue:
             worker.send(batch)
 
     def _next_batch(self, worker: BatchWorker) -> list[Waiting]:
-        """What goes to a free worker now. Those that were there when a worker died go by themselves, and at one worker only."""
-        elsewhere = any(other.suspects for other in self.workers)
-        worker.suspects = not elsewhere and bool(self.suspects) and not (self._suspects_went_last and self.waiting)
-        self._suspects_went_last = worker.suspects
-        if worker.suspects:
+        """What goes to a free worker now: in turn, those that were there when a worker died, and everybody else."""
+        if self._suspects_went_last and self.waiting:
+            return self._first_waiting() or self._first_suspects(worker)
+        return self._first_suspects(worker) or self._first_waiting()
+
+    def _first_suspects(self, worker: BatchWorker) -> list[Waiting]:
+        """These go by themselves, and at one worker at a time: the others are for everybody else."""
+        if any(other.suspects for other in self.workers):
+            return []
+        while self.suspects:
             batch = [one for one in self.suspects.popleft() if self._may_go(one)]
-            return batch or self._next_batch(worker)
-        return self._first_waiting()
+            if batch:
+                worker.suspects = self._suspects_went_last = True
+                return batch
+        return []
 
     def _may_go(self, one: Waiting) -> bool:
         """Whether it is to be sent again: its body may have been convicted meanwhile."""
@@ -245,6 +253,7 @@ class ModelQueue:
             one = self.waiting.popleft()
             if one.open:
                 batch.append(one)
+        self._suspects_went_last = False
         return batch
 
     # Time.

@@ -24,6 +24,9 @@ from slotwise.worker.hosts.child import START_TIMEOUT_S
 log = logging.getLogger("slotwise.host")
 
 PAUSES_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # before another attempt, after so many that failed one after the other
+SHORT_LIFE_S = 10.0  # a worker that ends sooner after it was ready
+QUICK_STARTS = 6  # of those in a row: a killer in a batch of 64 is found after seven
+LONGEST_PAUSE = 4  # of PAUSES_S, where workers do start
 POLL_S = 0.05
 GONE = "the model is not loaded any more"
 
@@ -35,7 +38,8 @@ class ModelSettings:
     """How one version of a model is served.
 
     model_dir: its archive, extracted and verified; its workers share it. environ: of its workers, whole. log: what they print
-    is added to it. gpus: workers go round so many. start_timeout_s: for loading, warming up and proving it.
+    is added to it. gpus: workers go round so many. start_timeout_s: for loading, warming up and proving it. repeatable: whether
+    its author lets a request be sent a second time.
     """
 
     name: str
@@ -51,6 +55,7 @@ class ModelSettings:
     linger: Linger = "free"
     gpus: int = 0
     start_timeout_s: float = START_TIMEOUT_S
+    repeatable: bool = True
 
     @property
     def module(self) -> str:
@@ -90,8 +95,7 @@ class ServedModel:
         )
         self.links: list[Link] = []
         self.failure = ""
-        self._wanted = self._opening = self._made = self._failed = 0
-        self._again: asyncio.TimerHandle | None = None
+        self._wanted = self._opening = self._made = self._failed = self._short_lives = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -149,7 +153,8 @@ class ServedModel:
         """Start workers that are missing, and let go those that are too many: first of those that still start."""
         kept = [link for link in self.links if link.status != "UNLOADING"]
         surplus = len(kept) + self._opening - self._wanted
-        for link in sorted(kept, key=lambda link: (link.status == "READY", link.worker.busy))[: max(0, surplus)]:
+        newest_first = sorted(reversed(kept), key=lambda link: link.status == "READY")
+        for link in newest_first[: max(0, surplus)]:
             link.retire()
         for _ in range(-surplus):
             self._opening += 1
@@ -190,13 +195,19 @@ class ServedModel:
         self._adjust()  # it may have been scaled down meanwhile
 
     def _started(self, link: Link) -> None:
-        self.failure, self._failed = "", 0
+        if self.failure != GONE:
+            self.failure = ""
+        self._failed = 0
 
     def _ended(self, link: Link) -> None:
-        """A worker is gone: start another one, at once where it had been ready."""
+        """A worker is gone: start another one, at once unless several have lived but a moment."""
         self.links.remove(link)
-        if link.worker.retiring or link.got:
+        loop = asyncio.get_running_loop()
+        if link.worker.retiring:
             self._adjust()
+        elif link.got:
+            self._short_lives = self._short_lives + 1 if loop.time() - link.worker.joined_at < SHORT_LIFE_S else 0
+            loop.call_later(PAUSES_S[min(max(0, self._short_lives - QUICK_STARTS), LONGEST_PAUSE)], self._adjust)
         else:
             self._fail(self._reason(link.why))
 

@@ -1,0 +1,129 @@
+"""The queue with one bug each, as they have been made in such code: the histories must find every one."""
+
+from __future__ import annotations
+
+from slotwise.backends.exchange import BackendAnswer
+from slotwise.backends.local.model_queue import BatchWorker, ModelQueue, Waiting
+
+
+class NoIdCheck(ModelQueue):
+    """An answer with a wrong id goes to whoever waits longest."""
+
+    def answered(self, worker: BatchWorker, request_id: int, answer: BackendAnswer) -> None:
+        if request_id not in worker.in_hand and worker.in_hand:
+            request_id = next(iter(worker.in_hand))
+        super().answered(worker, request_id, answer)
+
+
+class SecondAnswerIsTaken(ModelQueue):
+    """An answer to what is not in hand is passed over in silence."""
+
+    def answered(self, worker: BatchWorker, request_id: int, answer: BackendAnswer) -> None:
+        if request_id in worker.in_hand:
+            super().answered(worker, request_id, answer)
+
+
+class LostRequeue(ModelQueue):
+    """What a dead worker had in hand is forgotten."""
+
+    def ended(self, worker: BatchWorker) -> None:
+        super().ended(worker)
+        self.suspects.clear()
+
+
+class OneTooMany(ModelQueue):
+    """A batch takes one request more than it may."""
+
+    def _first_waiting(self) -> list[Waiting]:
+        batch = super()._first_waiting()
+        return [*batch, self.waiting.popleft()] if batch and self.waiting and self.waiting[0].open else batch
+
+
+class NoDeadlines(ModelQueue):
+    """Nobody looks at deadlines."""
+
+    def _look(self) -> None:
+        kept = [(one, one.request.deadline) for one in self._open.values()]
+        for one, _ in kept:
+            one.request.deadline = float("inf")
+        super()._look()
+        for one, deadline in kept:
+            one.request.deadline = deadline
+
+
+class SuspectsAmongOthers(ModelQueue):
+    """What a dead worker had in hand goes to the front of the queue, beside everybody else."""
+
+    def ended(self, worker: BatchWorker) -> None:
+        super().ended(worker)
+        while self.suspects:
+            self.waiting.extendleft(reversed(self.suspects.popleft()))
+
+
+class ConvictedAtOnce(ModelQueue):
+    """The first death is enough."""
+
+    def ended(self, worker: BatchWorker) -> None:
+        for one in worker.in_hand.values():
+            one.deaths += 1
+        super().ended(worker)
+
+
+class SentTwice(ModelQueue):
+    """Nobody asks whether a request may be sent again."""
+
+    def ended(self, worker: BatchWorker) -> None:
+        kept = [(one, one.request.repeatable) for one in worker.in_hand.values()]
+        for one, _ in kept:
+            one.request.repeatable = True
+        super().ended(worker)
+        for one, repeatable in kept:
+            one.request.repeatable = repeatable
+
+
+class HangsForEver(ModelQueue):
+    """Nobody looks at workers that take too long or are silent."""
+
+    def _look_at(self, worker: BatchWorker, now: float) -> None:
+        """Leave it."""
+
+
+class StaysIdle(ModelQueue):
+    """A worker that is done gets the next batch only when another request comes."""
+
+    def done(self, worker: BatchWorker, *, dead: bool) -> None:
+        dispatching, self._dispatching = self._dispatching, True
+        super().done(worker, dead=dead)
+        self._dispatching = dispatching
+
+
+class MissingAnswers(ModelQueue):
+    """A batch may be over although answers are missing."""
+
+    def done(self, worker: BatchWorker, *, dead: bool) -> None:
+        worker.in_hand.clear()
+        super().done(worker, dead=dead)
+
+
+class NotComputedIsAnAnswer(ModelQueue):
+    """Whom a dead engine has not computed gets its 503."""
+
+    def done(self, worker: BatchWorker, *, dead: bool) -> None:
+        for one, answer in worker.held:
+            if one.open:
+                one.answer.set_result(answer)
+        super().done(worker, dead=dead)
+
+
+class NoBalance(ModelQueue):
+    """Who was refused is never closed."""
+
+    def _close(self, one: Waiting, outcome: str) -> None:
+        if outcome != "refused":
+            super()._close(one, outcome)  # type: ignore[arg-type]
+
+
+BUGS = [
+    NoIdCheck, SecondAnswerIsTaken, LostRequeue, OneTooMany, NoDeadlines, SuspectsAmongOthers, ConvictedAtOnce, SentTwice,
+    HangsForEver, StaysIdle, MissingAnswers, NotComputedIsAnAnswer, NoBalance,
+]  # fmt: skip

@@ -1,0 +1,203 @@
+"""One random history of a model's queue: requests, workers that die, hang, fall silent or lie, and what must hold at its end.
+
+Everything follows from the seed, so a history that fails is run again with one line (see test_histories.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
+from slotwise.backends.local import model_queue
+from slotwise.backends.local.model_queue import BatchWorker, ModelQueue, Waiting, WrongAnswer
+
+RESPONSE_S = 20.0
+LATEST_S = 2 * model_queue.LOOK_S  # after its deadline a request is refused within
+LONG_S = 10_000.0
+
+
+@dataclass
+class SimRequest(BackendRequest):
+    """A request of a history. kind: good, kills, hangs, dead (its worker's engine fails for good)."""
+
+    kind: str = "good"
+    sent_with: list[int] = field(default_factory=list)  # how many were in each batch that it was part of
+    lost: int = 0  # how many workers ended that had it in hand
+    convicted: int = 0
+
+    def convict(self) -> None:
+        self.convicted += 1
+
+    @property
+    def own_answer(self) -> bytes:
+        return b"answer to " + self.body
+
+
+class SimWorker:
+    """A worker as the queue sees one. What it does with a batch is random, but for what the requests in it do to it."""
+
+    def __init__(self, history: History, lies: str = "") -> None:
+        self.history, self.lies = history, lies
+        self.seen = BatchWorker(self.send, self.end)
+        self.alive, self.stopped = True, False
+        self.beat()
+
+    def beat(self) -> None:
+        if self.alive and not self.stopped:
+            self.seen.heard_at = self.history.loop.time()
+            self.history.loop.call_later(1.0, self.beat)
+
+    def send(self, batch: Sequence[Waiting]) -> None:
+        history, chance = self.history, self.history.random.random
+        history.check_batch(batch)
+        kinds = {one.request.kind for one in batch}
+        took_s = history.random.choice((0.001, 0.01, 0.3, 2.0))
+        if "kills" in kinds or chance() < history.deaths:
+            history.loop.call_later(took_s, self.die)
+        elif "hangs" in kinds:
+            pass
+        elif chance() < history.stops:
+            self.stopped = True
+        elif "dead" in kinds:
+            history.loop.call_later(took_s, self.answer, batch, True)
+        else:
+            history.loop.call_later(took_s, self.answer, batch, False)
+
+    def answer(self, batch: Sequence[Waiting], dead: bool) -> None:
+        """Answer one by one, in any order; with a dead engine some are not computed."""
+        if not self.alive:
+            return
+        history, queue = self.history, self.history.queue
+        order = history.random.sample(list(batch), len(batch))
+        try:
+            for one in order:
+                if self.lies == "another's":
+                    queue.answered(self.seen, one.id + 1000, good(one))
+                if self.lies == "forgets" and one is order[-1]:
+                    break
+                status = 503 if dead and (one.request.kind == "dead" or history.random.random() < 0.5) else 200
+                queue.answered(self.seen, one.id, good(one, status))
+                if self.lies == "twice":
+                    queue.answered(self.seen, one.id, good(one))
+            queue.done(self.seen, dead=dead)
+            if self.lies:
+                history.problems.append(f"that a worker lied ({self.lies}) is not seen")
+        except WrongAnswer:
+            self.end("it lied")
+        if dead:
+            history.loop.call_later(0.01, self.die)
+        elif self.seen.retiring:
+            self.die()
+
+    def end(self, why: str) -> None:
+        if self.alive:
+            self.alive = False
+            self.history.loop.call_later(0.01, self.gone)
+
+    def die(self) -> None:
+        if self.alive:
+            self.alive = False
+            self.gone()
+
+    def gone(self) -> None:
+        for one in self.seen.batch:
+            one.request.lost += one.id in self.seen.in_hand or any(one is held for held, _ in self.seen.held)
+        self.history.queue.ended(self.seen)
+        self.history.loop.call_later(self.history.random.choice((0.1, 1.0, 5.0)), self.history.start_worker)
+
+
+def good(one: Waiting, status: int = 200) -> BackendAnswer:
+    return BackendAnswer(status, [], one.request.own_answer)  # type: ignore[attr-defined]
+
+
+class History:
+    """One history. problems: what did not hold."""
+
+    def __init__(self, seed: int, queue: type[ModelQueue] = ModelQueue) -> None:
+        self.random = random.Random(seed)
+        self.kind_of_queue = queue
+        self.batch_size = self.random.choice((1, 2, 4, 8))
+        self.deaths, self.stops = self.random.choice((0.0, 0.05)), self.random.choice((0.0, 0.03))
+        self.linger = self.random.choice(("free", "exact"))
+        self.problems: list[str] = []
+        self.outcomes: dict[str, list[str]] = {}
+        self.over = False
+
+    async def run(self) -> list[str]:
+        """Let it happen; returns what did not hold."""
+        self.loop = asyncio.get_running_loop()
+        self.queue = self.kind_of_queue(self.batch_size, 0.05, RESPONSE_S, 1000, self.linger)
+        for _ in range(self.random.randint(1, 3)):
+            self.start_worker()
+        requests = [self.request(i) for i in range(self.random.randint(20, 40))]
+        requests[0].kind = "kills"
+        requests[1].deadline = 0.5  # one at least
+        clients = [asyncio.ensure_future(self.client(i, one)) for i, one in enumerate(requests)]
+        leavers = self.random.sample(range(2, len(clients)), 4)
+        for leaver in leavers:
+            self.loop.call_later(self.random.choice((0.1, 1.0, 10.0)) * self.random.random(), clients[leaver].cancel)
+        await asyncio.wait(clients)
+        self.over = True
+        await asyncio.sleep(2 * RESPONSE_S + 2 * model_queue.SILENT_S)
+        for i, one in enumerate(requests):
+            self.check(one, left=i in leavers)
+        if self.queue.ledger.open or sum(self.queue.ledger.ended.values()) != self.queue.ledger.admitted:
+            self.problems.append(f"the balance is not 0: {self.queue.ledger.open} open, {self.queue.ledger.ended}")
+        return self.problems
+
+    def start_worker(self) -> None:
+        lies = self.random.choice(("twice", "another's", "forgets")) if self.random.random() < 0.1 else ""
+        self.queue.joined(SimWorker(self, lies).seen)
+
+    def request(self, i: int) -> SimRequest:
+        """A random request: nearly all are good, and have all the time there is."""
+        kind = self.random.choices(("good", "kills", "hangs", "dead"), (90, 3, 2, 3))[0]
+        deadline = LONG_S if self.random.random() < 0.8 else self.random.uniform(0.1, 60)
+        return SimRequest(
+            "m", deadline, identity=f"r{i}", body=str(i).encode(), repeatable=self.random.random() < 0.9, kind=kind
+        )
+
+    async def client(self, i: int, request: SimRequest) -> None:
+        await asyncio.sleep(self.random.choice((0.0, 0.001, 0.1, 1.0)) * self.random.random())
+        outcomes, came_at = self.outcomes.setdefault(request.identity, []), self.loop.time()
+        try:
+            answer = await self.queue.answer(request)
+            outcomes.append("answered" if answer.status == 200 else str(answer.status))
+            if answer.body != request.own_answer:
+                self.problems.append(f"{request.identity} got {answer.body!r}")
+        except Refused as refused:
+            outcomes.append(str(refused.status))
+            if refused.status == 504 and self.loop.time() < request.deadline:
+                self.problems.append(f"{request.identity} was refused before its deadline")
+        late_s = self.loop.time() - max(request.deadline, came_at)
+        if late_s > LATEST_S:
+            self.problems.append(f"{request.identity} had to wait {late_s:.1f} s too long")
+
+    def check_batch(self, batch: Sequence[Waiting]) -> None:
+        """What must hold of every batch that is sent."""
+        if not 0 < len(batch) <= self.batch_size:
+            self.problems.append(f"a batch of {len(batch)}, not of at most {self.batch_size}")
+        if len({one.deaths > 0 for one in batch}) > 1:
+            self.problems.append("who had a worker die goes beside others")
+        for one in batch:
+            if not one.open:
+                self.problems.append(f"{one.request.identity} is sent although nobody waits for it")
+            if one.request.lost and not one.request.repeatable:
+                self.problems.append(f"{one.request.identity} is sent twice, and must not be")
+            one.request.sent_with.append(len(batch))  # type: ignore[attr-defined]
+
+    def check(self, request: SimRequest, *, left: bool) -> None:
+        """What must hold of every request in the end."""
+        outcomes, name = self.outcomes.get(request.identity, []), request.identity
+        if len(outcomes) != 1 and not (left and not outcomes):
+            self.problems.append(f"{name} has the outcomes {outcomes}")
+        if request.convicted and (request.lost < 2 or request.sent_with[-1] != 1 or request.convicted > 1):
+            self.problems.append(f"{name} is convicted after {request.lost} deaths, in batches of {request.sent_with}")
+        fair = ["answered"] if request.lost < 2 and (request.repeatable or not request.lost) else ["answered", "500"]
+        if request.deadline == LONG_S and request.kind == "good" and not left and not set(outcomes) <= set(fair):
+            self.problems.append(f"{name}, which is innocent, got {outcomes}, lost {request.lost}, {request.sent_with}")
+        if request.deadline == LONG_S and request.kind in ("kills", "hangs") and not left and outcomes != ["500"]:
+            self.problems.append(f"{name}, which {request.kind}, got {outcomes}")
