@@ -1,4 +1,4 @@
-"""The local host's queue with real processes that misbehave in every way: whatever one request does, nobody else loses anything."""
+"""The local host with real processes that misbehave in every way: whatever one request does, nobody else loses anything."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import os
 import shutil
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +31,7 @@ class Asked(BackendRequest):
 
 
 @pytest.fixture
-def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelSettings]:
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelSettings:
     """A model whose worker is misbehaving.py."""
     monkeypatch.setattr(model_queue, "SILENT_S", 1.5)
     hosts = tmp_path / "model" / GUARD / "hosts"
@@ -40,7 +39,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelS
     for folder in (hosts, hosts.parent):
         (folder / "__init__.py").touch()
     shutil.copy(Path(__file__).parent / "misbehaving.py", hosts / "framed.py")
-    yield ModelSettings(
+    return ModelSettings(
         name="m",
         version="1",
         archive=tmp_path / "m.mar",
