@@ -48,7 +48,7 @@ class LocalHost:
             archive=model.info.path,
             model_dir=model_dir,
             environ=self._environ(model),
-            log=self.logs / f"{model.id}.log",
+            log=self.logs / "model_log.log",
             batch_size=model.batch_size,
             max_batch_delay_s=model.max_batch_delay_ms / 1000,
             response_timeout_s=float(model.response_timeout_s),

@@ -51,7 +51,7 @@ def misbehave(word: bytes, frame: Frame) -> None:
     if word == b"unasked":
         link.send([answer(Frame(frames.REQUEST, frame.id + 1_000_000), b"of nobody")])
     if word == b"early":
-        link.send([Frame(frames.DONE, text=b"{}")])
+        link.send([Frame(frames.DONE)])
     if word == b"status":
         link.send([Frame(frames.ANSWER, frame.id, b"99\ntext/plain", b"")])
 
@@ -68,7 +68,7 @@ def main() -> None:
             time.sleep(0.005)
             for one in batch:
                 misbehave(one.body, one)
-            link.send([*map(answer, batch), Frame(frames.DONE, text=b"{}")])
+            link.send([*map(answer, batch), Frame(frames.DONE)])
             batch = []
 
 

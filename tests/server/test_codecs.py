@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.server.bursts import ask, burst
-from tests.server.conftest import Live, build_handler
+from tests.server.conftest import Live, build_handler, needs_a_servers_context
 
 pytestmark = pytest.mark.server
 
 
 def test_workers_use_the_codecs_and_streamed_answers_arrive_whole(live: Live, store: Path, tmp_path: Path) -> None:
+    needs_a_servers_context(live)
     build_handler("streams", store, tmp_path, handler="streams")
     with live.registered("streams", max_batch_delay=200):
         for _ in range(2):

@@ -15,7 +15,7 @@ from slotwise.archive.inspection import inspect
 from slotwise.deploy.deploy import foreign_note, registration, requirements_note
 from slotwise.profiles.profile import load_profile
 from tests.server.bursts import burst
-from tests.server.conftest import Live
+from tests.server.conftest import Live, needs_a_servers_context
 from tests.support.foreign import foreign
 
 PROFILE = load_profile("cpu", environ={}, cores=0)
@@ -39,6 +39,7 @@ def test_its_batches_have_one_request_unless_somebody_says_more(tmp_path: Path) 
 
 @pytest.mark.server
 def test_everybody_is_answered(live: Live, tmp_path: Path) -> None:
+    needs_a_servers_context(live)
     home = {**os.environ, "SLOTWISE_HOME": str(live.record.state_dir.parent)}
     name = f"theirs-{live.record.kind}"  # the model store is the session's
     archive = foreign(tmp_path, name)

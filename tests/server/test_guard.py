@@ -11,7 +11,7 @@ import pytest
 
 from tests.server import guarded_models
 from tests.server.bursts import ask, burst
-from tests.server.conftest import Live
+from tests.server.conftest import Live, needs_a_servers_context
 from tests.server.guarded_models import GATHERED, Guarded, innocents_lost, shares
 
 pytestmark = pytest.mark.server
@@ -65,6 +65,7 @@ def test_nor_with_any_default_handler(live: Live, model: Guarded, store: Path, t
 
 def test_without_a_guard_they_do(live: Live, store: Path, tmp_path: Path) -> None:
     """The same eight requests share a batch, or the tests above would show nothing."""
+    needs_a_servers_context(live)
     guarded_models.FUNCTION.archive(tmp_path / "stock").rename(store / "theirs.mar")
     with live.registered("theirs", **GATHERED):
         deadline = time.monotonic() + 60

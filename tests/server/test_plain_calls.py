@@ -30,7 +30,7 @@ def test_register_scale_describe_predict_unregister(live: Live, tmp_path: Path) 
     body.write_text("20")
 
     said = curl(live, "management", "-X", "POST", f"{management}/models?url=other.mar")
-    assert "registered" in said["status"] or said["status"] == "Workers scaled"
+    assert "registered" in said["status"] or said["status"] in ("Workers scaled", "Processing worker updates...")
     said = curl(live, "management", "-X", "PUT", f"{management}/models/other?min_worker=1&synchronous=true")
     assert "status" in said
     listed = curl(live, "management", f"{management}/models")
@@ -42,10 +42,13 @@ def test_register_scale_describe_predict_unregister(live: Live, tmp_path: Path) 
 
     assert curl(live, "inference", f"{inference}/predictions/other", "-T", str(body)) == {"answer": 41.0}
     assert curl(live, "inference", f"{inference}/predictions/other", "-F", f"data=@{body}") == {"answer": 41.0}
-    refused = curl(live, "inference", f"{inference}/predictions/other", "-d", "20")
-    assert refused["error"]["code"] == 415  # urlencoded, curl's default: told to send the body as it is
+    urlencoded = curl(live, "inference", f"{inference}/predictions/other", "-d", "20")  # curl's default
+    if live.record.kind == "slotwise":  # its front sees that it is no form
+        assert urlencoded == {"answer": 41.0}
+    else:
+        assert urlencoded["error"]["code"] == 415, "told to send the body as it is"
     refused = curl(live, "inference", f"{inference}/predictions/other", "--data-binary", "x", "-H", "Content-Type: text/plain")
-    assert refused == {"error": {"code": 400, "message": "'x' is not a number"}}
+    assert refused["error"].items() >= {"code": 400, "message": "'x' is not a number"}.items()
     assert curl(live, "inference", f"{inference}/ping")["status"] in ("Healthy", "healthy!")
 
     said = curl(live, "management", "-X", "DELETE", f"{management}/models/other")
@@ -64,8 +67,8 @@ def test_a_call_without_a_token_and_an_archive_from_elsewhere_are_refused(live: 
 
 
 def test_a_token_that_somebody_else_renewed_is_found(live: Live) -> None:
-    if live.record.kind == "mms":
-        pytest.skip("MMS has no tokens")
+    if live.record.kind != "torchserve":
+        pytest.skip(f"{live.record.kind} renews no token")
     old = auth_headers(live.record)
     api_key = json.loads((live.record.state_dir / "key_file.json").read_text())["API"]["key"]
     renew = f"{live.record.management_url}/token?type=inference"

@@ -60,8 +60,9 @@ def test_a_request_as_the_servers_hand_it_over(live: Live, store: Path, tmp_path
         packed = asked(content=gzip.compress(b"21"), headers={"content-encoding": "gzip"})
         assert (packed.status_code, packed.json()) == (200, 42.0)
         assert asked(content=b"21", headers={"content-encoding": "br"}).status_code == 415
-        named = client.post("/invocations", params={"model_name": "own", "both": "yes"}, content=b"1")
-        assert named.json()["query"]["both"] == "yes", "of /predictions/MODEL neither server hands the query on"
+        address = "/predictions/own" if live.record.kind == "slotwise" else "/invocations"
+        named = client.post(address, params={"model_name": "own", "both": "yes"}, content=b"1")
+        assert named.json()["query"]["both"] == "yes", "of /predictions/MODEL neither Java server hands the query on"
         assert asked(content=b"4").json() == 8.0
         refused = asked(content=b"no", headers={"x-request-id": "find-me-in-the-log"})
         assert refused.status_code == 400

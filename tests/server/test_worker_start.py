@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from slotwise.server.java import worker_start
-from tests.server.conftest import Live
+from tests.server.conftest import Live, needs_a_servers_context
 
 TENSORS = """
 import sys
@@ -91,6 +91,7 @@ def test_what_is_used_of_torch_is_the_real_one() -> None:
 def test_a_worker_of_another_engine_has_no_torch_and_a_tensor_is_still_sent_as_one(live: Live, store: Path) -> None:
     if live.record.kind == "mms":
         pytest.skip("MMS imports no torch")
+    needs_a_servers_context(live)
     (pid,) = live.pids("digits")
     assert not [entry.path for entry in psutil.Process(pid).memory_maps() if "libtorch" in entry.path]
     with zipfile.ZipFile(store / "tensors.mar", "w") as archive:

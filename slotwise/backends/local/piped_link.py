@@ -53,6 +53,11 @@ class PipedLink:
         """The process's pid; 0 while it starts."""
         return self.model.child.pid if self.model else 0
 
+    @property
+    def reason(self) -> str:
+        """Why it did not start."""
+        return self.why
+
     def send(self, batch: Sequence[Waiting]) -> None:
         """Give it a batch."""
         self.task = asyncio.create_task(self._answer(batch))

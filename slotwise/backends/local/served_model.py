@@ -209,7 +209,7 @@ class ServedModel:
             self._short_lives = self._short_lives + 1 if loop.time() - link.worker.joined_at < SHORT_LIFE_S else 0
             loop.call_later(PAUSES_S[min(max(0, self._short_lives - QUICK_STARTS), LONGEST_PAUSE)], self._adjust)
         else:
-            self._fail(self._reason(link.why))
+            self._fail(link.reason)
 
     def _fail(self, why: str) -> None:
         if self.failure != GONE:
@@ -218,15 +218,3 @@ class ServedModel:
         log.error("a worker of %s does not start: %s", self._id, why)
         pause_s = PAUSES_S[min(self._failed, len(PAUSES_S) - 1)]
         asyncio.get_running_loop().call_later(pause_s, self._adjust)
-
-    def _reason(self, why: str) -> str:
-        """Why a worker did not start: what it said itself, or the last line of its log."""
-        if not why.startswith("it ended"):
-            return why
-        try:
-            with self.settings.log.open("rb") as source:
-                source.seek(max(0, self.settings.log.stat().st_size - 4096))
-                lines = source.read().decode("utf-8", "replace").split("\n")
-        except OSError:
-            lines = []
-        return next((line.strip() for line in reversed(lines) if line.strip()), why)

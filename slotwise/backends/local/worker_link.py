@@ -77,6 +77,8 @@ class WorkerLink(asyncio.Protocol):
         for end in (ours, theirs):
             for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
                 end.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
+        with contextlib.suppress(OSError):
+            link.log_begin = link.command.log.stat().st_size
         try:
             with theirs:
                 link.process = link.command.start(theirs.fileno())
@@ -92,6 +94,7 @@ class WorkerLink(asyncio.Protocol):
         self.process: subprocess.Popen[bytes]
         self.transport: asyncio.Transport
         self.deadline: asyncio.TimerHandle
+        self.log_begin = 0
         self.reader = FrameReader(frames.FROM_WORKER)
         self.worker = BatchWorker(self.send, self.end)
         self.loop = asyncio.get_running_loop()
@@ -100,6 +103,17 @@ class WorkerLink(asyncio.Protocol):
     def pid(self) -> int:
         """The process's pid; 0 while it starts."""
         return self.process.pid if self.status != "STARTING" else 0
+
+    @property
+    def reason(self) -> str:
+        """Why it did not start: what it said, or the last line that it printed."""
+        if not self.why.startswith("it ended"):
+            return self.why
+        with contextlib.suppress(OSError), self.command.log.open("rb") as source:
+            source.seek(self.log_begin)
+            lines = source.read().decode("utf-8", "replace").splitlines()
+            return next((line.strip() for line in reversed(lines) if line.strip()), self.why)
+        return self.why
 
     def send(self, batch: Sequence[Waiting]) -> None:
         """Give it a batch."""
@@ -147,11 +161,11 @@ class WorkerLink(asyncio.Protocol):
             status, headers = frames.answer_about(frame.text)
             self.queue.answered(self.worker, frame.id, BackendAnswer(status, headers, frame.body))
         elif frame.kind == frames.DONE:
-            said = frame.json() if frame.text != b"{}" else {}
-            self.queue.done(self.worker, dead=bool(said.get("dead")))
-            self._measure(said.get("metrics"))
+            self.queue.done(self.worker, dead=bool(frame.flags & frames.DEAD))
             if self.worker.retiring:
                 self.transport.close()
+        elif frame.kind == frames.NUMBERS:
+            self._measure(frame.json().get("metrics"))
         elif frame.kind == frames.STARTED and self.status == "STARTING":
             self._start(frame.json())
         elif frame.kind == frames.FAILED and self.status == "STARTING":

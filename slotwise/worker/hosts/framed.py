@@ -9,6 +9,7 @@ with the host: at the end of the socket, or when its next beat reaches nobody.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import sys
@@ -24,6 +25,8 @@ from slotwise.worker.hosts.frames import BrokenFrame, Frame, FrameReader
 from slotwise.worker.hosts.local import Answerer, answerer, keep_from_others
 from slotwise.worker.request import Headers, Request
 from slotwise.worker.slot_errors import text
+
+logger = logging.getLogger(__name__)
 
 BEAT_S = 1.0
 READ_BYTES = 1 << 18
@@ -80,9 +83,19 @@ class FramedHost:
             if not frame.flags & frames.MORE:
                 self._answer(batch)
                 batch = []
-                if self._local.dead:
+                if not self._go_on(self._local):
                     return
-                self._local.between()
+
+    def _go_on(self, local: Answerer) -> bool:
+        """What is done between two batches, once the answers are on their way; whether there is another one."""
+        if not local.dead:
+            try:
+                local.between()
+            except Exception:
+                logger.exception("what is done between two batches failed")
+        if metrics := local.take_metrics():
+            self.link.send([frames.of_json(frames.NUMBERS, {"metrics": metrics})])
+        return not local.dead
 
     @property
     def _local(self) -> Answerer:
@@ -110,9 +123,7 @@ class FramedHost:
             Frame(frames.ANSWER, frame.id, frames.answer_text(answer.status, answer.content_type, answer.headers), answer.body)
             for frame, answer in zip(batch, answered.answers, strict=True)
         ]
-        metrics, dead = local.take_metrics(), local.dead
-        new = {"metrics": metrics, "dead": dead} if metrics or dead else None
-        self.link.send([*sent, frames.of_json(frames.DONE, new) if new else NOTHING_NEW])
+        self.link.send([*sent, Frame(frames.DONE, flags=frames.DEAD if local.dead else 0)])
 
     def _beat(self) -> NoReturn:
         while True:
@@ -121,9 +132,6 @@ class FramedHost:
                 self.link.send([Frame(frames.BEAT)])
             except OSError:  # the host has gone, and nobody wants what is being computed
                 os._exit(1)
-
-
-NOTHING_NEW = Frame(frames.DONE, text=b"{}")
 
 
 def _request(frame: Frame) -> Request:
@@ -135,6 +143,7 @@ def _request(frame: Frame) -> Request:
 
 def main() -> None:
     """Answer what comes on the socket that the host named."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(name)s - %(message)s")
     descriptor = int(sys.argv[1])
     keep_from_others(descriptor)
     try:

@@ -9,7 +9,8 @@ answers that come one by one.
     worker -> front   STARTED   text: JSON {"version": 1, "engine": ..., "profile": ...}
                       FAILED    text: why it cannot start
                       ANSWER    id of a request; text: status, content type and headers; body
-                      DONE      the batch is over, each of it answered. text: JSON {"metrics": [...], "dead": false}
+                      DONE      the batch is over, each of it answered. Flag DEAD: the worker ends, its engine is gone
+                      NUMBERS   text: JSON {"metrics": [[name, value, unit, status], ...]}
                       BEAT      it lives; nobody has asked
 """
 
@@ -24,9 +25,10 @@ from typing import Any
 VERSION = 1
 HEAD = struct.Struct("<BBHIQQ")  # kind, flags, 0, bytes of the text, bytes of the body, id
 START, REQUEST = 1, 2
-STARTED, FAILED, ANSWER, DONE, BEAT = 17, 18, 19, 20, 21
+STARTED, FAILED, ANSWER, DONE, NUMBERS, BEAT = 17, 18, 19, 20, 21, 22
 FROM_FRONT, FROM_WORKER = range(START, REQUEST + 1), range(STARTED, BEAT + 1)
-MORE = 1
+MORE = 1  # a flag of REQUEST
+DEAD = 1  # a flag of DONE
 LONGEST_TEXT = 16 << 20
 LARGEST_BODY = 1 << 31
 

@@ -34,7 +34,7 @@ def test_a_partial_batch_is_answered_once_its_delay_is_over(live: Live) -> None:
     answers = together(live.inference, "faults", [b"1", b"text", b"3"])
     assert [(got.status, got.batch_size) for got in answers] == [(200, 3), (400, 3), (200, 3)]
     assert {got.slot for got in answers} == {0, 1, 2}
-    assert answers[1].body == {"error": {"code": 400, "message": "'text' is not a number"}}
+    assert answers[1].body["error"].items() >= {"code": 400, "message": "'text' is not a number"}.items()
     for got in answers:
         assert got.headers["content-type"] == "application/json"
         assert float(got.headers["x-decode-ms"]) >= 0
@@ -127,8 +127,9 @@ def test_a_worker_killed_under_load_comes_back(live: Live) -> None:
 def test_a_dead_engine_ends_its_worker_and_a_new_one_takes_over(live: Live) -> None:
     with live.registered("quick", batch_size=4, max_batch_delay=30_000) as model:  # four are one batch, however late they come
         answers = burst(live.inference, "quick", [b"1", b"die", b"3", b"4"])
-        assert {got.status for got in answers} == {503}
-        assert all(got.is_clean_error for got in answers)
+        again = live.record.kind == "slotwise"  # not computed: sent to the next worker
+        assert [got.status for got in answers] == ([200, 500, 200, 200] if again else [503] * 4)
+        assert all(got.is_clean_error for got in answers if got.status != 200)
         replaced(live, "quick", model.workers[0].pid)
         answers = burst(live.inference, "quick", [b"5", b"6", b"7", b"8"])
         assert all(right(n, got) for n, got in enumerate(answers, start=5))
