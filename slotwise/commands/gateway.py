@@ -116,40 +116,15 @@ def gateway(
     from slotwise.backends.remote.remote_backend import RemoteBackend
     from slotwise.backends.remote.server_view import server_view
     from slotwise.deploy.on_demand import loader
-    from slotwise.frontend.frontend import GatewayOptions
-    from slotwise.frontend.http.client_address import TrustedProxies
-    from slotwise.frontend.http.client_connections import ConnectionLimits
-    from slotwise.frontend.http.http_framing import HeadLimits
-    from slotwise.frontend.serve import Access, serve
+    from slotwise.frontend.serve import serve
+    from slotwise.frontend.start_options import front_settings
+    from slotwise.host import gateway_link
 
-    limits = ConnectionLimits(
-        max_connections=max_connections,
-        max_connections_per_address=max_connections_per_address,
-        head=HeadLimits(max_head_bytes, max_head_lines),
-        head_timeout_s=head_timeout_s,
-        min_body_rate=min_body_rate,
-        max_pipelined=max_pipelined,
-    )
-    serve(
-        name,
-        RemoteBackend(server_view(name), timeout_s, loader(multi_model) if multi_model else None),
-        listen,
-        GatewayOptions(
-            timeout_s=timeout_s,
-            max_memory_bytes=max_memory_mb * 2**20,
-            in_flight=max_in_flight,
-            queued=max_queued,
-            hedge=hedge,
-            default_model=default_model,
-            max_form_fields=max_form_fields,
-            trusted_proxies=TrustedProxies(trusted_proxy or ()),
-        ),
-        say,
-        Access(keys, tuple(public or ()), tls_cert, tls_key, tls_client_ca, tuple(allow_host or ()), limits),
-        multi_model is not None,
-        kept,
-        starting,
-    )
+    if multi_model is None and gateway_link.offered(name):
+        gateway_link.serve(name, options, say, kept, starting)
+        return
+    backend = RemoteBackend(server_view(name), timeout_s, loader(multi_model) if multi_model else None)
+    serve(name, backend, front_settings(options, kept.restarts), say, kept, starting)
 
 
 def _options(ctx: typer.Context) -> tuple[dict[str, Any], dict[str, Any]]:

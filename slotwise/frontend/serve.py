@@ -14,9 +14,10 @@ import faulthandler
 import logging
 import math
 import secrets
+import socket
 import ssl
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -82,67 +83,131 @@ class Access:
         return CertificateFiles(self.tls_cert, self.tls_key, self.tls_client_ca) if self.tls_cert and self.tls_key else None
 
 
+@dataclass(frozen=True)
+class FrontSettings:
+    """What a front is opened with. on_demand: as in Gateway. restarts: how many have died before this one."""
+
+    listen: ListenAddress
+    options: GatewayOptions
+    access: Access
+    on_demand: bool = False
+    restarts: int = 0
+
+    @property
+    def drain_s(self) -> float:
+        """How long it may take after SIGTERM, to finish what is in flight."""
+        return self.listen.drain_delay_s + _finish_s(self.options)
+
+
+class PreparedFront:
+    """A front that is ready to be run on these sockets: its gateway, and its server.
+
+    own: the key that it knows itself, "" where everybody is let in. is_up(): called once it listens. Raises SlotwiseError where
+    a file is no good.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        backend: Backend,
+        settings: FrontSettings,
+        sockets: Sequence[socket.socket],
+        is_up: Callable[[], None],
+        starting: Starting | None = None,
+    ) -> None:
+        listen, access = settings.listen, settings.access
+        keys = KeyFile(access.keys) if access.keys else None
+        self.own = keys.own if keys else secrets.token_urlsafe(32) if access.tls_client_ca else ""
+        access.check()
+        self.gateway = Gateway(backend, settings.options, keys, settings.on_demand, lambda: load_all(name))
+        self.gateway.metrics.restarts.set(settings.restarts)
+        app = build_app(self.gateway, access.public, access.allowed_hosts(listen), self.own if access.tls_client_ca else "")
+        self.config = http_config(app, self.gateway, access)
+        self.host = "127.0.0.1" if listen.host in ("0.0.0.0", "::") else listen.host
+        self.url = f"{'https' if access.tls_cert else 'http'}://{self.host}:{sockets[0].getsockname()[1]}"
+        self.certificate = str(access.tls_cert.resolve()) if access.tls_cert else ""
+        self._grpc = _grpc_server(self.gateway, listen, access)
+        self._certificate_files, self._watching = access.certificate(), list[asyncio.Task[None]]()
+        self._is_up, self._beyond_loopback = is_up, not _loopback(listen.host)
+        self.server = DrainingServer(self.config, self.gateway, listen.drain_delay_s, self._up, self._grpc, sockets, starting)
+
+    @property
+    def grpc(self) -> str:
+        """Host and port of its gRPC, once it is up; "" where it has none."""
+        return f"{self.host}:{self._grpc.port}" if self._grpc else ""
+
+    @property
+    def warning(self) -> str:
+        """What whoever opened it has to know; "" where there is nothing."""
+        if self.own or not self._beyond_loopback:
+            return ""
+        return f"whoever reaches {self.url} can ask every model and read /status and /metrics: --keys FILE asks for a key"
+
+    def _up(self) -> None:
+        if self._certificate_files and self.config.ssl:
+            watch = self._certificate_files.watch(self.config.ssl)
+            self._watching.append(asyncio.get_running_loop().create_task(watch))
+        self._is_up()
+
+
 def serve(
     name: str,
     backend: Backend,
-    listen: ListenAddress,
-    options: GatewayOptions,
+    settings: FrontSettings,
     say: Callable[[str], None],
-    access: Access = Access(),
-    on_demand: bool = False,
     kept: Kept | None = None,
     starting: Starting | None = None,
 ) -> None:
     """Run until a signal. Raises SlotwiseError where a gateway of that name runs, a port is taken, or a file is no good.
 
-    on_demand: as in Gateway. kept: where a keeper has started this process. starting: it may take the place of one that runs.
+    kept: where a keeper has started this process. starting: it may take the place of one that runs.
     """
-    other = running(name)
     keeper = kept.keeper if kept else 0
-    if other is not None and other.keeper == keeper != 0:
-        listen = replace(listen, grpc_port=other.grpc_port)  # this one takes its place, and its ports
-    elif other is not None and not (starting and starting.predecessor):
-        raise already_running(other)
-    keys = KeyFile(access.keys) if access.keys else None
-    own = keys.own if keys else secrets.token_urlsafe(32) if access.tls_client_ca else ""
-    access.check()
-    sockets = bound(listen) if kept is None else kept.sockets
+    settings = in_place_of(name, settings, keeper, starting)
+    sockets = bound(settings.listen) if kept is None else kept.sockets
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    gateway = Gateway(backend, options, keys, on_demand, lambda: load_all(name))
-    gateway.metrics.restarts.set(kept.restarts if kept else 0)
     memory.give_back_blocks(LARGE_BLOCK_BYTES)
     faulthandler.enable()  # where C code ends the process, the log says where
-    app = build_app(gateway, access.public, access.allowed_hosts(listen), own if access.tls_client_ca else "")
-    config = http_config(app, gateway, access)
-    finish_s = config.timeout_graceful_shutdown or 0
-    host = "127.0.0.1" if listen.host in ("0.0.0.0", "::") else listen.host
-    url = f"{'https' if access.tls_cert else 'http'}://{host}:{sockets[0].getsockname()[1]}"
-    drain_s, certificate = listen.drain_delay_s + finish_s, str(access.tls_cert.resolve()) if access.tls_cert else ""
-    record = GatewayRecord.of_this_process(name, url, drain_s, own, certificate, keeper, starting.options if starting else {})
-    grpc = _grpc_server(gateway, listen, access)
-    certificate_files, watching = access.certificate(), list[asyncio.Task[None]]()
+
+    record: GatewayRecord
 
     def is_up() -> None:
         nonlocal record
-        record = replace(record, grpc=f"{host}:{grpc.port}" if grpc else "", handover=server.handover.address)
+        record = replace(record, grpc=front.grpc, handover=front.server.handover.address)
         record.save()
         if starting:
             starting.is_up()
-        if certificate_files and config.ssl:
-            watching.append(asyncio.get_running_loop().create_task(certificate_files.watch(config.ssl)))
-        if not own and not _loopback(listen.host):
-            say(f"whoever reaches {url} can ask every model and read /status and /metrics: --keys FILE asks for a key")
+        if front.warning:
+            say(front.warning)
         say(record.listening())
 
-    server = DrainingServer(config, gateway, listen.drain_delay_s, is_up, grpc, sockets, starting)
-    with handed_to(server.end):
+    front = PreparedFront(name, backend, settings, sockets, is_up, starting)
+    record = GatewayRecord.of_this_process(
+        name, front.url, settings.drain_s, front.own, front.certificate, keeper, starting.options if starting else {}
+    )
+    with handed_to(front.server.end):
         try:
-            server.run(sockets=sockets)
+            front.server.run(sockets=sockets)
         finally:
             record.forget()
-        if server.was_up:
+        if front.server.was_up:
             settle()
+
+
+def in_place_of(name: str, settings: FrontSettings, keeper: int, starting: Starting | None) -> FrontSettings:
+    """The settings, with the ports of the one whose place it takes. Raises SlotwiseError where another one runs."""
+    other = running(name)
+    if other is not None and other.keeper == keeper != 0:
+        return replace(settings, listen=replace(settings.listen, grpc_port=other.grpc_port))
+    if other is not None and not (starting and starting.predecessor):
+        raise already_running(other)
+    return settings
+
+
+def _finish_s(options: GatewayOptions) -> int:
+    """How long what is in flight may take: with the grace that the server's own 504 has."""
+    return math.ceil(options.timeout_s) + 1
 
 
 def http_config(app: Any, gateway: Gateway, access: Access) -> uvicorn.Config:
@@ -162,7 +227,7 @@ def http_config(app: Any, gateway: Gateway, access: Access) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,  # uvicorn's own belief in them holds on loopback: --trusted-proxy says whom to believe
         timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=math.ceil(gateway.options.timeout_s) + 1,  # with the grace that the server's own 504 has
+        timeout_graceful_shutdown=_finish_s(gateway.options),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -30,10 +31,12 @@ from slotwise.frontend.frontend import Gateway, GatewayOptions
 from slotwise.frontend.http.access import PROBES, refuse
 from slotwise.frontend.http.app import build_app
 from slotwise.frontend.inference_request import Scope
-from slotwise.frontend.serve import Access, http_config
+from slotwise.frontend.serve import LARGE_BLOCK_BYTES, Access, http_config
+from slotwise.host.gateways import Gateways
 from slotwise.host.loaded_models import LoadedModels
 from slotwise.host.local_backend import LocalBackend
 from slotwise.host.model_host import LocalHost
+from slotwise.profiles import memory
 from slotwise.server import supervisor
 
 if TYPE_CHECKING:
@@ -80,11 +83,18 @@ async def serve(record: ServerRecord) -> None:
     loaded = LoadedModels()
     host = LocalHost(loaded, record)
     models = ModelTable(host, record.model_store, profile, record.overrides, record.kind)
-    backend = LocalBackend(loaded, record, profile.max_request_bytes, lambda: live_models(models, record))
+
+    def backend() -> LocalBackend:
+        return LocalBackend(loaded, record, profile.max_request_bytes, lambda: live_models(models, record))
+
+    logging.getLogger("slotwise").setLevel(logging.INFO)
+    faulthandler.enable()  # where C code ends the process, the log says where
+    memory.give_back_blocks(LARGE_BLOCK_BYTES)
     try:
         async with (
-            front(backend, profile, record, tokens["inference"]) as gateway,
+            front(backend(), profile, record, tokens["inference"]) as gateway,
             metrics(gateway, record),
+            Gateways(record.name, backend).offered(record.tmp_dir),
             supervisor.management_api(models, record, tokens["management"]),
         ):
             await ended.wait()

@@ -42,6 +42,7 @@ PACKAGES: dict[Kind, tuple[str, ...]] = {
     "slotwise": ("aiohttp", "fastapi", "uvicorn", "prometheus_client"),
 }
 CLOSE_S = 30.0
+CALLS_END_S = 1.0  # calls of the management API that still wait for workers
 
 Serve = Callable[[ServerRecord], Coroutine[Any, Any, None]]
 MakeHost = Callable[[ServerRecord, "Profile", Mapping[str, str]], ModelHost]
@@ -118,7 +119,7 @@ async def management_api(models: ModelTable, record: ServerRecord, token: str) -
 
     from slotwise.backends.management.api import application  # noqa: PLC0415  it imports aiohttp
 
-    runner = web.AppRunner(application(models, token), access_log=None)
+    runner = web.AppRunner(application(models, token), access_log=None, shutdown_timeout=CALLS_END_S)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", record.ports.management).start()

@@ -1,0 +1,140 @@
+"""Open gateways in the host's own process: their requests go straight to the models' queues.
+
+`slotwise gateway` stays a process of its own, small, which holds the listening sockets (gateway_link.py). It sends them here,
+with its options, over a Unix socket in the host's folder for temporary files, which nobody else may enter.
+
+    link -> host   {"options": {...}, "restarts": 0} and the sockets; then b"end" or b"replaced"
+    host -> link   {"url": ..., "own": ..., ...}, or {"error": ..., "hint": ...}; then the end, once everything is answered
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from slotwise.errors import SlotwiseError
+from slotwise.frontend.serve import PreparedFront
+from slotwise.frontend.start_options import front_settings
+from slotwise.host.local_backend import LocalBackend
+
+log = logging.getLogger("slotwise.host")
+
+END, REPLACED = b"end", b"replaced"
+LONGEST = 1 << 17
+MOST_SOCKETS = 8
+
+
+def address(tmp_dir: Path) -> str:
+    """Where a host with this folder for temporary files listens for gateways."""
+    return str(tmp_dir / "gateways.sock")
+
+
+class Gateways:
+    """The gateways that are open in this process. backend(): makes what answers in one of them."""
+
+    def __init__(self, name: str, backend: Callable[[], LocalBackend]) -> None:
+        self.name, self.backend = name, backend
+        self._open: dict[asyncio.Task[None], PreparedFront | None] = {}
+
+    @asynccontextmanager
+    async def offered(self, tmp_dir: Path) -> AsyncIterator[None]:
+        """Within, gateways may be opened; at the end they answer what they have, and the sockets stay their link's."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+            listening.bind(address(tmp_dir))
+            listening.listen()
+            listening.setblocking(False)
+            loop = asyncio.get_running_loop()
+            loop.add_reader(listening, self._accept, listening)
+            try:
+                yield
+            finally:
+                loop.remove_reader(listening)
+                for front in filter(None, self._open.values()):
+                    front.server.replaced()
+                    front.server.should_exit = True
+                await asyncio.gather(*self._open, return_exceptions=True)
+
+    def _accept(self, listening: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            link = listening.accept()[0]
+            link.setblocking(False)
+            task = asyncio.get_running_loop().create_task(self._serve(link))
+            self._open[task] = None
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._open[task]
+        if not task.cancelled() and (error := task.exception()):
+            log.error("a gateway ended with an error", exc_info=error)
+
+    async def _serve(self, link: socket.socket) -> None:
+        """One gateway, from its first message to its end."""
+        sockets: list[socket.socket] = []
+        try:
+            await _readable(link)
+            message, numbers, _, _ = socket.recv_fds(link, LONGEST, MOST_SOCKETS)
+            sockets = [socket.socket(fileno=number) for number in numbers]
+            if message:
+                await self._run(link, json.loads(message), sockets)
+        finally:
+            for one in (link, *sockets):
+                one.close()
+
+    async def _run(self, link: socket.socket, message: dict[str, Any], sockets: list[socket.socket]) -> None:
+        up = asyncio.Event()
+        try:
+            settings = front_settings(message["options"], message["restarts"])
+            front = PreparedFront(self.name, self.backend(), settings, sockets, up.set)
+        except SlotwiseError as error:
+            link.send(json.dumps({"error": error.message, "hint": error.hint}).encode())
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        self._open[task] = front
+        serving = asyncio.ensure_future(front.server.serve(sockets=sockets))
+        waiting = asyncio.ensure_future(up.wait())
+        await asyncio.wait((serving, waiting), return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if not up.is_set():
+            link.send(json.dumps({"error": "the gateway did not come up", "hint": "the server's log says why"}).encode())
+        else:
+            about = {key: getattr(front, key) for key in ("url", "own", "certificate", "grpc", "warning")}
+            link.send(json.dumps({**about, "drain_s": settings.drain_s}).encode())
+            hearing = asyncio.ensure_future(self._hear(link, front))
+            await asyncio.wait((serving,))
+            hearing.cancel()
+        await serving
+
+    async def _hear(self, link: socket.socket, front: PreparedFront) -> None:
+        """Do what the link says; where it is gone, the gateway ends, too."""
+        loop, ending = asyncio.get_running_loop(), False
+        while True:
+            try:
+                word = await loop.sock_recv(link, LONGEST)
+            except OSError:
+                word = b""
+            if word == REPLACED:
+                front.server.replaced()
+            elif word == END or not ending:
+                front.server.end()
+                ending = True
+            if not word:
+                return
+
+
+async def _readable(link: socket.socket) -> None:
+    """Wait until there is something to read, which may be the end."""
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(link, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(link)
