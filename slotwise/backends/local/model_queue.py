@@ -1,9 +1,9 @@
 """One model's requests: they wait here, go to workers in batches, and each gets its own answer or a reason.
 
-A batch is formed when a worker is free. What a worker had in hand when it died goes again in halves, then alone, never beside
-anybody else; a request on which a worker ends when it goes alone, and which had ended another one, is convicted. No socket and
-no process is here: workers are asked and heard through `BatchWorker`, and all time is the event loop's. So the simulation
-(tests/backends/simulation) runs this very code.
+A batch is formed when a worker is free. What a worker had in hand when it died goes again, each request alone; one on which a
+worker ends then, as another one has before, is convicted. So a body ends two workers at most, however large the batches are.
+No socket and no process is here: workers are asked and heard through `BatchWorker`, and all time is the event loop's. So the
+simulation (tests/backends/simulation) runs this very code.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class ModelQueue:
         self.loop = asyncio.get_running_loop()
         self.ledger = Ledger()
         self.waiting: deque[Waiting] = deque()
-        self.suspects: deque[list[Waiting]] = deque()
+        self.suspects: deque[Waiting] = deque()
         self.workers: list[BatchWorker] = []
         self._open: dict[int, Waiting] = {}
         self._dispatching = self._suspects_went_last = False
@@ -185,10 +185,9 @@ class ModelQueue:
             elif not one.request.repeatable:
                 one.refuse(500, "the worker ended while it had this request, which must not be sent twice")
             else:
-                one.request.sent = "alone" if alone else "again"
+                one.request.sent = "alone"
                 again.append(one)
-        middle = (len(again) + 1) // 2
-        self.suspects.extendleft(half for half in (again[middle:], again[:middle]) if half)
+        self.suspects.extendleft(reversed(again))
         worker.in_hand, worker.held, worker.batch = {}, [], ()
         self._dispatch_soon()
 
@@ -219,14 +218,14 @@ class ModelQueue:
         return self._first_suspects(worker) or self._first_waiting()
 
     def _first_suspects(self, worker: BatchWorker) -> list[Waiting]:
-        """These go by themselves, and at one worker at a time: the others are for everybody else."""
+        """These go alone, and at one worker at a time: the others are for everybody else."""
         if any(other.suspects for other in self.workers):
             return []
         while self.suspects:
-            batch = [one for one in self.suspects.popleft() if self._may_go(one)]
-            if batch:
+            one = self.suspects.popleft()
+            if self._may_go(one):
                 worker.suspects = self._suspects_went_last = True
-                return batch
+                return [one]
         return []
 
     def _may_go(self, one: Waiting) -> bool:

@@ -25,7 +25,7 @@ log = logging.getLogger("slotwise.host")
 
 PAUSES_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # before another attempt, after so many that failed one after the other
 SHORT_LIFE_S = 10.0  # a worker that ends sooner after it was ready
-QUICK_STARTS = 6  # of those in a row: a killer in a batch of 64 is found after seven
+QUICK_STARTS = 4  # of those in a row: two bodies that end workers
 LONGEST_PAUSE = 4  # of PAUSES_S, where workers do start
 POLL_S = 0.05
 GONE = "the model is not loaded any more"

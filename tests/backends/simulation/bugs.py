@@ -56,8 +56,8 @@ class SuspectsAmongOthers(ModelQueue):
 
     def ended(self, worker: BatchWorker) -> None:
         super().ended(worker)
-        while self.suspects:
-            self.waiting.extendleft(reversed(self.suspects.popleft()))
+        self.waiting.extendleft(reversed(self.suspects))
+        self.suspects.clear()
 
 
 class ConvictedAtOnce(ModelQueue):

@@ -180,8 +180,8 @@ class History:
         """What must hold of every batch that is sent."""
         if not 0 < len(batch) <= self.batch_size:
             self.problems.append(f"a batch of {len(batch)}, not of at most {self.batch_size}")
-        if len({one.deaths > 0 for one in batch}) > 1:
-            self.problems.append("who had a worker die goes beside others")
+        if len(batch) > 1 and any(one.deaths for one in batch):
+            self.problems.append("who had a worker die does not go alone")
         for one in batch:
             if not one.open:
                 self.problems.append(f"{one.request.identity} is sent although nobody waits for it")
