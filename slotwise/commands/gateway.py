@@ -117,8 +117,8 @@ def gateway(
     from slotwise.backends.remote.server_view import server_view
     from slotwise.deploy.on_demand import loader
     from slotwise.frontend.serve import serve
-    from slotwise.frontend.start_options import front_settings
     from slotwise.host import gateway_link
+    from slotwise.host.front_options import front_settings
 
     if multi_model is None and gateway_link.offered(name):
         gateway_link.serve(name, options, say, kept, starting)

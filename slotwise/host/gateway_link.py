@@ -20,9 +20,9 @@ from slotwise.frontend.handover import Handover
 from slotwise.frontend.keeper import Kept
 from slotwise.frontend.process import GatewayRecord
 from slotwise.frontend.serve import in_place_of
-from slotwise.frontend.start_options import front_settings
 from slotwise.frontend.succession import Starting
-from slotwise.host.gateways import END, LONGEST, REPLACED, address
+from slotwise.host.front_options import front_settings
+from slotwise.host.opened_fronts import END, LONGEST, REPLACED, address
 from slotwise.interrupts import handed_to, settle
 from slotwise.server.record import ServerRecord, running
 

@@ -13,7 +13,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from slotwise.backends.interface import BackendAnswer, BackendRequest
 from slotwise.backends.metric_labels import OTHER
 from slotwise.errors import SlotwiseError
-from slotwise.host.loaded_models import LoadedModels
+from slotwise.host.model_versions import ModelVersions
 
 if TYPE_CHECKING:
     from slotwise.client.live_model import LiveModel
@@ -25,7 +25,7 @@ class LocalBackend:
 
     def __init__(
         self,
-        loaded: LoadedModels,
+        loaded: ModelVersions,
         record: ServerRecord,
         max_body_bytes: int,
         describe: Callable[[], Sequence[LiveModel]],

@@ -15,7 +15,7 @@ from slotwise.archive.guarding.foreign import need_worker
 from slotwise.archive.inspection import extract
 from slotwise.backends.local.served_model import ModelSettings, ServedModel
 from slotwise.backends.management.models import HostedModel, HostedWorker, Observation
-from slotwise.host.loaded_models import LoadedModels
+from slotwise.host.model_versions import ModelVersions
 from slotwise.server.processes import memory_bytes, worker_report
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ HOST = "hosts/local.py"  # an archive whose worker has it answers without a serv
 CALL_S = 60.0
 
 
-class LocalHost:
+class OwnHost:
     """Models as queues and workers of this process (ModelHost)."""
 
-    def __init__(self, loaded: LoadedModels, record: ServerRecord) -> None:
+    def __init__(self, loaded: ModelVersions, record: ServerRecord) -> None:
         self.loaded, self.record = loaded, record
         self.loop = asyncio.get_running_loop()
         self.folder, self.logs = record.state_dir / "models", record.state_dir / "logs"

@@ -32,10 +32,10 @@ from slotwise.frontend.http.access import PROBES, refuse
 from slotwise.frontend.http.app import build_app
 from slotwise.frontend.inference_request import Scope
 from slotwise.frontend.serve import LARGE_BLOCK_BYTES, Access, http_config
-from slotwise.host.gateways import Gateways
-from slotwise.host.loaded_models import LoadedModels
 from slotwise.host.local_backend import LocalBackend
-from slotwise.host.model_host import LocalHost
+from slotwise.host.model_host import OwnHost
+from slotwise.host.model_versions import ModelVersions
+from slotwise.host.opened_fronts import OpenedFronts
 from slotwise.profiles import memory
 from slotwise.server import supervisor
 
@@ -67,7 +67,7 @@ class TokenGuard:
         return bearer.brings(brought.decode("latin-1"), self._expected)
 
 
-class Front(uvicorn.Server):
+class QuietServer(uvicorn.Server):
     """The front on one port. Signals are the host's business."""
 
     @contextmanager
@@ -80,8 +80,8 @@ async def serve(record: ServerRecord) -> None:
     """Serve until SIGTERM."""
     ended = supervisor.end_at_signals()
     profile, tokens = record.effective_profile(), write_tokens(record.state_dir)
-    loaded = LoadedModels()
-    host = LocalHost(loaded, record)
+    loaded = ModelVersions()
+    host = OwnHost(loaded, record)
     models = ModelTable(host, record.model_store, profile, record.overrides, record.kind)
 
     def backend() -> LocalBackend:
@@ -94,7 +94,7 @@ async def serve(record: ServerRecord) -> None:
         async with (
             front(backend(), profile, record, tokens["inference"]) as gateway,
             metrics(gateway, record),
-            Gateways(record.name, backend).offered(record.tmp_dir),
+            OpenedFronts(record.name, backend).offered(record.tmp_dir),
             supervisor.management_api(models, record, tokens["management"]),
         ):
             await ended.wait()
@@ -108,7 +108,7 @@ async def front(backend: LocalBackend, profile: Profile, record: ServerRecord, t
     options = GatewayOptions(timeout_s=float(profile.response_timeout_s), queued=profile.job_queue_size)
     gateway = Gateway(backend, options)
     listening = socket.create_server(("127.0.0.1", record.ports.inference), backlog=BACKLOG)
-    server = Front(http_config(TokenGuard(build_app(gateway), token), gateway, Access()))
+    server = QuietServer(http_config(TokenGuard(build_app(gateway), token), gateway, Access()))
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     try:
         async with asyncio.timeout(UP_S):

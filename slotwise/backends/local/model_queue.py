@@ -28,12 +28,12 @@ NOT_COMPUTED = 503  # what a worker answers for rows that a dead engine has not 
 Linger = Literal["free", "exact"]
 
 
-class WrongAnswer(Exception):
+class LyingWorker(Exception):
     """A worker said what it had no right to say: nothing that it says can be trusted any more."""
 
 
 @dataclass(eq=False, slots=True)
-class Waiting:
+class WaitingRequest:
     """A request that waits for its answer. about: what `about` made of it. deaths: of workers that had it in hand."""
 
     id: int
@@ -61,11 +61,11 @@ class BatchWorker:
     in_hand: what has no answer yet, by id. batch: all that it was sent at once. retiring: it gets no other batch.
     """
 
-    send: Callable[[Sequence[Waiting]], None]
+    send: Callable[[Sequence[WaitingRequest]], None]
     end: Callable[[str], None]
-    in_hand: dict[int, Waiting] = field(default_factory=dict)
-    batch: Sequence[Waiting] = ()
-    held: list[tuple[Waiting, BackendAnswer]] = field(default_factory=list)  # until it is known whether the engine is dead
+    in_hand: dict[int, WaitingRequest] = field(default_factory=dict)
+    batch: Sequence[WaitingRequest] = ()
+    held: list[tuple[WaitingRequest, BackendAnswer]] = field(default_factory=list)  # until done: is its engine dead?
     suspects: bool = False
     retiring: bool = False
     joined_at: float = 0.0
@@ -102,10 +102,10 @@ class ModelQueue:
         self.absent, self.about = absent, about
         self.loop = asyncio.get_running_loop()
         self.ledger = Ledger()
-        self.waiting: deque[Waiting] = deque()
-        self.suspects: deque[Waiting] = deque()
+        self.waiting: deque[WaitingRequest] = deque()
+        self.suspects: deque[WaitingRequest] = deque()
         self.workers: list[BatchWorker] = []
-        self._open: dict[int, Waiting] = {}
+        self._open: dict[int, WaitingRequest] = {}
         self._dispatching = self._suspects_went_last = False
         self._next_look: float | None = None
 
@@ -119,7 +119,7 @@ class ModelQueue:
             raise Refused(503, why, retry_after_s=1)
         now = self.loop.time()
         about = self.about(request)
-        one = Waiting(self.ledger.admitted + 1, request, about, self.loop.create_future(), now)
+        one = WaitingRequest(self.ledger.admitted + 1, request, about, self.loop.create_future(), now)
         self.ledger.admit(one.id)
         self._open[one.id] = one
         self.waiting.append(one)
@@ -134,7 +134,7 @@ class ModelQueue:
         self._close(one, "answered")
         return answer
 
-    def _close(self, one: Waiting, outcome: Literal["answered", "refused", "gone"]) -> None:
+    def _close(self, one: WaitingRequest, outcome: Literal["answered", "refused", "gone"]) -> None:
         one.answer.cancel()  # where its client left: a worker's late words find nobody
         del self._open[one.id]
         self.ledger.end(one.id, outcome)
@@ -148,19 +148,19 @@ class ModelQueue:
         self._dispatch_soon()
 
     def answered(self, worker: BatchWorker, request_id: int, answer: BackendAnswer) -> None:
-        """A worker's answer to one request. Raises WrongAnswer where it has no such request in hand."""
+        """A worker's answer to one request. Raises LyingWorker where it has no such request in hand."""
         one = worker.in_hand.pop(request_id, None)
         if one is None:
-            raise WrongAnswer(f"an answer to request {request_id}, which it does not have")
+            raise LyingWorker(f"an answer to request {request_id}, which it does not have")
         if answer.status == NOT_COMPUTED:
             worker.held.append((one, answer))
         elif one.open:
             one.answer.set_result(answer)
 
     def done(self, worker: BatchWorker, *, dead: bool) -> None:
-        """A worker's batch is over. dead: its engine is, and it ends now. Raises WrongAnswer where answers are missing."""
+        """A worker's batch is over. dead: its engine is, and it ends now. Raises LyingWorker where answers are missing."""
         if not worker.busy or worker.in_hand:
-            raise WrongAnswer(f"a batch that is over, with {len(worker.in_hand)} requests unanswered")
+            raise LyingWorker(f"a batch that is over, with {len(worker.in_hand)} requests unanswered")
         if dead:
             worker.retiring = True
             return  # what it has not computed goes again once it has ended
@@ -211,13 +211,13 @@ class ModelQueue:
             worker.batch, worker.busy_since = batch, self.loop.time()
             worker.send(batch)
 
-    def _next_batch(self, worker: BatchWorker) -> list[Waiting]:
+    def _next_batch(self, worker: BatchWorker) -> list[WaitingRequest]:
         """What goes to a free worker now: in turn, those that were there when a worker died, and everybody else."""
         if self._suspects_went_last and self.waiting:
             return self._first_waiting() or self._first_suspects(worker)
         return self._first_suspects(worker) or self._first_waiting()
 
-    def _first_suspects(self, worker: BatchWorker) -> list[Waiting]:
+    def _first_suspects(self, worker: BatchWorker) -> list[WaitingRequest]:
         """These go alone, and at one worker at a time: the others are for everybody else."""
         if any(other.suspects for other in self.workers):
             return []
@@ -228,7 +228,7 @@ class ModelQueue:
                 return [one]
         return []
 
-    def _may_go(self, one: Waiting) -> bool:
+    def _may_go(self, one: WaitingRequest) -> bool:
         """Whether it is to be sent again: its body may have been convicted meanwhile."""
         try:
             one.request.check()
@@ -237,7 +237,7 @@ class ModelQueue:
                 one.answer.set_exception(refused)
         return one.open
 
-    def _first_waiting(self) -> list[Waiting]:
+    def _first_waiting(self) -> list[WaitingRequest]:
         while self.waiting and not self.waiting[0].open:
             self.waiting.popleft()
         if not self.waiting:
@@ -247,7 +247,7 @@ class ModelQueue:
             if left_s > 0:
                 self.loop.call_later(left_s, self._dispatch_soon)
                 return []
-        batch: list[Waiting] = []
+        batch: list[WaitingRequest] = []
         while self.waiting and len(batch) < self.batch_size:
             one = self.waiting.popleft()
             if one.open:

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 
 from slotwise.archive.local_model import LocalAnswer, LocalModel
 from slotwise.backends.exchange import BackendAnswer
-from slotwise.backends.local.model_queue import BatchWorker, ModelQueue, Waiting
+from slotwise.backends.local.model_queue import BatchWorker, ModelQueue, WaitingRequest
 from slotwise.backends.local.worker_link import Measured
 from slotwise.errors import SlotwiseError
 from slotwise.worker.hosts import frames
@@ -58,7 +58,7 @@ class PipedLink:
         """Why it did not start."""
         return self.why
 
-    def send(self, batch: Sequence[Waiting]) -> None:
+    def send(self, batch: Sequence[WaitingRequest]) -> None:
         """Give it a batch."""
         self.task = asyncio.create_task(self._answer(batch))
 
@@ -99,7 +99,7 @@ class PipedLink:
         self.worker.heard_at = float("inf")
         self.started(self)
 
-    async def _answer(self, batch: Sequence[Waiting]) -> None:
+    async def _answer(self, batch: Sequence[WaitingRequest]) -> None:
         assert self.model is not None
         requests = []
         for one in batch:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from slotwise.backends.exchange import BackendAnswer
-from slotwise.backends.local.model_queue import BatchWorker, ModelQueue, Waiting, WrongAnswer
+from slotwise.backends.local.model_queue import BatchWorker, LyingWorker, ModelQueue, WaitingRequest
 from slotwise.worker.hosts import frames
 from slotwise.worker.hosts.frames import BrokenFrame, Frame, FrameReader
 
@@ -115,7 +115,7 @@ class WorkerLink(asyncio.Protocol):
             return next((line.strip() for line in reversed(lines) if line.strip()), self.why)
         return self.why
 
-    def send(self, batch: Sequence[Waiting]) -> None:
+    def send(self, batch: Sequence[WaitingRequest]) -> None:
         """Give it a batch."""
         parts: list[bytes] = []
         last = len(batch) - 1
@@ -153,7 +153,7 @@ class WorkerLink(asyncio.Protocol):
         try:
             for frame in self.reader.frames(data):
                 self._heard(frame)
-        except (BrokenFrame, WrongAnswer) as error:
+        except (BrokenFrame, LyingWorker) as error:
             self.end(f"it broke the protocol: {error}")
 
     def _heard(self, frame: Frame) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slotwise.backends.exchange import BackendAnswer
-from slotwise.backends.local.model_queue import BatchWorker, ModelQueue, Waiting
+from slotwise.backends.local.model_queue import BatchWorker, ModelQueue, WaitingRequest
 
 
 class NoIdCheck(ModelQueue):
@@ -34,7 +34,7 @@ class LostRequeue(ModelQueue):
 class OneTooMany(ModelQueue):
     """A batch takes one request more than it may."""
 
-    def _first_waiting(self) -> list[Waiting]:
+    def _first_waiting(self) -> list[WaitingRequest]:
         batch = super()._first_waiting()
         return [*batch, self.waiting.popleft()] if batch and self.waiting and self.waiting[0].open else batch
 
@@ -118,7 +118,7 @@ class NotComputedIsAnAnswer(ModelQueue):
 class NoBalance(ModelQueue):
     """Who was refused is never closed."""
 
-    def _close(self, one: Waiting, outcome: str) -> None:
+    def _close(self, one: WaitingRequest, outcome: str) -> None:
         if outcome != "refused":
             super()._close(one, outcome)  # type: ignore[arg-type]
 

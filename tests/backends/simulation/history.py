@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
 from slotwise.backends.local import model_queue
-from slotwise.backends.local.model_queue import BatchWorker, ModelQueue, Waiting, WrongAnswer
+from slotwise.backends.local.model_queue import BatchWorker, LyingWorker, ModelQueue, WaitingRequest
 
 RESPONSE_S = 20.0
 LATEST_S = 2 * model_queue.LOOK_S  # after its deadline a request is refused within
@@ -50,7 +50,7 @@ class SimWorker:
             self.seen.heard_at = self.history.loop.time()
             self.history.loop.call_later(1.0, self.beat)
 
-    def send(self, batch: Sequence[Waiting]) -> None:
+    def send(self, batch: Sequence[WaitingRequest]) -> None:
         history, chance = self.history, self.history.random.random
         history.check_batch(batch)
         kinds = {one.request.kind for one in batch}
@@ -66,7 +66,7 @@ class SimWorker:
         else:
             history.loop.call_later(took_s, self.answer, batch, False)
 
-    def answer(self, batch: Sequence[Waiting], dead: bool) -> None:
+    def answer(self, batch: Sequence[WaitingRequest], dead: bool) -> None:
         """Answer one by one, in any order; with a dead engine some are not computed."""
         if not self.alive:
             return
@@ -85,7 +85,7 @@ class SimWorker:
             queue.done(self.seen, dead=dead)
             if self.lies:
                 history.problems.append(f"that a worker lied ({self.lies}) is not seen")
-        except WrongAnswer:
+        except LyingWorker:
             self.end("it lied")
         if dead:
             history.loop.call_later(0.01, self.die)
@@ -109,7 +109,7 @@ class SimWorker:
         self.history.loop.call_later(self.history.random.choice((0.1, 1.0, 5.0)), self.history.start_worker)
 
 
-def good(one: Waiting, status: int = 200) -> BackendAnswer:
+def good(one: WaitingRequest, status: int = 200) -> BackendAnswer:
     return BackendAnswer(status, [], one.request.own_answer)  # type: ignore[attr-defined]
 
 
@@ -176,7 +176,7 @@ class History:
         if late_s > LATEST_S:
             self.problems.append(f"{request.identity} had to wait {late_s:.1f} s too long")
 
-    def check_batch(self, batch: Sequence[Waiting]) -> None:
+    def check_batch(self, batch: Sequence[WaitingRequest]) -> None:
         """What must hold of every batch that is sent."""
         if not 0 < len(batch) <= self.batch_size:
             self.problems.append(f"a batch of {len(batch)}, not of at most {self.batch_size}")

@@ -18,7 +18,7 @@ WorkerNumbers = dict[tuple[str, str], float]  # of a metric: by model and HTTP s
 
 
 @dataclass(eq=False)
-class LoadedModels(Collector):
+class ModelVersions(Collector):
     """Every served version of every model. Everything happens on the host's event loop.
 
     changed: how often models came, went or were scaled.

@@ -21,7 +21,7 @@ from typing import Any
 
 from slotwise.errors import SlotwiseError
 from slotwise.frontend.serve import PreparedFront
-from slotwise.frontend.start_options import front_settings
+from slotwise.host.front_options import front_settings
 from slotwise.host.local_backend import LocalBackend
 
 log = logging.getLogger("slotwise.host")
@@ -36,7 +36,7 @@ def address(tmp_dir: Path) -> str:
     return str(tmp_dir / "gateways.sock")
 
 
-class Gateways:
+class OpenedFronts:
     """The gateways that are open in this process. backend(): makes what answers in one of them."""
 
     def __init__(self, name: str, backend: Callable[[], LocalBackend]) -> None:
