@@ -42,7 +42,7 @@ REFUSED: dict[int | str, dict[str, Any]] = {
 
 def add(app: FastAPI, gateway: Gateway, forward: Forward) -> None:
     """Add the contract's routes."""
-    models = ModelVersions(gateway)
+    models = LoadedModels(gateway)
     app.router.routes.append(Route("/models/{model}/invoke", forward, methods=["POST"], include_in_schema=False))
 
     @app.get("/models", summary="SageMaker: the models that are loaded")
@@ -84,7 +84,7 @@ def read(body: bytes) -> tuple[str, str]:
 
 
 @dataclass
-class ModelVersions:
+class LoadedModels:
     """The models that SageMaker had loaded. urls: where each came from, by its name. busy: those that are just being loaded."""
 
     gateway: Gateway
