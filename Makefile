@@ -7,9 +7,9 @@ PYTEST := $(BIN)/python -m pytest -q -n 2 --durations=20
 help: ## say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 18
 
-serve: ## install, build, start TorchServe and the gateway, say what a photo shows
+serve: ## install, build, start TorchServe (or SERVER=slotwise) and the gateway, say what a photo shows
 	@PYTHON="$(or $(PYTHON),python3)" scripts/setup.sh serve
-	@$(BIN)/slotwise serve efficientnet digits --detach
+	@$(BIN)/slotwise serve efficientnet digits --server $(or $(SERVER),torchserve) --detach
 	@$(BIN)/slotwise gateway --detach
 	@$(BIN)/slotwise predict efficientnet models/efficientnet/examples/chelsea.png
 

@@ -17,5 +17,5 @@ def check_delay(kind: str, max_batch_delay_ms: float) -> None:
     if kind in WHOLE_MS and max_batch_delay_ms != int(max_batch_delay_ms):
         raise SlotwiseError(
             f"{kind} counts max_batch_delay_ms in whole milliseconds, not {max_batch_delay_ms}",
-            "0 waits for nobody; Ray and Triton take fractions",
+            "0 waits for nobody; Ray, Triton and our own host take fractions",
         )

@@ -48,7 +48,7 @@ class Profile(BaseModel):
 
     batch_size: int = _key("registration", 1, "requests in a full batch", ge=1, le=4096)
     max_batch_delay_ms: float = _key(
-        "registration", 5, "how long a batch waits for more requests; a fraction on Ray and Triton only", ge=0, le=60_000
+        "registration", 5, "how long a batch waits for more requests; no fraction on TorchServe and MMS", ge=0, le=60_000
     )
     initial_workers: int = _key("registration", 1, "worker processes a model starts with", ge=1, le=256)
     response_timeout_s: int = _key("registration", 120, "a batch that takes longer costs its worker", ge=1, le=86_400)
