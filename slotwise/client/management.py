@@ -69,7 +69,7 @@ class ManagementClient:
     ) -> None:
         """Register an archive by its file name in the model store. Returns while its workers still start.
 
-        max_batch_delay: in milliseconds; a fraction on Ray and Triton only. response_timeout: in seconds.
+        max_batch_delay: in milliseconds; no fraction on TorchServe and MMS. response_timeout: in seconds.
 
         None leaves a value to the server's configuration.
         """

@@ -68,10 +68,15 @@ class Watchdog:
                 self._read_models()
             return False
         self._in_vain += 1
-        if self._answered_at is None or now - self._answered_at < self.silent_s or self._in_vain < LEAST_PINGS:
+        waited = self._answered_at is not None and now - self._answered_at >= self.silent_s and self._in_vain >= LEAST_PINGS
+        if self._answered_at is None or not (waited or self._dead()):
             return False
         stored = ServerRecord.load(project.state_root() / self.record.name)
         return stored is not None and stored.run_id == self.record.run_id and not stored.stopping
+
+    def _dead(self) -> bool:
+        """Whether it is our own host, and its process is gone: no time makes it answer again."""
+        return self.record.kind == "slotwise" and not self.record.alive()
 
     def _read_models(self) -> None:
         from slotwise.client.management import ManagementClient  # noqa: PLC0415  heavy, and not wanted for a ping
@@ -87,7 +92,8 @@ class Watchdog:
         """
         from slotwise.deploy.start_again import start_again  # noqa: PLC0415  heavy
 
-        say(f"{self.record.kind} (pid {self.record.pid}) has answered nothing for {self.silent_s:g} s: it is started again")
+        why = "has died" if self._dead() else f"has answered nothing for {self.silent_s:g} s"
+        say(f"{self.record.kind} (pid {self.record.pid}) {why}: it is started again")
         processes.end(self.record.run_id, 0, KILL_AFTER_S)  # it would not hear that it should stop; its workers do
         return start_again(self.record, self.models, say)
 

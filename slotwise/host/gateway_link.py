@@ -11,7 +11,7 @@ import json
 import logging
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from slotwise.frontend.process import GatewayRecord
 from slotwise.frontend.serve import in_place_of
 from slotwise.frontend.succession import Starting
 from slotwise.host.front_options import front_settings
-from slotwise.host.opened_fronts import END, LONGEST, REPLACED, address
+from slotwise.host.opened_fronts import END, LOADING_S, LONGEST, REPLACED, address
 from slotwise.interrupts import handed_to, settle
 from slotwise.server.record import ServerRecord, running
 
@@ -136,7 +136,16 @@ class GatewayLink:
         record = running(self.name)
         while record is not None and not self.ending:
             try:
-                return await HostConnection.open(record, self.options, self.kept)
+                opening = asyncio.ensure_future(
+                    HostConnection.open(record, self.options, self.kept, self.host.models if self.host else ())
+                )
+                waking = asyncio.ensure_future(self.woken.wait())
+                await asyncio.wait((opening, waking), return_when=asyncio.FIRST_COMPLETED)
+                waking.cancel()
+                if self.ending:
+                    opening.cancel()
+                    return None
+                return await opening
             except (OSError, ValueError) as error:  # it is still starting, or has just ended
                 if first:
                     raise SlotwiseError(
@@ -156,25 +165,29 @@ class HostConnection:
 
     def __init__(self, run_id: str, connection: socket.socket, about: dict[str, Any]) -> None:
         self.run_id, self.connection, self.about = run_id, connection, about
+        self.models: list[str] = []
         self.ended = asyncio.Event()
         asyncio.get_running_loop().add_reader(connection, self._hear)
 
     @classmethod
-    async def open(cls, record: ServerRecord, options: dict[str, Any], kept: Kept) -> HostConnection:
-        """Have the host open it. Raises OSError or ValueError where it does not answer, SlotwiseError where it refuses."""
+    async def open(
+        cls, record: ServerRecord, options: dict[str, Any], kept: Kept, models: Sequence[str] = ()
+    ) -> HostConnection:
+        """Have the host open it, once it has these models. Raises OSError, ValueError or SlotwiseError where it does not."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             connection.settimeout(ANSWER_S)
             connection.connect(address(record.tmp_dir))
-            message = json.dumps({"options": options, "restarts": kept.restarts}).encode()
+            message = json.dumps({"options": options, "restarts": kept.restarts, "models": [*models]}).encode()
             socket.send_fds(connection, [message], [one.fileno() for one in kept.sockets])
-            about = json.loads(await asyncio.to_thread(connection.recv, LONGEST))
+            connection.setblocking(False)
+            async with asyncio.timeout(LOADING_S + ANSWER_S):
+                about = json.loads(await asyncio.get_running_loop().sock_recv(connection, LONGEST))
             if "error" in about:
                 raise SlotwiseError(about["error"], about["hint"])
         except BaseException:
             connection.close()
             raise
-        connection.setblocking(False)
         return cls(record.run_id, connection, about)
 
     @property
@@ -196,7 +209,8 @@ class HostConnection:
 
     def _hear(self) -> None:
         try:
-            if self.connection.recv(LONGEST):
+            if message := self.connection.recv(LONGEST):
+                self.models = json.loads(message)["models"]
                 return
         except BlockingIOError:
             return

@@ -37,6 +37,11 @@ class ModelVersions(Collector):
             raise Refused(404, "there is no such model" if not versions else "the model has no such version")
         return served
 
+    def waits_for(self, name: str) -> bool:
+        """Whether a model is not there yet, or none of its workers is ready although they may become so."""
+        served = next(iter(self.by_name.get(name, {}).values()), None)
+        return served is None or not (served.queue.workers or served.failure)
+
     def add(self, served: ServedModel, *, default: bool) -> None:
         """Serve a version, from now on."""
         name, version = served.settings.name, served.settings.version

@@ -3,8 +3,11 @@
 `slotwise gateway` stays a process of its own, small, which holds the listening sockets (gateway_link.py). It sends them here,
 with its options, over a Unix socket in the host's folder for temporary files, which nobody else may enter.
 
-    link -> host   {"options": {...}, "restarts": 0} and the sockets; then b"end" or b"replaced"
-    host -> link   {"url": ..., "own": ..., ...}, or {"error": ..., "hint": ...}; then the end, once everything is answered
+    link -> host   {"options": {...}, "restarts": 0, "models": [...]} and the sockets; then b"end" or b"replaced"
+    host -> link   {"url": ..., "own": ..., ...}, or {"error": ..., "hint": ...}; {"models": [...]} as they change; then the
+                   end, once everything is answered
+
+The models are those that clients could ask before: where a host takes another one's place it answers once it has them.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import contextlib
 import json
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,12 +26,15 @@ from slotwise.errors import SlotwiseError
 from slotwise.frontend.serve import PreparedFront
 from slotwise.host.front_options import front_settings
 from slotwise.host.local_backend import LocalBackend
+from slotwise.host.model_versions import ModelVersions
 
 log = logging.getLogger("slotwise.host")
 
 END, REPLACED = b"end", b"replaced"
 LONGEST = 1 << 17
 MOST_SOCKETS = 8
+LOADING_S = 120.0  # for the models that there were before
+LOOK_S = 0.2
 
 
 def address(tmp_dir: Path) -> str:
@@ -39,8 +45,8 @@ def address(tmp_dir: Path) -> str:
 class OpenedFronts:
     """The gateways that are open in this process. backend(): makes what answers in one of them."""
 
-    def __init__(self, name: str, backend: Callable[[], LocalBackend]) -> None:
-        self.name, self.backend = name, backend
+    def __init__(self, name: str, versions: ModelVersions, backend: Callable[[], LocalBackend]) -> None:
+        self.name, self.versions, self.backend = name, versions, backend
         self._open: dict[asyncio.Task[None], PreparedFront | None] = {}
 
     @asynccontextmanager
@@ -95,9 +101,10 @@ class OpenedFronts:
         except SlotwiseError as error:
             link.send(json.dumps({"error": error.message, "hint": error.hint}).encode())
             return
-        task = asyncio.current_task()
-        assert task is not None
-        self._open[task] = front
+        running = asyncio.current_task()
+        assert running is not None
+        self._open[running] = front
+        await self._loaded(message["models"])
         serving = asyncio.ensure_future(front.server.serve(sockets=sockets))
         waiting = asyncio.ensure_future(up.wait())
         await asyncio.wait((serving, waiting), return_when=asyncio.FIRST_COMPLETED)
@@ -107,10 +114,28 @@ class OpenedFronts:
         else:
             about = {key: getattr(front, key) for key in ("url", "own", "certificate", "grpc", "warning")}
             link.send(json.dumps({**about, "drain_s": settings.drain_s}).encode())
-            hearing = asyncio.ensure_future(self._hear(link, front))
+            beside = [asyncio.ensure_future(task) for task in (self._hear(link, front), self._tell_models(link))]
             await asyncio.wait((serving,))
-            hearing.cancel()
+            for task in beside:
+                task.cancel()
         await serving
+
+    async def _loaded(self, models: Sequence[str]) -> None:
+        """Wait until these models answer, but not for one whose workers do not start."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LOADING_S):
+                while any(self.versions.waits_for(model) for model in models):
+                    await asyncio.sleep(LOOK_S)
+
+    async def _tell_models(self, link: socket.socket) -> None:
+        told: list[str] | None = None
+        while True:
+            models = list(self.versions.by_name)
+            if models != told:
+                with contextlib.suppress(OSError):
+                    link.send(json.dumps({"models": models}).encode())
+                told = models
+            await asyncio.sleep(LOOK_S)
 
     async def _hear(self, link: socket.socket, front: PreparedFront) -> None:
         """Do what the link says; where it is gone, the gateway ends, too."""

@@ -94,7 +94,7 @@ async def serve(record: ServerRecord) -> None:
         async with (
             front(backend(), profile, record, tokens["inference"]) as gateway,
             metrics(gateway, record),
-            OpenedFronts(record.name, backend).offered(record.tmp_dir),
+            OpenedFronts(record.name, loaded, backend).offered(record.tmp_dir),
             supervisor.management_api(models, record, tokens["management"]),
         ):
             await ended.wait()

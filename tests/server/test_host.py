@@ -1,0 +1,166 @@
+"""A host of our own and a gateway in its process, with real processes: what dies, what takes its place, and who loses what."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from slotwise.frontend.process import GatewayRecord
+from slotwise.server.processes import processes_of
+from slotwise.server.record import ServerRecord
+from tests.server.conftest import build_handler
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
+
+PATIENCE_S = 90.0
+
+
+@dataclass
+class Project:
+    """A folder of its own, in which `slotwise` is typed."""
+
+    folder: Path
+    environ: dict[str, str]
+
+    def slotwise(self, *arguments: str, check: bool = True) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "slotwise.cli", *arguments],
+            cwd=self.folder, env=self.environ, capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        assert not check or done.returncode == 0, done.stderr
+        return done.stdout + done.stderr
+
+    @property
+    def server(self) -> ServerRecord:
+        record = ServerRecord.load(self.folder / "state" / "default")
+        assert record is not None
+        return record
+
+    @property
+    def gateway(self) -> GatewayRecord:
+        record = GatewayRecord.read(self.folder / "state" / "default" / "gateway.json")
+        assert record is not None
+        return record
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An archive of the handler that breaks on request."""
+    return build_handler("quick", tmp_path_factory.mktemp("store"), tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture
+def project(tmp_path: Path, archive: Path) -> Iterator[Project]:
+    """A host with one model and two workers, and a gateway before it."""
+    (tmp_path / "model_store").mkdir()
+    (tmp_path / "model_store" / archive.name).write_bytes(archive.read_bytes())
+    environ = {**os.environ, "SLOTWISE_HOME": str(tmp_path / "state"), "PYTHONPATH": str(Path(__file__).parents[2])}
+    project = Project(tmp_path, environ)
+    options = ("--server", "slotwise", "--port", "0", "--set", "initial_workers=2", "--force", "--detach")
+    try:
+        project.slotwise("serve", f"model_store/{archive.name}", *options)
+        project.slotwise("gateway", "--port", "0", "--translation-port", "-1", "--detach")
+        yield project
+    finally:
+        project.slotwise("stop", check=False)
+
+
+@dataclass
+class Clients:
+    """Clients that ask all the time; `lost` has what was not their own answer."""
+
+    url: str
+    answered: int = 0
+    lost: list[str] = field(default_factory=list)
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> Clients:
+        self.threads = [threading.Thread(target=self._ask, args=(i,)) for i in range(4)]
+        for thread in self.threads:
+            thread.start()
+        time.sleep(1.0)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.over.set()
+        for thread in self.threads:
+            thread.join()
+
+    def _ask(self, i: int) -> None:
+        with httpx.Client(timeout=PATIENCE_S, trust_env=False) as client:
+            for n in range(i, 10**6, 4):
+                if self.over.is_set():
+                    return
+                try:
+                    answer = client.post(f"{self.url}/predictions/quick", content=str(n))
+                    if answer.status_code != 200 or answer.json() != {"answer": 2.0 * n + 1}:
+                        self.lost.append(f"{n}: {answer.status_code} {answer.text}")
+                except httpx.HTTPError as error:
+                    self.lost.append(f"{n}: {error!r}")
+                self.answered += 1
+
+    def go_on(self, count: int = 200) -> None:
+        """Wait for so many further answers."""
+        until, last = self.answered + count, time.monotonic() + PATIENCE_S
+        while self.answered < until and time.monotonic() < last:
+            time.sleep(0.05)
+        assert self.answered >= until
+
+
+def workers(project: Project) -> list[int]:
+    return [process.pid for process in processes_of(project.server.run_id) if "slotwise.worker" in " ".join(process.cmdline())]
+
+
+def test_workers_that_are_killed_and_stopped_cost_nobody_anything(project: Project) -> None:
+    with Clients(project.gateway.url) as clients:
+        for number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGKILL, signal.SIGTERM):
+            os.kill(workers(project)[0], number)
+            clients.go_on()
+    assert clients.lost == []
+    metrics = httpx.get(f"{project.gateway.url}/metrics", trust_env=False).text
+    assert 'slotwise_host_open_requests{model="quick",version="1.0"} 0.0' in metrics
+
+
+def test_the_gateway_is_answered_in_the_hosts_process_and_another_takes_its_place(project: Project) -> None:
+    first = project.gateway
+    listening = [one.laddr.port for one in psutil.Process(project.server.pid).net_connections() if one.status == "LISTEN"]
+    assert int(first.url.rpartition(":")[2]) in listening
+    with Clients(first.url) as clients:
+        project.slotwise("gateway", "--port", first.url.rpartition(":")[2], "--translation-port", "-1", "--replace", "--detach")
+        clients.go_on()
+    assert clients.lost == []
+    assert project.gateway.pid != first.pid
+
+
+def test_a_host_that_is_killed_takes_its_workers_along_and_comes_back_with_its_models(project: Project) -> None:
+    before, pids, gateway = project.server, workers(project), project.gateway
+    assert len(pids) == 2
+    os.kill(before.pid, signal.SIGKILL)
+    deadline = time.monotonic() + PATIENCE_S
+    while any(map(psutil.pid_exists, pids)):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    answer = httpx.post(f"{gateway.url}/predictions/quick", content="20", timeout=PATIENCE_S, trust_env=False)
+    assert (answer.status_code, answer.json()) == (200, {"answer": 41.0})  # it has waited for the next host
+    assert project.server.run_id != before.run_id
+    assert project.gateway == gateway
+
+
+def test_an_option_that_is_no_good_is_refused_by_the_command(project: Project) -> None:
+    project.slotwise("gateway", "--port", "0", "--translation-port", "-1", "--replace", "--detach")
+    (project.folder / "bad.pem").write_text("no certificate")
+    tls = ("--tls-cert", "bad.pem", "--tls-key", "bad.pem")
+    said = project.slotwise("gateway", *tls, "--port", "0", "--translation-port", "-1", "--replace", "--detach", check=False)
+    assert "error: the gateway did not start: the certificate and its key cannot be used" in said
+    assert httpx.get(f"{project.gateway.url}/healthz", trust_env=False).status_code == 200
