@@ -22,6 +22,7 @@ from slotwise.frontend import process
 from slotwise.profiles import memory
 from slotwise.server.java.runtime import java_home
 from slotwise.server.record import Kind, ServerRecord, all_running
+from slotwise.server.supervisor import PACKAGES
 from slotwise.worker.engines.processor import features
 from slotwise.worker.environment.cores import available_cores
 from slotwise.worker.separability.about import version_of
@@ -31,6 +32,7 @@ SERVERS: dict[str, Kind] = {  # the package, and what `--server` calls it
     "multi-model-server": "mms",
     "ray": "ray",
     "nvidia-pytriton": "triton",
+    "slotwise": "slotwise",
 }
 ENGINES = ("torch", "onnxruntime", "openvino", "ctranslate2", "transformers")
 TOOLS = ("curl", "wrk", "ab", "docker", "kubectl")
@@ -80,6 +82,8 @@ def installed() -> dict[str, Any]:
         if importlib.util.find_spec(package) is None:
             absent.setdefault(extra, []).append(package)
     servers = {name: version_of(name) or None for name in SERVERS}
+    if any(importlib.util.find_spec(package) is None for package in PACKAGES["slotwise"]):
+        servers["slotwise"] = None
     missing = [
         {"extra": extra, "packages": packages, "brings": BRINGS[extra], "get": pip_install(f'"slotwise[{extra}]"')}
         for extra, packages in absent.items()

@@ -35,7 +35,7 @@ def test_a_server_is_named_with_its_version_or_with_what_brings_it(monkeypatch: 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: find("sys" if name == "ray" else name, *more))
     found = {**diagnosis.machine(), **diagnosis.installed(), "running": [], "requests": {}}
     lines = _lines(found)
-    assert "servers     torchserve none, multi-model-server none, ray 2.60.0, nvidia-pytriton none" in lines
+    assert "servers     torchserve none, multi-model-server none, ray 2.60.0, nvidia-pytriton none, slotwise none" in lines
     at = lines.index("missing     triton (nvidia-pytriton): the server Triton; Linux")
     assert lines[at + 1].strip() == f"{sys.executable} -m pip install --no-deps nvidia-pytriton==0.7.0"
     assert not [line for line in lines if line.startswith("missing     ray ")]

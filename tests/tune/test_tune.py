@@ -202,13 +202,13 @@ def test_the_fitted_line_is_not_bent_by_one_disturbed_point(a: float, b: float, 
     assert line.at(40) == pytest.approx(a * 40 + b, rel=0.3)
 
 
-@pytest.mark.parametrize("kind", ["torchserve", "mms", "ray", "triton"])
+@pytest.mark.parametrize("kind", ["torchserve", "mms", "ray", "triton", "slotwise"])
 def test_a_plain_registration_is_what_its_server_makes_of_it(kind: str) -> None:
     profile = load_profile("cpu", {"num_replicas": "2"}, {}, cores=0)
     record = SimpleNamespace(kind=kind, overrides={}, effective_profile=lambda: profile)
     info = ArchiveInfo(Path("m.mar"), 1, "", {"model": {"modelName": "m"}}, {"name": "m"})
     plain, of_profile = baselines(record, info, cores=4)  # type: ignore[arg-type]
-    assert plain == (of_profile if kind in ("ray", "triton") else TrialSetting(1, 100, 1, 4))
+    assert plain == (of_profile if kind in ("ray", "triton", "slotwise") else TrialSetting(1, 100, 1, 4))
     assert of_profile.workers == (2 if kind == "ray" else 1)
 
 

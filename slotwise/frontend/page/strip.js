@@ -4,7 +4,7 @@ import { NeedsKey, hasKey, status } from "./api.js";
 import { byId, make } from "./dom.js";
 
 const EVERY_MS = 2000;
-const SERVERS = { torchserve: "TorchServe", mms: "Multi Model Server" };
+const SERVERS = { torchserve: "TorchServe", mms: "Multi Model Server", ray: "Ray Serve", triton: "Triton", slotwise: "Slotwise" };
 
 function state(now, locked) {
   if (locked) return ["bad", hasKey() ? "This key is not known" : "A key is needed"];
