@@ -19,6 +19,7 @@ from slotwise.frontend.http.access import refuse
 from slotwise.frontend.inference_request import Scope
 
 READS = {"GET", "HEAD", "OPTIONS"}
+SEEN = 64
 
 
 class AllowedHosts:
@@ -26,6 +27,7 @@ class AllowedHosts:
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._names = {name.lower().strip("[]") for name in names}
+        self._seen: set[bytes] = set()  # Host headers that were let in: most requests bring one of a few
 
     def check(self, method: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Raise Refused (403) where a request was meant for another host, or comes from another site's page."""
@@ -37,8 +39,11 @@ class AllowedHosts:
                 origin = value
             elif name == b"sec-fetch-site":
                 site = value
-        if host and not self._has(b"//" + host):  # every browser names one
-            raise _foreign(f"the host {_shown(host)} is not this gateway's")
+        if host and host not in self._seen:  # every browser names one
+            if not self._has(b"//" + host):
+                raise _foreign(f"the host {_shown(host)} is not this gateway's")
+            if len(self._seen) < SEEN:
+                self._seen.add(host)
         if origin and not self._has(origin):
             raise _foreign(f"pages of {_shown(origin)} may not ask this gateway")
         if not origin and site == b"cross-site" and method not in READS:
