@@ -47,6 +47,8 @@ def serve(name: str, options: dict[str, Any], say: Callable[[str], None], kept: 
     with handed_to(link.end):
         asyncio.run(link.run())
         settle()
+    if link.moved:
+        sys.exit(ANOTHER_KIND)
 
 
 class GatewayLink:
@@ -55,7 +57,7 @@ class GatewayLink:
     def __init__(self, name: str, options: dict[str, Any], say: Callable[[str], None], kept: Kept, starting: Starting) -> None:
         self.name, self.options, self.say, self.kept, self.starting = name, options, say, kept, starting
         self.ending = 0
-        self.is_replaced = False
+        self.is_replaced = self.moved = False
         self.host: HostConnection | None = None
 
     async def run(self) -> None:
@@ -89,7 +91,8 @@ class GatewayLink:
                 await self.starting.predecessor.end(self.loop, about["drain_s"])
         finally:
             handover.close()
-            record.forget()
+            if not self.moved:  # else the keeper looks whether this one was up
+                record.forget()
 
     def end(self) -> None:
         """The first signal has it answer what it has, the second ends it at once."""
@@ -114,7 +117,9 @@ class GatewayLink:
             if self.ending or self.is_replaced or record is None:
                 continue
             if record.kind != "slotwise":
-                sys.exit(ANOTHER_KIND)
+                self.host.say(REPLACED)  # the sockets go to the gateway that the keeper starts now
+                self.moved = True
+                return
             if self.host.gone or record.run_id != self.host.run_id:
                 before, self.host = self.host, await self._opened() or self.host
                 if self.host is not before:

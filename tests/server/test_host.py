@@ -157,6 +157,18 @@ def test_a_host_that_is_killed_takes_its_workers_along_and_comes_back_with_its_m
     assert project.gateway == gateway
 
 
+@pytest.mark.slow
+def test_a_swap_to_another_kind_of_server_and_back_costs_nobody_anything(project: Project) -> None:
+    with Clients(project.gateway.url) as clients:
+        for kind, queued in (("torchserve", 1000), ("slotwise", 1000), ("slotwise", 900)):
+            before = project.server.run_id
+            settings = ("--set", "initial_workers=2", "--set", f"job_queue_size={queued}")
+            project.slotwise("apply", "cpu", "--server", kind, *settings, "--force", "--yes")
+            assert (project.server.kind, project.server.run_id == before) == (kind, False)
+            clients.go_on()
+    assert clients.lost == []
+
+
 def test_an_option_that_is_no_good_is_refused_by_the_command(project: Project) -> None:
     project.slotwise("gateway", "--port", "0", "--translation-port", "-1", "--replace", "--detach")
     (project.folder / "bad.pem").write_text("no certificate")
