@@ -1,4 +1,4 @@
-"""The same archives on TorchServe, MMS, Ray and Triton: one is asked after the other, and the others are stopped meanwhile."""
+"""The same archives on TorchServe, MMS, Ray, Triton and our own host: one is asked after the other, and the others are stopped meanwhile."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from slotwise.server.record import ServerRecord
 
 NEVER_STOPPED = ("ray", "triton")  # they would take their own processes for dead
-HOSTS: tuple[Kind, ...] = ("torchserve", "mms", "ray", "triton")
+HOSTS: tuple[Kind, ...] = ("torchserve", "mms", "ray", "triton", "slotwise")
 CLIENTS = (1, 8, 64)
 SETTINGS = {"mnist": TrialSetting(16, 1, 2, 1, "onnxruntime", "fp32"), "resnet18": TrialSetting(8, 5, 1, 2, "openvino", "fp32")}
 
