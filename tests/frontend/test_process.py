@@ -120,7 +120,7 @@ async def test_the_end_waits_as_long_as_a_request_may_take(server: StandIn, monk
     configs: list[uvicorn.Config] = []
     monkeypatch.setattr(uvicorn.Server, "run", lambda self, sockets: (configs.append(self.config), sockets[0].close()))
     backend, listen = RemoteBackend(server_view("default"), 90.5), ListenAddress(port=0, translation_port=-1)
-    serve.serve("default", backend, listen, GatewayOptions(timeout_s=90.5), print)
+    serve.serve("default", backend, serve.FrontSettings(listen, GatewayOptions(timeout_s=90.5), serve.Access()), print)
     assert configs[0].timeout_graceful_shutdown == 92
     record = await start(*OPTIONS, "--timeout-s", "90.5")
     assert record.drain_s == 92.3
