@@ -1,4 +1,4 @@
-"""The same archives on TorchServe, MMS, Ray, Triton and our own host: one is asked after the other, and the others are stopped meanwhile."""
+"""The same archives on TorchServe, MMS, Ray, Triton and our own host, one after the other; the others are stopped meanwhile."""
 
 from __future__ import annotations
 

@@ -366,8 +366,8 @@ async def test_a_process_says_where_it_listens_and_ends_in_order(tmp_path: Path,
         (tmp_path / "default").mkdir()
         server.record(tmp_path / "default").save()
         listen = ListenAddress(port=0, translation_port=-1, grpc_port=server.port)
+        settings = serve.FrontSettings(listen, GatewayOptions(), serve.Access())
         with pytest.raises(SlotwiseError, match=f"cannot listen on 127.0.0.1:{server.port}"):
-            settings = serve.FrontSettings(listen, GatewayOptions(), serve.Access())
             serve.serve("default", RemoteBackend(server_view("default"), 60.0), settings, print)
         record = await asyncio.to_thread(process.start_detached, "default", [*options, "--grpc-port", "0"])
         try:
