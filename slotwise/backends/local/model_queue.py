@@ -176,6 +176,9 @@ class ModelQueue:
         self.workers.remove(worker)
         lost = [one for one in (*worker.in_hand.values(), *(one for one, _ in worker.held)) if one.open]
         alone = len(worker.batch) == 1
+        if lost:
+            names = ", ".join(one.request.identity for one in lost)
+            log.warning("a worker of %s ended with these in hand: %s", lost[0].request.model, names)
         again = []
         for one in lost:
             one.deaths += 1
