@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from slotwise.archive.network.network_output import named_output
+from slotwise.console import say
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
 from slotwise.model_spec import ModelSpec
@@ -72,8 +76,10 @@ def prepare(spec: ModelSpec, source: Path) -> tuple[Path | None, dict[str, Any]]
     converted = _converted(graph, opset)
     facts["opset"] = f"{opset} -> {OPSET}" if converted is not graph else str(opset)
     fixed = first.HasField("dim_value")
-    changed = _dynamic(converted) if fixed else converted
-    good = _same(graph, changed, tensor.name, output, spec)
+    changed, why = _tried(graph, converted, tensor.name, output, spec, fixed=fixed)
+    good = not why
+    if why and fixed:
+        say(f"{source.name}: its batch is fixed at 1, and {why}: its rows run one by one, so a batch saves no time")
     kept = changed if good else graph
     facts["batch"] = ("made dynamic" if good else "row by row") if fixed else "dynamic"
     facts["opset"] = facts["opset"] if good else str(opset)
@@ -126,50 +132,86 @@ def _converted(graph: Any, opset: int) -> Any:
         return graph
 
 
-def _dynamic(graph: Any) -> Any:
-    """A copy of the graph with a dynamic batch axis. A Reshape to [1, ...] keeps the first side of its input instead."""
+def _tried(graph: Any, converted: Any, name: str, output: str, spec: ModelSpec, *, fixed: bool) -> tuple[Any, str]:
+    """The graph to serve, and why it cannot be: "" where it gives what the original gives."""
+    rows = _rows(graph, name, spec)
+    try:
+        changed = _dynamic(converted, {name: rows[:1]}) if fixed else converted
+        return changed, _difference(graph, changed, name, output, rows)
+    except Exception as error:
+        return converted, f"not even one row runs: {str(error).splitlines()[0]}"
+
+
+def _dynamic(graph: Any, row: Mapping[str, Any]) -> Any:
+    """A copy of the graph with a dynamic batch axis. row: one row, by the input's name; the original runs it.
+
+    A Reshape that gives one row of so many values gives as many rows as there are, of as many values each, however the exporter
+    wrote its shape: as a weight, a constant or a computation.
+    """
     import onnx  # noqa: PLC0415  optional
 
     copy = onnx.ModelProto()
     copy.CopyFrom(graph)
-    constants = {tensor.name: tensor for tensor in copy.graph.initializer}
+    constants = {tensor.name for tensor in copy.graph.initializer}
     for value in [*copy.graph.input, *copy.graph.output]:
         dims = value.type.tensor_type.shape.dim
         if value.name not in constants and dims and dims[0].dim_value == 1:
             dims[0].dim_param = BATCH
     del copy.graph.value_info[:]
-    for node in copy.graph.node:
-        shape = constants.get(node.input[1]) if node.op_type == "Reshape" and node.input[0] not in constants else None
-        sides = onnx.numpy_helper.to_array(shape).copy() if shape is not None else None
-        if sides is not None and sides.ndim == 1 and len(sides) > 1 and sides[0] == 1:
-            sides[0] = 0
+    reshapes = [node for node in copy.graph.node if node.op_type == "Reshape" and node.input[0] not in constants]
+    shapes = _shapes(graph, [node.output[0] for node in reshapes], row)
+    for node in reshapes:
+        sides = shapes[node.output[0]]
+        if len(sides) > 1 and sides[0] == 1:
             name = f"{node.output[0]}_shape"  # its own: another Reshape may share the constant
-            copy.graph.initializer.append(onnx.numpy_helper.from_array(sides, name))
+            copy.graph.initializer.append(onnx.numpy_helper.from_array(np.array([-1, *sides[1:]], np.int64), name))
             node.input[1] = name
+            for attribute in [one for one in node.attribute if one.name == "allowzero"]:
+                node.attribute.remove(attribute)
     return copy
 
 
-def _same(graph: Any, changed: Any, name: str, output: str, spec: ModelSpec) -> bool:
-    """Whether three different rows at once give what each of them gives alone in the original graph."""
-    import numpy as np  # noqa: PLC0415  slow to import
+def _shapes(graph: Any, names: Sequence[str], row: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """The shapes that these values of the graph have for one row."""
+    import onnx  # noqa: PLC0415  optional
+
+    told = onnx.ModelProto()
+    told.CopyFrom(graph)
+    known = {value.name for value in told.graph.output}
+    told.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in known)
+    return {name: value.shape for name, value in zip(names, _run(told, names, row), strict=True)} if names else {}
+
+
+def _run(graph: Any, names: Sequence[str], inputs: Mapping[str, Any]) -> list[Any]:
+    """The values of these names. Raises whatever the engine raises."""
     import onnxruntime  # noqa: PLC0415  optional
 
+    quiet = onnxruntime.SessionOptions()
+    quiet.log_severity_level = 4
+    session = onnxruntime.InferenceSession(graph.SerializeToString(), quiet, providers=["CPUExecutionProvider"])
+    values: list[Any] = session.run(list(names), dict(inputs))
+    return values
+
+
+def _rows(graph: Any, name: str, spec: ModelSpec) -> Any:
+    """Three different rows for the input."""
     draw = np.random.default_rng(0)
     sides = next(value for value in graph.graph.input if value.name == name).type.tensor_type.shape.dim
     shape = [dim.dim_value or side for dim, side in zip(list(sides)[1:], spec.input.shape, strict=True)]
-    rows = draw.normal(size=(3, *shape)).astype(spec.input.dtype)
     if spec.input.dtype == "uint8":
-        rows = draw.integers(0, 256, size=rows.shape, dtype=np.uint8)
-    quiet = onnxruntime.SessionOptions()
-    quiet.log_severity_level = 4
+        return draw.integers(0, 256, size=(3, *shape), dtype=np.uint8)
+    return draw.normal(size=(3, *shape)).astype(spec.input.dtype)
 
-    def run(model: Any, batch: Any) -> Any:
-        session = onnxruntime.InferenceSession(model.SerializeToString(), quiet, providers=["CPUExecutionProvider"])
-        return session.run([output], {name: batch})[0]
 
+def _difference(graph: Any, changed: Any, name: str, output: str, rows: Any) -> str:
+    """How three rows at once differ from what each of them gives alone in the original graph; "" where they do not."""
     try:
-        together = run(changed, rows)
-        alone = np.concatenate([run(graph, rows[i : i + 1]) for i in range(3)])
-    except Exception:
-        return False
-    return together.shape == alone.shape and bool(np.allclose(together, alone, rtol=TOLERANCE, atol=TOLERANCE))
+        together = _run(changed, [output], {name: rows})[0]
+    except Exception as error:
+        return f"three rows at once do not run: {str(error).splitlines()[0]}"
+    alone = np.concatenate([_run(graph, [output], {name: rows[i : i + 1]})[0] for i in range(3)])
+    if together.shape != alone.shape:
+        return f"three rows at once give {together.shape}, alone {alone.shape}"
+    if not np.allclose(together, alone, rtol=TOLERANCE, atol=TOLERANCE):
+        return "three rows at once give other values than alone"
+    return ""
