@@ -33,8 +33,12 @@ class Case(NamedTuple):
     requests: int = 100
 
 
-# the original's six, and one with more requests than the gateway's default limits have places for
-CASES = [*(Case(records, rate) for rate in (10, 100) for records in (1, 4, 16)), Case(16, 100, requests=400)]
+# the original's six (1 and 16 records at 2, 10 and 100 a second), 4 records at the rates that fill batches, and one
+# case with more requests than the gateway's default limits have places for
+CASES = [
+    *(Case(records, rate) for rate in (2, 10, 100) for records in (1, 4, 16) if rate > 2 or records != 4),
+    Case(16, 100, requests=400),
+]
 
 
 def folder(translation: ArchiveInfo, work: Path) -> Path:
