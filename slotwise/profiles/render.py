@@ -32,6 +32,10 @@ HEADER = """\
 
 BASE_HEAP_MB = 256  # of a server without requests, and enough for small ones
 HEAP_BODIES = 48  # measured: 30 of the largest at once pass, over and over
+# MMS has no list of allowed addresses: whatever it would fetch goes through a proxy that is not there.
+NO_DOWNLOADS = " ".join(
+    ["-Dhttp.nonProxyHosts=", *(f"-D{kind}.proxyHost=127.0.0.1 -D{kind}.proxyPort=1" for kind in ("http", "https"))]
+)
 # More small answers a second than with the JVM's own choice. JMX for log4j, which nobody asks, is a tenth of Java's start;
 # so is code for what is called by reflection, mostly once.
 JVM = "-XX:+UseParallelGC -Dlog4j2.disableJmx=true -Djdk.reflect.useNativeAccessorOnly=true"
@@ -56,6 +60,7 @@ def render_properties(
     vmargs = JVM if log_config is None else f"-Dlog4j.configurationFile={log_config} {JVM}"
     heap_mb = profile.heap_mb or (usual_heap_mb(profile.max_request_bytes) if log_config is None else 0)
     vmargs += f" -Xmx{heap_mb}m" if heap_mb else ""
+    vmargs += f" {NO_DOWNLOADS}" if kind == "mms" else ""
     keys = {"vmargs": vmargs} | _common(profile, str(model_store), ports or Ports())
     own = _torchserve if kind == "torchserve" else _mms
     keys |= own(profile, str(model_store), ports or Ports())

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import http.server
+import threading
 import zipfile
+from functools import partial
 from pathlib import Path
 
+import httpx
 import pytest
 
 from slotwise.archive.build import build
+from slotwise.client.inference import auth_headers
 from slotwise.errors import SlotwiseError
 from tests.server.conftest import Live, needs_a_servers_context
 
@@ -45,3 +50,25 @@ def test_a_worker_refuses_an_archive_that_was_changed_after_it_was_built(live: L
             live.management.wait_ready("changed")
     finally:
         live.management.unregister("changed")
+
+
+def test_no_server_fetches_an_archive_from_elsewhere(live: Live, store: Path) -> None:
+    asked: list[str] = []
+
+    class Elsewhere(http.server.SimpleHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            super().do_GET()
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Elsewhere, directory=str(store))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/quick.mar"
+        answer = httpx.post(
+            f"{live.record.management_url}/models",
+            params={"url": url},
+            headers=auth_headers(live.record, "management"),
+            timeout=60,
+        )
+        server.shutdown()
+    assert answer.status_code >= 400
+    assert asked == []
