@@ -76,11 +76,18 @@ def echo(options: Namespace, work: Path) -> dict[str, Any]:
 
 
 def hosts(options: Namespace, work: Path) -> dict[str, Any]:
-    """The same archives on TorchServe, MMS, Ray and Triton, all of them up, one asked after the other."""
+    """The same archives on TorchServe, MMS, Ray, Triton and our own host, all of them up, one asked after the other."""
     infos = {"mnist": built("mnist", work), "resnet18": built("resnet18", work, "none")}
     with ExitStack() as servers:
         records = {kind: servers.enter_context(server(work, kind, kind)) for kind in on_hosts.HOSTS}
         return on_hosts.measure(records, infos, options.rounds, options.seconds)
+
+
+def own_host(options: Namespace, work: Path) -> dict[str, Any]:
+    """Our own host and TorchServe, each alone and behind its gateway."""
+    from benchmarks.measuring.own_host import measure
+
+    return measure(options, work)
 
 
 def settings_in_turn(options: Namespace, bench: LiveBench, settings: Sequence[TrialSetting], *, warm_ups: int = 0) -> Readings:

@@ -131,6 +131,28 @@ def rollouts_rows(figures: Figures) -> str:
     return table(columns, lines)
 
 
+def own_host_rows(figures: Figures) -> str:
+    """Our own host and TorchServe, alone and behind their gateways: answers a second, beside TorchServe's in the same rounds."""
+    lines = []
+    for row in figures["own_host"]["rows"]:
+        compared = (
+            with_spread(Ratio(**row["to_torchserve"])) if row["to_torchserve"] and row["system"] != "torchserve" else None
+        )
+        waits = [number(row["p50_ms"]), number(row["p99_ms"])]
+        lines.append(
+            [
+                row["workload"].partition(",")[0],
+                row["concurrency"],
+                row["system"],
+                number(row["rps"]),
+                compared,
+                *waits,
+                row["lost"],
+            ]
+        )
+    return table(["model", "clients", "system", "a second", "to TorchServe", "p50 ms", "p99 ms", "lost"], lines)
+
+
 def hosts_rows(figures: Figures) -> str:
     """The same archives on every host: answers a second, and what 99% of the clients waited at most."""
     cells = by_cell(figures["hosts"]["rows"])
@@ -286,6 +308,7 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "rollouts.rows": rollouts_rows,
     "hedging.rows": hedging_rows,
     "hosts.rows": hosts_rows,
+    "own_host.rows": own_host_rows,
     "hostile.rows": hostile_rows,
     "bits.rows": bits_rows,
     "start.rows": start_rows,
