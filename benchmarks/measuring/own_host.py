@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measuring.alone import OneAtATime
+from benchmarks.measuring.on_hosts import bodies
 from benchmarks.measuring.rounds import WARM_UP_S, Cell, Reading, Readings, in_turn, ratio, rows
 from benchmarks.measuring.servers import built, server
 from slotwise.archive.archive_info import ArchiveInfo
 from slotwise.bench import load, load_tools
-from slotwise.bench.bodies import RequestBody, examples
 from slotwise.bench.http_connection import Target
 from slotwise.bench.load import LoadPlan
 from slotwise.client.inference import auth_headers
@@ -22,7 +22,6 @@ from slotwise.frontend import process as gateway_process
 from slotwise.server.record import ServerRecord
 from slotwise.tune.live_bench import LiveBench
 from slotwise.tune.space import TrialSetting
-from slotwise.zoo import pictures
 
 CLIENTS = (1, 8, 32, 64)
 SETTINGS = {"mnist": TrialSetting(16, 1, 2, 1, "onnxruntime", "fp32"), "resnet18": TrialSetting(4, 5, 2, 1, "openvino", "fp32")}
@@ -59,11 +58,11 @@ def _one_model(
     info: ArchiveInfo,
     setting: TrialSetting,
 ) -> Readings:
-    bodies = _bodies(info)
+    sent = bodies(info)
     with ExitStack() as stack:
         targets: dict[str, tuple[str, Target]] = {}
         for kind, record in records.items():
-            bench = stack.enter_context(LiveBench(record, info, bodies))
+            bench = stack.enter_context(LiveBench(record, info, sent))
             bench.keep_ready([setting])
             name = bench.serve(setting)
             targets[NAMES[kind]] = kind, Target(record.prediction_url(name), auth_headers(record))
@@ -71,7 +70,7 @@ def _one_model(
             while name not in {model["name"] for model in fronts[kind].status()["models"] if model["ready_workers"]}:
                 time.sleep(0.2)
             say(f"warm-up: {info.name}, {kind}")
-            load.measure(targets[NAMES[kind]][1], bodies, LoadPlan(max(CLIENTS), WARM_UP_S, warm_up_s=0))
+            load.measure(targets[NAMES[kind]][1], sent, LoadPlan(max(CLIENTS), WARM_UP_S, warm_up_s=0))
         roots = {kind: record.pid for kind, record in records.items()}
         roots["torchserve's gateway"] = fronts["torchserve"].pid  # the own host's has its work done in the host's process
         turns = stack.enter_context(OneAtATime(roots))
@@ -82,17 +81,10 @@ def _one_model(
                 running.enter_context(turns.running(kind))
                 if system == "torchserve, gateway":
                     running.enter_context(turns.running("torchserve's gateway"))
-                load.measure(target, bodies, LoadPlan(cell[1], 0.5, warm_up_s=0))  # it waits for its answers
+                load.measure(target, sent, LoadPlan(cell[1], 0.5, warm_up_s=0))  # it waits for its answers
                 return Reading.of(
-                    load_tools.measure(options.tool, target, bodies, LoadPlan(cell[1], options.seconds, warm_up_s=0))
+                    load_tools.measure(options.tool, target, sent, LoadPlan(cell[1], options.seconds, warm_up_s=0))
                 )
 
         cells = [(f"{info.name}, {setting}", clients) for clients in CLIENTS]
         return in_turn(cells, list(targets), ask, options.rounds, say=say, warm_ups=1)
-
-
-def _bodies(info: ArchiveInfo) -> list[RequestBody]:
-    """MNIST's raw tensors; a 720x720 JPEG for ResNet-18."""
-    if info.name == "mnist":
-        return [body for body in examples(str(info.path)) if body.name.endswith(".f32")]
-    return [RequestBody(pictures.sample_jpeg(720, 720), "image/jpeg")]

@@ -132,7 +132,7 @@ def rollouts_rows(figures: Figures) -> str:
 
 
 def own_host_rows(figures: Figures) -> str:
-    """Our own host and TorchServe, alone and behind their gateways: answers a second, beside TorchServe's in the same rounds."""
+    """Our own host and TorchServe, alone and behind their gateways, beside TorchServe in the same rounds."""
     lines = []
     for row in figures["own_host"]["rows"]:
         compared = (
