@@ -118,7 +118,7 @@ class OwnHost:
 
     def _environ(self, model: HostedModel) -> dict[str, str]:
         shares = {"SLOTWISE_SHARES": json.dumps(dict(self.record.shares))}
-        return {**os.environ, **shares, **model.profile.environment(self.record.overrides)}
+        return {**os.environ, **shares, **model.as_registered.environment(self.record.overrides)}
 
 
 def _repeatable(model_dir: Path) -> bool:

@@ -55,6 +55,17 @@ class HostedModel:
         """A name that no other version of any model has."""
         return f"{self.name}_{self.version}"
 
+    @property
+    def as_registered(self) -> Profile:
+        """The profile with what the registration says."""
+        changes = {
+            "batch_size": self.batch_size,
+            "max_batch_delay_ms": self.max_batch_delay_ms,
+            "initial_workers": max(1, self.min_workers),
+            "response_timeout_s": self.response_timeout_s,
+        }
+        return self.profile.but(changes, f"the registration of {self.name}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class HostedWorker:

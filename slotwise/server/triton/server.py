@@ -65,7 +65,7 @@ class Triton:
             message = f"Triton serves one version of a model: unregister {model.name}, or register this one under another name"
             raise ApiError(409, "ConflictStatusException", message)
         with self.change:
-            export(model.info, _profile(model), self.repository, **self._options(model))
+            export(model.info, model.as_registered, self.repository, **self._options(model))
             self.models[model.name] = model
             self._load(model)
 
@@ -86,7 +86,7 @@ class Triton:
             if not model.min_workers:
                 self._unload(model.name)
                 return
-            write_config(model.info, _profile(model), self.repository / model.name, **self._options(model))
+            write_config(model.info, model.as_registered, self.repository / model.name, **self._options(model))
             self._load(model)
 
     def set_default(self, model: HostedModel, before: HostedModel) -> None:
@@ -178,17 +178,6 @@ class Triton:
         if loading is None or not loading.is_alive():
             logger.error("an instance of %s has died: the model is loaded again", model.name)
             self._load(model, lambda: self._unload(model.name))
-
-
-def _profile(model: HostedModel) -> Profile:
-    """The profile with what the registration says."""
-    changes = {
-        "batch_size": model.batch_size,
-        "max_batch_delay_ms": model.max_batch_delay_ms,
-        "initial_workers": max(1, model.min_workers),
-        "response_timeout_s": model.response_timeout_s,
-    }
-    return model.profile.but(changes, f"the registration of {model.name}")
 
 
 def _number(file: Path) -> int:
