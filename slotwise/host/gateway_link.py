@@ -59,13 +59,14 @@ class GatewayLink:
         self.ending = 0
         self.is_replaced = self.moved = False
         self.host: HostConnection | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
 
     async def run(self) -> None:
         """Open it, and keep it open until the end."""
-        self.loop = asyncio.get_running_loop()
         self.woken = asyncio.Event()
+        self.loop = loop = asyncio.get_running_loop()
         handover = Handover(self.kept.sockets, self._replaced, self.end)
-        handover.listen(self.loop)
+        handover.listen(loop)
         self.host = await self._opened(first=True)
         if self.host is None:
             return
@@ -88,7 +89,7 @@ class GatewayLink:
         try:
             await self._follow()
             if self.starting.predecessor:
-                await self.starting.predecessor.end(self.loop, about["drain_s"])
+                await self.starting.predecessor.end(loop, about["drain_s"])
         finally:
             handover.close()
             if not self.moved:  # else the keeper looks whether this one was up
@@ -99,7 +100,8 @@ class GatewayLink:
         self.ending += 1
         if self.host and self.ending == 1:
             self.host.say(END)
-        self.loop.call_soon_threadsafe(self.woken.set)
+        if self.loop:  # else it has not begun
+            self.loop.call_soon_threadsafe(self.woken.set)
 
     def _replaced(self) -> None:
         """A successor accepts connections."""

@@ -145,12 +145,14 @@ class OpenedFronts:
                 word = await loop.sock_recv(link, LONGEST)
             except OSError:
                 word = b""
-            if word == REPLACED:
-                front.server.replaced()
-            elif word == END or not ending:
+            if word == END:
                 front.server.end()
                 ending = True
+            elif word == REPLACED or not ending:
+                front.server.replaced()  # its sockets stay open: its keeper starts another link, or has
             if not word:
+                if not ending:
+                    front.server.end()
                 return
 
 

@@ -157,6 +157,17 @@ def test_a_host_that_is_killed_takes_its_workers_along_and_comes_back_with_its_m
     assert project.gateway == gateway
 
 
+def test_a_link_that_is_killed_is_started_again_on_the_same_sockets(project: Project) -> None:
+    first = project.gateway
+    os.kill(first.pid, signal.SIGKILL)
+    deadline = time.monotonic() + PATIENCE_S
+    while project.gateway.pid == first.pid:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    answer = httpx.post(f"{first.url}/predictions/quick", content="20", timeout=PATIENCE_S, trust_env=False)
+    assert (answer.status_code, answer.json()) == (200, {"answer": 41.0})
+
+
 @pytest.mark.slow
 def test_a_swap_to_another_kind_of_server_and_back_costs_nobody_anything(project: Project) -> None:
     with Clients(project.gateway.url) as clients:
