@@ -23,13 +23,14 @@ from slotwise.server.record import ServerRecord
 from slotwise.tune.live_bench import LiveBench
 from slotwise.tune.space import TrialSetting
 
-CLIENTS = (1, 8, 32, 64)
+CLIENTS = {"mnist": (1, 8, 32, 64), "resnet18": (1, 8)}  # with more, batches of 4 fill the gateways' places: 429
+WARM_UP_CLIENTS = 64
 SETTINGS = {"mnist": TrialSetting(16, 1, 2, 1, "onnxruntime", "fp32"), "resnet18": TrialSetting(4, 5, 2, 1, "openvino", "fp32")}
 NAMES = {"torchserve": "torchserve", "slotwise": "own host"}
 
 
 def measure(options: Namespace, work: Path) -> dict[str, Any]:
-    """Every round asks the two servers and the two gateways once with 1, 8, 32 and 64 clients; the others are stopped."""
+    """Every round asks the two servers and the two gateways once in each cell; the others are stopped."""
     infos = {"mnist": built("mnist", work), "resnet18": built("resnet18", work, "none")}
     readings: Readings = {}
     with ExitStack() as stack:
@@ -70,7 +71,7 @@ def _one_model(
             while name not in {model["name"] for model in fronts[kind].status()["models"] if model["ready_workers"]}:
                 time.sleep(0.2)
             say(f"warm-up: {info.name}, {kind}")
-            load.measure(targets[NAMES[kind]][1], sent, LoadPlan(max(CLIENTS), WARM_UP_S, warm_up_s=0))
+            load.measure(targets[NAMES[kind]][1], sent, LoadPlan(WARM_UP_CLIENTS, WARM_UP_S, warm_up_s=0))
         roots = {kind: record.pid for kind, record in records.items()}
         roots["torchserve's gateway"] = fronts["torchserve"].pid  # the own host's has its work done in the host's process
         turns = stack.enter_context(OneAtATime(roots))
@@ -86,5 +87,5 @@ def _one_model(
                     load_tools.measure(options.tool, target, sent, LoadPlan(cell[1], options.seconds, warm_up_s=0))
                 )
 
-        cells = [(f"{info.name}, {setting}", clients) for clients in CLIENTS]
+        cells = [(f"{info.name}, {setting}", clients) for clients in CLIENTS[info.name]]
         return in_turn(cells, list(targets), ask, options.rounds, say=say, warm_ups=1)
