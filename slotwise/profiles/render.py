@@ -59,8 +59,8 @@ def render_properties(
     check_delay(kind, profile.max_batch_delay_ms)
     vmargs = JVM if log_config is None else f"-Dlog4j.configurationFile={log_config} {JVM}"
     heap_mb = profile.heap_mb or (usual_heap_mb(profile.max_request_bytes) if log_config is None else 0)
-    vmargs += f" -Xmx{heap_mb}m" if heap_mb else ""
     vmargs += f" {NO_DOWNLOADS}" if kind == "mms" else ""
+    vmargs += f" -Xmx{heap_mb}m" if heap_mb else ""
     keys = {"vmargs": vmargs} | _common(profile, str(model_store), ports or Ports())
     own = _torchserve if kind == "torchserve" else _mms
     keys |= own(profile, str(model_store), ports or Ports())
