@@ -123,7 +123,8 @@ def test_make_builds_starts_and_asks_the_captions(tmp_path: Path) -> None:
         (tmp_path / tool).write_text(f'#!/bin/sh\necho {tool} "$@"\n')
         (tmp_path / tool).chmod(0o755)
     environ = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-    environ = {name: value for name, value in environ.items() if name not in ("COMPOSE_FILE", "PICTURE", "MAKEFLAGS", "MAKELEVEL")}
+    not_ours = ("COMPOSE_FILE", "PICTURE", "MAKEFLAGS", "MAKELEVEL")
+    environ = {name: value for name, value in environ.items() if name not in not_ours}
 
     def made(*words: str) -> str:
         done = subprocess.run(["make", *words], cwd=ROOT, env=environ, capture_output=True, text=True, check=True, timeout=60)
