@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import dataclass
@@ -21,16 +20,16 @@ from slotwise.frontend.admission.large_work import LARGE_BYTES
 from slotwise.frontend.admission.limits import ClientGone, Receive
 from slotwise.frontend.frontend import Gateway
 from slotwise.frontend.inference_request import ABORT, InferenceRequest, Scope
+from slotwise.frontend.replies import Reply
 from slotwise.frontend.traffic import NO_BATCH, BatchWork
 
 log = logging.getLogger("slotwise.gateway")
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-_MODEL_PATH = re.compile(r"/predictions/([^/]+)(?:/([^/]+))?|/classify/([^/]+)").fullmatch
-
 WORK = (b"x-batch-size", b"x-decode-ms", b"x-inference-ms")
 SEND_S, SLOWEST_BYTES_A_S = 30.0, 64 * 1024  # who takes an answer more slowly is cut off: it is in memory until then
+NOT_TAKEN = "%s %s the client does not take its answer"
 CLIENT_GONE = 499  # for the log and the metrics; nobody is there to get it
 
 
@@ -45,23 +44,47 @@ class Forward:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, whatever happens."""
-        model = "" if callable(self.model) else self.model or scope["path_params"]["model"]
-        request = InferenceRequest(model, time.monotonic() + self.gateway.options.timeout_s, gateway=self.gateway)
-
-        async def read_and_answered() -> BackendAnswer:
-            if callable(self.model):
-                request.ask(self.model())
-            request.read_head(scope)
-            await request.read_body(receive)
-            return await self._answer(request, receive)
-
+        request = self.request(scope)
         try:
-            status, headers, body = await self._outcome(request, read_and_answered())
-            seconds = None if request.sent_at is None else time.monotonic() - request.sent_at
-            if status != CLIENT_GONE:
-                await self._send(_Client(send, scope.get(ABORT)), request, status, headers, body, seconds)
+            reply = await self.reply(request, scope, receive)
+            if reply is not None:
+                await _Client(send, scope.get(ABORT)).take(reply, request)
         finally:
             request.release()
+
+    def request(self, scope: Scope) -> InferenceRequest:
+        """A new request, which has to be released in the end."""
+        model = "" if callable(self.model) else self.model or scope["path_params"]["model"]
+        return InferenceRequest(model, time.monotonic() + self.gateway.options.timeout_s, gateway=self.gateway)
+
+    async def reply(
+        self, request: InferenceRequest, scope: Scope, receive: Receive, whole: bytes | None = None
+    ) -> Reply | None:
+        """What its client gets; None where that has gone. whole: its body, where all of it has come."""
+        status, headers, body = await self._outcome(request, self._read_and_answered(request, scope, receive, whole))
+        if status == CLIENT_GONE:
+            return None
+        headers += [(b"x-request-id", request.identity.encode()), (b"content-length", b"%d" % len(body)), *replies.ANSWER]
+        if request.sent_at is not None:
+            total_ms = (time.monotonic() - request.sent_at) * 1000
+            worked_ms = request.work.decode_ms + request.work.inference_ms
+            # Everything but decoding and inference: both queues, encoding, the way there and back.
+            headers.append((b"x-queue-ms", b"%.2f" % max(total_ms - worked_ms, 0)))
+            headers.append((b"x-total-ms", b"%.2f" % total_ms))
+        if request.sent:
+            headers.append((b"x-slotwise-sent", request.sent.encode()))
+        if self.gateway.draining:
+            headers.append((b"connection", b"close"))
+        return Reply(status, headers, body)
+
+    async def _read_and_answered(
+        self, request: InferenceRequest, scope: Scope, receive: Receive, whole: bytes | None
+    ) -> BackendAnswer:
+        if callable(self.model):
+            request.ask(self.model())
+        request.read_head(scope)
+        await request.read_body(receive, whole)
+        return await self._answer(request, receive)
 
     async def record(self, request: InferenceRequest, gone: asyncio.Event) -> tuple[int, RawHeaders, bytes]:
         """The reply to one record of a request that has been read, and has a place for it. gone: its client is."""
@@ -124,24 +147,6 @@ class Forward:
         request.traffic.answered |= answer.good
         return answer
 
-    async def _send(
-        self, client: _Client, request: InferenceRequest, status: int, headers: RawHeaders, body: bytes, seconds: float | None
-    ) -> None:
-        headers += [(b"x-request-id", request.identity.encode()), (b"content-length", b"%d" % len(body)), *replies.ANSWER]
-        if seconds is not None:
-            total_ms = seconds * 1000
-            worked_ms = request.work.decode_ms + request.work.inference_ms
-            # Everything but decoding and inference: both queues, encoding, the way there and back.
-            headers.append((b"x-queue-ms", b"%.2f" % max(total_ms - worked_ms, 0)))
-            headers.append((b"x-total-ms", b"%.2f" % total_ms))
-        if request.sent:
-            headers.append((b"x-slotwise-sent", request.sent.encode()))
-        if self.gateway.draining:
-            headers.append((b"connection", b"close"))
-        await client.send({"type": "http.response.start", "status": status, "headers": headers})
-        if not await client.take(body):
-            log.info("%s %s the client does not take its answer", request.identity, request.target)
-
 
 @dataclass(frozen=True)
 class _Client:
@@ -150,37 +155,27 @@ class _Client:
     send: Send
     abort: Callable[[], None] | None
 
-    async def take(self, body: bytes) -> bool:
-        """Send the body; a large one is waited for until it was taken. False where the client is too slow: it is cut off."""
+    async def take(self, reply: Reply, request: InferenceRequest) -> None:
+        """Send it; a large body is waited for until it was taken. Who is too slow is cut off."""
+        status, headers, body = reply
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
         if len(body) <= LARGE_BYTES:
             await self.send({"type": "http.response.body", "body": body})
-            return True
+            return
         try:
-            async with asyncio.timeout(SEND_S + len(body) / SLOWEST_BYTES_A_S):
+            async with asyncio.timeout(patience_s(body)):
                 await self.send({"type": "http.response.body", "body": body, "more_body": True})
                 await self.send({"type": "http.response.body"})  # waits until the client has taken most of it
         except TimeoutError:
+            log.info(NOT_TAKEN, request.identity, request.target)
             if self.abort:
                 self.abort()
                 await asyncio.sleep(0)  # until the connection knows
-            return False
-        return True
 
 
-class ModelPaths:
-    """Hands requests to models to `forward`, past the app's dozen layers, which lead there, too; else to the app."""
-
-    def __init__(self, app: Any, forward: Forward) -> None:
-        self.app, self.forward = app, forward
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
-        path = _MODEL_PATH(scope["path"]) if scope["type"] == "http" and scope["method"] in ("POST", "PUT") else None
-        if path is None:
-            await self.app(scope, receive, send)
-        else:
-            scope["path_params"] = {"model": path[1] or path[3], "version": path[2] or ""}
-            await self.forward(scope, receive, send)
+def patience_s(body: bytes) -> float:
+    """How long a client may take for a body."""
+    return SEND_S + len(body) / SLOWEST_BYTES_A_S
 
 
 def _reply(answer: BackendAnswer, request: InferenceRequest) -> tuple[int, RawHeaders, bytes]:

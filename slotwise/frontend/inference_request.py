@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from slotwise.backends.interface import PATH, BackendRequest, Refused
@@ -64,8 +65,9 @@ class InferenceRequest(BackendRequest):
         """Path, headers, length and deadline. Raises Refused (400, 403, 404, 413, 429)."""
         key = scope.get("slotwise.key")
         self.sender = f"key {key.name}" if key else self._address(scope)
-        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        self.identity = replies.request_id(headers.get(b"x-request-id")) or self.identity
+        self.headers = headers = {name: value.decode("latin-1") for raw, value in scope["headers"] if (name := _passed_on(raw))}
+        length = next((int(value) for name, value in scope["headers"] if name == b"content-length"), None)
+        self.identity = replies.request_id(headers.get("x-request-id")) or self.identity
         self.version = version = scope["path_params"].get("version", "")
         query = scope["query_string"].decode("latin-1")
         if STRAY_PERCENT(scope.get("raw_path", b"") + b" " + scope["query_string"]):
@@ -73,14 +75,13 @@ class InferenceRequest(BackendRequest):
         if not _MODEL(self.model) or (version and not _MODEL(version)):
             raise Refused(404, "there is no such model")
         self.target = f"{PATH}{self.model}" + (f"/{version}" if version else "") + (f"?{query}" if query else "")
-        if b"x-deadline-ms" in headers:
-            self.deadline = min(self.deadline, _deadline(headers[b"x-deadline-ms"]))
-        self.headers = {n.decode(): v for n, v in headers.items() if _passed_on(n)}
-        self.headers["x-request-id"] = self.identity
+        if "x-deadline-ms" in headers:
+            self.deadline = min(self.deadline, _deadline(headers["x-deadline-ms"]))
+        headers["x-request-id"] = self.identity
         self.write_deadline()
-        if b"content-length" in headers:
-            self.length = int(headers[b"content-length"])
-            self.refuse_if_large(self.length)
+        if length is not None:
+            self.length = length
+            self.refuse_if_large(length)
         if key and self.gateway.keys:
             self.gateway.keys.permit(key, self.model)
             self.bill = Bill(key, self.gateway.keys.rates)
@@ -91,13 +92,19 @@ class InferenceRequest(BackendRequest):
         peer = (scope.get("client") or ("",))[0]
         return one_client(self.gateway.options.trusted_proxies.client(peer, scope["headers"]))
 
-    async def read_body(self, receive: Receive) -> None:
-        """Read the whole body, before the deadline and within the limits. Raises Refused (413, 429, 504) or ClientGone."""
-        try:
-            async with asyncio.timeout(max(self.left_s, 0)):
-                self.body = await self._read(receive)
-        except TimeoutError:
-            raise Refused(504, "the deadline passed before the body had arrived", close=True) from None
+    async def read_body(self, receive: Receive, whole: bytes | None = None) -> None:
+        """Read the whole body, before the deadline and within the limits. Raises Refused (413, 429, 504) or ClientGone.
+
+        whole: the body, where all of it has come.
+        """
+        if whole is not None:
+            self.hold(whole)
+        else:
+            try:
+                async with asyncio.timeout(max(self.left_s, 0)):
+                    self.body = await self._read(receive)
+            except TimeoutError:
+                raise Refused(504, "the deadline passed before the body had arrived", close=True) from None
         if "content-type" in self.headers:
             most = self.gateway.options.max_form_fields
             self.headers["content-type"] = form_fields.sent_as(self.headers["content-type"], self.body, most)
@@ -173,8 +180,11 @@ class InferenceRequest(BackendRequest):
         self.hold_bytes(0)
 
 
-def _passed_on(name: bytes) -> bool:
-    return name in _PASSED_ON or (name[:2] == b"x-" and name != b"x-api-key") or name.startswith(SEQUENCE)
+@lru_cache(maxsize=256)
+def _passed_on(name: bytes) -> str:
+    """The name of a header that the server gets; "" where it does not get it."""
+    passed_on = name in _PASSED_ON or (name[:2] == b"x-" and name != b"x-api-key") or name.startswith(SEQUENCE)
+    return name.decode("latin-1") if passed_on else ""
 
 
 def _deadline(text: str) -> float:

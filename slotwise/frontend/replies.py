@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Iterable
 from functools import lru_cache
 from http import HTTPStatus
+from typing import NamedTuple
 
 from slotwise.backends.exchange import RawHeaders
 
@@ -30,10 +31,19 @@ SEQUENCE = b"ts_request_sequence_"  # TorchServe's headers of stateful inference
 JSON_TYPE = (b"content-type", b"application/json")
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}").fullmatch
+_NAME = re.compile(rb"[a-z0-9!#$%&'*+.^_`|~-]+").fullmatch  # of a header, in lower case
 _DROPPED = {b"x-request-id", b"x-content-type-options", b"x-slotwise-sent"}
 
 
 _random = random.Random(secrets.randbits(128))  # one call of the system for each request is dear
+
+
+class Reply(NamedTuple):
+    """What a client gets."""
+
+    status: int
+    headers: RawHeaders
+    body: bytes
 
 
 def new_id() -> str:
@@ -82,4 +92,6 @@ def passed_on(raw: Iterable[tuple[bytes, bytes]]) -> RawHeaders:
 def _kept(name: bytes) -> bytes:
     """A header's name in lower case; empty where the client does not get it."""
     low = name.lower()
+    if not _NAME(low):
+        return b""
     return low if (low[:2] == b"x-" and low not in _DROPPED) or low == b"content-type" or low.startswith(SEQUENCE) else b""

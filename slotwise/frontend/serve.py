@@ -218,7 +218,7 @@ def http_config(app: Any, gateway: Gateway, access: Access) -> uvicorn.Config:
         ssl_certfile=access.tls_cert,
         ssl_keyfile=access.tls_key,
         ssl_ca_certs=access.tls_client_ca,
-        ssl_cert_reqs=ssl.CERT_OPTIONAL if access.tls_client_ca else ssl.CERT_NONE,  # probes have none: see CertificateGuard
+        ssl_cert_reqs=ssl.CERT_OPTIONAL if access.tls_client_ca else ssl.CERT_NONE,  # probes have none: see CertificateCheck
         http=partial(Receiver, connections),  # type: ignore[arg-type]  # any protocol will do
         ws="none",
         access_log=False,

@@ -14,7 +14,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import uvicorn
 from aiohttp import web
@@ -25,10 +25,8 @@ from slotwise.backends.management import bearer
 from slotwise.backends.management.api import described, write_tokens
 from slotwise.backends.management.models import ApiError, ModelTable
 from slotwise.client.live_model import LiveModel, live_model
-from slotwise.frontend.admission.limits import Receive
-from slotwise.frontend.forward import Send
 from slotwise.frontend.frontend import Gateway, GatewayOptions
-from slotwise.frontend.http.access import PROBES, refuse
+from slotwise.frontend.http.access import PROBES
 from slotwise.frontend.http.app import build_app
 from slotwise.frontend.inference_request import Scope
 from slotwise.frontend.serve import LARGE_BLOCK_BYTES, Access, http_config
@@ -49,18 +47,16 @@ UP_S = 10.0
 BACKLOG = 2048
 
 
-class TokenGuard:
+class TokenCheck:
     """Lets in who brings the inference token, as TorchServe does; probes need none."""
 
-    def __init__(self, app: Any, token: str) -> None:
-        self.app, self._expected, self._good = app, bearer.digest(token), f"Bearer {token}".encode()
+    def __init__(self, token: str) -> None:
+        self._expected = bearer.digest(token)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope) -> None:
         """One request."""
-        if scope["type"] == "http" and scope["path"] not in PROBES and not self._let_in(scope):
-            await refuse(scope, send, Refused(bearer.STATUS, bearer.MESSAGE))
-            return
-        await self.app(scope, receive, send)
+        if scope["path"] not in PROBES and not self._let_in(scope):
+            raise Refused(bearer.STATUS, bearer.MESSAGE)
 
     def _let_in(self, scope: Scope) -> bool:
         brought = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
@@ -108,7 +104,9 @@ async def front(backend: LocalBackend, profile: Profile, record: ServerRecord, t
     options = GatewayOptions(timeout_s=float(profile.response_timeout_s), queued=profile.job_queue_size)
     gateway = Gateway(backend, options)
     listening = socket.create_server(("127.0.0.1", record.ports.inference), backlog=BACKLOG)
-    server = QuietServer(http_config(TokenGuard(build_app(gateway), token), gateway, Access()))
+    app = build_app(gateway)
+    app.checks.append(TokenCheck(token))
+    server = QuietServer(http_config(app, gateway, Access()))
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     try:
         async with asyncio.timeout(UP_S):

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import hmac
 import logging
-from collections.abc import Collection
+import re
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from slotwise.backends.interface import Refused
 from slotwise.frontend import replies
 from slotwise.frontend.admission.keys import KeyFile
 from slotwise.frontend.admission.limits import Receive
-from slotwise.frontend.forward import Send
+from slotwise.frontend.forward import Forward, Send
 from slotwise.frontend.inference_request import CERTIFICATE, Scope
+from slotwise.frontend.replies import Reply
 
 log = logging.getLogger("slotwise.gateway")
+
+Check = Callable[[Scope], None]  # raises Refused where a request does not get in
+
+_MODEL_PATH = re.compile(r"/predictions/([^/]+)(?:/([^/]+))?|/classify/([^/]+)").fullmatch
 
 PROBES, PROBES_BELOW = {"/healthz", "/ready", "/ping"}, ("/ready/", "/v2/health/")
 OPEN = PROBES | {"/", "/index.html"}  # the page holds no secret, and asks for a key
@@ -22,11 +28,19 @@ OPEN_BELOW = ("/static/", *PROBES_BELOW)
 PUBLIC = {"metrics": ("/metrics", "/metrics/server"), "status": ("/status",), "docs": ("/docs", "/openapi.json")}
 
 
-class SecurityHeaders:
-    """Puts the security headers on every answer; nothing but static files may be cached."""
+class Entrance:
+    """What stands around all routes: checks on the way in, and security headers on every answer. Static files may be cached.
 
-    def __init__(self, app: Any) -> None:
-        self.app = app
+    forward: answers what is for a model, past the app's dozen layers, which lead there, too.
+    """
+
+    def __init__(self, app: Any, forward: Forward, checks: Iterable[Check] = ()) -> None:
+        self.app, self.forward, self.checks = app, forward, list(checks)
+
+    def check(self, scope: Scope) -> None:
+        """Raise Refused where a request does not get in. Its key stands in the scope from here on."""
+        for check in self.checks:
+            check(scope)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -41,39 +55,44 @@ class SecurityHeaders:
                     headers.append((b"cache-control", b"no-cache" if scope["method"] == "GET" else b"no-store"))
             await send(message)
 
-        await self.app(scope, receive, guarded)
+        try:
+            self.check(scope)
+        except Refused as refused:
+            status, headers, body = refusal(scope, refused)
+            await guarded({"type": "http.response.start", "status": status, "headers": headers})
+            await guarded({"type": "http.response.body", "body": body})
+            return
+        names = model_names(scope["method"], scope["path"])
+        if names is None:
+            await self.app(scope, receive, guarded)
+        else:
+            scope["path_params"] = names
+            await self.forward(scope, receive, guarded)
 
 
-class KeyGuard:
+class KeyCheck:
     """Lets in who has a key; `public` names what needs none besides."""
 
-    def __init__(self, app: Any, keys: KeyFile, public: Collection[str] = ()) -> None:
-        self.app, self.keys = app, keys
+    def __init__(self, keys: KeyFile, public: Collection[str] = ()) -> None:
+        self.keys = keys
         self.open = OPEN.union(*[PUBLIC[name] for name in public])
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request; its key stands in the scope from here on."""
-        if scope["type"] == "http" and scope["path"] not in self.open and not scope["path"].startswith(OPEN_BELOW):
-            try:
-                scope["slotwise.key"] = self.keys.find(dict(scope["headers"]))
-            except Refused as refused:
-                await refuse(scope, send, refused)
-                return
-        await self.app(scope, receive, send)
+    def __call__(self, scope: Scope) -> None:
+        """One request."""
+        if scope["path"] not in self.open and not scope["path"].startswith(OPEN_BELOW):
+            scope["slotwise.key"] = self.keys.find(dict(scope["headers"]))
 
 
-class CertificateGuard:
+class CertificateCheck:
     """Lets in who has shown a certificate: TLS has checked it. Probes need none, nor does who knows `own` (gateway.json)."""
 
-    def __init__(self, app: Any, own: str) -> None:
-        self.app, self._own = app, f"Bearer {own}".encode()
+    def __init__(self, own: str) -> None:
+        self._own = f"Bearer {own}".encode()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope) -> None:
         """One request."""
-        if scope["type"] == "http" and not scope.get(CERTIFICATE) and not self._needs_none(scope):
-            await refuse(scope, send, Refused(403, "this needs a client's certificate"))
-            return
-        await self.app(scope, receive, send)
+        if not scope.get(CERTIFICATE) and not self._needs_none(scope):
+            raise Refused(403, "this needs a client's certificate")
 
     def _needs_none(self, scope: Scope) -> bool:
         if scope["path"] in PROBES or scope["path"].startswith(PROBES_BELOW):
@@ -81,8 +100,14 @@ class CertificateGuard:
         return hmac.compare_digest(dict(scope["headers"]).get(b"authorization", b""), self._own)
 
 
-async def refuse(scope: Scope, send: Send, refused: Refused) -> None:
-    """Answer a request that does not get in. The body that may follow is not read: the connection is closed."""
+def model_names(method: str, path: str) -> dict[str, str] | None:
+    """The model, and its version or "", that a request is for; None where it is for none."""
+    match = _MODEL_PATH(path) if method in ("POST", "PUT") else None
+    return {"model": match[1] or match[3], "version": match[2] or ""} if match else None
+
+
+def refusal(scope: Scope, refused: Refused) -> Reply:
+    """The answer to a request that does not get in. The body that may follow is not read: the connection is closed."""
     given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
     identity = replies.request_id(given) or replies.new_id()
     log.info("%s %r %d %s", identity, scope["path"][:200], refused.status, refused.message)
@@ -95,5 +120,4 @@ async def refuse(scope: Scope, send: Send, refused: Refused) -> None:
         *replies.ANSWER,
         *refused.headers(),
     ]
-    await send({"type": "http.response.start", "status": refused.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    return Reply(refused.status, headers, body)

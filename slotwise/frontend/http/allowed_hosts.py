@@ -9,13 +9,9 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable
-from typing import Any
 from urllib.parse import urlsplit
 
 from slotwise.backends.interface import Refused
-from slotwise.frontend.admission.limits import Receive
-from slotwise.frontend.forward import Send
-from slotwise.frontend.http.access import refuse
 from slotwise.frontend.inference_request import Scope
 
 READS = {"GET", "HEAD", "OPTIONS"}
@@ -29,10 +25,10 @@ class AllowedHosts:
         self._names = {name.lower().strip("[]") for name in names}
         self._seen: set[bytes] = set()  # Host headers that were let in: most requests bring one of a few
 
-    def check(self, method: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    def __call__(self, scope: Scope) -> None:
         """Raise Refused (403) where a request was meant for another host, or comes from another site's page."""
         host = origin = site = b""
-        for name, value in headers:
+        for name, value in scope["headers"]:
             if name == b"host":
                 host = value
             elif name == b"origin":
@@ -46,7 +42,7 @@ class AllowedHosts:
                 self._seen.add(host)
         if origin and not self._has(origin):
             raise _foreign(f"pages of {_shown(origin)} may not ask this gateway")
-        if not origin and site == b"cross-site" and method not in READS:
+        if not origin and site == b"cross-site" and scope["method"] not in READS:
             raise _foreign("pages of other sites may not ask this gateway")
 
     def _has(self, url: bytes) -> bool:
@@ -61,23 +57,6 @@ class AllowedHosts:
             return ipaddress.ip_address(name).is_loopback
         except ValueError:
             return False
-
-
-class HostGuard:
-    """Lets in what was meant for one of the allowed hosts, and comes from no other site's page."""
-
-    def __init__(self, app: Any, allowed: AllowedHosts) -> None:
-        self.app, self.allowed = app, allowed
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
-        if scope["type"] == "http":
-            try:
-                self.allowed.check(scope["method"], scope["headers"])
-            except Refused as refused:
-                await refuse(scope, send, refused)
-                return
-        await self.app(scope, receive, send)
 
 
 def _foreign(what: str) -> Refused:

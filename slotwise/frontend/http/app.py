@@ -20,11 +20,11 @@ from starlette.staticfiles import StaticFiles
 from slotwise import __version__
 from slotwise.frontend import replies
 from slotwise.frontend.catalog import ModelCard
-from slotwise.frontend.forward import Forward, ModelPaths
+from slotwise.frontend.forward import Forward
 from slotwise.frontend.frontend import FRESH_S, Gateway
 from slotwise.frontend.http import openapi
-from slotwise.frontend.http.access import CertificateGuard, KeyGuard, SecurityHeaders
-from slotwise.frontend.http.allowed_hosts import AllowedHosts, HostGuard
+from slotwise.frontend.http.access import CertificateCheck, Check, Entrance, KeyCheck
+from slotwise.frontend.http.allowed_hosts import AllowedHosts
 from slotwise.frontend.protocols import multi_model, routes
 
 log = logging.getLogger("slotwise.gateway")
@@ -35,7 +35,7 @@ Answers = dict[int | str, dict[str, Any]]
 
 def build_app(
     gateway: Gateway, public: Collection[str] = (), hosts: AllowedHosts | None = None, certified: str = ""
-) -> SecurityHeaders:
+) -> Entrance:
     """The application of one gateway. While it runs, the gateway follows its server.
 
     public: what needs no key, where there are keys: metrics, status, docs. hosts: the names it goes by; None: any.
@@ -71,14 +71,12 @@ def build_app(
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _crash)
     openapi.describe(app)
-    inside: ModelPaths | KeyGuard | CertificateGuard | HostGuard = ModelPaths(app, forward)
-    if gateway.keys:
-        inside = KeyGuard(inside, gateway.keys, public)
+    checks: list[Check] = [hosts] if hosts else []
     if certified:
-        inside = CertificateGuard(inside, certified)
-    if hosts:
-        inside = HostGuard(inside, hosts)
-    return SecurityHeaders(inside)  # outermost, so that the answer to a crash has them, too
+        checks.append(CertificateCheck(certified))
+    if gateway.keys:
+        checks.append(KeyCheck(gateway.keys, public))
+    return Entrance(app, forward, checks)
 
 
 def _add_forwards(app: FastAPI, gateway: Gateway, by_path: Forward) -> None:

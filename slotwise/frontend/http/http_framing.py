@@ -9,7 +9,6 @@ Source: RFC 9112, sections 2.2, 5, 6.1, 6.3, 7.1 and 11.2.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -145,7 +144,11 @@ Body = SizedBody | ChunkedBody
 
 def body_of(version: str, headers: RawHeaders) -> Body:
     """How the body comes of a request with this head; names in lower case. Raises Malformed."""
-    hosts, lengths, encodings = _values(headers)
+    hosts, lengths, encodings = list[bytes](), list[bytes](), list[bytes]()
+    deciding = {b"host": hosts, b"content-length": lengths, b"transfer-encoding": encodings}
+    for name, value in headers:
+        if name in deciding:
+            deciding[name].append(value)
     if len(hosts) > 1 or (not hosts and version == "1.1") or not all(map(_HOST, hosts)):
         raise Malformed("a request has one Host")
     if not encodings:
@@ -159,12 +162,6 @@ def body_of(version: str, headers: RawHeaders) -> Body:
     if version == "1.0" or len(encodings) > 1 or encodings[0].lower() != b"chunked":
         raise Malformed("the only Transfer-Encoding is chunked")
     return ChunkedBody()
-
-
-def _values(headers: RawHeaders) -> Iterator[Sequence[bytes]]:
-    """Every value of the three headers that decide."""
-    for single in (b"host", b"content-length", b"transfer-encoding"):
-        yield [value for name, value in headers if name == single]
 
 
 class _HeaderLines:

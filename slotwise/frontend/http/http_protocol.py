@@ -18,7 +18,9 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from slotwise.backends.interface import Refused
 from slotwise.frontend import replies
+from slotwise.frontend.http.access import Entrance, model_names
 from slotwise.frontend.http.client_connections import OpenConnections, Pace
+from slotwise.frontend.http.direct import DirectCycle
 from slotwise.frontend.http.http_framing import (
     END_OF_HEAD,
     Body,
@@ -34,6 +36,7 @@ from slotwise.frontend.inference_request import ABORT, CERTIFICATE
 log = logging.getLogger("slotwise.gateway")
 
 AHEAD_BYTES = 64 * 1024  # that may wait behind a request which is being answered
+DIRECT = (b"/predictions/", b"/classify/")
 LINGER_S = 2.0  # after a refusal what still comes is read away: a connection closed at once takes the answer along
 
 
@@ -43,6 +46,7 @@ class GatewayProtocol(HttpToolsProtocol):
     def __init__(self, open_: OpenConnections, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self.open, self.limits = open_, open_.limits
+        self.direct = isinstance(self.app, Entrance)  # it takes what is for a model without ASGI
         self.peer, self.asked, self._certified = "", 0, False
         self._since = self.loop.time()  # the loop's time from which on a first byte is waited for, or the rest of a head
         self._ahead = bytearray()  # has come, and cannot be taken apart yet
@@ -81,7 +85,6 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def received(self, data: bytearray, end: int) -> None:
         """Take data[:end] apart, as far as that can be done now."""
-        self._unset_keepalive_if_required()
         if self._refused or self._too_many:
             return
         if self.idle_since is not None and not self._head_begun:
@@ -181,9 +184,41 @@ class GatewayProtocol(HttpToolsProtocol):
         self._body = body_of(self.parser.get_http_version(), self.headers)
         self._body_bytes, self._body_pace = 0, Pace(self.loop.time())
         self.asked += 1
-        super().on_headers_complete()
+        names = self._asked_model()
+        if names is None:
+            super().on_headers_complete()
+        else:
+            self._answer_directly(names)
         self.scope[ABORT] = self.transport.abort  # type: ignore[literal-required]  # the answer begins later
         self.scope[CERTIFICATE] = self._certified  # type: ignore[literal-required]
+
+    def _asked_model(self) -> dict[str, str] | None:
+        """The model that it is for, and its version, where that can be read of the address as it stands."""
+        if not self.direct or not self.url.startswith(DIRECT) or b"%" in self.url:
+            return None
+        return model_names(self.parser.get_method().decode("ascii"), self.url.partition(b"?")[0].decode("ascii"))
+
+    def _answer_directly(self, names: dict[str, str]) -> None:
+        """Start to answer a request to a model, without ASGI."""
+        path, _, query = self.url.partition(b"?")
+        about = {"method": self.parser.get_method().decode("ascii"), "path": path.decode("ascii"), "raw_path": path}
+        self.scope.update(about, query_string=query, path_params=names)  # type: ignore[typeddict-item, call-arg]
+        self.cycle = cycle = DirectCycle(
+            scope=self.scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=log,
+            access_logger=log,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        task = self.loop.create_task(cycle.run(self.app))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
     def on_body(self, body: bytes) -> None:
         """httptools is given no body."""
@@ -193,12 +228,12 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """Take apart what came behind the request that is answered now."""
-        super().on_response_complete()
+        self.server_state.total_requests += 1
         self._since, self._answer_pace = self.loop.time(), None
+        self.flow.resume_reading()
         if self.transport.is_closing():
             return
         if self._ahead:
-            self._unset_keepalive_if_required()
             self._go_on()
         elif self._too_many:
             most = self.limits.max_pipelined

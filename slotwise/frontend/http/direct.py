@@ -1,0 +1,119 @@
+"""One request to a model and its answer, past ASGI: a reply's head and body are written at once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+
+from slotwise.backends.exchange import RawHeaders, Refused
+from slotwise.frontend import replies
+from slotwise.frontend.admission.large_work import LARGE_BYTES
+from slotwise.frontend.forward import NOT_TAKEN, Forward, patience_s
+from slotwise.frontend.http.access import Entrance, refusal
+from slotwise.frontend.inference_request import InferenceRequest
+from slotwise.frontend.replies import Reply
+
+log = logging.getLogger("slotwise.gateway")
+
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]").search  # what no header may have in it
+_SECURITY = b"".join(b"%s: %s\r\n" % header for header in replies.SECURITY)
+_CLOSE = b"connection: close\r\n"
+
+
+def head_of(reply: Reply, default: RawHeaders) -> bytes:
+    """Its status line and headers, but for the empty line. Raises ValueError where one of them would be two."""
+    lines = [b"%s: %s" % header for header in (*default, *reply.headers)]
+    if _CONTROL(b"".join(lines)):
+        raise ValueError("a header has a control character in it")
+    return STATUS_LINE[reply.status] + b"\r\n".join(lines) + b"\r\n" + _SECURITY
+
+
+class DirectCycle(RequestResponseCycle):
+    """A request to a model, as the protocol reads it, and its answer."""
+
+    async def run(self, entrance: Entrance) -> None:
+        """Answer it, whatever happens."""
+        try:
+            try:
+                entrance.check(self.scope)  # type: ignore[arg-type]
+            except Refused as refused:
+                self._write(refusal(self.scope, refused))  # type: ignore[arg-type]
+                return
+            await self._answer(entrance.forward)
+        except Exception:
+            log.exception("%s", self.scope["path"])
+            self._crash()
+        finally:
+            self.on_response = lambda: None
+
+    async def _answer(self, forward: Forward) -> None:
+        request = forward.request(self.scope)  # type: ignore[arg-type]
+        try:
+            reply = await forward.reply(request, self.scope, self.receive, self._whole())  # type: ignore[arg-type]
+            if reply is not None and not self.disconnected:
+                await self._send(reply, request)
+        finally:
+            request.release()
+
+    def _whole(self) -> bytes | None:
+        """Its body, where all of it came with its head."""
+        if self.more_body or self.disconnected:
+            return None
+        body, self.body = bytes(self.body), bytearray()
+        self.message_event.clear()
+        self.waiting_for_100_continue = False
+        return body
+
+    async def _send(self, reply: Reply, request: InferenceRequest) -> None:
+        """Send it; a large body is waited for until it was taken. Who is too slow is cut off."""
+        if len(reply.body) <= LARGE_BYTES and not self.flow.write_paused:
+            self._write(reply)
+            return
+        try:
+            async with asyncio.timeout(patience_s(reply.body)):
+                await self.flow.drain()
+                if self.disconnected:
+                    return
+                self._write_all(reply)
+                await self.flow.drain()  # until the client has taken most of it
+        except TimeoutError:
+            log.info(NOT_TAKEN, request.identity, request.target)
+            self.transport.abort()
+            await asyncio.sleep(0)  # until the connection knows
+            return
+        self._complete()
+
+    def _write(self, reply: Reply) -> None:
+        self._write_all(reply)
+        self._complete()
+
+    def _write_all(self, reply: Reply) -> None:
+        head = head_of(reply, self.default_headers)
+        closes = _CLOSE in head
+        if not self.keep_alive and not closes:
+            head += _CLOSE
+        self.keep_alive &= not closes
+        self.response_started = True
+        if len(reply.body) <= LARGE_BYTES:
+            self.transport.write(b"%b\r\n%b" % (head, reply.body))
+        else:
+            self.transport.writelines([head, b"\r\n", reply.body])
+
+    def _complete(self) -> None:
+        self.response_complete = True
+        self.message_event.set()
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
+
+    def _crash(self) -> None:
+        if self.response_started or self.disconnected:
+            self.transport.close()
+            return
+        identity = replies.new_id()
+        body = replies.error_body(500, replies.CRASH, identity)
+        headers = [replies.JSON_TYPE, (b"x-request-id", identity.encode()), (b"content-length", b"%d" % len(body))]
+        self._write(Reply(500, [*headers, (b"connection", b"close")], body))
