@@ -9,7 +9,7 @@ from typing import Any
 from slotwise.frontend.frontend import GatewayOptions
 from slotwise.frontend.http.client_address import TrustedProxies
 from slotwise.frontend.http.client_connections import ConnectionLimits
-from slotwise.frontend.http.http_framing import HeadLimits
+from slotwise.frontend.http.request_head import HeadLimits
 from slotwise.frontend.listening import ListenAddress
 from slotwise.frontend.serve import Access, FrontSettings
 

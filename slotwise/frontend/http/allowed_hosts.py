@@ -26,9 +26,13 @@ class AllowedHosts:
         self._seen: set[bytes] = set()  # Host headers that were let in: most requests bring one of a few
 
     def __call__(self, scope: Scope) -> None:
+        """Check one request."""
+        self.check(scope["method"], scope["headers"])
+
+    def check(self, method: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Raise Refused (403) where a request was meant for another host, or comes from another site's page."""
         host = origin = site = b""
-        for name, value in scope["headers"]:
+        for name, value in headers:
             if name == b"host":
                 host = value
             elif name == b"origin":
@@ -42,7 +46,7 @@ class AllowedHosts:
                 self._seen.add(host)
         if origin and not self._has(origin):
             raise _foreign(f"pages of {_shown(origin)} may not ask this gateway")
-        if not origin and site == b"cross-site" and scope["method"] not in READS:
+        if not origin and site == b"cross-site" and method not in READS:
             raise _foreign("pages of other sites may not ask this gateway")
 
     def _has(self, url: bytes) -> bool:

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from slotwise.backends.interface import Refused
 from slotwise.frontend.http.client_address import TrustedProxies, one_client
-from slotwise.frontend.http.http_framing import HeadLimits
+from slotwise.frontend.http.request_head import HeadLimits
 
 log = logging.getLogger("slotwise.gateway")
 

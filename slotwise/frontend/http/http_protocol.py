@@ -9,34 +9,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
+from collections.abc import Coroutine
 from typing import Any
 
-import httptools
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from slotwise.backends.interface import Refused
 from slotwise.frontend import replies
 from slotwise.frontend.http.access import Entrance, model_names
 from slotwise.frontend.http.client_connections import OpenConnections, Pace
 from slotwise.frontend.http.direct import DirectCycle
-from slotwise.frontend.http.http_framing import (
+from slotwise.frontend.http.http_framing import Body, Malformed
+from slotwise.frontend.http.request_head import (
     END_OF_HEAD,
-    Body,
     HeadTooLarge,
-    Malformed,
-    body_of,
+    RequestHead,
     check_line_ends,
-    check_lines,
     end_of_requests,
+    read_head,
 )
 from slotwise.frontend.inference_request import ABORT, CERTIFICATE
 
 log = logging.getLogger("slotwise.gateway")
 
 AHEAD_BYTES = 64 * 1024  # that may wait behind a request which is being answered
-DIRECT = (b"/predictions/", b"/classify/")
 LINGER_S = 2.0  # after a refusal what still comes is read away: a connection closed at once takes the answer along
 
 
@@ -132,7 +129,7 @@ class GatewayProtocol(HttpToolsProtocol):
                         break
         except HeadTooLarge as error:
             self._refuse(Refused(431, str(error), close=True))
-        except (Malformed, httptools.HttpParserError) as error:
+        except Malformed as error:
             self._refuse(Refused(400, "this is no valid HTTP request", close=True), f"{error.__context__ or error}")
         return end if self._refused else at
 
@@ -149,13 +146,8 @@ class GatewayProtocol(HttpToolsProtocol):
         if head_end < 0:
             check_line_ends(data, at, end)
             return at
-        head = bytes(memoryview(data)[at:stop])
-        check_lines(head)
-        self.parser, self._blank_line = httptools.HttpRequestParser(self), False
-        with suppress(
-            httptools.HttpParserUpgrade
-        ):  # is ignored, as RFC 9110 allows (7.8): the body comes as it would without it
-            self.parser.feed_data(head)
+        self._blank_line = False
+        self._begin(read_head(bytes(memoryview(data)[at:stop])))
         self._end_if_complete()
         return stop
 
@@ -179,52 +171,54 @@ class GatewayProtocol(HttpToolsProtocol):
             if not self.cycle.response_complete:
                 self.cycle.message_event.set()
 
-    def on_headers_complete(self) -> None:
-        """See how the body comes, then start to answer."""
-        self._body = body_of(self.parser.get_http_version(), self.headers)
+    def _begin(self, head: RequestHead) -> None:
+        """Start to answer a request; what is for a model past ASGI."""
+        self._body = head.body()
         self._body_bytes, self._body_pace = 0, Pace(self.loop.time())
         self.asked += 1
-        names = self._asked_model()
-        if names is None:
-            super().on_headers_complete()
-        else:
-            self._answer_directly(names)
-        self.scope[ABORT] = self.transport.abort  # type: ignore[literal-required]  # the answer begins later
-        self.scope[CERTIFICATE] = self._certified  # type: ignore[literal-required]
-
-    def _asked_model(self) -> dict[str, str] | None:
-        """The model that it is for, and its version, where that can be read of the address as it stands."""
-        if not self.direct or not self.url.startswith(DIRECT) or b"%" in self.url:
-            return None
-        return model_names(self.parser.get_method().decode("ascii"), self.url.partition(b"?")[0].decode("ascii"))
-
-    def _answer_directly(self, names: dict[str, str]) -> None:
-        """Start to answer a request to a model, without ASGI."""
-        path, _, query = self.url.partition(b"?")
-        about = {"method": self.parser.get_method().decode("ascii"), "path": path.decode("ascii"), "raw_path": path}
-        self.scope.update(about, query_string=query, path_params=names)  # type: ignore[typeddict-item, call-arg]
-        self.cycle = cycle = DirectCycle(
-            scope=self.scope,
+        path = head.path
+        scope: dict[str, Any] = {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": head.version,
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+            "method": head.method,
+            "root_path": self.root_path,
+            "path": self.root_path + path,
+            "raw_path": self.root_path.encode("ascii") + head.raw_path,
+            "query_string": head.query,
+            "headers": list(head.headers),
+            "state": self.app_state.copy(),
+            ABORT: self.transport.abort,  # the answer begins later
+            CERTIFICATE: self._certified,
+        }
+        names = model_names(head.method, path) if self.direct else None
+        kind = RequestResponseCycle if names is None else DirectCycle
+        self.cycle = cycle = kind(
+            scope=scope,  # type: ignore[arg-type]
             transport=self.transport,
             flow=self.flow,
-            logger=log,
-            access_logger=log,
+            logger=self.logger,
+            access_logger=self.access_logger,
             access_log=False,
             default_headers=self.server_state.default_headers,
             message_event=asyncio.Event(),
-            expect_100_continue=self.expect_100_continue,
-            keep_alive=self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive(),
+            expect_100_continue=head.expects_continue,
+            keep_alive=head.keep_alive,
             on_response=self.on_response_complete,
         )
-        task = self.loop.create_task(cycle.run(self.app))
+        if isinstance(cycle, DirectCycle):
+            scope["path_params"] = names
+            self._run(cycle.run(self.app))
+        else:
+            self._run(cycle.run_asgi(self.app))
+
+    def _run(self, answering: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(answering)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
-
-    def on_body(self, body: bytes) -> None:
-        """httptools is given no body."""
-
-    def on_message_complete(self) -> None:
-        """httptools does not know where a request ends."""
 
     def on_response_complete(self) -> None:
         """Take apart what came behind the request that is answered now."""

@@ -1,0 +1,169 @@
+"""Read a request's head, strictly: what two servers could read in two ways is refused.
+
+httptools takes its lines apart. They end with CRLF, none is folded, no name has a blank behind it.
+Source: RFC 9112, sections 2.2, 3, 5 and 6.3.
+"""
+
+from __future__ import annotations
+
+import re
+import urllib.parse
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+
+import httptools
+
+from slotwise.backends.exchange import RawHeaders
+from slotwise.frontend.http.http_framing import Body, ChunkedBody, Malformed, SizedBody
+
+END_OF_HEAD = b"\r\n\r\n"
+KEPT_BYTES, KEPT = 2048, 256  # clients send the same head again and again: so many that are not longer are not read twice
+_LENGTH = re.compile(rb"0|[1-9][0-9]{0,17}").fullmatch
+_HOST = re.compile(rb"[!-~]*").fullmatch
+_FIRST_LINE = re.compile(rb"(?!CONNECT )[A-Z\-]+ (?:/|https?://[!-.0-~]+/?)[!-\"$-~]* HTTP/1\.[01]\r\n").match
+
+
+@dataclass(frozen=True)
+class HeadLimits:
+    """How large a request's head may be, in bytes and in header lines."""
+
+    max_bytes: int = 64 * 1024
+    max_lines: int = 100
+
+    def check(self, data: bytearray, at: int, end: int) -> None:
+        """Check a head, or what has come of one. Raises HeadTooLarge."""
+        if end - at > self.max_bytes or data.count(b"\r\n", at, end) - 2 > self.max_lines:  # its first line, and the empty one
+            raise HeadTooLarge(f"a request's head is limited to {self.max_bytes} bytes and {self.max_lines} lines")
+
+
+class HeadTooLarge(Exception):
+    """A head is over its limits; the text says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHead:
+    """What the head of a request says. raw_path and query: as they stand in the address. headers: names in lower case.
+
+    body: makes what reads the body behind it. keep_alive: whether its client wants to ask again. expects_continue: it sends the
+    body once it is told to.
+    """
+
+    method: str
+    raw_path: bytes
+    query: bytes
+    version: str
+    headers: RawHeaders
+    body: Callable[[], Body]
+    keep_alive: bool
+    expects_continue: bool
+
+    @property
+    def path(self) -> str:
+        """The path, unquoted."""
+        return urllib.parse.unquote(self.raw_path.decode("ascii"))
+
+
+class _HeadLines:
+    """What httptools tells of a head."""
+
+    def __init__(self) -> None:
+        self.url = b""
+        self.headers: RawHeaders = []
+
+    def on_url(self, url: bytes) -> None:
+        """The address, or a part of it."""
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One line."""
+        self.headers.append((name.lower(), value))
+
+
+def check_line_ends(data: bytearray | bytes, at: int, end: int) -> None:
+    """Check what has come of a head: CRLF and nothing else ends a line. Raises Malformed."""
+    if data.count(b"\n", at, end) != data.count(b"\r\n", at, end):
+        raise Malformed("a line of the head does not end with CRLF")
+
+
+def read_head(head: bytes) -> RequestHead:
+    """Read a whole head, with the empty line at its end. Raises Malformed."""
+    return _known(head) if len(head) <= KEPT_BYTES else _read(head)
+
+
+def _read(head: bytes) -> RequestHead:
+    _check_lines(head)
+    lines = _HeadLines()
+    parser = httptools.HttpRequestParser(lines)
+    try:
+        with suppress(
+            httptools.HttpParserUpgrade
+        ):  # RFC 9110 (7.8) allows to ignore it
+            parser.feed_data(head)
+        url = httptools.parse_url(lines.url)
+    except (httptools.HttpParserError, httptools.HttpParserInvalidURLError) as error:
+        raise Malformed(str(error)) from error
+    version = parser.get_http_version()
+    return RequestHead(
+        parser.get_method().decode("ascii"),
+        url.path or b"/",
+        url.query or b"",
+        version,
+        lines.headers,
+        _body(version, lines.headers),
+        version != "1.0" and parser.should_keep_alive(),
+        any(name == b"expect" and value.lower() == b"100-continue" for name, value in lines.headers),
+    )
+
+
+_known = lru_cache(KEPT)(_read)
+
+
+def _check_lines(head: bytes) -> None:
+    check_line_ends(head, 0, len(head))
+    if head.count(b"\r") != head.count(b"\n") or b"\0" in head:
+        raise Malformed("a line of the head has a CR or a NUL in it")
+    if b"\n " in head or b"\n\t" in head:
+        raise Malformed("a line of the head is folded")
+    if not _FIRST_LINE(head):
+        raise Malformed("the first line is no request of HTTP/1.1")
+
+
+def _body(version: str, headers: RawHeaders) -> Callable[[], Body]:
+    """What makes the reader of the body that comes behind such a head. Raises Malformed."""
+    hosts, lengths, encodings = list[bytes](), list[bytes](), list[bytes]()
+    deciding = {b"host": hosts, b"content-length": lengths, b"transfer-encoding": encodings}
+    for name, value in headers:
+        if name in deciding:
+            deciding[name].append(value)
+    if len(hosts) > 1 or (not hosts and version == "1.1") or not all(map(_HOST, hosts)):
+        raise Malformed("a request has one Host")
+    if not encodings:
+        if len(lengths) > 1 or (lengths and not _LENGTH(lengths[0])):
+            raise Malformed("Content-Length is not one number")
+        length = int(lengths[0]) if lengths else 0
+        return lambda: SizedBody(length)
+    if lengths:
+        raise Malformed("a body has a Content-Length or a Transfer-Encoding, not both")
+    if version == "1.0" or len(encodings) > 1 or encodings[0].lower() != b"chunked":
+        raise Malformed("the only Transfer-Encoding is chunked")
+    return ChunkedBody
+
+
+def end_of_requests(data: bytearray, most: int) -> int | None:
+    """Where the first `most` requests in data end; None where no more than these have begun, or they cannot be read."""
+    at = 0
+    try:
+        for _ in range(most):
+            head_end = data.find(END_OF_HEAD, at)
+            if head_end < 0:
+                return None
+            start, at = at, head_end + len(END_OF_HEAD)
+            body = read_head(bytes(memoryview(data)[start:at])).body()
+            _, at = body.take(data, at, len(data))
+            if not body.complete:
+                return None
+    except Malformed:
+        return None  # which is answered in its turn
+    return at if len(data) - at > len(b"\r\n") else None
