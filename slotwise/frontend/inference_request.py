@@ -17,7 +17,7 @@ from slotwise.frontend import replies
 from slotwise.frontend.admission import form_fields
 from slotwise.frontend.admission.fair_shares import ConcurrencyLimit
 from slotwise.frontend.admission.form_fields import STRAY_PERCENT
-from slotwise.frontend.admission.key_rates import Bill
+from slotwise.frontend.admission.key_rates import FREE, Bill
 from slotwise.frontend.admission.limits import ClientGone, Receive
 from slotwise.frontend.frontend import Gateway
 from slotwise.frontend.http.client_address import one_client
@@ -48,7 +48,7 @@ class InferenceRequest(BackendRequest):
     memory_bytes: int = 0
     sent_at: float | None = None
     sender: str = ""  # whose request it is, where bodies end workers: a key or an address; "" where nobody knows
-    bill: Bill = field(default_factory=Bill)  # of the request and of all that is made of it
+    bill: Bill = FREE  # of the request and of all that is made of it
     placed_in: ConcurrencyLimit | None = None  # where it has its place already, as a record of one that has waited
     work: BatchWork = NO_BATCH  # that its answer is from
     refusal: Refused | None = None  # why the gateway did not get it an answer
@@ -70,7 +70,8 @@ class InferenceRequest(BackendRequest):
         self.identity = replies.request_id(headers.get("x-request-id")) or self.identity
         self.version = version = scope["path_params"].get("version", "")
         query = scope["query_string"].decode("latin-1")
-        if STRAY_PERCENT(scope.get("raw_path", b"") + b" " + scope["query_string"]):
+        address = scope.get("raw_path", b"") + b" " + scope["query_string"]
+        if b"%" in address and STRAY_PERCENT(address):
             raise Refused(400, "in the address a % is not followed by two hex digits")
         if not _MODEL(self.model) or (version and not _MODEL(version)):
             raise Refused(404, "there is no such model")

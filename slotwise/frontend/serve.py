@@ -176,6 +176,7 @@ def serve(
         nonlocal record
         record = replace(record, grpc=front.grpc, handover=front.server.handover.address)
         record.save()
+        memory.leave_alone_what_is_there()
         if starting:
             starting.is_up()
         if front.warning:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import faulthandler
+import hmac
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -51,7 +52,7 @@ class TokenCheck:
     """Lets in who brings the inference token, as TorchServe does; probes need none."""
 
     def __init__(self, token: str) -> None:
-        self._expected = bearer.digest(token)
+        self._expected, self._good = bearer.digest(token), f"Bearer {token}".encode()
 
     def __call__(self, scope: Scope) -> None:
         """One request."""
@@ -60,7 +61,7 @@ class TokenCheck:
 
     def _let_in(self, scope: Scope) -> bool:
         brought = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        return bearer.brings(brought.decode("latin-1"), self._expected)
+        return hmac.compare_digest(brought, self._good) or bearer.brings(brought.decode("latin-1"), self._expected)
 
 
 class QuietServer(uvicorn.Server):
@@ -93,6 +94,7 @@ async def serve(record: ServerRecord) -> None:
             OpenedFronts(record.name, loaded, backend).offered(record.tmp_dir),
             supervisor.management_api(models, record, tokens["management"]),
         ):
+            memory.leave_alone_what_is_there()
             await ended.wait()
     finally:
         await asyncio.to_thread(host.close)

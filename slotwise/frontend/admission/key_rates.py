@@ -75,7 +75,7 @@ class KeyRates:
         return bucket
 
 
-@dataclass
+@dataclass(eq=False)
 class Bill:
     """What one request costs its key, once, whatever is sent for it. key: None where there are no keys."""
 
@@ -94,3 +94,6 @@ class Bill:
         if self.key is not None and not self.paid:
             self.rates.charge(self.key, count)
             self.paid = True
+
+
+FREE = Bill()  # of whoever has no key

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hmac
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from slotwise.backends.interface import Refused
@@ -100,7 +101,8 @@ class CertificateCheck:
         return hmac.compare_digest(dict(scope["headers"]).get(b"authorization", b""), self._own)
 
 
-def model_names(method: str, path: str) -> dict[str, str] | None:
+@lru_cache(maxsize=1024)
+def model_names(method: str, path: str) -> Mapping[str, str] | None:
     """The model, and its version or "", that a request is for; None where it is for none."""
     match = _MODEL_PATH(path) if method in ("POST", "PUT") else None
     return {"model": match[1] or match[3], "version": match[2] or ""} if match else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import Mapping
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
@@ -13,7 +14,8 @@ from slotwise.frontend import replies
 from slotwise.frontend.admission.large_work import LARGE_BYTES
 from slotwise.frontend.forward import NOT_TAKEN, Forward, patience_s
 from slotwise.frontend.http.access import Entrance, refusal
-from slotwise.frontend.inference_request import InferenceRequest
+from slotwise.frontend.http.request_head import RequestHead
+from slotwise.frontend.inference_request import CERTIFICATE, InferenceRequest, Scope
 from slotwise.frontend.replies import Reply
 
 log = logging.getLogger("slotwise.gateway")
@@ -21,6 +23,21 @@ log = logging.getLogger("slotwise.gateway")
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]").search  # what no header may have in it
 _SECURITY = b"".join(b"%s: %s\r\n" % header for header in replies.SECURITY)
 _CLOSE = b"connection: close\r\n"
+
+
+def what_is_read(head: RequestHead, client: object, certified: bool, names: Mapping[str, str]) -> Scope:
+    """What the checks and Forward read of a request, as ASGI has it."""
+    return {
+        "type": "http",
+        "client": client,
+        "method": head.method,
+        "path": head.path,
+        "raw_path": head.raw_path,
+        "query_string": head.query,
+        "headers": head.headers,
+        "path_params": names,
+        CERTIFICATE: certified,
+    }
 
 
 def head_of(reply: Reply, default: RawHeaders) -> bytes:

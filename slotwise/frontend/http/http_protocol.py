@@ -19,17 +19,10 @@ from slotwise.backends.interface import Refused
 from slotwise.frontend import replies
 from slotwise.frontend.http.access import Entrance, model_names
 from slotwise.frontend.http.client_connections import OpenConnections, Pace
-from slotwise.frontend.http.direct import DirectCycle
+from slotwise.frontend.http.direct import DirectCycle, what_is_read
 from slotwise.frontend.http.http_framing import Body, Malformed
-from slotwise.frontend.http.request_head import (
-    END_OF_HEAD,
-    HeadTooLarge,
-    RequestHead,
-    check_line_ends,
-    end_of_requests,
-    read_head,
-)
-from slotwise.frontend.inference_request import ABORT, CERTIFICATE
+from slotwise.frontend.http.request_head import END_OF_HEAD, HeadTooLarge, RequestHead, check_line_ends, end_of_requests, read_head
+from slotwise.frontend.inference_request import ABORT, Scope
 
 log = logging.getLogger("slotwise.gateway")
 
@@ -176,44 +169,39 @@ class GatewayProtocol(HttpToolsProtocol):
         self._body = head.body()
         self._body_bytes, self._body_pace = 0, Pace(self.loop.time())
         self.asked += 1
-        path = head.path
-        scope: dict[str, Any] = {
-            "type": "http",
+        names = model_names(head.method, head.path) if self.direct else None
+        about: dict[str, Any] = {
+            "transport": self.transport,
+            "flow": self.flow,
+            "logger": self.logger,
+            "access_logger": self.access_logger,
+            "access_log": False,
+            "default_headers": self.server_state.default_headers,
+            "message_event": asyncio.Event(),
+            "expect_100_continue": head.expects_continue,
+            "keep_alive": head.keep_alive,
+            "on_response": self.on_response_complete,
+        }
+        if names is None:
+            self.cycle = RequestResponseCycle(scope=self._scope(head), **about)  # type: ignore[arg-type]
+            self._run(self.cycle.run_asgi(self.app))
+        else:
+            self.cycle = cycle = DirectCycle(scope=what_is_read(head, self.client, self._certified, names), **about)  # type: ignore[arg-type]
+            self._run(cycle.run(self.app))
+
+    def _scope(self, head: RequestHead) -> Scope:
+        """A request as ASGI has it."""
+        return {
+            **what_is_read(head, self.client, self._certified, {}),
             "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
             "http_version": head.version,
             "server": self.server,
-            "client": self.client,
             "scheme": self.scheme,
-            "method": head.method,
-            "root_path": self.root_path,
-            "path": self.root_path + path,
-            "raw_path": self.root_path.encode("ascii") + head.raw_path,
-            "query_string": head.query,
+            "root_path": "",
             "headers": list(head.headers),
             "state": self.app_state.copy(),
             ABORT: self.transport.abort,  # the answer begins later
-            CERTIFICATE: self._certified,
         }
-        names = model_names(head.method, path) if self.direct else None
-        kind = RequestResponseCycle if names is None else DirectCycle
-        self.cycle = cycle = kind(
-            scope=scope,  # type: ignore[arg-type]
-            transport=self.transport,
-            flow=self.flow,
-            logger=self.logger,
-            access_logger=self.access_logger,
-            access_log=False,
-            default_headers=self.server_state.default_headers,
-            message_event=asyncio.Event(),
-            expect_100_continue=head.expects_continue,
-            keep_alive=head.keep_alive,
-            on_response=self.on_response_complete,
-        )
-        if isinstance(cycle, DirectCycle):
-            scope["path_params"] = names
-            self._run(cycle.run(self.app))
-        else:
-            self._run(cycle.run_asgi(self.app))
 
     def _run(self, answering: Coroutine[Any, Any, None]) -> None:
         task = self.loop.create_task(answering)

@@ -44,13 +44,14 @@ class HeadTooLarge(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """What the head of a request says. raw_path and query: as they stand in the address. headers: names in lower case.
+    """What the head of a request says. path: unquoted; raw_path and query: as they stand there. headers: names in lower case.
 
     body: makes what reads the body behind it. keep_alive: whether its client wants to ask again. expects_continue: it sends the
     body once it is told to.
     """
 
     method: str
+    path: str
     raw_path: bytes
     query: bytes
     version: str
@@ -58,11 +59,6 @@ class RequestHead:
     body: Callable[[], Body]
     keep_alive: bool
     expects_continue: bool
-
-    @property
-    def path(self) -> str:
-        """The path, unquoted."""
-        return urllib.parse.unquote(self.raw_path.decode("ascii"))
 
 
 class _HeadLines:
@@ -97,17 +93,16 @@ def _read(head: bytes) -> RequestHead:
     lines = _HeadLines()
     parser = httptools.HttpRequestParser(lines)
     try:
-        with suppress(
-            httptools.HttpParserUpgrade
-        ):  # RFC 9110 (7.8) allows to ignore it
+        with suppress(httptools.HttpParserUpgrade):  # RFC 9110 (7.8) allows to ignore it
             parser.feed_data(head)
         url = httptools.parse_url(lines.url)
     except (httptools.HttpParserError, httptools.HttpParserInvalidURLError) as error:
         raise Malformed(str(error)) from error
-    version = parser.get_http_version()
+    version, raw_path = parser.get_http_version(), url.path or b"/"
     return RequestHead(
         parser.get_method().decode("ascii"),
-        url.path or b"/",
+        urllib.parse.unquote(raw_path.decode("ascii")),
+        raw_path,
         url.query or b"",
         version,
         lines.headers,
