@@ -17,11 +17,12 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from slotwise.backends.interface import Refused
 from slotwise.frontend import replies
+from slotwise.frontend.http import request_head
 from slotwise.frontend.http.access import Entrance, model_names
 from slotwise.frontend.http.client_connections import OpenConnections, Pace
 from slotwise.frontend.http.direct import DirectCycle, what_is_read
 from slotwise.frontend.http.http_framing import Body, Malformed
-from slotwise.frontend.http.request_head import END_OF_HEAD, HeadTooLarge, RequestHead, check_line_ends, end_of_requests, read_head
+from slotwise.frontend.http.request_head import END_OF_HEAD, HeadTooLarge, RequestHead
 from slotwise.frontend.inference_request import ABORT, Scope
 
 log = logging.getLogger("slotwise.gateway")
@@ -102,7 +103,7 @@ class GatewayProtocol(HttpToolsProtocol):
             self.flow.pause_reading()
         most = self.limits.max_pipelined
         if self._answering and self._ahead.count(END_OF_HEAD) > most:  # which may stand in a body, too
-            end = end_of_requests(self._ahead, most)
+            end = request_head.end_of_requests(self._ahead, most)
             if end is not None:
                 del self._ahead[end:]
                 self._too_many = True
@@ -137,10 +138,10 @@ class GatewayProtocol(HttpToolsProtocol):
         stop = end if head_end < 0 else head_end + len(END_OF_HEAD)
         self.limits.head.check(data, at, stop)
         if head_end < 0:
-            check_line_ends(data, at, end)
+            request_head.check_line_ends(data, at, end)
             return at
         self._blank_line = False
-        self._begin(read_head(bytes(memoryview(data)[at:stop])))
+        self._begin(request_head.read_head(bytes(memoryview(data)[at:stop])))
         self._end_if_complete()
         return stop
 

@@ -13,8 +13,6 @@ on this machine finds the answers alike (engines/comparison.py), else fp32. int8
 from __future__ import annotations
 
 import logging
-import os
-import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -23,13 +21,11 @@ from typing import Any
 from slotwise.worker.engines import comparison, processor, samples
 from slotwise.worker.engines.choice import Engine, apart_from_fp32, choose, installed
 from slotwise.worker.engines.samples import ItemSource
+from slotwise.worker.environment import no_reports  # noqa: F401  before any library
 from slotwise.worker.environment.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-# OpenVINO and NNCF report every import to their makers through this module, and do without where it cannot be imported.
-sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
-os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # ONNX Runtime would keep a database for its makers in the user's home
 ORDER = {"cpu": ("openvino", "onnxruntime", "torch"), "cuda": ("torch",)}
 BF16 = ("openvino", "torch")
 

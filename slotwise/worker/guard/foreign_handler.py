@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from slotwise.worker.environment import no_reports  # noqa: F401  before any library of theirs
 from slotwise.worker.guard import micro_batching
 
 logger = logging.getLogger(__name__)
