@@ -20,7 +20,7 @@ from slotwise.frontend.admission.large_work import LARGE_BYTES
 from slotwise.frontend.admission.limits import ClientGone, Receive
 from slotwise.frontend.frontend import Gateway
 from slotwise.frontend.inference_request import ABORT, InferenceRequest, Scope
-from slotwise.frontend.replies import Reply
+from slotwise.frontend.replies import ClientReply
 from slotwise.frontend.traffic import NO_BATCH, BatchWork
 
 log = logging.getLogger("slotwise.gateway")
@@ -59,7 +59,7 @@ class Forward:
 
     async def reply(
         self, request: InferenceRequest, scope: Scope, receive: Receive, whole: bytes | None = None
-    ) -> Reply | None:
+    ) -> ClientReply | None:
         """What its client gets; None where that has gone. whole: its body, where all of it has come."""
         status, headers, body = await self._outcome(request, self._read_and_answered(request, scope, receive, whole))
         if status == CLIENT_GONE:
@@ -75,7 +75,7 @@ class Forward:
             headers.append((b"x-slotwise-sent", request.sent.encode()))
         if self.gateway.draining:
             headers.append((b"connection", b"close"))
-        return Reply(status, headers, body)
+        return ClientReply(status, headers, body)
 
     async def _read_and_answered(
         self, request: InferenceRequest, scope: Scope, receive: Receive, whole: bytes | None
@@ -155,7 +155,7 @@ class _Client:
     send: Send
     abort: Callable[[], None] | None
 
-    async def take(self, reply: Reply, request: InferenceRequest) -> None:
+    async def take(self, reply: ClientReply, request: InferenceRequest) -> None:
         """Send it; a large body is waited for until it was taken. Who is too slow is cut off."""
         status, headers, body = reply
         await self.send({"type": "http.response.start", "status": status, "headers": headers})

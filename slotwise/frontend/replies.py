@@ -38,7 +38,7 @@ _DROPPED = {b"x-request-id", b"x-content-type-options", b"x-slotwise-sent"}
 _random = random.Random(secrets.randbits(128))  # one call of the system for each request is dear
 
 
-class Reply(NamedTuple):
+class ClientReply(NamedTuple):
     """What a client gets."""
 
     status: int

@@ -15,7 +15,7 @@ from slotwise.frontend.admission.keys import KeyFile
 from slotwise.frontend.admission.limits import Receive
 from slotwise.frontend.forward import Forward, Send
 from slotwise.frontend.inference_request import CERTIFICATE, Scope
-from slotwise.frontend.replies import Reply
+from slotwise.frontend.replies import ClientReply
 
 log = logging.getLogger("slotwise.gateway")
 
@@ -108,7 +108,7 @@ def model_names(method: str, path: str) -> Mapping[str, str] | None:
     return {"model": match[1] or match[3], "version": match[2] or ""} if match else None
 
 
-def refusal(scope: Scope, refused: Refused) -> Reply:
+def refusal(scope: Scope, refused: Refused) -> ClientReply:
     """The answer to a request that does not get in. The body that may follow is not read: the connection is closed."""
     given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
     identity = replies.request_id(given) or replies.new_id()
@@ -122,4 +122,4 @@ def refusal(scope: Scope, refused: Refused) -> Reply:
         *replies.ANSWER,
         *refused.headers(),
     ]
-    return Reply(refused.status, headers, body)
+    return ClientReply(refused.status, headers, body)

@@ -16,7 +16,7 @@ from slotwise.frontend.forward import NOT_TAKEN, Forward, patience_s
 from slotwise.frontend.http.access import Entrance, refusal
 from slotwise.frontend.http.request_head import RequestHead
 from slotwise.frontend.inference_request import CERTIFICATE, InferenceRequest, Scope
-from slotwise.frontend.replies import Reply
+from slotwise.frontend.replies import ClientReply
 
 log = logging.getLogger("slotwise.gateway")
 
@@ -40,7 +40,7 @@ def what_is_read(head: RequestHead, client: object, certified: bool, names: Mapp
     }
 
 
-def head_of(reply: Reply, default: RawHeaders) -> bytes:
+def head_of(reply: ClientReply, default: RawHeaders) -> bytes:
     """Its status line and headers, but for the empty line. Raises ValueError where one of them would be two."""
     lines = [b"%s: %s" % header for header in (*default, *reply.headers)]
     if _CONTROL(b"".join(lines)):
@@ -84,7 +84,7 @@ class DirectCycle(RequestResponseCycle):
         self.waiting_for_100_continue = False
         return body
 
-    async def _send(self, reply: Reply, request: InferenceRequest) -> None:
+    async def _send(self, reply: ClientReply, request: InferenceRequest) -> None:
         """Send it; a large body is waited for until it was taken. Who is too slow is cut off."""
         if len(reply.body) <= LARGE_BYTES and not self.flow.write_paused:
             self._write(reply)
@@ -103,11 +103,11 @@ class DirectCycle(RequestResponseCycle):
             return
         self._complete()
 
-    def _write(self, reply: Reply) -> None:
+    def _write(self, reply: ClientReply) -> None:
         self._write_all(reply)
         self._complete()
 
-    def _write_all(self, reply: Reply) -> None:
+    def _write_all(self, reply: ClientReply) -> None:
         head = head_of(reply, self.default_headers)
         closes = _CLOSE in head
         if not self.keep_alive and not closes:
@@ -133,4 +133,4 @@ class DirectCycle(RequestResponseCycle):
         identity = replies.new_id()
         body = replies.error_body(500, replies.CRASH, identity)
         headers = [replies.JSON_TYPE, (b"x-request-id", identity.encode()), (b"content-length", b"%d" % len(body))]
-        self._write(Reply(500, [*headers, (b"connection", b"close")], body))
+        self._write(ClientReply(500, [*headers, (b"connection", b"close")], body))
