@@ -14,14 +14,23 @@ if TYPE_CHECKING:
     from slotwise.server.lifecycle import ServerRecord
 
 TIMEOUT_S = 130.0
+REQUEST_ID = "x-batch-request-id"  # what a worker of ours says of its answer
 
 
 class Transport(httpx.HTTPTransport):
-    """Uses no connection again that gave a 5xx: a server that gave a request up may answer it there after all."""
+    """Uses no connection again that gave a 5xx: a server that gave a request up may answer it there after all.
+
+    Nor one that gave a worker's answer to another request: that one is nobody's.
+    """
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """As httpx's. The body of a 5xx is read at once, because its connection ends before it could be lent again."""
         response = super().handle_request(request)
+        identity = request.headers.get("x-request-id", "")
+        if identity and response.headers.get(REQUEST_ID, identity) != identity:
+            response.extensions["network_stream"].close()
+            response.close()
+            raise httpx.RemoteProtocolError("it gave the answer to another request", request=request)
         if response.status_code < 500:
             return response
         try:

@@ -13,10 +13,12 @@ from functools import lru_cache
 from slotwise.worker.slot_errors import PHRASES, ModelFault, SlotError, known_status, text
 
 JSON_TYPE = "application/json"
+REQUEST_ID = "x-batch-request-id"
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # what HTTP calls a token
 # A handler cannot set these: the server frames its messages with them, and `respond` gives the content type.
 FRAMING = {"content-length", "content-type", "transfer-encoding", "connection", "ts_stream_next"}
 
+_PLAIN_ID = re.compile(r"[A-Za-z0-9._-]{1,128}").fullmatch
 _JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False)  # json.dumps would make a new one for every answer
 # What it makes anew in C for every answer, made once; a Python without it writes the same in its own way.
 _IN_C = getattr(json.encoder, "c_make_encoder", None)
@@ -26,11 +28,18 @@ _PARTS = _IN_C and _IN_C(None, _JSON.default, json.encoder.encode_basestring, No
 class CheckedHeaders(dict[str, str]):
     """Headers that have been checked: ASCII, no line break."""
 
-    def with_slot(self, i: int) -> CheckedHeaders:
-        """The same headers, and the slot's number."""
+    def with_slot(self, i: int, identity: str) -> CheckedHeaders:
+        """The same headers, the slot's number, and the id of the request in it, by which its client knows the answer."""
         copy = CheckedHeaders(self)
         copy["x-batch-slot"] = str(i)
+        copy.pop(REQUEST_ID, None)
+        copy.update(sent_back(identity))
         return copy
+
+
+def sent_back(identity: str) -> dict[str, str]:
+    """The header by which a client knows that an answer is its own; none where the id is not a plain one."""
+    return {REQUEST_ID: identity} if _PLAIN_ID(identity) else {}
 
 
 def checked(raw: object) -> CheckedHeaders:

@@ -168,7 +168,7 @@ class Pipeline:
         for i, slot in enumerate(batch.slots):
             slot.error = slot.error or fault
             if slot.error is not None or not slot.unencoded:
-                self._answer(slot, shared.with_slot(i), budget)
+                self._answer(slot, shared.with_slot(i, slot.request.id), budget)
         for row in in_turn(batch.rows):
             slot = batch.slots[row.owner]
             if slot.answer is not None:
@@ -178,7 +178,7 @@ class Pipeline:
                 row.refuse(Refusal.of(Unavailable("there was no time to encode this row")))
             row.result = row.error or self.hooks.encode(row, slot.request, last=not slot.unencoded)
             if not slot.unencoded:
-                self._answer(slot, shared.with_slot(row.owner), budget)
+                self._answer(slot, shared.with_slot(row.owner, slot.request.id), budget)
 
     def _answer(self, slot: Slot, headers: CheckedHeaders, budget: Budget) -> None:
         """Make one slot's answer."""

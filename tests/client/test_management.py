@@ -289,3 +289,30 @@ def test_a_request_that_its_server_gave_up_and_answers_after_all_leaves_the_next
         (500, b"1"),
     ]
     assert len(Late.connections) == 2, "a connection that answers is used again"
+
+
+class OneLate(BaseHTTPRequestHandler):
+    """Answers the first request twice, and is one answer late from then on, always with 200: so TorchServe was seen."""
+
+    protocol_version = "HTTP/1.1"
+    before = b""
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        named = b"x-batch-request-id: %b\r\ncontent-length: 1\r\n\r\n%b" % (self.headers["x-request-id"].encode(), body)
+        answer = b"HTTP/1.1 200 OK\r\n" + named
+        self.wfile.write(self.before or answer)
+        self.before = answer
+
+
+def test_the_answer_to_another_request_is_nobodys(tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), OneLate) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        at = replace(record(tmp_path, "torchserve"), ports=replace(Ports(), inference=server.server_port))
+        write_keys(tmp_path, "first")
+        with InferenceClient(at, timeout_s=10) as client:
+            assert client.predict("digits", b"1").content == b"1"
+            with pytest.raises(SlotwiseError, match="the answer to another request"):
+                client.predict("digits", b"2")
+            assert client.predict("digits", b"3").content == b"3", "on a new connection"
+        server.shutdown()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from contextlib import suppress
 from typing import Any
 
@@ -66,6 +67,35 @@ async def test_a_request_that_its_server_gave_up_and_answers_after_all_leaves_th
         answers = [await pool.request("POST", "/predictions/digits", {}, body) for body in (b"1", b"2")]
         pool.close()
     assert [(status, body) for status, _, body in answers] == [(500, b"1"), (200, b"2")]
+
+
+async def test_the_answer_to_another_request_is_nobodys() -> None:
+    """A server that answers a request twice, and is one answer late from then on: so TorchServe was seen."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        said = deque[bytes]()
+        with suppress(asyncio.IncompleteReadError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).lower()
+                await reader.readexactly(int(head.partition(b"content-length: ")[2].partition(b"\r")[0]))
+                identity = head.partition(b"x-request-id: ")[2].partition(b"\r")[0]
+                named = b"X-Batch-Slot: 0\r\nX-Batch-Request-Id: %b\r\n" % identity
+                said.append(b"HTTP/1.1 200 OK\r\n%bcontent-length: %d\r\n\r\n%b" % (named, len(identity), identity))
+                if len(said) == 1 and identity.startswith(b"twice"):
+                    said.append(said[0])
+                writer.write(said.popleft())
+        writer.close()
+
+    async with await asyncio.start_server(talk, "127.0.0.1", 0) as listening:
+        pool = ConnectionPool(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}")
+        for identity in ("twice-1", "2", "3"):
+            asked = pool.request("POST", "/predictions/digits", {"x-request-id": identity}, b"x", identity=identity)
+            if identity == "2":
+                with pytest.raises(ConnectionError, match="another request"):
+                    await asked
+            else:
+                assert (await asked)[2] == identity.encode()
+        pool.close()
 
 
 async def test_no_more_are_kept_than_allowed_and_none_for_long(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,8 +34,10 @@ def test_headers_are_found_in_any_case() -> None:
 
 def test_the_slots_number_is_added_to_a_copy() -> None:
     shared = checked({"x-a": "1"})
-    assert shared.with_slot(3) == {"x-a": "1", "x-batch-slot": "3"}
-    assert type(shared.with_slot(3)) is CheckedHeaders
+    assert shared.with_slot(3, "r-1.2_x") == {"x-a": "1", "x-batch-slot": "3", "x-batch-request-id": "r-1.2_x"}
+    assert type(shared.with_slot(3, "r")) is CheckedHeaders
+    for strange in ("", "a b", "a\r\nx: y", "\xe4", "x" * 129):
+        assert shared.with_slot(3, strange) == {"x-a": "1", "x-batch-slot": "3"}
     assert shared == {"x-a": "1"}
 
 

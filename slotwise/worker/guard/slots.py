@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from slotwise.worker.answer import sent_back
 from slotwise.worker.guard.again import given, keep
 from slotwise.worker.guard.held_metrics import HeldMetrics
 from slotwise.worker.guard.owned import Owned
 from slotwise.worker.hosts.java.unreadable import Unreadable
+from slotwise.worker.request import Headers
 from slotwise.worker.slot_errors import PHRASES, BadRequest, ModelFault, SlotError
 
 
@@ -108,11 +110,17 @@ class BatchSlots:
         processor.report_status(answer.status, answer.phrase)
         for name, value in answer.headers:
             processor.add_response_property(name, value)
-        return processor
+        return self._named(i, processor)
 
     def refused(self, i: int, error: SlotError) -> Any:
         """Slot i with an error's status."""
         processor = self.fresh(i)
         processor.report_status(error.code, PHRASES.get(error.code, ""))
         processor.add_response_property("content-type", "application/json")
+        return self._named(i, processor)
+
+    def _named(self, i: int, processor: Any) -> Any:
+        """Slot i with the id of its request, by which its client knows the answer."""
+        for name, value in sent_back(Headers(self.headers[i]).get("x-request-id", "")).items():
+            processor.add_response_property(name, value)
         return processor
