@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Self
@@ -11,6 +11,7 @@ from typing import Self
 RawHeaders = list[tuple[bytes, bytes]]
 
 PATH = "/predictions/"
+CLIENT_GONE = 499  # for the log and the metrics; nobody is there to get it
 
 
 class Refused(Exception):
@@ -38,7 +39,8 @@ class BackendRequest:
     """A request to a model. target: path and query for the server. deadline: on time.monotonic's clock.
 
     version: of the model; "": its default. label: the model's name in the metrics. repeatable: whether a second copy of it does
-    no harm. sent: how it was sent, where not plainly (hedged, alone, again), which the backend says.
+    no harm. sent: how it was sent, where not plainly (hedged, alone, again), which the backend says. leave(): what the backend
+    wants to be told when its client has gone.
     """
 
     model: str
@@ -51,6 +53,7 @@ class BackendRequest:
     label: str = ""
     repeatable: bool = True
     sent: str = ""
+    leave: Callable[[], None] = lambda: None
 
     @property
     def left_s(self) -> float:

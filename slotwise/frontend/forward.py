@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from slotwise.backends.exchange import RawHeaders
+from slotwise.backends.exchange import CLIENT_GONE, RawHeaders
 from slotwise.backends.interface import BackendAnswer, Refused
 from slotwise.frontend import replies
 from slotwise.frontend.admission.large_work import LARGE_BYTES
@@ -30,7 +30,6 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 WORK = (b"x-batch-size", b"x-decode-ms", b"x-inference-ms")
 SEND_S, SLOWEST_BYTES_A_S = 30.0, 64 * 1024  # who takes an answer more slowly is cut off: it is in memory until then
 NOT_TAKEN = "%s %s the client does not take its answer"
-CLIENT_GONE = 499  # for the log and the metrics; nobody is there to get it
 
 
 class Forward:

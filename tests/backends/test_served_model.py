@@ -127,6 +127,32 @@ def test_a_client_that_leaves_and_a_deadline_that_passes(settings: ModelSettings
     asyncio.run(history())
 
 
+def test_no_worker_gets_what_a_client_has_left_and_one_that_has_it_goes_on(settings: ModelSettings) -> None:
+    """Else whoever sends what ends workers would hang up at once, and never be known."""
+
+    async def history() -> None:
+        served = ServedModel(settings)
+        served.scale(1)
+        try:
+            await served.answer(asked("0"))
+            killer, waits = asked("hang"), asked("1")
+            in_hand = asyncio.ensure_future(served.answer(killer))
+            await asyncio.sleep(0.1)
+            waiting = asyncio.ensure_future(served.answer(waits))
+            await asyncio.sleep(0.1)
+            killer.leave()
+            waits.leave()
+            with pytest.raises(Refused, match="client has gone"):
+                await waiting
+            with pytest.raises(Refused, match="ended on this request"):
+                await in_hand
+            assert (killer.convicted, served.ledger.ended["gone"]) == (1, 1)
+        finally:
+            await served.close(5)
+
+    asyncio.run(history())
+
+
 def test_a_model_that_cannot_start_says_why_and_refuses_at_once(settings: ModelSettings) -> None:
     worker = settings.model_dir / GUARD / "hosts" / "framed.py"
     worker.write_text("raise RuntimeError('there are no weights')\n")

@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Literal
 
-from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
+from slotwise.backends.exchange import CLIENT_GONE, BackendAnswer, BackendRequest, Refused
 from slotwise.backends.local.ledger import Ledger
+from slotwise.backends.local.queue_members import BatchWorker, LyingWorker, WaitingRequest
 
 log = logging.getLogger("slotwise.host")
 
@@ -26,56 +26,6 @@ SILENT_S = 15.0  # a worker beats every second
 NOT_COMPUTED = 503  # what a worker answers for rows that a dead engine has not run
 
 Linger = Literal["free", "exact"]
-
-
-class LyingWorker(Exception):
-    """A worker said what it had no right to say: nothing that it says can be trusted any more."""
-
-
-@dataclass(eq=False, slots=True)
-class WaitingRequest:
-    """A request that waits for its answer. about: what `about` made of it. deaths: of workers that had it in hand."""
-
-    id: int
-    request: BackendRequest
-    about: bytes
-    answer: asyncio.Future[BackendAnswer]
-    came_at: float
-    deaths: int = 0
-
-    @property
-    def open(self) -> bool:
-        """Whether somebody still waits for it."""
-        return not self.answer.done()
-
-    def refuse(self, status: int, message: str) -> None:
-        """End it with an error."""
-        if self.open:
-            self.answer.set_exception(Refused(status, message))
-
-
-@dataclass(eq=False)
-class BatchWorker:
-    """A worker as the queue knows it. send(batch) gives it a batch; end(why) ends it, and `ModelQueue.ended` is called then.
-
-    in_hand: what has no answer yet, by id. batch: all that it was sent at once. retiring: it gets no other batch.
-    """
-
-    send: Callable[[Sequence[WaitingRequest]], None]
-    end: Callable[[str], None]
-    in_hand: dict[int, WaitingRequest] = field(default_factory=dict)
-    batch: Sequence[WaitingRequest] = ()
-    held: list[tuple[WaitingRequest, BackendAnswer]] = field(default_factory=list)  # until done: is its engine dead?
-    suspects: bool = False
-    retiring: bool = False
-    joined_at: float = 0.0
-    busy_since: float = 0.0
-    heard_at: float = 0.0
-
-    @property
-    def busy(self) -> bool:
-        """Whether it has a batch."""
-        return bool(self.batch)
 
 
 class ModelQueue:
@@ -121,7 +71,7 @@ class ModelQueue:
         about = self.about(request)
         one = WaitingRequest(self.ledger.admitted + 1, request, about, self.loop.create_future(), now)
         self.ledger.admit(one.id)
-        self._open[one.id] = one
+        self._open[one.id], request.leave = one, one.leave
         self.waiting.append(one)
         self._dispatch_soon()
         if self._next_look is None:
@@ -129,7 +79,7 @@ class ModelQueue:
         try:
             answer = await one.answer
         except BaseException as error:
-            self._close(one, "refused" if isinstance(error, Refused) else "gone")
+            self._close(one, "refused" if isinstance(error, Refused) and error.status != CLIENT_GONE else "gone")
             raise
         self._close(one, "answered")
         return answer
@@ -211,6 +161,8 @@ class ModelQueue:
             if not batch:
                 return
             worker.in_hand = {one.id: one for one in batch}
+            for one in batch:
+                one.sent = True
             worker.batch, worker.busy_since = batch, self.loop.time()
             worker.send(batch)
 

@@ -12,7 +12,8 @@ from urllib.parse import parse_qsl
 
 from slotwise.archive.local_model import LocalAnswer, LocalModel
 from slotwise.backends.exchange import BackendAnswer
-from slotwise.backends.local.model_queue import BatchWorker, ModelQueue, WaitingRequest
+from slotwise.backends.local.model_queue import ModelQueue
+from slotwise.backends.local.queue_members import BatchWorker, WaitingRequest
 from slotwise.backends.local.worker_link import Measured
 from slotwise.errors import SlotwiseError
 from slotwise.worker.hosts import frames

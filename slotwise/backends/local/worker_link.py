@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from slotwise.backends.exchange import BackendAnswer
-from slotwise.backends.local.model_queue import BatchWorker, LyingWorker, ModelQueue, WaitingRequest
+from slotwise.backends.local.model_queue import ModelQueue
+from slotwise.backends.local.queue_members import BatchWorker, LyingWorker, WaitingRequest
 from slotwise.worker.hosts import frames
 from slotwise.worker.hosts.frames import BrokenFrame, Frame, FrameReader
 

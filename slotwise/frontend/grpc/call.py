@@ -9,9 +9,9 @@ from urllib.parse import unquote
 
 import grpc
 
+from slotwise.backends.exchange import CLIENT_GONE
 from slotwise.frontend import replies
 from slotwise.frontend.admission.key_rates import AccessKey
-from slotwise.frontend.forward import CLIENT_GONE
 from slotwise.frontend.http.client_address import TrustedProxies, one_client
 
 CODES = {  # by HTTP's status; any other below 500 is INVALID_ARGUMENT: to send the same again is no use

@@ -51,6 +51,13 @@ def head_of(reply: ClientReply, default: RawHeaders) -> bytes:
 class DirectCycle(RequestResponseCycle):
     """A request to a model, as the protocol reads it, and its answer."""
 
+    request: InferenceRequest | None = None
+
+    def leave(self) -> None:
+        """Its client has gone."""
+        if self.request is not None:
+            self.request.leave()
+
     async def run(self, entrance: Entrance) -> None:
         """Answer it, whatever happens."""
         try:
@@ -67,7 +74,7 @@ class DirectCycle(RequestResponseCycle):
             self.on_response = lambda: None
 
     async def _answer(self, forward: Forward) -> None:
-        request = forward.request(self.scope)  # type: ignore[arg-type]
+        request = self.request = forward.request(self.scope)  # type: ignore[arg-type]
         try:
             reply = await forward.reply(request, self.scope, self.receive, self._whole())  # type: ignore[arg-type]
             if reply is not None and not self.disconnected:

@@ -254,6 +254,8 @@ class GatewayProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget what has come."""
         super().connection_lost(exc)
+        if isinstance(self.cycle, DirectCycle):
+            self.cycle.leave()
         self.open.discard(self)
         self._ahead = bytearray()
 

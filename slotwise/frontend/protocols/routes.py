@@ -13,9 +13,10 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.routing import Route
 
+from slotwise.backends.exchange import CLIENT_GONE
 from slotwise.backends.interface import Refused
 from slotwise.frontend.admission.limits import ClientGone, Receive
-from slotwise.frontend.forward import CLIENT_GONE, Forward
+from slotwise.frontend.forward import Forward
 from slotwise.frontend.frontend import FRESH_S, Gateway
 from slotwise.frontend.http import openapi
 from slotwise.frontend.inference_request import InferenceRequest

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from slotwise.backends.exchange import BackendAnswer
-from slotwise.backends.local.model_queue import BatchWorker, ModelQueue, WaitingRequest
+from slotwise.backends.local.model_queue import ModelQueue
+from slotwise.backends.local.queue_members import BatchWorker, WaitingRequest
 
 
 class NoIdCheck(ModelQueue):

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
 from slotwise.backends.local import model_queue
-from slotwise.backends.local.model_queue import BatchWorker, LyingWorker, ModelQueue, WaitingRequest
+from slotwise.backends.local.model_queue import ModelQueue
+from slotwise.backends.local.queue_members import BatchWorker, LyingWorker, WaitingRequest
 
 RESPONSE_S = 20.0
 LATEST_S = 2 * model_queue.LOOK_S  # after its deadline a request is refused within
@@ -30,6 +31,10 @@ class SimRequest(BackendRequest):
 
     def convict(self) -> None:
         self.convicted += 1
+
+    def hang_up(self) -> None:
+        """Its client goes, and its front says so."""
+        self.leave()
 
     @property
     def own_answer(self) -> bytes:
@@ -138,7 +143,8 @@ class History:
         clients = [asyncio.ensure_future(self.client(i, one)) for i, one in enumerate(requests)]
         leavers = self.random.sample(range(2, len(clients)), 4)
         for leaver in leavers:
-            self.loop.call_later(self.random.choice((0.1, 1.0, 10.0)) * self.random.random(), clients[leaver].cancel)
+            leave = clients[leaver].cancel if leaver % 2 else requests[leaver].hang_up
+            self.loop.call_later(self.random.choice((0.1, 1.0, 10.0)) * self.random.random(), leave)
         await asyncio.wait(clients)
         self.over = True
         await asyncio.sleep(2 * RESPONSE_S + 2 * model_queue.SILENT_S)

@@ -1,0 +1,68 @@
+"""What a model's queue knows of each request that waits, and of each worker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from slotwise.backends.exchange import CLIENT_GONE, BackendAnswer, BackendRequest, Refused
+
+
+class LyingWorker(Exception):
+    """A worker said what it had no right to say: nothing that it says can be trusted any more."""
+
+
+@dataclass(eq=False, slots=True)
+class WaitingRequest:
+    """A request that waits for its answer. about: what `about` made of it. deaths: of workers that had it in hand.
+
+    sent: a worker has had it.
+    """
+
+    id: int
+    request: BackendRequest
+    about: bytes
+    answer: asyncio.Future[BackendAnswer]
+    came_at: float
+    deaths: int = 0
+    sent: bool = False
+
+    @property
+    def open(self) -> bool:
+        """Whether somebody still waits for it."""
+        return not self.answer.done()
+
+    def refuse(self, status: int, message: str) -> None:
+        """End it with an error."""
+        if self.open:
+            self.answer.set_exception(Refused(status, message))
+
+    def leave(self) -> None:
+        """Its client has gone: no worker need have it. One that has had it goes on: it may end that worker."""
+        if not self.sent:
+            self.refuse(CLIENT_GONE, "its client has gone")
+
+
+@dataclass(eq=False)
+class BatchWorker:
+    """A worker as the queue knows it. send(batch) gives it a batch; end(why) ends it, and `ModelQueue.ended` is called then.
+
+    in_hand: what has no answer yet, by id. batch: all that it was sent at once. retiring: it gets no other batch.
+    """
+
+    send: Callable[[Sequence[WaitingRequest]], None]
+    end: Callable[[str], None]
+    in_hand: dict[int, WaitingRequest] = field(default_factory=dict)
+    batch: Sequence[WaitingRequest] = ()
+    held: list[tuple[WaitingRequest, BackendAnswer]] = field(default_factory=list)  # until done: is its engine dead?
+    suspects: bool = False
+    retiring: bool = False
+    joined_at: float = 0.0
+    busy_since: float = 0.0
+    heard_at: float = 0.0
+
+    @property
+    def busy(self) -> bool:
+        """Whether it has a batch."""
+        return bool(self.batch)
