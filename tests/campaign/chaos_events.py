@@ -20,7 +20,7 @@ from tests.campaign.chaos_place import Place
 from tests.campaign.killers_place import SETTINGS, WORKERS
 from tests.server.storm import Storm
 
-BOTH: tuple[Kind, ...] = ("torchserve", "mms")
+KINDS: tuple[Kind, ...] = ("torchserve", "mms", "slotwise")
 NO_SERVER = ("502 ", "503 ")  # nobody is there to answer, until its operator starts one
 NO_GATEWAY = ("ClientConnectorError", "ServerDisconnectedError", "ClientOSError", "ClientConnectionResetError")
 
@@ -34,7 +34,7 @@ class Event:
 
     what: str
     happen: Callable[[Place, Random], None]
-    kinds: tuple[Kind, ...] = BOTH
+    kinds: tuple[Kind, ...] = KINDS
     planned: tuple[str, ...] = ()
     needs: str = ""
     restarts: int = 0
@@ -162,7 +162,7 @@ def narrow(place: Place, draw: Random) -> None:
 EVENTS = (
     Event("a worker is killed", kill_worker, restarts=1),
     Event("every worker is killed", kill_both, restarts=WORKERS),
-    Event("the server is killed, and started again", kill_server, planned=NO_SERVER, restarts=WORKERS),
+    Event("the server is killed, and started again", kill_server, planned=(*NO_SERVER, *NO_GATEWAY), restarts=WORKERS),
     Event("the gateway is killed, and started again", kill_gateway, planned=NO_GATEWAY),
     Event("the disk is full", full_disk, needs="disk"),
     Event("the disk is full, and a worker is killed", kill_worker_on_full_disk, needs="disk", restarts=1),
@@ -177,8 +177,8 @@ EVENTS = (
     Event("a worker more, and one fewer", scaled),
     Event("a body ends its worker, again and again", killer_body, restarts=2),
     Event("an archive is rolled out", rolled_out),
-    Event("key_file.json is gone", without("key_file.json", None), kinds=("torchserve",)),
+    Event("key_file.json is gone", without("key_file.json", None), kinds=("torchserve", "slotwise")),
     Event("server.json is torn", without("server.json", b'{"na')),
     Event("server.json is gone", without("server.json", None)),
 )
-ROUNDS = tuple((kind, event) for kind in BOTH for event in EVENTS if kind in event.kinds)
+ROUNDS = tuple((kind, event) for kind in KINDS for event in EVENTS if kind in event.kinds)
