@@ -34,6 +34,8 @@ def misbehave(word: bytes, frame: Frame) -> None:
         ctypes.string_at(0)
     if word == b"stop":
         os.kill(os.getpid(), signal.SIGSTOP)
+    if word == b"slow":
+        time.sleep(1)
     if word == b"hang":
         time.sleep(600)
     if word == b"close":

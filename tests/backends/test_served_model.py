@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,6 +97,28 @@ def test_a_request_that_must_not_be_sent_twice_is_not(settings: ModelSettings) -
             assert [str(outcome) for outcome in outcomes] == [
                 "the worker ended while it had this request, which must not be sent twice"
             ] * 2
+        finally:
+            await served.close(5)
+
+    asyncio.run(history())
+
+
+def test_workers_that_are_killed_together_convict_nobody(settings: ModelSettings) -> None:
+    async def history() -> None:
+        served = ServedModel(settings)
+        served.scale(WORKERS)
+        try:
+            await asyncio.gather(*(served.answer(asked(str(i))) for i in range(8)))
+            while len(served.queue.workers) < WORKERS:
+                await asyncio.sleep(0.01)
+            innocent = asked("slow")
+            answer = asyncio.ensure_future(served.answer(innocent))
+            await asyncio.sleep(0.1)
+            for link in sorted(served.links, key=lambda link: not link.worker.busy):  # first the one that has it
+                os.kill(link.pid, signal.SIGKILL)
+                await asyncio.sleep(0.1)
+            assert (await answer).body == b"answer to slow"
+            assert (innocent.convicted, innocent.sent) == (0, "alone")
         finally:
             await served.close(5)
 

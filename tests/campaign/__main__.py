@@ -31,6 +31,7 @@ from benchmarks.measuring.about import ROOT, about
 from benchmarks.measuring.run import exit_with, write
 from slotwise.console import say
 from tests.campaign.cases import Part, run_case, run_part
+from tests.campaign.own_server import CHOSEN
 from tests.campaign.tally import BROKEN, Tally
 
 PARTS = ("archives", "fuzz", "batches", "management", "overload", "register", "chaos", "hostile", "soak")
@@ -44,6 +45,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--scale", type=float, default=1.0, help="the share of the full run's cases (default: 1)")
     parser.add_argument("--seed", type=int, default=1)
+    kinds = ("torchserve", "slotwise")
+    parser.add_argument("--server", choices=kinds, default="torchserve", help="what overload and hostile are tried on")
     parser.add_argument("--minutes", type=float, default=60.0, help="the most that a part may take (default: 60)")
     parser.add_argument("--json", type=Path, metavar="FILE", default=STATE, help="counts, and how far it got")
     parser.add_argument("--case", type=int, help="only this case of the one part, as a failure names it")
@@ -81,7 +84,8 @@ def resumed(left: dict[str, Any] | None, part: Part, facts: dict[str, Any]) -> T
 
 def repeat(part: str, seed: int, case: int) -> str:
     """The command that tries one case again."""
-    return f"python -m tests.campaign {part} --seed {seed} --case {case}"
+    server = f" --server {CHOSEN.kind}" if CHOSEN.kind != "torchserve" else ""
+    return f"python -m tests.campaign {part}{server} --seed {seed} --case {case}"
 
 
 def one_case(part: Part, options: argparse.Namespace, work: Path) -> int:
@@ -96,6 +100,7 @@ def one_case(part: Part, options: argparse.Namespace, work: Path) -> int:
 def main() -> int:
     """Run the parts, and print what they counted."""
     options = arguments()
+    CHOSEN.kind = options.server
     logging.disable(logging.ERROR)  # what is refused on purpose
     names = options.parts or list(PARTS)
     with tempfile.TemporaryDirectory(prefix="slotwise-campaign-") as folder:

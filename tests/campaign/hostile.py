@@ -31,7 +31,7 @@ from slotwise.server.lifecycle import ServerRecord, stop
 from tests.campaign.cases import Case, Part
 from tests.campaign.hostile_attacks import ATTACKS, Aim, Seen
 from tests.campaign.innocents import KINDS, TIMEOUT_S, Innocents
-from tests.campaign.own_server import own_home, started
+from tests.campaign.own_server import CHOSEN, front_pid, own_home, started
 from tests.campaign.tally import Tally
 from tests.server.conftest import build_handler
 
@@ -60,7 +60,7 @@ class Place:
 
     def open(self) -> None:
         """Start both."""
-        self.record = started("torchserve", self.store)
+        self.record = started(CHOSEN.kind, self.store)
         with ManagementClient(self.record) as client:
             for model in MODELS:
                 client.register(f"{model}.mar", **SETTINGS)
@@ -150,8 +150,9 @@ def attack(place: Place, i: int, quiet_p99_s: float, seconds: float, tally: Tall
     """One attack, or all, beside the innocents."""
     front, name = place.front, NAMES[i]
     assert front is not None
+    assert place.record is not None
     names = list(ATTACKS) if name == TOGETHER else [name]
-    with watched(front.pid) as most_mb, attacked(place, names) as seen:
+    with watched(front_pid(place.record, front)) as most_mb, attacked(place, names) as seen:
         found = place.ask_well(seconds)
     late = sum(wait_s > quiet_p99_s + ALLOWED_S for wait_s in found.waits_s)
     budget_mb = derived_budget() / 1e6
@@ -217,7 +218,8 @@ def start(work: Path, scale: float) -> Iterator[Case]:
             place.open()
             place.ask_well(LEAST_S)  # warm
             assert place.front is not None
-            with watched(place.front.pid) as most_mb:
+            assert place.record is not None
+            with watched(front_pid(place.record, place.front)) as most_mb:
                 quiet = place.ask_well(max(LEAST_S, QUIET_S * scale))
             quiet_p99_s = p99(quiet.waits_s)
             say(f"hostile: a quiet p99 of {1000 * quiet_p99_s:.0f} ms")

@@ -20,8 +20,9 @@ from slotwise.bench.http_connection import Target
 from slotwise.bench.load import LoadPlan
 from slotwise.client.management import ManagementClient
 from slotwise.frontend import process as gateway_process
+from slotwise.server.record import ServerRecord
 from tests.campaign.cases import Case, Part
-from tests.campaign.own_server import torchserve
+from tests.campaign.own_server import CHOSEN, front_pid, own_home, started
 from tests.campaign.tally import Tally
 from tests.server.conftest import build_handler
 
@@ -39,6 +40,7 @@ GROWTH_MIB = 96
 class Front:
     """A gateway before a server."""
 
+    server: ServerRecord
     record: gateway_process.GatewayRecord
     seconds: float
     share: float
@@ -102,13 +104,14 @@ def start(work: Path, scale: float) -> Iterator[Case]:
     """Give what tries one step."""
     archive = build_handler("faults", work / "store", work)
     settings = {"batch_size": BATCH, "max_batch_delay": 20, "initial_workers": 1, "response_timeout": 60}
-    with torchserve(work / "home", archive.parent) as record:
+    with own_home(work / "home"):
+        record = started(CHOSEN.kind, archive.parent)
         with ManagementClient(record) as client:
             client.register(archive.name, **settings)
             client.wait_ready("faults", 1)
         front = gateway_process.start_detached("default", ["--port", "0", "--translation-port", "-1"])
         try:
-            gateway = Front(front, max(LEAST_S, SECONDS * scale), scale)
+            gateway = Front(record, front, max(LEAST_S, SECONDS * scale), scale)
             first: list[float] = []
             yield lambda i, draw, tally: try_step(gateway, i, tally, first)
         finally:
@@ -121,7 +124,7 @@ def try_step(front: Front, i: int, tally: Tally, memory: list[float]) -> None:
     answered = load.measure(front.target, BODIES, LoadPlan(1, None, requests=1, warm_up_s=0, timeout_s=30))
     if answered.requests != 1 or answered.lost:
         tally.fail(i, "hangs", f"afterwards nobody is answered: {answered.errors}")
-    memory.append(psutil.Process(front.record.pid).memory_info().rss / 2**20)
+    memory.append(psutil.Process(front_pid(front.server, front.record)).memory_info().rss / 2**20)
     if memory[-1] - memory[0] > GROWTH_MIB:
         tally.fail(i, "leaks", f"the gateway's memory: {memory[0]:.0f} MiB, then {memory[-1]:.0f}")
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from slotwise.console import say
 from slotwise.errors import SlotwiseError
+from slotwise.frontend.process import GatewayRecord
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import load_profile
 from slotwise.server.lifecycle import Kind, ServerRecord, running, stop
@@ -47,6 +49,21 @@ def started(kind: Kind, store: Path, name: str = "default", ports: Ports | None 
                 raise
             say(f"{error}; once more")
     raise AssertionError("unreachable")
+
+
+@dataclass
+class Chosen:
+    """The server that parts are tried on which can be tried on several (--server)."""
+
+    kind: Kind = "torchserve"
+
+
+CHOSEN = Chosen()
+
+
+def front_pid(record: ServerRecord, front: GatewayRecord) -> int:
+    """The process that answers a gateway's clients."""
+    return record.pid if record.kind == "slotwise" else front.pid
 
 
 @contextlib.contextmanager

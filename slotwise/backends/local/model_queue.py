@@ -1,7 +1,8 @@
 """One model's requests: they wait here, go to workers in batches, and each gets its own answer or a reason.
 
 A batch is formed when a worker is free. What a worker had in hand when it died goes again, each request alone; one on which a
-worker ends then, as another one has before, is convicted. So a body ends two workers at most, however large the batches are.
+worker ends then, as another one has before, is convicted. So a body ends two workers at most, however large the batches are. It
+goes a moment later: where something kills several workers at once, nobody is convicted for it.
 No socket and no process is here: workers are asked and heard through `BatchWorker`, and all time is the event loop's. So the
 simulation (tests/backends/simulation) runs this very code.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Callable
 from typing import Literal
@@ -22,6 +24,7 @@ log = logging.getLogger("slotwise.host")
 
 LOOK_S = 0.05  # how often deadlines and silent workers are looked at
 LATE_LOOK_S = 1.0  # after a look that is so late nobody is blamed: this process did not run, or the machine
+CALM_S = 0.5  # after a worker's death, before what it had in hand goes again
 SILENT_S = 15.0  # a worker beats every second
 NOT_COMPUTED = 503  # what a worker answers for rows that a dead engine has not run
 
@@ -58,6 +61,7 @@ class ModelQueue:
         self._open: dict[int, WaitingRequest] = {}
         self._dispatching = self._suspects_went_last = False
         self._next_look: float | None = None
+        self._next_dispatch = math.inf
 
     # What clients ask.
 
@@ -129,9 +133,9 @@ class ModelQueue:
         if lost:
             names = ", ".join(one.request.identity for one in lost)
             log.warning("a worker of %s ended with these in hand: %s", lost[0].request.model, names)
-        again = []
         for one in lost:
             one.deaths += 1
+            one.calm_at = self.loop.time() + CALM_S
             if alone and one.deaths > 1:
                 one.request.convict()
                 one.refuse(500, "the worker ended on this request, and another one when it went alone")
@@ -139,8 +143,7 @@ class ModelQueue:
                 one.refuse(500, "the worker ended while it had this request, which must not be sent twice")
             else:
                 one.request.sent = "alone"
-                again.append(one)
-        self.suspects.extendleft(reversed(again))
+                self.suspects.append(one)
         worker.in_hand, worker.held, worker.batch = {}, [], ()
         self._dispatch_soon()
 
@@ -151,6 +154,16 @@ class ModelQueue:
         if not self._dispatching:
             self._dispatching = True
             self.loop.call_soon(self._dispatch)
+
+    def _dispatch_at(self, when: float) -> None:
+        """Send batches then, too."""
+        if when < self._next_dispatch:
+            self._next_dispatch = when
+            self.loop.call_at(when, self._dispatch_then)
+
+    def _dispatch_then(self) -> None:
+        self._next_dispatch = math.inf
+        self._dispatch_soon()
 
     def _dispatch(self) -> None:
         self._dispatching = False
@@ -177,6 +190,9 @@ class ModelQueue:
         if any(other.suspects for other in self.workers):
             return []
         while self.suspects:
+            if self.suspects[0].open and self.suspects[0].calm_at > self.loop.time():
+                self._dispatch_at(self.suspects[0].calm_at)
+                return []
             one = self.suspects.popleft()
             if self._may_go(one):
                 worker.suspects = self._suspects_went_last = True
@@ -198,9 +214,9 @@ class ModelQueue:
         if not self.waiting:
             return []
         if self.linger_s and len(self.waiting) < self.batch_size:
-            left_s = self.waiting[0].came_at + self.linger_s - self.loop.time()
-            if left_s > 0:
-                self.loop.call_later(left_s, self._dispatch_soon)
+            full_at = self.waiting[0].came_at + self.linger_s
+            if full_at > self.loop.time():
+                self._dispatch_at(full_at)
                 return []
         batch: list[WaitingRequest] = []
         while self.waiting and len(batch) < self.batch_size:

@@ -17,7 +17,7 @@ class LyingWorker(Exception):
 class WaitingRequest:
     """A request that waits for its answer. about: what `about` made of it. deaths: of workers that had it in hand.
 
-    sent: a worker has had it.
+    sent: a worker has had it. calm_at: not before then it goes again, alone.
     """
 
     id: int
@@ -27,6 +27,7 @@ class WaitingRequest:
     came_at: float
     deaths: int = 0
     sent: bool = False
+    calm_at: float = 0.0
 
     @property
     def open(self) -> bool:

@@ -52,6 +52,15 @@ class NoDeadlines(ModelQueue):
             one.request.deadline = deadline
 
 
+class NoCalm(ModelQueue):
+    """What a dead worker had in hand goes at once to another one, which the same event may be killing."""
+
+    def ended(self, worker: BatchWorker) -> None:
+        super().ended(worker)
+        for one in self.suspects:
+            one.calm_at = 0.0
+
+
 class SuspectsAmongOthers(ModelQueue):
     """What a dead worker had in hand goes to the front of the queue, beside everybody else."""
 
@@ -125,6 +134,7 @@ class NoBalance(ModelQueue):
 
 
 BUGS = [
-    NoIdCheck, SecondAnswerIsTaken, LostRequeue, OneTooMany, NoDeadlines, SuspectsAmongOthers, ConvictedAtOnce, SentTwice,
+    NoIdCheck, SecondAnswerIsTaken, LostRequeue, OneTooMany, NoDeadlines, NoCalm,
+    SuspectsAmongOthers, ConvictedAtOnce, SentTwice,
     HangsForEver, StaysIdle, MissingAnswers, NotComputedIsAnAnswer, NoBalance,
 ]  # fmt: skip

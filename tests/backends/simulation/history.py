@@ -26,7 +26,8 @@ class SimRequest(BackendRequest):
 
     kind: str = "good"
     sent_with: list[int] = field(default_factory=list)  # how many were in each batch that it was part of
-    lost: int = 0  # how many workers ended that had it in hand
+    lost: int = 0  # how many workers ended that had it in hand; those that were killed together are one
+    lost_with_others: bool = False
     convicted: int = 0
 
     def convict(self) -> None:
@@ -97,19 +98,27 @@ class SimWorker:
         elif self.seen.retiring:
             self.die()
 
+    def killed(self) -> None:
+        """With all the others, by something that no request has to do with."""
+        self.die(with_others=True)
+
     def end(self, why: str) -> None:
         if self.alive:
             self.alive = False
             self.history.loop.call_later(0.01, self.gone)
 
-    def die(self) -> None:
+    def die(self, with_others: bool = False) -> None:
         if self.alive:
             self.alive = False
-            self.gone()
+            self.gone(with_others)
 
-    def gone(self) -> None:
+    def gone(self, with_others: bool = False) -> None:
         for one in self.seen.batch:
-            one.request.lost += one.id in self.seen.in_hand or any(one is held for held, _ in self.seen.held)
+            had = one.id in self.seen.in_hand or any(one is held for held, _ in self.seen.held)
+            if had and not (with_others and one.request.lost_with_others):
+                one.request.lost += 1
+                one.request.lost_with_others |= with_others
+        self.history.members.pop(self, None)
         self.history.queue.ended(self.seen)
         self.history.loop.call_later(self.history.random.choice((0.1, 1.0, 5.0)), self.history.start_worker)
 
@@ -130,6 +139,7 @@ class History:
         self.problems: list[str] = []
         self.outcomes: dict[str, list[str]] = {}
         self.over = False
+        self.members: dict[SimWorker, None] = {}  # in their order
 
     async def run(self) -> list[str]:
         """Let it happen; returns what did not hold."""
@@ -145,6 +155,8 @@ class History:
         for leaver in leavers:
             leave = clients[leaver].cancel if leaver % 2 else requests[leaver].hang_up
             self.loop.call_later(self.random.choice((0.1, 1.0, 10.0)) * self.random.random(), leave)
+        if self.random.random() < 0.5:
+            self.loop.call_later(self.random.random(), self.catastrophe)
         await asyncio.wait(clients)
         self.over = True
         await asyncio.sleep(2 * RESPONSE_S + 2 * model_queue.SILENT_S)
@@ -156,7 +168,14 @@ class History:
 
     def start_worker(self) -> None:
         lies = self.random.choice(("twice", "another's", "forgets")) if self.random.random() < 0.1 else ""
-        self.queue.joined(SimWorker(self, lies).seen)
+        worker = SimWorker(self, lies)
+        self.members[worker] = None
+        self.queue.joined(worker.seen)
+
+    def catastrophe(self) -> None:
+        """Every worker is killed, one directly after the other."""
+        for worker in list(self.members):
+            self.loop.call_later(0.2 * self.random.random(), worker.killed)
 
     def request(self, i: int) -> SimRequest:
         """A random request: nearly all are good, and have all the time there is."""
