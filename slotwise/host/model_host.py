@@ -16,7 +16,7 @@ from slotwise.archive.inspection import extract
 from slotwise.backends.local.served_model import ModelSettings, ServedModel
 from slotwise.backends.management.models import HostedModel, HostedWorker, Observation
 from slotwise.host.model_versions import ModelVersions
-from slotwise.server.processes import memory_bytes, worker_report
+from slotwise.server.processes import memory_bytes, started_at, worker_report
 
 if TYPE_CHECKING:
     from slotwise.server.record import ServerRecord
@@ -90,20 +90,28 @@ class OwnHost:
     def describe(self, model: HostedModel) -> Observation:
         """Its workers now."""
 
-        async def workers() -> tuple[list[Any], str]:
+        async def workers() -> tuple[list[Any], str, int]:
             served = self.loaded.find(model.name, model.version)
-            return served.workers(), served.failure
+            return served.workers(), served.failure, len(served.queue.waiting)
 
-        seen, failure = self._run(workers())
+        seen, failure, waiting = self._run(workers())
         hosted = []
         for worker in seen:
             got = worker_report(self.record.state_dir, worker.pid) if worker.pid else {}
             memory = memory_bytes(worker.pid) if worker.pid else 0
             gpu = got.get("device") == "cuda"
             hosted.append(
-                HostedWorker(id=worker.id, pid=worker.pid, status=worker.status, got=got, memory_bytes=memory, gpu=gpu)
+                HostedWorker(
+                    id=worker.id,
+                    pid=worker.pid,
+                    status=worker.status,
+                    got=got,
+                    memory_bytes=memory,
+                    gpu=gpu,
+                    started_at=started_at(worker.pid) if worker.pid else 0.0,
+                )
             )
-        return Observation(tuple(hosted), failure)
+        return Observation(tuple(hosted), failure, waiting)
 
     def close(self) -> None:
         """End every worker."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import faulthandler
-import hmac
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -23,7 +22,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from slotwise.backends.interface import Refused
 from slotwise.backends.management import bearer
-from slotwise.backends.management.api import described, write_tokens
+from slotwise.backends.management.bearer import Tokens
+from slotwise.backends.management.descriptions import described
 from slotwise.backends.management.models import ApiError, ModelTable
 from slotwise.client.live_model import LiveModel, live_model
 from slotwise.frontend.frontend import Gateway, GatewayOptions
@@ -51,17 +51,14 @@ BACKLOG = 2048
 class TokenCheck:
     """Lets in who brings the inference token, as TorchServe does; probes need none."""
 
-    def __init__(self, token: str) -> None:
-        self._expected, self._good = bearer.digest(token), f"Bearer {token}".encode()
+    def __init__(self, tokens: Tokens) -> None:
+        self.tokens = tokens
 
     def __call__(self, scope: Scope) -> None:
         """One request."""
-        if scope["path"] not in PROBES and not self._let_in(scope):
-            raise Refused(bearer.STATUS, bearer.MESSAGE)
-
-    def _let_in(self, scope: Scope) -> bool:
         brought = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        return hmac.compare_digest(brought, self._good) or bearer.brings(brought.decode("latin-1"), self._expected)
+        if scope["path"] not in PROBES and not self.tokens.opens("inference", brought):
+            raise Refused(bearer.STATUS, bearer.MESSAGE)
 
 
 class QuietServer(uvicorn.Server):
@@ -76,7 +73,7 @@ class QuietServer(uvicorn.Server):
 async def serve(record: ServerRecord) -> None:
     """Serve until SIGTERM."""
     ended = supervisor.end_at_signals()
-    profile, tokens = record.effective_profile(), write_tokens(record.state_dir)
+    profile, tokens = record.effective_profile(), Tokens(record.state_dir)
     loaded = ModelVersions()
     host = OwnHost(loaded, record)
     models = ModelTable(host, record.model_store, profile, record.overrides, record.kind)
@@ -89,10 +86,10 @@ async def serve(record: ServerRecord) -> None:
     memory.give_back_blocks(LARGE_BLOCK_BYTES)
     try:
         async with (
-            front(backend(), profile, record, tokens["inference"]) as gateway,
+            front(backend(), profile, record, tokens) as gateway,
             metrics(gateway, record),
             OpenedFronts(record.name, loaded, backend).offered(record.tmp_dir),
-            supervisor.management_api(models, record, tokens["management"]),
+            supervisor.management_api(models, record, tokens, ("management", "inference")),
         ):
             memory.leave_alone_what_is_there()
             await ended.wait()
@@ -101,13 +98,13 @@ async def serve(record: ServerRecord) -> None:
 
 
 @asynccontextmanager
-async def front(backend: LocalBackend, profile: Profile, record: ServerRecord, token: str) -> AsyncIterator[Gateway]:
+async def front(backend: LocalBackend, profile: Profile, record: ServerRecord, tokens: Tokens) -> AsyncIterator[Gateway]:
     """Within, the front answers on the port for inference: what gateways answer, and by the same limits."""
     options = GatewayOptions(timeout_s=float(profile.response_timeout_s), queued=profile.job_queue_size)
     gateway = Gateway(backend, options)
     listening = socket.create_server(("127.0.0.1", record.ports.inference), backlog=BACKLOG)
     app = build_app(gateway)
-    app.checks.append(TokenCheck(token))
+    app.checks.append(TokenCheck(tokens))
     server = QuietServer(http_config(app, gateway, Access()))
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     try:

@@ -70,6 +70,14 @@ def memory_bytes(pid: int) -> int:
         return 0
 
 
+def started_at(pid: int) -> float:
+    """When a process started, in Unix time; 0 where there is no such process."""
+    try:
+        return float(psutil.Process(pid).create_time())
+    except psutil.Error:
+        return 0.0
+
+
 def worker_report(state: Path, pid: int) -> dict[str, Any]:
     """What a worker wrote of itself below that folder (slotwise.worker.hosts.telemetry); empty where it wrote nothing."""
     try:

@@ -16,7 +16,7 @@ import logging
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from slotwise.server.record import Kind, ServerRecord
 from slotwise.server.triton import process as triton_process
 
 if TYPE_CHECKING:
+    from slotwise.backends.management.bearer import Tokens
     from slotwise.profiles.profile import Profile
 
 HOSTS: dict[Kind, str] = {
@@ -98,28 +99,30 @@ def run(serve: Serve, loop_factory: Callable[[], asyncio.AbstractEventLoop] | No
 
 
 async def _serve(make_host: MakeHost, record: ServerRecord) -> None:
-    from slotwise.backends.management.api import write_tokens  # noqa: PLC0415  it imports aiohttp
+    from slotwise.backends.management.bearer import Tokens  # noqa: PLC0415  only a host of ours has them
 
     ended = end_at_signals()
-    profile, tokens = record.effective_profile(), write_tokens(record.state_dir)
-    host = await asyncio.to_thread(make_host, record, profile, tokens)
+    profile, tokens = record.effective_profile(), Tokens(record.state_dir)
+    host = await asyncio.to_thread(make_host, record, profile, tokens.now)
     end_at_signals(ended)  # Ray has put its own handlers there
     try:
         models = ModelTable(host, record.model_store, profile, record.overrides, record.kind)
-        async with management_api(models, record, tokens["management"]):
+        async with management_api(models, record, tokens):
             await ended.wait()
     finally:
         await asyncio.wait_for(asyncio.to_thread(host.close), CLOSE_S)
 
 
 @asynccontextmanager
-async def management_api(models: ModelTable, record: ServerRecord, token: str) -> AsyncIterator[None]:
+async def management_api(
+    models: ModelTable, record: ServerRecord, tokens: Tokens, renewable: Collection[str] = ("management",)
+) -> AsyncIterator[None]:
     """Within, the management API answers on its port."""
     from aiohttp import web  # noqa: PLC0415  optional, the extra gateway
 
     from slotwise.backends.management.api import application  # noqa: PLC0415  it imports aiohttp
 
-    runner = web.AppRunner(application(models, token), access_log=None, shutdown_timeout=CALLS_END_S)
+    runner = web.AppRunner(application(models, tokens, renewable), access_log=None, shutdown_timeout=CALLS_END_S)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", record.ports.management).start()

@@ -13,13 +13,17 @@ NO_WORKERS = {"initial_workers": "0"}
 
 @dataclass(frozen=True)
 class Call:
-    """One call. before: calls that make the state it needs. otherwise: why ours may answer differently; "" for never."""
+    """One call. before: calls that make the state it needs. otherwise: why ours may answer differently; "" for never.
+
+    own: why our own host may.
+    """
 
     method: str
     path: str
     params: dict[str, str] = field(default_factory=dict)
     before: tuple[Call, ...] = ()
     otherwise: str = ""
+    own: str = ""
     token: str = "management"
 
     def __str__(self) -> str:
@@ -27,14 +31,16 @@ class Call:
         return f"{self.method} {self.path}{'?' if query else ''}{query}"
 
 
-def register(**params: str) -> Call:
+def register(own: str = "", **params: str) -> Call:
     """POST /models with these parameters."""
-    return Call("POST", "/models", params)
+    return Call("POST", "/models", params, own=own)
 
 
 SPARE = register(url="spare.mar", **NO_WORKERS)
 SECOND = register(url="faults-2.0.mar", **NO_WORKERS)
 BATCHED = {"batch_size": "4", "max_batch_delay": "50", "response_timeout": "30", "startup_timeout": "60"}
+NUMBER = "what is no number, or none that can be, is refused; TorchServe takes another one in silence"
+DESCRIPTION = "the description is of the calls that there are"
 ONLY_STORE = "allowed_urls: an archive comes from the model store and from nowhere else"
 CALLS = (
     # register
@@ -44,15 +50,15 @@ CALLS = (
     register(url="spare.mar", handler="spare_handler", runtime="PYTHON", **NO_WORKERS),
     register(url="spare.mar", initial_workers="1", synchronous="true"),
     register(url="spare.mar", initial_workers="1", synchronous="false"),
-    register(url="spare.mar", batch_size="0", **NO_WORKERS),
-    register(url="spare.mar", batch_size="-1", **NO_WORKERS),
-    register(url="spare.mar", batch_size="x", **NO_WORKERS),
+    register(NUMBER, url="spare.mar", batch_size="0", **NO_WORKERS),
+    register(NUMBER, url="spare.mar", batch_size="-1", **NO_WORKERS),
+    register(NUMBER, url="spare.mar", batch_size="x", **NO_WORKERS),
     register(url="spare.mar", s3_sse_kms="false", **NO_WORKERS),
     register(url="faults.mar", **NO_WORKERS),
     register(url="gone.mar"),
     register(url="../faults.mar"),
     register(),
-    Call("POST", "/models", {"url": f"file://{STORE}/spare.mar", **NO_WORKERS}),
+    Call("POST", "/models", {"url": f"file://{STORE}/spare.mar", **NO_WORKERS}, own="TorchServe answers 500: it has the file"),
     Call("POST", "/models", {"url": "file:///etc/passwd"}, otherwise=ONLY_STORE),
     Call("POST", "/models", {"url": "http://127.0.0.1:9/m.mar"}, otherwise=ONLY_STORE),
     # scale
@@ -62,19 +68,19 @@ CALLS = (
     Call("PUT", "/models/faults/1.0", {"min_worker": "1", "synchronous": "true"}),
     Call("PUT", "/models/faults/9.9", {"min_worker": "1"}),
     Call("PUT", "/models/faults", {"min_worker": "3", "max_worker": "1"}),
-    Call("PUT", "/models/faults", {"min_worker": "x"}),
+    Call("PUT", "/models/faults", {"min_worker": "x"}, own=NUMBER),
     Call("PUT", "/models/nobody", {"min_worker": "1"}),
     # describe and list
     Call("GET", "/models/faults"),
     Call("GET", "/models/faults/1.0"),
     Call("GET", "/models/faults/all", before=(SECOND,)),
-    Call("GET", "/models/faults", {"customized": "true"}),
+    Call("GET", "/models/faults", {"customized": "true"}, own="TorchServe answers 400, with the description"),
     Call("GET", "/models/faults/9.9"),
     Call("GET", "/models/nobody"),
     Call("GET", "/models"),
     Call("GET", "/models", {"limit": "1", "next_page_token": "0"}, before=(SPARE,)),
     Call("GET", "/models", {"limit": "-1"}),
-    Call("GET", "/models", {"limit": "x"}),
+    Call("GET", "/models", {"limit": "x"}, own=NUMBER),
     # versions
     Call("PUT", "/models/faults/2.0/set-default", before=(SECOND,)),
     Call("PUT", "/models/faults/9.9/set-default"),
@@ -87,9 +93,9 @@ CALLS = (
     Call("DELETE", "/models/nobody"),
     Call("DELETE", "/models/faults/9.9"),
     # the API's description, tokens, and what is none of it
-    Call("OPTIONS", "/"),
+    Call("OPTIONS", "/", own=DESCRIPTION),
     Call("OPTIONS", "/models"),
-    Call("GET", "/api-description"),
+    Call("GET", "/api-description", own=DESCRIPTION),
     Call("GET", "/models", token=""),
     Call("GET", "/models", token="inference"),
     Call("GET", "/token", {"type": "inference"}, token="API"),

@@ -13,7 +13,8 @@ import pytest
 from aiohttp import web
 
 from slotwise.archive.build import build
-from slotwise.backends.management.api import application, write_tokens
+from slotwise.backends.management.api import application
+from slotwise.backends.management.bearer import Tokens
 from slotwise.backends.management.models import HostedModel, HostedWorker, ModelTable, Observation
 from slotwise.client.management import ManagementClient
 from slotwise.errors import SlotwiseError
@@ -74,9 +75,9 @@ def host() -> RecordingHost:
 @pytest.fixture
 def server(host: RecordingHost, store: Path, tmp_path: Path) -> Iterator[ServerRecord]:
     """A record of the API, which listens on a free port."""
-    tokens = write_tokens(tmp_path)
+    tokens = Tokens(tmp_path)
     profile = load_profile("cpu", environ={}, cores=0)
-    app = application(ModelTable(host, store, profile, {}), tokens["management"])
+    app = application(ModelTable(host, store, profile, {}), tokens)
     loop, started, ports = asyncio.new_event_loop(), threading.Event(), Ports.free()
 
     async def listen() -> None:

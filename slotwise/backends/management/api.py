@@ -2,60 +2,68 @@
 
 POST   /models?url=NAME.mar&batch_size=8...    GET /models    GET /models/M[/VERSION|/all]    GET /ping
 PUT    /models/M[/VERSION]?min_worker=2        PUT /models/M/VERSION/set-default    DELETE /models/M[/VERSION]
+GET    /token?type=inference                   OPTIONS /    GET /api-description
 
-Every call but /ping needs the management token. A refusal is one object {"code", "type", "message"}.
+Every call but the last two and /ping needs the management token, /token that of the API. A refusal is one object {"code",
+"type", "message"}.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import secrets
 import time
-from collections.abc import Awaitable, Callable
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from aiohttp import web
 
 from slotwise.backends.management import bearer
-from slotwise.backends.management.models import ApiError, HostedModel, ModelTable, Observation, refusal
+from slotwise.backends.management.bearer import Tokens
+from slotwise.backends.management.descriptions import DESCRIPTION, described
+from slotwise.backends.management.models import ApiError, HostedModel, ModelTable, refusal
 
 PAGE = 100
 SYNCHRONOUS_S = 300.0
-KEYS = ("management", "inference", "API")
+OPEN = ("/ping", "/", "/api-description")  # need no token, as on TorchServe
+NOT_OFFERED = {404: "ResourceNotFoundException", 405: "MethodNotAllowedException"}
 PROCESSING = {"status": "Processing worker updates..."}
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def write_tokens(state_dir: Path) -> dict[str, str]:
-    """Make new tokens, which hold as long as the server runs, and write key_file.json in TorchServe's form."""
-    tokens = {kind: secrets.token_urlsafe(24) for kind in KEYS}
-    partial = state_dir / "key_file.json.partial"
-    partial.touch(mode=0o600)
-    partial.write_text(json.dumps({kind: {"key": token} for kind, token in tokens.items()}, indent=2), "utf-8")
-    partial.replace(state_dir / "key_file.json")
-    return tokens
+def application(models: ModelTable, tokens: Tokens, renewable: Collection[str] = ("management",)) -> web.Application:
+    """The API as an aiohttp application. A call has to bring the management token, the one for a new token that of the API.
 
+    renewable: the kinds of tokens that can be made anew while the server runs.
+    """
+    api = ManagementApi(models)
 
-def application(models: ModelTable, token: str) -> web.Application:
-    """The API as an aiohttp application. token: what a call has to bring."""
-    api, expected = ManagementApi(models), bearer.digest(token)
+    async def token(request: web.Request) -> web.Response:
+        if request.query.get("type") not in ("inference", "management"):
+            raise ApiError(bearer.STATUS, bearer.TYPE, "there are tokens of the types inference and management")
+        if request.query["type"] not in renewable:
+            raise ApiError(bearer.STATUS, bearer.TYPE, f"this server's {request.query['type']} token lasts as long as it runs")
+        await asyncio.to_thread(tokens.renew, request.query["type"])
+        return web.Response(text="\n", content_type="application/json")  # as TorchServe: it stands in key_file.json
 
     @web.middleware
     async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
-            if request.path != "/ping" and not bearer.brings(request.headers.get("Authorization", ""), expected):
+            brought = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+            kind = "API" if request.path == "/token" else "management"
+            if request.path not in OPEN and not tokens.opens(kind, brought):
                 raise ApiError(bearer.STATUS, bearer.TYPE, bearer.MESSAGE)
             return await handler(request)
         except web.HTTPException as error:
-            return _error(ApiError(error.status, "MethodNotAllowedException", error.reason))
+            return _error(ApiError(error.status, NOT_OFFERED.get(error.status, "BadRequestException"), error.reason))
         except Exception as error:
             return _error(refusal(error))
 
     app = web.Application(middlewares=[guarded])
     app.router.add_get("/ping", api.ping)
+    app.router.add_route("OPTIONS", "/", api.description)
+    app.router.add_get("/api-description", api.description)
+    app.router.add_get("/token", token)
     app.router.add_get("/models", api.list)
     app.router.add_post("/models", api.register)
     for path in ("/models/{name}", "/models/{name}/{version}"):
@@ -75,6 +83,10 @@ class ManagementApi:
     async def ping(self, request: web.Request) -> web.Response:
         """Whether this process runs."""
         return web.json_response({"status": "Healthy"})
+
+    async def description(self, request: web.Request) -> web.Response:
+        """What can be called, as OpenAPI."""
+        return web.json_response(DESCRIPTION)
 
     async def list(self, request: web.Request) -> web.Response:
         """Every model by name, a page at a time."""
@@ -97,10 +109,14 @@ class ManagementApi:
             "response_timeout": _number(request, "response_timeout", None),
         }
         archive, name = request.query.get("url", ""), request.query.get("model_name")
+        if (runtime := request.query.get("runtime", "python")) not in ("python", "python3"):
+            raise ApiError(400, "BadRequestException", f"Invalid RuntimeType value: {runtime:.40}")
         model = await asyncio.to_thread(self.models.register, archive, name, **settings)
         workers = model.min_workers
         done = f'Model "{model.name}" Version: {model.version} registered with {workers} initial workers'
-        return await self._once_ready(request, model, done) if workers else web.json_response({"status": done})
+        if not workers:
+            return web.json_response({"status": f"{done}. Use scale workers API to add workers for the model."})
+        return await self._once_ready(request, model, done)
 
     async def describe(self, request: web.Request) -> web.Response:
         """One version, or "all", as a list with an object a version."""
@@ -142,36 +158,6 @@ class ManagementApi:
                 return web.json_response({"status": done})
             await asyncio.sleep(0.2)
         raise ApiError(408, "RequestTimeoutException", f"the workers of {model.name} are not ready yet")
-
-
-def described(model: HostedModel, seen: Observation) -> dict[str, Any]:
-    """One version as TorchServe describes it; `got`, `node` and `failure` are ours."""
-    workers = [
-        {
-            "id": worker.id,
-            "status": worker.status,
-            "memoryUsage": worker.memory_bytes,
-            "pid": worker.pid,
-            "gpu": worker.gpu,
-            "got": dict(worker.got),
-            "node": worker.node,
-        }
-        for worker in seen.workers
-    ]
-    return {
-        "modelName": model.name,
-        "modelVersion": model.version,
-        "modelUrl": model.info.path.name,
-        "runtime": "python",
-        "minWorkers": model.min_workers,
-        "maxWorkers": model.max_workers,
-        "batchSize": model.batch_size,
-        "maxBatchDelay": model.max_batch_delay_ms,
-        "responseTimeout": model.response_timeout_s,
-        "loadedAtStartup": False,
-        "workers": workers,
-        "failure": seen.failure,
-    }
 
 
 def _named(request: web.Request) -> tuple[str, str | None]:

@@ -4,10 +4,44 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
+import secrets
+from pathlib import Path
 
 STATUS = 400
 TYPE = "InvalidKeyException"
 MESSAGE = "Token Authorization failed. Token either incorrect, expired, or not provided correctly"
+
+
+KINDS = ("management", "inference", "API")
+
+
+class Tokens:
+    """A server's tokens, one of each kind. key_file.json has them in TorchServe's form, for who may read its folder."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._file = state_dir / "key_file.json"
+        self.now = {kind: _new() for kind in KINDS}
+        self._write()
+
+    def opens(self, kind: str, authorization: bytes) -> bool:
+        """Whether this header carries the token of that kind."""
+        return hmac.compare_digest(authorization, b"Bearer " + self.now[kind].encode())
+
+    def renew(self, kind: str) -> None:
+        """Make a new token of this kind; the old one opens nothing from now on."""
+        self.now[kind] = _new()
+        self._write()
+
+    def _write(self) -> None:
+        partial = self._file.with_suffix(".json.partial")
+        partial.touch(mode=0o600)
+        partial.write_text(json.dumps({kind: {"key": token} for kind, token in self.now.items()}, indent=2), "utf-8")
+        partial.replace(self._file)
+
+
+def _new() -> str:
+    return secrets.token_urlsafe(24)
 
 
 def digest(token: str) -> str:

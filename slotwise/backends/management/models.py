@@ -72,7 +72,7 @@ class HostedWorker:
     """One worker process of a model. status: STARTING, READY or UNLOADING. pid: 0 while it starts.
 
     got: what the archive's worker reported when it started (slotwise.client.live_model.LiveWorker). node: where it runs, where
-    that may be another machine than the server's.
+    that may be another machine than the server's. started_at: Unix time; 0 where nobody knows.
     """
 
     id: str
@@ -82,14 +82,19 @@ class HostedWorker:
     memory_bytes: int = 0
     gpu: bool = False
     node: str = ""
+    started_at: float = 0.0
 
 
 @dataclass(frozen=True)
 class Observation:
-    """The workers of a model now. failure: why it cannot become ready, "" where nothing is known against it."""
+    """The workers of a model now. failure: why it cannot become ready, "" where nothing is known against it.
+
+    waiting: requests that no worker has yet.
+    """
 
     workers: tuple[HostedWorker, ...] = ()
     failure: str = ""
+    waiting: int = 0
 
 
 class ModelHost(Protocol):
