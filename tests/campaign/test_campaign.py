@@ -170,3 +170,19 @@ def test_a_hundredth_of_the_campaign_breaks_nothing(tmp_path: Path) -> None:
         assert counts["innocents"]
         assert counts["refused"]
         assert not any(counts[kind] for kind in BROKEN)
+
+
+@pytest.mark.slow
+def test_the_management_api_of_our_own_host_answers_as_torchserves(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "tests.campaign",
+        "management",
+        "--server",
+        "slotwise",
+        "--json",
+        str(tmp_path / "counts.json"),
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout
