@@ -43,6 +43,7 @@ async def test_an_answer_passes_through_with_its_slot(make_front: MakeFront) -> 
         ("/predictions/digits", "/predictions/digits"),
         ("/predictions/digits/1.0?top=3", "/predictions/digits/1.0?top=3"),
         ("/classify/digits", "/predictions/digits"),
+        ("/models/digits/invoke", "/predictions/digits"),
         ("/caption", "/predictions/captions"),
         ("/translation", "/predictions/translation"),
     ],

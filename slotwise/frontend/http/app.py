@@ -82,6 +82,8 @@ def build_app(
 def _add_forwards(app: FastAPI, gateway: Gateway, by_path: Forward) -> None:
     for path in ("/predictions/{model}", "/predictions/{model}/{version}", "/classify/{model}"):
         app.router.routes.append(Route(path, by_path, methods=["POST", "PUT"], include_in_schema=False))
+    if not gateway.on_demand:  # TorchServe's other name for it; SageMaker's, where models come on demand
+        app.router.routes.append(Route("/models/{model}/invoke", by_path, methods=["POST"], include_in_schema=False))
     for path, model in (("/caption", "captions"), ("/translation", "translation")):
         app.router.routes.append(Route(path, Forward(gateway, model), methods=["POST"], include_in_schema=False))
 
