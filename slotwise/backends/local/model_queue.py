@@ -24,6 +24,7 @@ log = logging.getLogger("slotwise.host")
 
 LOOK_S = 0.05  # how often deadlines and silent workers are looked at
 LATE_LOOK_S = 1.0  # after a look that is so late nobody is blamed: this process did not run, or the machine
+HOLD, LEAST_HOLD_S = 0.05, 0.001  # of what a batch takes; an event loop's timer counts milliseconds
 CALM_S = 0.5  # after a worker's death, before what it had in hand goes again
 SILENT_S = 15.0  # a worker beats every second
 NOT_COMPUTED = 503  # what a worker answers for rows that a dead engine has not run
@@ -35,7 +36,7 @@ class ModelQueue:
     """The queue of one model, for one event loop.
 
     batch_size: the most requests of a batch. max_batch_delay_s: how long a batch that is not full may wait for more where
-    linger is "exact"; "free" sends what is there. response_timeout_s: how long a worker may take for a batch.
+    linger is "exact"; "free" waits only as `_hold` says. response_timeout_s: how long a worker may take for a batch.
     job_queue_size: so many may wait. absent(): why there is no worker to wait for; "" where there is, or soon will be.
     about(request): what is sent of it besides its body; it may raise Refused.
     """
@@ -51,7 +52,7 @@ class ModelQueue:
         about: Callable[[BackendRequest], bytes] = lambda request: b"",
     ) -> None:
         self.batch_size, self.response_timeout_s, self.job_queue_size = batch_size, response_timeout_s, job_queue_size
-        self.linger_s = max_batch_delay_s if linger == "exact" else 0.0
+        self.max_batch_delay_s, self.exact = max_batch_delay_s, linger == "exact"
         self.absent, self.about = absent, about
         self.loop = asyncio.get_running_loop()
         self.ledger = Ledger()
@@ -121,9 +122,19 @@ class ModelQueue:
         for one, answer in worker.held:
             if one.open:
                 one.answer.set_result(answer)
+        self._hold(worker)
         worker.batch, worker.suspects = (), False
         worker.held.clear()
         self._dispatch_soon()
+
+    def _hold(self, worker: BatchWorker) -> None:
+        """Let a worker wait a moment for as many as it has just answered: whoever asks again does so now.
+
+        It waits for a small part of what a batch takes, so that little can be lost by it; a short batch is not worth a timer.
+        """
+        now = self.loop.time()
+        hold_s = min(self.max_batch_delay_s, HOLD * (now - worker.busy_since))
+        worker.last_size, worker.hold_until = len(worker.batch), now + hold_s if hold_s >= LEAST_HOLD_S else 0.0
 
     def ended(self, worker: BatchWorker) -> None:
         """A worker is gone, whatever it was doing: nobody loses an answer to it but the one that ends workers alone."""
@@ -172,7 +183,7 @@ class ModelQueue:
                 continue
             batch = self._next_batch(worker)
             if not batch:
-                return
+                continue
             worker.in_hand = {one.id: one for one in batch}
             for one in batch:
                 one.sent = True
@@ -182,8 +193,8 @@ class ModelQueue:
     def _next_batch(self, worker: BatchWorker) -> list[WaitingRequest]:
         """What goes to a free worker now: in turn, those that were there when a worker died, and everybody else."""
         if self._suspects_went_last and self.waiting:
-            return self._first_waiting() or self._first_suspects(worker)
-        return self._first_suspects(worker) or self._first_waiting()
+            return self._first_waiting(worker) or self._first_suspects(worker)
+        return self._first_suspects(worker) or self._first_waiting(worker)
 
     def _first_suspects(self, worker: BatchWorker) -> list[WaitingRequest]:
         """These go alone, and at one worker at a time: the others are for everybody else."""
@@ -208,16 +219,16 @@ class ModelQueue:
                 one.answer.set_exception(refused)
         return one.open
 
-    def _first_waiting(self) -> list[WaitingRequest]:
+    def _first_waiting(self, worker: BatchWorker) -> list[WaitingRequest]:
         while self.waiting and not self.waiting[0].open:
             self.waiting.popleft()
         if not self.waiting:
             return []
-        if self.linger_s and len(self.waiting) < self.batch_size:
-            full_at = self.waiting[0].came_at + self.linger_s
-            if full_at > self.loop.time():
-                self._dispatch_at(full_at)
-                return []
+        enough = self.batch_size if self.exact else worker.last_size
+        until = self.waiting[0].came_at + self.max_batch_delay_s if self.exact else worker.hold_until
+        if len(self.waiting) < enough and until > self.loop.time():
+            self._dispatch_at(until)
+            return []
         batch: list[WaitingRequest] = []
         while self.waiting and len(batch) < self.batch_size:
             one = self.waiting.popleft()

@@ -35,8 +35,8 @@ class LostRequeue(ModelQueue):
 class OneTooMany(ModelQueue):
     """A batch takes one request more than it may."""
 
-    def _first_waiting(self) -> list[WaitingRequest]:
-        batch = super()._first_waiting()
+    def _first_waiting(self, worker: BatchWorker) -> list[WaitingRequest]:
+        batch = super()._first_waiting(worker)
         return [*batch, self.waiting.popleft()] if batch and self.waiting and self.waiting[0].open else batch
 
 
