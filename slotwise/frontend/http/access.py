@@ -21,6 +21,7 @@ log = logging.getLogger("slotwise.gateway")
 
 Check = Callable[[Scope], None]  # raises Refused where a request does not get in
 
+LONGEST_MODEL_PATH = 400  # names have 128 characters at most; what is longer is not kept
 _MODEL_PATH = re.compile(r"/predictions/([^/]+)(?:/([^/]+))?|/classify/([^/]+)").fullmatch
 
 PROBES, PROBES_BELOW = {"/healthz", "/ready", "/ping"}, ("/ready/", "/v2/health/")
@@ -101,10 +102,14 @@ class CertificateCheck:
         return hmac.compare_digest(dict(scope["headers"]).get(b"authorization", b""), self._own)
 
 
-@lru_cache(maxsize=1024)
 def model_names(method: str, path: str) -> Mapping[str, str] | None:
-    """The model, and its version or "", that a request is for; None where it is for none."""
-    match = _MODEL_PATH(path) if method in ("POST", "PUT") else None
+    """The model, and its version or "", that a request is for; None where it is for none that there can be."""
+    return _names(path) if method in ("POST", "PUT") and len(path) <= LONGEST_MODEL_PATH else None
+
+
+@lru_cache(maxsize=1024)
+def _names(path: str) -> Mapping[str, str] | None:
+    match = _MODEL_PATH(path)
     return {"model": match[1] or match[3], "version": match[2] or ""} if match else None
 
 
