@@ -26,7 +26,7 @@ Connect = Callable[..., Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWrit
 @asynccontextmanager
 async def connecting(front: Front, trusted: TrustedProxies = TrustedProxies(), **limits: Any) -> AsyncIterator[Connect]:
     """Opens a connection to it, from the address that is given."""
-    config = uvicorn.Config(build_app(front.gateway), log_config=None, access_log=False)
+    config = uvicorn.Config(build_app(front.gateway), log_config=None, access_log=False, proxy_headers=False)
     config.load()
     connections = OpenConnections(ConnectionLimits(**limits), trusted)
     receiver = partial(Receiver, connections, config=config, server_state=ServerState(), app_state={})

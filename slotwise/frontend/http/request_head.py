@@ -65,8 +65,10 @@ class _HeadLines:
     """What httptools tells of a head."""
 
     def __init__(self) -> None:
+        self.parser = httptools.HttpRequestParser(self)
         self.url = b""
         self.headers: RawHeaders = []
+        self.keep_alive = False
 
     def on_url(self, url: bytes) -> None:
         """The address, or a part of it."""
@@ -75,6 +77,10 @@ class _HeadLines:
     def on_header(self, name: bytes, value: bytes) -> None:
         """One line."""
         self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        """The end of the head. Later the parser knows no more whether the connection is to be kept."""
+        self.keep_alive = self.parser.should_keep_alive()
 
 
 def check_line_ends(data: bytearray | bytes, at: int, end: int) -> None:
@@ -91,13 +97,15 @@ def read_head(head: bytes) -> RequestHead:
 def _read(head: bytes) -> RequestHead:
     _check_lines(head)
     lines = _HeadLines()
-    parser = httptools.HttpRequestParser(lines)
+    parser = lines.parser
     try:
         with suppress(httptools.HttpParserUpgrade):  # RFC 9110 (7.8) allows to ignore it
             parser.feed_data(head)
         url = httptools.parse_url(lines.url)
     except (httptools.HttpParserError, httptools.HttpParserInvalidURLError) as error:
         raise Malformed(str(error)) from error
+    finally:
+        del lines.parser  # they hold each other
     version, raw_path = parser.get_http_version(), url.path or b"/"
     return RequestHead(
         parser.get_method().decode("ascii"),
@@ -107,7 +115,7 @@ def _read(head: bytes) -> RequestHead:
         version,
         lines.headers,
         _body(version, lines.headers),
-        version != "1.0" and parser.should_keep_alive(),
+        version != "1.0" and lines.keep_alive,
         any(name == b"expect" and value.lower() == b"100-continue" for name, value in lines.headers),
     )
 

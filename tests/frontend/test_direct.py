@@ -1,0 +1,102 @@
+"""What is for a model, past ASGI: the same head again and again, what no header may hold, and long names."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from slotwise.backends.exchange import BackendAnswer, BackendRequest
+from slotwise.frontend.http.access import LONGEST_MODEL_PATH, model_names
+from slotwise.frontend.http.direct import head_of
+from slotwise.frontend.http.request_head import KEPT_BYTES, _known
+from slotwise.frontend.replies import ClientReply
+
+from .conftest import Front, MakeFront
+from .over_http import Connect, answer, connecting, sized
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def front(make_front: MakeFront) -> Front:
+    return await make_front()
+
+
+@pytest.fixture
+async def connect(front: Front) -> AsyncIterator[Connect]:
+    async with connecting(front) as connected:
+        yield connected
+
+
+async def test_a_head_that_comes_again_is_read_once_and_each_body_is_its_own(connect: Connect, front: Front) -> None:
+    connections = [await connect() for _ in range(3)]
+    read = _known.cache_info().misses
+    for turn in range(4):
+        for i, (_, writer) in enumerate(connections):
+            writer.write(sized(b"%d-%d" % (turn, i)))
+        for reader, _ in connections:
+            assert (await answer(reader))[0] == 200
+    assert _known.cache_info().misses - read <= 1
+    assert sorted(seen.body for seen in front.server.seen) == sorted(b"%d-%d" % (t, i) for t in range(4) for i in range(3))
+
+
+async def test_a_long_head_is_not_kept(connect: Connect) -> None:
+    reader, writer = await connect()
+    kept = _known.cache_info().currsize
+    head, _, body = sized(b"x").partition(b"\r\n\r\n")
+    writer.write(head + b"\r\nx-long: " + b"y" * KEPT_BYTES + b"\r\n\r\n" + body)
+    assert (await answer(reader))[0] == 200
+    assert _known.cache_info().currsize == kept
+
+
+@pytest.mark.parametrize("value", [b"a\r\nset-cookie: b", b"a\nb", b"a\rb", b"a\0b", b"a\x7f"])
+async def test_a_header_that_would_be_two_is_a_500_and_ends_the_connection(
+    connect: Connect, front: Front, monkeypatch: pytest.MonkeyPatch, value: bytes
+) -> None:
+    with pytest.raises(ValueError, match="control character"):
+        head_of(ClientReply(200, [(b"x-a", value)], b""), [])
+
+    async def evil(request: BackendRequest) -> BackendAnswer:
+        return BackendAnswer(200, [(b"content-type", b"text/plain"), (b"x-evil", value)], b"secret")
+
+    monkeypatch.setattr(front.gateway.backend, "answer", evil)
+    reader, writer = await connect()
+    writer.write(sized(b"x"))
+    got = await reader.read()
+    assert got.startswith(b"HTTP/1.1 500 ")
+    assert b"set-cookie" not in got
+    assert b"secret" not in got
+    assert json.loads(got.partition(b"\r\n\r\n")[2])["error"]["code"] == 500
+
+
+@pytest.mark.parametrize(
+    ("version", "more", "open_"), [("1.1", "", True), ("1.1", "Connection: close\r\n", False), ("1.0", "", False)]
+)
+async def test_a_connection_ends_where_its_client_wants_that(connect: Connect, version: str, more: str, open_: bool) -> None:
+    for first in ("POST /predictions/digits", "GET /healthz"):
+        body = "Content-Length: 1\r\n\r\nx" if first.startswith("POST") else "\r\n"
+        reader, writer = await connect()
+        writer.write(f"{first} HTTP/{version}\r\nHost: x\r\n{more}{body}".encode())
+        status, _ = await answer(reader)
+        assert status == 200
+        if open_:
+            writer.write(sized(b"x"))
+            assert (await answer(reader))[0] == 200
+        else:
+            assert await asyncio.wait_for(reader.read(), 10) == b""
+
+
+def test_only_what_can_be_a_models_path_is_looked_up() -> None:
+    names: Any = model_names("POST", "/predictions/m/1.0")
+    assert names == {"model": "m", "version": "1.0"}
+    assert model_names("PUT", "/classify/m") == {"model": "m", "version": ""}
+    for method, path in (
+        ("GET", "/predictions/m"),
+        ("POST", "/predictions/"),
+        ("POST", "/predictions/" + "m" * LONGEST_MODEL_PATH),
+    ):
+        assert model_names(method, path) is None
