@@ -101,7 +101,11 @@ async def test_replaced_under_load_it_loses_nothing(server: StandIn) -> None:
 async def test_what_is_in_flight_is_answered_and_what_is_idle_may_still_ask(server: StandIn) -> None:
     first = await start("--port", "0")
     server.gate = asyncio.Event()
-    async with httpx.AsyncClient(timeout=60, trust_env=False) as busy, httpx.AsyncClient(timeout=60, trust_env=False) as idle:
+    kept = httpx.Limits(keepalive_expiry=60)  # a busy machine takes longer to start the second one than httpx keeps connections
+    async with (
+        httpx.AsyncClient(timeout=60, trust_env=False) as busy,
+        httpx.AsyncClient(timeout=60, trust_env=False, limits=kept) as idle,
+    ):
         assert (await idle.get(f"{first.url}/ready")).status_code == 200
         asked = asyncio.create_task(busy.post(f"{first.url}/predictions/digits", content=b"x"))
         while not server.seen:
