@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import httpx
 
+from slotwise.client.http_exchange import REQUEST_ID
 from slotwise.client.tokens import TokenKind, auth_headers, was_refused
 from slotwise.errors import SlotwiseError
 
@@ -14,7 +16,6 @@ if TYPE_CHECKING:
     from slotwise.server.lifecycle import ServerRecord
 
 TIMEOUT_S = 130.0
-REQUEST_ID = "x-batch-request-id"  # what a worker of ours says of its answer
 
 
 class Transport(httpx.HTTPTransport):
@@ -23,11 +24,13 @@ class Transport(httpx.HTTPTransport):
     Nor one that gave a worker's answer to another request: that one is nobody's.
     """
 
+    _asked = itertools.count(1)
+
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """As httpx's. The body of a 5xx is read at once, because its connection ends before it could be lent again."""
+        request.headers[REQUEST_ID] = number = str(next(self._asked))
         response = super().handle_request(request)
-        identity = request.headers.get("x-request-id", "")
-        if identity and response.headers.get(REQUEST_ID, identity) != identity:
+        if response.headers.get(REQUEST_ID, number) != number:
             response.extensions["network_stream"].close()
             response.close()
             raise httpx.RemoteProtocolError("it gave the answer to another request", request=request)

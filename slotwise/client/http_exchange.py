@@ -15,9 +15,15 @@ from slotwise.backends.exchange import RawHeaders
 
 RawReply = tuple[int, RawHeaders, bytes]  # the status, the headers as they came, the body
 
+REQUEST_ID = "x-batch-request-id"  # of a request; a worker of ours, and a guard, give it back with the answer
 CONNECT_S = 5.0
 HEAD_MAX_BYTES = 64 * 1024
 REPLY_MAX_BYTES = 2**31  # head, body and what chunks add to it
+
+
+def is_anothers(reply: RawReply, number: str) -> bool:
+    """Whether it says that it is the answer to another request than the one with this number."""
+    return any(name.lower() == REQUEST_ID.encode() and value != number.encode() for name, value in reply[1])
 
 
 def request_head(method: str, target: str, headers: Mapping[str, str]) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -42,8 +41,7 @@ class InferenceClient:
         Raises SlotwiseError where no server answers, or with the answer to another request.
         """
         path = f"/predictions/{quote(model, safe='')}" + (f"/{quote(version, safe='')}" if version else "")
-        all_headers = httpx.Headers({"content-type": "application/octet-stream", "x-request-id": secrets.token_hex(8)})
-        all_headers.update(headers)
+        all_headers = {"Content-Type": "application/octet-stream", **(headers or {})}
         if self._api.record.kind == "triton":
             return self._predict_on_triton(path, body, all_headers)
         return self._api.send("POST", path, content=body, headers=all_headers)

@@ -12,6 +12,7 @@ from http import HTTPStatus
 from typing import NamedTuple
 
 from slotwise.backends.exchange import RawHeaders
+from slotwise.client.http_exchange import REQUEST_ID
 
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
@@ -32,7 +33,7 @@ JSON_TYPE = (b"content-type", b"application/json")
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}").fullmatch
 _NAME = re.compile(rb"[a-z0-9!#$%&'*+.^_`|~-]+").fullmatch  # of a header, in lower case
-_DROPPED = {b"x-request-id", b"x-batch-request-id", b"x-content-type-options", b"x-slotwise-sent"}
+_DROPPED = {b"x-request-id", REQUEST_ID.encode(), b"x-content-type-options", b"x-slotwise-sent"}
 
 
 _random = random.Random(secrets.randbits(128))  # one call of the system for each request is dear

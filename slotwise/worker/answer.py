@@ -13,7 +13,7 @@ from functools import lru_cache
 from slotwise.worker.slot_errors import PHRASES, ModelFault, SlotError, known_status, text
 
 JSON_TYPE = "application/json"
-REQUEST_ID = "x-batch-request-id"
+REQUEST_ID = "x-batch-request-id"  # of a request; given back with its answer
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # what HTTP calls a token
 # A handler cannot set these: the server frames its messages with them, and `respond` gives the content type.
 FRAMING = {"content-length", "content-type", "transfer-encoding", "connection", "ts_stream_next"}
@@ -29,7 +29,7 @@ class CheckedHeaders(dict[str, str]):
     """Headers that have been checked: ASCII, no line break."""
 
     def with_slot(self, i: int, identity: str) -> CheckedHeaders:
-        """The same headers, the slot's number, and the id of the request in it, by which its client knows the answer."""
+        """The same headers, the slot's number, and what its request is known by, so that who sent it knows the answer."""
         copy = CheckedHeaders(self)
         copy["x-batch-slot"] = str(i)
         copy.pop(REQUEST_ID, None)
@@ -38,7 +38,7 @@ class CheckedHeaders(dict[str, str]):
 
 
 def sent_back(identity: str) -> dict[str, str]:
-    """The header by which a client knows that an answer is its own; none where the id is not a plain one."""
+    """The header by which an answer is known; none where the request brought none, or no plain one."""
     return {REQUEST_ID: identity} if _PLAIN_ID(identity) else {}
 
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from slotwise.worker.answer import Answer, CheckedHeaders, Refusal
+from slotwise.worker.answer import REQUEST_ID, Answer, CheckedHeaders, Refusal
 from slotwise.worker.batch import NOT_RUN, TOO_MANY_GUILTY, Batch, Row, Slot
 from slotwise.worker.budget import Budget
 from slotwise.worker.decoding.admission import admit, quickest_first
@@ -168,7 +168,7 @@ class Pipeline:
         for i, slot in enumerate(batch.slots):
             slot.error = slot.error or fault
             if slot.error is not None or not slot.unencoded:
-                self._answer(slot, shared.with_slot(i, slot.request.id), budget)
+                self._answer(slot, shared.with_slot(i, slot.request.headers.get(REQUEST_ID, "")), budget)
         for row in in_turn(batch.rows):
             slot = batch.slots[row.owner]
             if slot.answer is not None:
@@ -178,7 +178,7 @@ class Pipeline:
                 row.refuse(Refusal.of(Unavailable("there was no time to encode this row")))
             row.result = row.error or self.hooks.encode(row, slot.request, last=not slot.unencoded)
             if not slot.unencoded:
-                self._answer(slot, shared.with_slot(row.owner, slot.request.id), budget)
+                self._answer(slot, shared.with_slot(row.owner, slot.request.headers.get(REQUEST_ID, "")), budget)
 
     def _answer(self, slot: Slot, headers: CheckedHeaders, budget: Budget) -> None:
         """Make one slot's answer."""

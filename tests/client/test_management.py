@@ -299,7 +299,7 @@ class OneLate(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
-        named = b"x-batch-request-id: %b\r\ncontent-length: 1\r\n\r\n%b" % (self.headers["x-request-id"].encode(), body)
+        named = b"x-batch-request-id: %b\r\ncontent-length: 1\r\n\r\n%b" % (self.headers["x-batch-request-id"].encode(), body)
         answer = b"HTTP/1.1 200 OK\r\n" + named
         self.wfile.write(self.before or answer)
         self.before = answer

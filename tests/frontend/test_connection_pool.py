@@ -77,24 +77,25 @@ async def test_the_answer_to_another_request_is_nobodys() -> None:
         with suppress(asyncio.IncompleteReadError):
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).lower()
-                await reader.readexactly(int(head.partition(b"content-length: ")[2].partition(b"\r")[0]))
-                identity = head.partition(b"x-request-id: ")[2].partition(b"\r")[0]
-                named = b"X-Batch-Slot: 0\r\nX-Batch-Request-Id: %b\r\n" % identity
-                said.append(b"HTTP/1.1 200 OK\r\n%bcontent-length: %d\r\n\r\n%b" % (named, len(identity), identity))
-                if len(said) == 1 and identity.startswith(b"twice"):
+                body = await reader.readexactly(int(head.partition(b"content-length: ")[2].partition(b"\r")[0]))
+                number = head.partition(b"x-batch-request-id: ")[2].partition(b"\r")[0]
+                named = b"X-Batch-Slot: 0\r\nX-Batch-Request-Id: %b\r\n" % number
+                said.append(b"HTTP/1.1 200 OK\r\n%bcontent-length: %d\r\n\r\n%b" % (named, len(body), body))
+                if len(said) == 1 and body.startswith(b"twice"):
                     said.append(said[0])
                 writer.write(said.popleft())
         writer.close()
 
     async with await asyncio.start_server(talk, "127.0.0.1", 0) as listening:
         pool = ConnectionPool(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}")
-        for identity in ("twice-1", "2", "3"):
-            asked = pool.request("POST", "/predictions/digits", {"x-request-id": identity}, b"x", identity=identity)
-            if identity == "2":
+        given = {"x-request-id": "the same", "x-batch-request-id": "1"}  # whatever a client says of itself
+        for body in (b"twice-1", b"2", b"3"):
+            asked = pool.request("POST", "/predictions/digits", given, body)
+            if body == b"2":
                 with pytest.raises(ConnectionError, match="another request"):
                     await asked
             else:
-                assert (await asked)[2] == identity.encode()
+                assert (await asked)[2] == body
         pool.close()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from slotwise.client.http_exchange import REQUEST_ID
 from tests.server.bursts import burst
 from tests.server.conftest import Live, build_handler
 from tests.server.contract.lifecycle import *  # noqa: F403
@@ -21,6 +22,13 @@ def test_scaling_up_and_down_under_load(live: Live) -> None:
     others = [(number, got.status, got.body) for number, got in answers if not right(number, got)]
     assert [status for _, status, _ in others if status != 0 and status < 500] == [], others
     assert len(others) <= 3, others  # what the stopped worker had taken
+
+
+def test_an_answer_has_the_number_of_its_request(live: Live) -> None:
+    got = live.inference.predict("faults", b"1")
+    number = got.request.headers[REQUEST_ID]
+    # our own host knows its workers' answers by their frames, and keeps the number to itself
+    assert got.headers.get(REQUEST_ID) == (None if live.record.kind == "slotwise" else number)
 
 
 def test_clients_that_leave_cost_their_batch_mates_nothing(live: Live) -> None:

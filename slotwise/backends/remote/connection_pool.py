@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from slotwise.client.http_exchange import REPLY_MAX_BYTES, HttpExchange, RawReply, connected, request_head
+from slotwise.client.http_exchange import (
+    REPLY_MAX_BYTES,
+    REQUEST_ID,
+    HttpExchange,
+    RawReply,
+    connected,
+    is_anothers,
+    request_head,
+)
 
-REQUEST_ID = b"x-batch-request-id"  # what a worker of ours says, so that it is seen
 KEPT = 512
 KEPT_S = 15.0
-
-
-def answers(reply: RawReply, identity: str) -> bool:
-    """Whether this is an answer to that request, as far as it says."""
-    of = next((value for name, value in reply[1] if name.lower() == REQUEST_ID), b"")
-    return not of or not identity or of == identity.encode("latin-1")
 
 
 class ConnectionPool:
@@ -29,23 +31,26 @@ class ConnectionPool:
         self._reply_max_bytes = reply_max_bytes
         self._idle: deque[HttpExchange] = deque()
         self._closed = False
+        self._asked = itertools.count(1)
 
     async def request(
-        self, method: str, target: str, headers: Mapping[str, str], body: bytes = b"", fresh: bool = False, identity: str = ""
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes = b"", fresh: bool = False
     ) -> RawReply:
         """The answer to one request. `fresh` takes a new connection, not one that may be stale.
 
-        identity: the request's id. A worker's answer to another one is nobody's, and ends the connection: TorchServe was seen
-        to answer a request twice, and from then on each request got the answer of the one before. Raises OSError where that
-        happens or the connection breaks, ValueError where the head would be more than one.
+        Every request has a number, which a worker of ours gives back. An answer to another one is nobody's, and ends the
+        connection: TorchServe was seen to answer a request twice, and from then on each got the answer of the one before.
+        Raises OSError where that happens or the connection breaks, ValueError where the head would be more than one.
         """
-        head = request_head(method, target, {"host": self._host, "content-length": str(len(body)), **headers})
+        number = str(next(self._asked))
+        about = {"host": self._host, "content-length": str(len(body)), **headers, REQUEST_ID: number}
+        head = request_head(method, target, about)
         exchange = None if fresh else self._taken()
         if exchange is None:
             exchange = await connected(*self._address, self._reply_max_bytes)
         try:
             reply = await exchange.ask(head, body)
-            if not answers(reply, identity):
+            if is_anothers(reply, number):
                 exchange.close()
                 raise ConnectionError("the server gave the answer to another request")
             return reply

@@ -66,12 +66,12 @@ class Upstream:
 
         Raises OSError when the connection failed, TimeoutError (which is one) after `timeout_s` and a little grace.
         """
-        identity, headers = headers.get("x-request-id", ""), {**headers, **self.token}
+        headers = {**headers, **self.token}
         if self._on_triton:
             sent = triton_protocol.request(target, headers, body)
             target, headers, body = sent.path, sent.headers, sent.body
         async with asyncio.timeout(timeout_s + GRACE_S):
-            answer = BackendAnswer(*await self._pool.request("POST", target, headers, body, fresh, identity))
+            answer = BackendAnswer(*await self._pool.request("POST", target, headers, body, fresh))
         return _plain(answer) if self._on_triton else answer
 
     async def metrics(self) -> BackendAnswer:

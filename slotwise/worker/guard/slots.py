@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slotwise.worker.answer import sent_back
+from slotwise.worker.answer import REQUEST_ID, sent_back
 from slotwise.worker.guard.again import given, keep
 from slotwise.worker.guard.held_metrics import HeldMetrics
 from slotwise.worker.guard.owned import Owned
@@ -120,7 +120,7 @@ class BatchSlots:
         return self._named(i, processor)
 
     def _named(self, i: int, processor: Any) -> Any:
-        """Slot i with the id of its request, by which its client knows the answer."""
-        for name, value in sent_back(Headers(self.headers[i]).get("x-request-id", "")).items():
+        """Slot i with what its request is known by."""
+        for name, value in sent_back(Headers(self.headers[i]).get(REQUEST_ID, "")).items():
             processor.add_response_property(name, value)
         return processor
