@@ -37,7 +37,7 @@ _MODEL = re.compile(NAME).fullmatch
 
 @dataclass
 class InferenceRequest(BackendRequest):
-    """A request to a model, as its client sent it. length: the content-length, None where it is not given.
+    """A request to a model, as its client sent it.
 
     sent_at (when it began to wait for a place): on time.monotonic's clock. memory_bytes: taken of the gateway's budget, for the
     body at first.
@@ -45,7 +45,6 @@ class InferenceRequest(BackendRequest):
 
     identity: str = field(default_factory=replies.new_id)
     gateway: Gateway = field(kw_only=True)
-    length: int | None = None
     memory_bytes: int = 0
     sent_at: float | None = None
     sender: str = ""  # whose request it is, where bodies end workers: a key or an address; "" where nobody knows
@@ -63,7 +62,7 @@ class InferenceRequest(BackendRequest):
         self.repeatable = self.traffic.repeatable
 
     def read_head(self, scope: Scope) -> None:
-        """Path, headers, length and deadline. Raises Refused (400, 403, 404, 413, 429)."""
+        """Path, headers and deadline. Raises Refused (400, 403, 404, 413, 429)."""
         key = scope.get("slotwise.key")
         self.sender = f"key {key.name}" if key else self._address(scope)
         self.headers = headers = {name: value.decode("latin-1") for raw, value in scope["headers"] if (name := passed_on(raw))}
@@ -82,7 +81,6 @@ class InferenceRequest(BackendRequest):
         headers["x-request-id"] = self.identity
         self.write_deadline()
         if length is not None:
-            self.length = length
             self.refuse_if_large(length)
         if key and self.gateway.keys:
             self.gateway.keys.permit(key, self.model)

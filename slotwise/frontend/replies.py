@@ -11,7 +11,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import NamedTuple
 
-from slotwise.backends.exchange import RawHeaders
+from slotwise.backends.exchange import RawHeaders, Refused
 from slotwise.client.http_exchange import REQUEST_ID
 
 CSP = (
@@ -60,6 +60,15 @@ def request_id(header: str | None) -> str:
 def error_body(status: int, message: str, identity: str) -> bytes:
     """`{"error": {"code", "message", "request_id"}}`, the shape of every error."""
     return json.dumps({"error": {"code": status, "message": message, "request_id": identity}}).encode()
+
+
+def refusal(refused: Refused, identity: str) -> ClientReply:
+    """The answer to a request that is read no further: its connection is closed."""
+    body = error_body(refused.status, refused.message, identity)
+    named = (b"x-request-id", identity.encode())
+    closed = [] if refused.close else [(b"connection", b"close")]
+    length = (b"content-length", b"%d" % len(body))
+    return ClientReply(refused.status, [JSON_TYPE, named, length, *ANSWER, *closed, *refused.headers()], body)
 
 
 def phrase(status: int) -> str:

@@ -176,12 +176,12 @@ def serve(
         nonlocal record
         record = replace(record, grpc=front.grpc, handover=front.server.handover.address)
         record.save()
-        memory.leave_alone_what_is_there()
         if starting:
             starting.is_up()
         if front.warning:
             say(front.warning)
         say(record.listening())
+        memory.leave_alone_what_is_there()
 
     front = PreparedFront(name, backend, settings, sockets, is_up, starting)
     record = GatewayRecord.of_this_process(

@@ -115,7 +115,7 @@ async def _serve(make_host: MakeHost, record: ServerRecord) -> None:
 
 @asynccontextmanager
 async def management_api(
-    models: ModelTable, record: ServerRecord, tokens: Tokens, renewable: Collection[str] = ("management",)
+    models: ModelTable, record: ServerRecord, tokens: Tokens, renewable: Collection[str] = ()
 ) -> AsyncIterator[None]:
     """Within, the management API answers on its port."""
     from aiohttp import web  # noqa: PLC0415  optional, the extra gateway

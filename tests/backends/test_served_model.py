@@ -7,6 +7,8 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +54,17 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelSettings:
     )
 
 
+@asynccontextmanager
+async def serving(settings: ModelSettings, workers: int) -> AsyncIterator[ServedModel]:
+    """The model with so many workers; all of it is closed at the end."""
+    served = ServedModel(settings)
+    served.scale(workers)
+    try:
+        yield served
+    finally:
+        await served.close(5)
+
+
 def asked(body: str, **changes: object) -> Asked:
     return Asked("m", time.monotonic() + 120, f"r-{body}", "/predictions/m", {}, body.encode(), **changes)  # type: ignore[arg-type]
 
@@ -59,11 +72,9 @@ def asked(body: str, **changes: object) -> Asked:
 @pytest.mark.parametrize("crime", CRIMES)
 def test_whatever_a_request_does_to_its_worker_nobody_else_loses_anything(settings: ModelSettings, crime: str) -> None:
     async def history() -> None:
-        served = ServedModel(settings)
-        served.scale(WORKERS)
         guilty = asked(crime)
         innocents = [asked(str(i)) for i in range(INNOCENTS)]
-        try:
+        async with serving(settings, WORKERS) as served:
             answers = await asyncio.gather(
                 *map(served.answer, innocents[: INNOCENTS // 2]),
                 served.answer(guilty),
@@ -80,8 +91,6 @@ def test_whatever_a_request_does_to_its_worker_nobody_else_loses_anything(settin
                 assert isinstance(outcome, Refused)
                 assert (outcome.status, guilty.convicted) == (500, 1)
             assert served.ledger.open == 0
-        finally:
-            await served.close(5)
         assert served.links == []
 
     asyncio.run(history())
@@ -89,25 +98,19 @@ def test_whatever_a_request_does_to_its_worker_nobody_else_loses_anything(settin
 
 def test_a_request_that_must_not_be_sent_twice_is_not(settings: ModelSettings) -> None:
     async def history() -> None:
-        served = ServedModel(settings)
-        served.scale(1)
         guilty, innocent = asked("exit", repeatable=False), asked("1", repeatable=False)
-        try:
+        async with serving(settings, 1) as served:
             outcomes = await asyncio.gather(served.answer(guilty), served.answer(innocent), return_exceptions=True)
             assert [str(outcome) for outcome in outcomes] == [
                 "the worker ended while it had this request, which must not be sent twice"
             ] * 2
-        finally:
-            await served.close(5)
 
     asyncio.run(history())
 
 
 def test_workers_that_are_killed_together_convict_nobody(settings: ModelSettings) -> None:
     async def history() -> None:
-        served = ServedModel(settings)
-        served.scale(WORKERS)
-        try:
+        async with serving(settings, WORKERS) as served:
             await asyncio.gather(*(served.answer(asked(str(i))) for i in range(8)))
             while len(served.queue.workers) < WORKERS:
                 await asyncio.sleep(0.01)
@@ -119,17 +122,13 @@ def test_workers_that_are_killed_together_convict_nobody(settings: ModelSettings
                 await asyncio.sleep(0.1)
             assert (await answer).body == b"answer to slow"
             assert (innocent.convicted, innocent.sent) == (0, "alone")
-        finally:
-            await served.close(5)
 
     asyncio.run(history())
 
 
 def test_a_client_that_leaves_and_a_deadline_that_passes(settings: ModelSettings) -> None:
     async def history() -> None:
-        served = ServedModel(settings)
-        served.scale(1)
-        try:
+        async with serving(settings, 1) as served:
             await served.answer(asked("0"))
             hanging = asyncio.ensure_future(served.answer(asked("hang")))
             await asyncio.sleep(0.1)
@@ -143,8 +142,6 @@ def test_a_client_that_leaves_and_a_deadline_that_passes(settings: ModelSettings
             assert served.queue.ledger.ended["gone"] == 1
             with pytest.raises(Refused, match="ended on this request"):
                 await hanging
-        finally:
-            await served.close(5)
         assert served.ledger.open == 0
 
     asyncio.run(history())
@@ -154,9 +151,7 @@ def test_no_worker_gets_what_a_client_has_left_and_one_that_has_it_goes_on(setti
     """Else whoever sends what ends workers would hang up at once, and never be known."""
 
     async def history() -> None:
-        served = ServedModel(settings)
-        served.scale(1)
-        try:
+        async with serving(settings, 1) as served:
             await served.answer(asked("0"))
             killer, waits = asked("hang"), asked("1")
             in_hand = asyncio.ensure_future(served.answer(killer))
@@ -170,8 +165,6 @@ def test_no_worker_gets_what_a_client_has_left_and_one_that_has_it_goes_on(setti
             with pytest.raises(Refused, match="ended on this request"):
                 await in_hand
             assert (killer.convicted, served.ledger.ended["gone"]) == (1, 1)
-        finally:
-            await served.close(5)
 
     asyncio.run(history())
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -204,17 +206,42 @@ def test_the_token_is_readable_by_its_owner_alone(server: ServerRecord) -> None:
     assert (server.state_dir / "key_file.json").stat().st_mode & 0o077 == 0
 
 
-def test_an_unknown_route_is_one_object(server: ServerRecord, client: ManagementClient) -> None:
-    import json
+def test_a_new_token_voids_the_old_one_only_once_it_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = Tokens(tmp_path)
+    old = f"Bearer {tokens.now['inference']}".encode()
+    with monkeypatch.context() as full:
+        full.setattr(Path, "write_text", no_space)
+        with pytest.raises(OSError, match="No space"):
+            tokens.renew("inference")
+    assert tokens.opens("inference", old)
+    assert [file.name for file in tmp_path.iterdir()] == ["key_file.json"]
+    tokens.renew("inference")
+    assert not tokens.opens("inference", old)
+    written = json.loads((tmp_path / "key_file.json").read_text())
+    assert {kind: key["key"] for kind, key in written.items()} == tokens.now
 
+
+def no_space(*_: object, **__: object) -> int:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_where_tokens_stand_in_other_processes_none_is_made_anew(server: ServerRecord) -> None:
+    keys = json.loads((server.state_dir / "key_file.json").read_text())
+    for kind in ("inference", "management", "x"):
+        answer = httpx.get(
+            f"{server.management_url}/token?type={kind}", headers={"Authorization": f"Bearer {keys['API']['key']}"}
+        )
+        assert (answer.status_code, answer.json()["type"]) == (400, "InvalidKeyException")
+    assert json.loads((server.state_dir / "key_file.json").read_text()) == keys
+
+
+def test_an_unknown_route_is_one_object(server: ServerRecord, client: ManagementClient) -> None:
     token = json.loads((server.state_dir / "key_file.json").read_text())["management"]["key"]
     answer = httpx.post(f"{server.management_url}/nothing", headers={"Authorization": f"Bearer {token}"})
     assert (answer.status_code, answer.json()["code"]) == (404, 404)
 
 
 def test_a_synchronous_call_answers_when_the_workers_are_there(server: ServerRecord) -> None:
-    import json
-
     token = json.loads((server.state_dir / "key_file.json").read_text())["management"]["key"]
     headers = {"Authorization": f"Bearer {token}"}
     query = {"url": "echo.mar", "initial_workers": "1", "synchronous": "true"}

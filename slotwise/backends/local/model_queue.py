@@ -186,7 +186,7 @@ class ModelQueue:
                 continue
             worker.in_hand = {one.id: one for one in batch}
             for one in batch:
-                one.sent = True
+                one.taken = True
             worker.batch, worker.busy_since = batch, self.loop.time()
             worker.send(batch)
 
@@ -198,7 +198,7 @@ class ModelQueue:
 
     def _first_suspects(self, worker: BatchWorker) -> list[WaitingRequest]:
         """These go alone, and at one worker at a time: the others are for everybody else."""
-        if any(other.suspects for other in self.workers):
+        if not self.suspects or any(other.suspects for other in self.workers):
             return []
         while self.suspects:
             if self.suspects[0].open and self.suspects[0].calm_at > self.loop.time():

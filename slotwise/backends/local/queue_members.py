@@ -17,7 +17,7 @@ class LyingWorker(Exception):
 class WaitingRequest:
     """A request that waits for its answer. about: what `about` made of it. deaths: of workers that had it in hand.
 
-    sent: a worker has had it. calm_at: not before then it goes again, alone.
+    taken: a worker has had it. calm_at: not before then it goes again, alone.
     """
 
     id: int
@@ -26,7 +26,7 @@ class WaitingRequest:
     answer: asyncio.Future[BackendAnswer]
     came_at: float
     deaths: int = 0
-    sent: bool = False
+    taken: bool = False
     calm_at: float = 0.0
 
     @property
@@ -41,7 +41,7 @@ class WaitingRequest:
 
     def leave(self) -> None:
         """Its client has gone: no worker need have it. One that has had it goes on: it may end that worker."""
-        if not self.sent:
+        if not self.taken:
             self.refuse(CLIENT_GONE, "its client has gone")
 
 

@@ -31,7 +31,7 @@ PROCESSING = {"status": "Processing worker updates..."}
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def application(models: ModelTable, tokens: Tokens, renewable: Collection[str] = ("management",)) -> web.Application:
+def application(models: ModelTable, tokens: Tokens, renewable: Collection[str] = ()) -> web.Application:
     """The API as an aiohttp application. A call has to bring the management token, the one for a new token that of the API.
 
     renewable: the kinds of tokens that can be made anew while the server runs.

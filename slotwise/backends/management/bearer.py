@@ -6,13 +6,14 @@ import hashlib
 import hmac
 import json
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
+
+from slotwise.files.disk import written_whole
 
 STATUS = 400
 TYPE = "InvalidKeyException"
 MESSAGE = "Token Authorization failed. Token either incorrect, expired, or not provided correctly"
-
-
 KINDS = ("management", "inference", "API")
 
 
@@ -21,8 +22,8 @@ class Tokens:
 
     def __init__(self, state_dir: Path) -> None:
         self._file = state_dir / "key_file.json"
-        self.now = {kind: _new() for kind in KINDS}
-        self._write()
+        self.now: Mapping[str, str] = {}
+        self._set({kind: _new() for kind in KINDS})
 
     def opens(self, kind: str, authorization: bytes) -> bool:
         """Whether this header carries the token of that kind."""
@@ -30,14 +31,14 @@ class Tokens:
 
     def renew(self, kind: str) -> None:
         """Make a new token of this kind; the old one opens nothing from now on."""
-        self.now[kind] = _new()
-        self._write()
+        self._set({**self.now, kind: _new()})
 
-    def _write(self) -> None:
-        partial = self._file.with_suffix(".json.partial")
-        partial.touch(mode=0o600)
-        partial.write_text(json.dumps({kind: {"key": token} for kind, token in self.now.items()}, indent=2), "utf-8")
-        partial.replace(self._file)
+    def _set(self, tokens: Mapping[str, str]) -> None:
+        """Write them, then let them open: where there is no room for the file, those that it has go on."""
+        with written_whole(self._file) as partial:
+            partial.touch(mode=0o600)
+            partial.write_text(json.dumps({kind: {"key": token} for kind, token in tokens.items()}, indent=2), "utf-8")
+        self.now = tokens
 
 
 def _new() -> str:

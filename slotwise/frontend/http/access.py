@@ -118,13 +118,4 @@ def refusal(scope: Scope, refused: Refused) -> ClientReply:
     given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
     identity = replies.request_id(given) or replies.new_id()
     log.info("%s %r %d %s", identity, scope["path"][:200], refused.status, refused.message)
-    body = replies.error_body(refused.status, refused.message, identity)
-    headers = [
-        replies.JSON_TYPE,
-        (b"x-request-id", identity.encode()),
-        (b"content-length", b"%d" % len(body)),
-        (b"connection", b"close"),
-        *replies.ANSWER,
-        *refused.headers(),
-    ]
-    return ClientReply(refused.status, headers, body)
+    return replies.refusal(refused, identity)

@@ -137,7 +137,4 @@ class DirectCycle(RequestResponseCycle):
         if self.response_started or self.disconnected:
             self.transport.close()
             return
-        identity = replies.new_id()
-        body = replies.error_body(500, replies.CRASH, identity)
-        headers = [replies.JSON_TYPE, (b"x-request-id", identity.encode()), (b"content-length", b"%d" % len(body))]
-        self._write(ClientReply(500, [*headers, (b"connection", b"close")], body))
+        self._write(replies.refusal(Refused(500, replies.CRASH), replies.new_id()))

@@ -13,14 +13,14 @@ from collections.abc import Coroutine
 from typing import Any
 
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from slotwise.backends.interface import Refused
 from slotwise.frontend import replies
 from slotwise.frontend.http import request_head
 from slotwise.frontend.http.access import Entrance, model_names
 from slotwise.frontend.http.client_connections import OpenConnections, Pace
-from slotwise.frontend.http.direct import DirectCycle, what_is_read
+from slotwise.frontend.http.direct import DirectCycle, head_of, what_is_read
 from slotwise.frontend.http.http_framing import Body, Malformed
 from slotwise.frontend.http.request_head import END_OF_HEAD, HeadTooLarge, RequestHead
 from slotwise.frontend.inference_request import ABORT, Scope
@@ -276,17 +276,8 @@ class GatewayProtocol(HttpToolsProtocol):
         self._refused = True
         identity = replies.new_id()
         log.info("%s %d %s", identity, refused.status, why or refused.message)
-        body = replies.error_body(refused.status, refused.message, identity)
-        headers = [
-            replies.JSON_TYPE,
-            (b"content-length", b"%d" % len(body)),
-            (b"x-request-id", identity.encode()),
-            *refused.headers(),
-            *replies.ANSWER,
-            *replies.SECURITY,
-        ]
-        head = STATUS_LINE[refused.status] + b"".join(b"%s: %s\r\n" % header for header in headers)
-        self.transport.write(head + b"\r\n" + body)
+        reply = replies.refusal(refused, identity)
+        self.transport.write(head_of(reply, []) + b"\r\n" + reply.body)
 
     def _close_after_lingering(self) -> None:
         if self.transport.can_write_eof():
