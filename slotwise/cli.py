@@ -44,7 +44,7 @@ def build_app() -> typer.Typer:
             None, "--home", help="Work in this project folder: its models, its model_store, its .slotwise.", metavar="FOLDER"
         ),
     ) -> None:
-        """Batch-safe handlers, archives and tooling for TorchServe, Multi Model Server, Ray Serve, Triton and a host of its own."""
+        """Batch-safe handlers, archives and tooling for TorchServe, MMS, Ray Serve, Triton and a host of its own."""
         if home is not None:
             os.chdir(home)
 
