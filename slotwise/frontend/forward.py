@@ -179,7 +179,7 @@ def patience_s(body: bytes) -> float:
 
 def _reply(answer: BackendAnswer, request: InferenceRequest) -> tuple[int, RawHeaders, bytes]:
     """The server's answer as the client gets it: an error in the one shape that errors have."""
-    headers = replies.passed_on(answer.headers)
+    headers = replies.passed_on(answer.headers, request.gateway.options.to_client)
     if answer.status < 400:
         return answer.status, headers, answer.body
     headers = [header for header in headers if header[0] != b"content-type"] + [replies.JSON_TYPE]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise.backends.interface import Backend
 from slotwise.backends.metric_labels import OTHER
+from slotwise.frontend import replies
 from slotwise.frontend.admission.keys import KeyFile
 from slotwise.frontend.admission.killers import Killers
 from slotwise.frontend.admission.large_work import LargeWork, LoopBlocks
@@ -21,6 +22,7 @@ from slotwise.frontend.catalog import ModelCard, model_card
 from slotwise.frontend.http.client_address import TrustedProxies
 from slotwise.frontend.metrics import GatewayMetrics
 from slotwise.frontend.readiness import Readiness
+from slotwise.frontend.replies import HeaderFilter
 from slotwise.frontend.rollout.canary import Rollouts
 from slotwise.frontend.rollout.record import RolloutRecord
 from slotwise.frontend.traffic import ModelTraffic
@@ -42,7 +44,7 @@ class GatewayOptions:
     max_memory_bytes: for all requests together; 0: by the container's limit (limits.derived_budget).
 
     default_model: what /invocations asks; "": the only one. max_form_fields: a form of more is refused. trusted_proxies: those
-    that say whose a request is.
+    that say whose a request is. to_model, to_client: which headers go on, to the model and back.
     """
 
     timeout_s: float = 60.0
@@ -53,6 +55,8 @@ class GatewayOptions:
     default_model: str = ""
     max_form_fields: int = 1000
     trusted_proxies: TrustedProxies = field(default_factory=TrustedProxies)
+    to_model: HeaderFilter = replies.to_model
+    to_client: HeaderFilter = replies.to_client
 
 
 @dataclass

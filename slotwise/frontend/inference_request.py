@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any
 
 from slotwise.backends.interface import PATH, BackendRequest, Refused
@@ -21,17 +20,14 @@ from slotwise.frontend.admission.key_rates import FREE, Bill
 from slotwise.frontend.admission.limits import ClientGone, Receive
 from slotwise.frontend.frontend import Gateway
 from slotwise.frontend.http.client_address import one_client
-from slotwise.frontend.replies import SEQUENCE
 from slotwise.frontend.traffic import NO_BATCH, BatchWork
 
 Scope = MutableMapping[str, Any]
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}"  # of a model, and of a version
 
-KEPT_NAME = 64  # of a header: longer ones are looked at each time
 ABORT = "slotwise.abort"  # in a scope: what cuts its connection off
 CERTIFICATE = "slotwise.certificate"  # in a scope: whether its client has shown a certificate of a CA that is trusted
-_PASSED_ON = {b"content-type", b"accept", b"content-encoding"}
 _MODEL = re.compile(NAME).fullmatch
 
 
@@ -65,7 +61,8 @@ class InferenceRequest(BackendRequest):
         """Path, headers and deadline. Raises Refused (400, 403, 404, 413, 429)."""
         key = scope.get("slotwise.key")
         self.sender = f"key {key.name}" if key else self._address(scope)
-        self.headers = headers = {name: value.decode("latin-1") for raw, value in scope["headers"] if (name := passed_on(raw))}
+        to_model = self.gateway.options.to_model
+        self.headers = headers = {name: value.decode("latin-1") for raw, value in scope["headers"] if (name := to_model(raw))}
         length = next((int(value) for name, value in scope["headers"] if name == b"content-length"), None)
         self.identity = replies.request_id(headers.get("x-request-id")) or self.identity
         self.version = version = scope["path_params"].get("version", "")
@@ -178,19 +175,6 @@ class InferenceRequest(BackendRequest):
         """Nothing of it is needed any more."""
         self.body = b""
         self.hold_bytes(0)
-
-
-def passed_on(name: bytes) -> str:
-    """The name of a header that the server gets; "" where it does not get it."""
-    return _known(name) if len(name) <= KEPT_NAME else _passed_on(name)
-
-
-def _passed_on(name: bytes) -> str:
-    kept = name in _PASSED_ON or (name[:2] == b"x-" and name != b"x-api-key") or name.startswith(SEQUENCE)
-    return name.decode("latin-1") if kept else ""
-
-
-_known = lru_cache(maxsize=256)(_passed_on)
 
 
 def _deadline(text: str) -> float:

@@ -6,7 +6,7 @@ import json
 import random
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from http import HTTPStatus
 from typing import NamedTuple
@@ -32,7 +32,9 @@ SEQUENCE = b"ts_request_sequence_"  # TorchServe's headers of stateful inference
 JSON_TYPE = (b"content-type", b"application/json")
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}").fullmatch
-_NAME = re.compile(rb"[a-z0-9!#$%&'*+.^_`|~-]+").fullmatch  # of a header, in lower case
+is_header_name = re.compile(rb"[a-z0-9!#$%&'*+.^_`|~-]+").fullmatch  # in lower case
+KEPT_NAME = 64  # of a header: longer ones are looked at each time
+_PASSED_ON = {b"content-type", b"accept", b"content-encoding"}
 _DROPPED = {b"x-request-id", REQUEST_ID.encode(), b"x-content-type-options", b"x-slotwise-sent"}
 
 
@@ -57,9 +59,27 @@ def request_id(header: str | None) -> str:
     return header if header and _REQUEST_ID(header) else ""
 
 
-def error_body(status: int, message: str, identity: str) -> bytes:
-    """`{"error": {"code", "message", "request_id"}}`, the shape of every error."""
+ErrorShape = Callable[[int, str, str], bytes]
+HeaderFilter = Callable[[bytes], str]  # a header's name as it goes on, "" where it does not
+
+
+def own_shape(status: int, message: str, identity: str) -> bytes:
+    """`{"error": {"code", "message", "request_id"}}`."""
     return json.dumps({"error": {"code": status, "message": message, "request_id": identity}}).encode()
+
+
+_shape: ErrorShape = own_shape
+
+
+def error_body(status: int, message: str, identity: str) -> bytes:
+    """The body of an error, in the one shape that errors have in this process."""
+    return _shape(status, message, identity)
+
+
+def shape_errors(shape: ErrorShape) -> None:
+    """Give the errors of this process another shape, once, before it serves. shape: status, message and request id to a body."""
+    global _shape
+    _shape = shape
 
 
 def refusal(refused: Refused, identity: str) -> ClientReply:
@@ -93,15 +113,29 @@ def error_from_server(status: int, body: bytes, identity: str) -> bytes:
     return error_body(status, message or phrase(status), identity)
 
 
-def passed_on(raw: Iterable[tuple[bytes, bytes]]) -> RawHeaders:
-    """The server's headers that the client gets, names in lower case: its content type, its own x- headers, a sequence's."""
-    return [(kept, value) for name, value in raw if (kept := _kept(name))]
+def passed_on(raw: Iterable[tuple[bytes, bytes]], to_client: HeaderFilter) -> RawHeaders:
+    """The server's headers that the client gets, names in lower case."""
+    return [(kept.encode("latin-1"), value) for name, value in raw if (kept := to_client(name))]
+
+
+def to_model(name: bytes) -> str:
+    """The name of a header that the model gets; "" where it does not: its content type, x- headers, a sequence's."""
+    return _known_to_model(name) if len(name) <= KEPT_NAME else _to_model(name)
+
+
+def _to_model(name: bytes) -> str:
+    kept = name in _PASSED_ON or (name[:2] == b"x-" and name != b"x-api-key") or name.startswith(SEQUENCE)
+    return name.decode("latin-1") if kept else ""
+
+
+_known_to_model = lru_cache(maxsize=256)(_to_model)
 
 
 @lru_cache(maxsize=256)
-def _kept(name: bytes) -> bytes:
-    """A header's name in lower case; empty where the client does not get it."""
+def to_client(name: bytes) -> str:
+    """The name of an answer's header, in lower case, that its client gets; "" where it does not: as `to_model`."""
     low = name.lower()
-    if not _NAME(low):
-        return b""
-    return low if (low[:2] == b"x-" and low not in _DROPPED) or low == b"content-type" or low.startswith(SEQUENCE) else b""
+    if not is_header_name(low):
+        return ""
+    kept = (low[:2] == b"x-" and low not in _DROPPED) or low == b"content-type" or low.startswith(SEQUENCE)
+    return low.decode("latin-1") if kept else ""

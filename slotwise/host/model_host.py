@@ -6,13 +6,14 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slotwise.archive.guarding.foreign import need_worker
 from slotwise.archive.inspection import extract
+from slotwise.backends.local.prints import FilePrints, Prints
 from slotwise.backends.local.served_model import ModelSettings, ServedModel
 from slotwise.backends.management.models import HostedModel, HostedWorker, Observation
 from slotwise.host.model_versions import ModelVersions
@@ -27,15 +28,20 @@ CALL_S = 60.0
 
 
 class OwnHost:
-    """Models as queues and workers of this process (ModelHost)."""
+    """Models as queues and workers of this process (ModelHost). gpus: that workers go round, where a model wants them."""
 
-    def __init__(self, loaded: ModelVersions, record: ServerRecord) -> None:
+    served_model: type[ServedModel] = ServedModel
+
+    def __init__(self, loaded: ModelVersions, record: ServerRecord, gpus: int | None = None) -> None:
         self.loaded, self.record = loaded, record
+        self.gpus = _gpus() if gpus is None else gpus
         self.loop = asyncio.get_running_loop()
         self.folder, self.logs = record.state_dir / "models", record.state_dir / "logs"
         shutil.rmtree(self.folder, ignore_errors=True)  # of a host that died
         for folder in (self.folder, self.logs):
             folder.mkdir(exist_ok=True)
+        self.prints: Prints = FilePrints(self.logs / "model_log.log")
+        self.name_worker: Callable[[], str] = lambda: ""
 
     def register(self, model: HostedModel, *, default: bool) -> None:
         """Unpack the archive and start its workers."""
@@ -48,18 +54,20 @@ class OwnHost:
             archive=model.info.path,
             model_dir=model_dir,
             environ=self._environ(model),
-            log=self.logs / "model_log.log",
+            prints=self.prints,
             batch_size=model.batch_size,
             max_batch_delay_s=model.max_batch_delay_ms / 1000,
             response_timeout_s=float(model.response_timeout_s),
+            start_timeout_s=float(model.startup_timeout_s),
             job_queue_size=model.profile.job_queue_size,
             linger=model.profile.linger,
-            gpus=_gpus() if model.profile.device == "cuda" else 0,
+            gpus=self.gpus if model.profile.device == "cuda" else 0,
             repeatable=_repeatable(model_dir),
+            name_worker=self.name_worker,
         )
 
         async def serve() -> None:
-            served = ServedModel(settings, partial(self.loaded.measured, model.name))
+            served = self.served_model(settings, partial(self.loaded.measured, model.name))
             self.loaded.add(served, default=default)
             served.scale(model.min_workers)
 

@@ -27,7 +27,7 @@ from slotwise.backends.management.descriptions import described
 from slotwise.backends.management.models import ApiError, ModelTable
 from slotwise.client.live_model import LiveModel, live_model
 from slotwise.frontend.frontend import Gateway, GatewayOptions
-from slotwise.frontend.http.access import PROBES
+from slotwise.frontend.http.access import PROBES, Entrance
 from slotwise.frontend.http.app import build_app
 from slotwise.frontend.inference_request import Scope
 from slotwise.frontend.serve import LARGE_BLOCK_BYTES, Access, http_config
@@ -102,16 +102,24 @@ async def front(backend: LocalBackend, profile: Profile, record: ServerRecord, t
     """Within, the front answers on the port for inference: what gateways answer, and by the same limits."""
     options = GatewayOptions(timeout_s=float(profile.response_timeout_s), queued=profile.job_queue_size)
     gateway = Gateway(backend, options)
-    listening = socket.create_server(("127.0.0.1", record.ports.inference), backlog=BACKLOG)
     app = build_app(gateway)
     app.checks.append(TokenCheck(tokens))
-    server = QuietServer(http_config(app, gateway, Access()))
-    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    async with listening(app, gateway, ("127.0.0.1", record.ports.inference), Access()):
+        yield gateway
+
+
+@asynccontextmanager
+async def listening(app: Entrance, gateway: Gateway, address: tuple[str, int], access: Access) -> AsyncIterator[None]:
+    """Within, a front answers on this address, over TLS where `access` has a certificate."""
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    taken = socket.create_server(address, family=family, backlog=BACKLOG)
+    server = QuietServer(http_config(app, gateway, access))
+    serving = asyncio.create_task(server.serve(sockets=[taken]))
     try:
         async with asyncio.timeout(UP_S):
             while not server.started and not serving.done():
                 await asyncio.sleep(0.01)
-        yield gateway
+        yield
     finally:
         server.should_exit = True
         with contextlib.suppress(asyncio.CancelledError):
@@ -127,13 +135,8 @@ async def metrics(gateway: Gateway, record: ServerRecord) -> AsyncIterator[None]
 
     app = web.Application()
     app.router.add_get("/metrics", answer)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", record.ports.metrics).start()
+    async with supervisor.web_application(app, ("127.0.0.1", record.ports.metrics)):
         yield
-    finally:
-        await runner.cleanup()
 
 
 def live_models(models: ModelTable, record: ServerRecord) -> list[LiveModel]:

@@ -14,6 +14,7 @@ import dataclasses
 import importlib.util
 import logging
 import signal
+import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
@@ -118,14 +119,21 @@ async def management_api(
     models: ModelTable, record: ServerRecord, tokens: Tokens, renewable: Collection[str] = ()
 ) -> AsyncIterator[None]:
     """Within, the management API answers on its port."""
-    from aiohttp import web  # noqa: PLC0415  optional, the extra gateway
-
     from slotwise.backends.management.api import application  # noqa: PLC0415  it imports aiohttp
 
-    runner = web.AppRunner(application(models, tokens, renewable), access_log=None, shutdown_timeout=CALLS_END_S)
+    async with web_application(application(models, tokens, renewable), ("127.0.0.1", record.ports.management)):
+        yield
+
+
+@asynccontextmanager
+async def web_application(app: Any, address: tuple[str, int], tls: ssl.SSLContext | None = None) -> AsyncIterator[None]:
+    """Within, an application of aiohttp's answers on this address."""
+    from aiohttp import web  # noqa: PLC0415  optional, the extra gateway
+
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=CALLS_END_S)
     await runner.setup()
     try:
-        await web.TCPSite(runner, "127.0.0.1", record.ports.management).start()
+        await web.TCPSite(runner, *address, ssl_context=tls).start()
         yield
     finally:
         await runner.cleanup()

@@ -16,6 +16,7 @@ from slotwise.archive.guarding.foreign import need_worker
 from slotwise.archive.guarding.guarded import guard
 from slotwise.archive.inspection import extract, inspect
 from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
+from slotwise.backends.local.prints import FilePrints
 from slotwise.backends.local.served_model import ModelSettings, ServedModel
 from slotwise.errors import SlotwiseError
 from slotwise.host.model_host import HOST
@@ -60,7 +61,7 @@ def served(archive: Path, folder: Path) -> ModelSettings:
         archive=archive,
         model_dir=extract(archive, folder / "extracted"),
         environ={**os.environ, "SLOTWISE_PROFILE": "cpu"},
-        log=folder / "log",
+        prints=FilePrints(folder / "log"),
         batch_size=4,
         repeatable=True,
     )

@@ -17,6 +17,7 @@ import pytest
 from slotwise.archive.guarding.foreign import GUARD
 from slotwise.backends.exchange import BackendRequest, Refused
 from slotwise.backends.local import model_queue
+from slotwise.backends.local.prints import FilePrints
 from slotwise.backends.local.served_model import ModelSettings, ServedModel
 
 CRIMES = ["exit", "segfault", "stop", "hang", "close", "junk", "text", "half", "twice", "unasked", "early", "status"]
@@ -48,7 +49,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelSettings:
         archive=tmp_path / "m.mar",
         model_dir=tmp_path / "model",
         environ=dict(os.environ),
-        log=tmp_path / "log",
+        prints=FilePrints(tmp_path / "log"),
         batch_size=4,
         response_timeout_s=3.0,
     )

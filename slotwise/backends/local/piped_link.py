@@ -25,6 +25,7 @@ log = logging.getLogger("slotwise.host")
 class PipedLink:
     """One worker, as WorkerLink is one. It says nothing while it works, so only its response timeout ends it."""
 
+    name: str
     archive: Path
     environ: Mapping[str, str]
     batch_size: int

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
 from slotwise.backends.local.ledger import Ledger
 from slotwise.backends.local.model_queue import Linger, ModelQueue
 from slotwise.backends.local.piped_link import PipedLink
+from slotwise.backends.local.prints import Prints
 from slotwise.backends.local.worker_link import Measured, WorkerCommand, WorkerLink
 from slotwise.worker.hosts import frames
 from slotwise.worker.hosts.child import START_TIMEOUT_S
@@ -37,9 +38,9 @@ Link = WorkerLink | PipedLink
 class ModelSettings:
     """How one version of a model is served.
 
-    model_dir: its archive, extracted and verified; its workers share it. environ: of its workers, whole. log: what they print
-    is added to it. gpus: workers go round so many. start_timeout_s: for loading, warming up and proving it. repeatable: whether
-    its author lets a request be sent a second time.
+    model_dir: its archive, extracted and verified; its workers share it. environ: of its workers, whole. prints: where what they
+    print goes. gpus: workers go round so many. start_timeout_s: for loading, warming up and proving it. repeatable: whether its
+    author lets a request be sent a second time. name_worker(): a name for a new worker; "" for one of its own.
     """
 
     name: str
@@ -47,7 +48,7 @@ class ModelSettings:
     archive: Path
     model_dir: Path
     environ: Mapping[str, str]
-    log: Path
+    prints: Prints
     batch_size: int
     max_batch_delay_s: float = 0.0
     response_timeout_s: float = 120.0
@@ -56,6 +57,7 @@ class ModelSettings:
     gpus: int = 0
     start_timeout_s: float = START_TIMEOUT_S
     repeatable: bool = True
+    name_worker: Callable[[], str] = lambda: ""
 
     @property
     def module(self) -> str:
@@ -115,9 +117,9 @@ class ServedModel:
 
     def workers(self) -> list[WorkerNow]:
         """Its workers now."""
-        known = [WorkerNow(f"{self._id}-{i}", link.pid, link.status, link.got) for i, link in enumerate(self.links)]
+        known = [WorkerNow(link.name, link.pid, link.status, link.got) for link in self.links]
         missing = max(0, self._wanted - sum(link.status != "UNLOADING" for link in self.links))
-        return known + [WorkerNow(f"{self._id}-{len(known) + i}", 0, "STARTING", {}) for i in range(missing)]
+        return known + [WorkerNow(f"{self._id}-{self._made + i}", 0, "STARTING", {}) for i in range(missing)]
 
     async def close(self, patience_s: float) -> None:
         """Take no request any more, finish those that are there, and end the workers; after `patience_s` whatever they do."""
@@ -167,8 +169,15 @@ class ServedModel:
         environ = dict(settings.environ)
         if settings.gpus:
             environ["CUDA_VISIBLE_DEVICES"] = str(self._made % settings.gpus)
+        name = settings.name_worker() or f"{self._id}-{self._made}"
         self._made += 1
-        about: dict[str, Any] = {"queue": self.queue, "started": self._started, "ended": self._ended, "measured": self.measured}
+        about: dict[str, Any] = {
+            "name": name,
+            "queue": self.queue,
+            "started": self._started,
+            "ended": self._ended,
+            "measured": self.measured,
+        }
         try:
             link: Link
             if settings.module:
@@ -176,7 +185,7 @@ class ServedModel:
                     module=settings.module,
                     model_dir=settings.model_dir,
                     environ=environ,
-                    log=settings.log,
+                    prints=settings.prints,
                     batch_size=settings.batch_size,
                 )
                 link = await WorkerLink.open(settings.start_timeout_s, command=command, **about)

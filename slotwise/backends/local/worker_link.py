@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from slotwise.backends.exchange import BackendAnswer
 from slotwise.backends.local.model_queue import ModelQueue
+from slotwise.backends.local.prints import Printed, Prints
 from slotwise.backends.local.queue_members import BatchWorker, LyingWorker, WaitingRequest
 from slotwise.worker.hosts import frames
 from slotwise.worker.hosts.frames import BrokenFrame, Frame, FrameReader
@@ -32,35 +33,35 @@ Measured = Callable[[str, float, str, int | None], None]
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerCommand:
-    """How a worker is started. module: what it runs. log: a file that its output is added to."""
+    """How a worker is started. module: what it runs. prints: where its output goes."""
 
     module: str
     model_dir: Path
     environ: Mapping[str, str]
-    log: Path
+    prints: Prints
     batch_size: int
 
-    def start(self, descriptor: int) -> subprocess.Popen[bytes]:
-        """Start the process, which gets this descriptor as its socket."""
-        with self.log.open("ab") as output:
-            return subprocess.Popen(
-                [sys.executable, "-P", "-m", self.module, str(descriptor)],
-                cwd=self.model_dir,
-                env={**self.environ, "PYTHONPATH": str(self.model_dir)},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                pass_fds=(descriptor,),
-            )
+    def start(self, descriptor: int, output: int) -> subprocess.Popen[bytes]:
+        """Start the process, which gets these descriptors as its socket and its output."""
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", self.module, str(descriptor)],
+            cwd=self.model_dir,
+            env={**self.environ, "PYTHONPATH": str(self.model_dir)},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=(descriptor,),
+        )
 
 
 @dataclass(eq=False)
 class WorkerLink(asyncio.Protocol):
     """One worker. started(link), ended(link): called once each, on the event loop; `why` says why it ended.
 
-    status: STARTING, READY or UNLOADING. got: what it says that it runs on.
+    status: STARTING, READY or UNLOADING. got: what it says that it runs on. name: that no other worker has.
     """
 
+    name: str
     command: WorkerCommand
     queue: ModelQueue
     started: Callable[[WorkerLink], None]
@@ -78,11 +79,9 @@ class WorkerLink(asyncio.Protocol):
         for end in (ours, theirs):
             for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
                 end.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
-        with contextlib.suppress(OSError):
-            link.log_begin = link.command.log.stat().st_size
         try:
-            with theirs:
-                link.process = link.command.start(theirs.fileno())
+            with theirs, link.command.prints.opened(link.name) as output:
+                link.printed, link.process = output, link.command.start(theirs.fileno(), output.descriptor)
         except BaseException:
             ours.close()
             raise
@@ -95,7 +94,7 @@ class WorkerLink(asyncio.Protocol):
         self.process: subprocess.Popen[bytes]
         self.transport: asyncio.Transport
         self.deadline: asyncio.TimerHandle
-        self.log_begin = 0
+        self.printed: Printed
         self.reader = FrameReader(frames.FROM_WORKER)
         self.worker = BatchWorker(self.send, self.end)
         self.loop = asyncio.get_running_loop()
@@ -108,13 +107,7 @@ class WorkerLink(asyncio.Protocol):
     @property
     def reason(self) -> str:
         """Why it did not start: what it said, or the last line that it printed."""
-        if not self.why.startswith("it ended"):
-            return self.why
-        with contextlib.suppress(OSError), self.command.log.open("rb") as source:
-            source.seek(self.log_begin)
-            lines = source.read().decode("utf-8", "replace").splitlines()
-            return next((line.strip() for line in reversed(lines) if line.strip()), self.why)
-        return self.why
+        return (self.printed.last_line() if self.why.startswith("it ended") else "") or self.why
 
     def send(self, batch: Sequence[WaitingRequest]) -> None:
         """Give it a batch."""

@@ -7,7 +7,6 @@ from typing import Any
 
 from slotwise import __version__
 from slotwise.backends.management.models import HostedModel, HostedWorker, Observation
-from slotwise.worker.hosts.child import START_TIMEOUT_S
 
 UNKNOWN_TO_US = {  # settings of TorchServe's that no host of ours has, as a model has them there that does not set them
     "maxRetryTimeoutInSec": 300,
@@ -22,7 +21,6 @@ UNKNOWN_TO_US = {  # settings of TorchServe's that no host of ours has, as a mod
     "sequenceTimeoutMSec": 0,
     "maxNumSequence": 0,
     "maxSequenceJobQueueSize": 0,
-    "loadedAtStartup": False,
 }
 REGISTRATION = (
     "url",
@@ -63,9 +61,10 @@ def described(model: HostedModel, seen: Observation) -> dict[str, Any]:
         "batchSize": model.batch_size,
         "maxBatchDelay": model.max_batch_delay_ms,
         "responseTimeout": model.response_timeout_s,
-        "startupTimeout": int(START_TIMEOUT_S),
+        "startupTimeout": model.startup_timeout_s,
         "deviceType": "gpu" if model.profile.device == "cuda" else "cpu",
         **UNKNOWN_TO_US,
+        "loadedAtStartup": model.at_start,
         "workers": [_worker(worker) for worker in seen.workers],
         "jobQueueStatus": {"remainingCapacity": room, "pendingRequests": seen.waiting},
         "failure": seen.failure,

@@ -18,6 +18,7 @@ from slotwise.archive.archive_info import ArchiveInfo
 from slotwise.archive.inspection import inspect
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import NAME
+from slotwise.worker.hosts.child import START_TIMEOUT_S
 
 if TYPE_CHECKING:
     from slotwise.profiles.profile import Profile
@@ -37,7 +38,7 @@ class ApiError(Exception):
 class HostedModel:
     """One registered version of a model. info: its archive, verified.
 
-    profile: the server's, as this model wants it.
+    profile: the server's, as this model wants it. at_start: whether the server was started with it.
     """
 
     name: str
@@ -49,6 +50,8 @@ class HostedModel:
     min_workers: int
     max_workers: int
     response_timeout_s: int
+    startup_timeout_s: int = int(START_TIMEOUT_S)
+    at_start: bool = False
 
     @property
     def id(self) -> str:
@@ -136,13 +139,22 @@ class ModelTable:
         self._models: dict[str, dict[str, HostedModel]] = {}
         self._change = threading.Lock()
 
-    def register(self, archive: str, name: str | None = None, **settings: Any) -> HostedModel:
-        """Register an archive of the model store. settings: batch_size and others; None leaves one to the profile."""
-        info = inspect(self._path(archive), need_digests=False)
+    def found(self, archive: str) -> ArchiveInfo:
+        """An archive as it is to be served. Raises ApiError or SlotwiseError."""
+        return inspect(self.path(archive), need_digests=False)
+
+    def usual(self, info: ArchiveInfo, name: str) -> tuple[Profile, dict[str, Any]]:
+        """The profile as this model wants it, and the settings that hold where its registration says nothing."""
         wishes = info.wishes(self.profile.name)
         profile = self.profile.for_model({key: value for key, value in wishes.items() if key not in self.overrides})
-        usual = profile.on(self.kind).registration()
+        return profile, dict(profile.on(self.kind).registration())
+
+    def register(self, archive: str, name: str | None = None, *, at_start: bool = False, **settings: Any) -> HostedModel:
+        """Register an archive of the model store. settings: batch_size and others; None leaves one to the profile."""
+        info = self.found(archive)
+        profile, usual = self.usual(info, name or info.name)
         chosen = usual | {key: value for key, value in settings.items() if value is not None}
+        workers = int(chosen["initial_workers"])
         model = HostedModel(
             name=name or info.name,
             version=info.version or "1.0",
@@ -150,9 +162,11 @@ class ModelTable:
             profile=profile,
             batch_size=int(chosen["batch_size"]),
             max_batch_delay_ms=chosen["max_batch_delay"],
-            min_workers=int(chosen["initial_workers"]),
-            max_workers=int(chosen["initial_workers"]),
+            min_workers=workers,
+            max_workers=max(workers, int(chosen.get("max_workers", workers))),
             response_timeout_s=int(chosen["response_timeout"]),
+            startup_timeout_s=int(chosen.get("startup_timeout", START_TIMEOUT_S)),
+            at_start=at_start,
         )
         for called in (model.name, model.version):  # hosts name files and folders by them
             if not NAME.fullmatch(called):
@@ -221,7 +235,7 @@ class ModelTable:
             raise ApiError(404, "ModelVersionNotFoundException", message)
         return chosen
 
-    def _path(self, archive: str) -> Path:
+    def path(self, archive: str) -> Path:
         """An archive's file, which is in the model store and nowhere else."""
         if not archive:
             raise ApiError(400, "BadRequestException", "Parameter url is required.")

@@ -20,6 +20,7 @@ from slotwise.frontend.replies import ClientReply
 log = logging.getLogger("slotwise.gateway")
 
 Check = Callable[[Scope], None]  # raises Refused where a request does not get in
+Names = Callable[[str, str], Mapping[str, str] | None]  # what method and path name, where they are for a model
 
 LONGEST_MODEL_PATH = 400  # names have 128 characters at most; what is longer is not kept
 _MODEL_PATH = re.compile(r"/predictions/([^/]+)(?:/([^/]+))?|/classify/([^/]+)").fullmatch
@@ -33,11 +34,12 @@ PUBLIC = {"metrics": ("/metrics", "/metrics/server"), "status": ("/status",), "d
 class Entrance:
     """What stands around all routes: checks on the way in, and security headers on every answer. Static files may be cached.
 
-    forward: answers what is for a model, past the app's dozen layers, which lead there, too.
+    forward: answers what is for a model, past the app's dozen layers, which lead there, too. names: which requests those are.
     """
 
     def __init__(self, app: Any, forward: Forward, checks: Iterable[Check] = ()) -> None:
         self.app, self.forward, self.checks = app, forward, list(checks)
+        self.names: Names = model_names
 
     def check(self, scope: Scope) -> None:
         """Raise Refused where a request does not get in. Its key stands in the scope from here on."""
@@ -64,7 +66,7 @@ class Entrance:
             await guarded({"type": "http.response.start", "status": status, "headers": headers})
             await guarded({"type": "http.response.body", "body": body})
             return
-        names = model_names(scope["method"], scope["path"])
+        names = self.names(scope["method"], scope["path"])
         if names is None:
             await self.app(scope, receive, guarded)
         else:

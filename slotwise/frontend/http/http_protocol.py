@@ -18,7 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from slotwise.backends.interface import Refused
 from slotwise.frontend import replies
 from slotwise.frontend.http import request_head
-from slotwise.frontend.http.access import Entrance, model_names
+from slotwise.frontend.http.access import Entrance
 from slotwise.frontend.http.client_connections import OpenConnections, Pace
 from slotwise.frontend.http.direct import DirectCycle, head_of, what_is_read
 from slotwise.frontend.http.http_framing import Body, Malformed
@@ -170,7 +170,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._body = head.body()
         self._body_bytes, self._body_pace = 0, Pace(self.loop.time())
         self.asked += 1
-        names = model_names(head.method, head.path) if self.direct else None
+        names = self.app.names(head.method, head.path) if self.direct else None  # type: ignore[attr-defined]
         about: dict[str, Any] = {
             "transport": self.transport,
             "flow": self.flow,
