@@ -1,4 +1,4 @@
-"""TorchServe's command line, word for word: `slotwise torchserve --start ...`, or `slotwise-torchserve` linked as `torchserve`."""
+"""TorchServe's command line: `slotwise torchserve --start ...`, or `slotwise-torchserve`, which can be linked as `torchserve`."""
 
 from __future__ import annotations
 

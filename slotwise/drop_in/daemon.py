@@ -84,9 +84,7 @@ def remember(folder: Path) -> None:
     try:
         pid_file().write_text(f"{os.getpid()}\n{folder}\n")
     except OSError as error:
-        raise SlotwiseError(
-            f"{pid_file()} cannot be written: {error.strerror}", "set TMPDIR to a folder of your own"
-        ) from error
+        raise SlotwiseError(f"{pid_file()} cannot be written: {error.strerror}", "set TMPDIR to another folder") from error
 
 
 def _forget() -> None:

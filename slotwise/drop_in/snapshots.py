@@ -76,15 +76,13 @@ def newest(folder: Path) -> Path | None:
 
 
 def models_of(text: str, key: str) -> list[SnapshotModel]:
-    """The models that a `model_snapshot`, or the key `models`, names; the default version of each first. Raises SlotwiseError."""
+    """The models that a `model_snapshot`, or the key `models`, names; each one's default version first. Raises SlotwiseError."""
     try:
         content = json.loads(text)
         by_name = content["models"] if key == "model_snapshot" else content
         found = [SnapshotModel(name, version, dict(own)) for name, all_ in by_name.items() for version, own in all_.items()]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SlotwiseError(
-            f"{key} of the configuration cannot be read: {error}", "it is JSON, as TorchServe has it"
-        ) from error
+        raise SlotwiseError(f"{key} of the configuration cannot be read: {error}", "it is JSON, as on TorchServe") from error
     return sorted(found, key=lambda one: (one.name, not one.settings.get("defaultVersion")))
 
 

@@ -77,7 +77,7 @@ def error_body(status: int, message: str, identity: str) -> bytes:
 
 
 def shape_errors(shape: ErrorShape) -> None:
-    """Give the errors of this process another shape, once, before it serves. shape: status, message and request id to a body."""
+    """Give the errors of this process another shape, before it serves. shape: status, message and request id to a body."""
     global _shape
     _shape = shape
 

@@ -38,8 +38,8 @@ Link = WorkerLink | PipedLink
 class ModelSettings:
     """How one version of a model is served.
 
-    model_dir: its archive, extracted and verified; its workers share it. environ: of its workers, whole. prints: where what they
-    print goes. gpus: workers go round so many. start_timeout_s: for loading, warming up and proving it. repeatable: whether its
+    model_dir: its archive, extracted and verified; its workers share it. environ: of its workers, whole. prints: what takes their
+    output. gpus: workers go round so many. start_timeout_s: for loading, warming up and proving it. repeatable: whether its
     author lets a request be sent a second time. name_worker(): a name for a new worker; "" for one of its own.
     """
 

@@ -170,7 +170,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._body = head.body()
         self._body_bytes, self._body_pace = 0, Pace(self.loop.time())
         self.asked += 1
-        names = self.app.names(head.method, head.path) if self.direct else None  # type: ignore[attr-defined]
+        names = self.app.names(head.method, head.path) if self.direct else None
         about: dict[str, Any] = {
             "transport": self.transport,
             "flow": self.flow,
