@@ -13,7 +13,7 @@ EXTRAS = {  # Python package: the extra of slotwise that brings it
     **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "onnx"),
     **dict.fromkeys(("openvino", "nncf"), "openvino"),
     **dict.fromkeys(("transformers", "sentencepiece", "ctranslate2"), "text"),
-    **dict.fromkeys(("fastapi", "uvicorn", "prometheus_client", "grpc", "aiohttp"), "gateway"),
+    **dict.fromkeys(("fastapi", "uvicorn", "prometheus_client", "grpc", "aiohttp", "javaproperties"), "gateway"),
     **dict.fromkeys(("optuna", "matplotlib", "tomlkit"), "tune"),
     "ray": "ray",
     "sklearn": "digits",

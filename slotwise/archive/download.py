@@ -36,7 +36,7 @@ def fetch(url: str, sha256: str | None, model_store: Path) -> Path:
         raise SlotwiseError(f"{target} is there already, with another content", "move it away first")
     partial = model_store / f".{name}.{os.getpid()}.partial"
     try:
-        observed = _download(url, partial)
+        observed = _received(url, partial, follow_redirects=True)
         if observed != expected:
             raise SlotwiseError(f"{url} is not the archive you want: its SHA-256 is {observed}", "ask whoever built it")
         partial.replace(target)
@@ -45,13 +45,27 @@ def fetch(url: str, sha256: str | None, model_store: Path) -> Path:
     return target
 
 
-def _download(url: str, partial: Path) -> str:
+def download(url: str, target: Path) -> str:
+    """Download what is at this very URL into a new file; returns its SHA-256. Raises SlotwiseError.
+
+    A redirect is refused: whoever allowed the URL did not allow where it leads.
+    """
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        digest = _received(url, partial, follow_redirects=False)
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return digest
+
+
+def _received(url: str, partial: Path, *, follow_redirects: bool) -> str:
     import httpx  # noqa: PLC0415  slow to import
 
     digest = hashlib.sha256()
     try:
-        with httpx.stream("GET", url, follow_redirects=True, timeout=60) as response, partial.open("wb") as file:
-            response.raise_for_status()
+        with httpx.stream("GET", url, follow_redirects=follow_redirects, timeout=60) as response, partial.open("wb") as file:
+            response.raise_for_status()  # a redirect that is not followed, too
             for block in response.iter_bytes():
                 if file.tell() + len(block) > MAX_UNPACKED_BYTES:
                     raise SlotwiseError(f"{url} is larger than {MAX_UNPACKED_BYTES >> 30} GiB", "check the address")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from slotwise.drop_in.command_line import Arguments
+from slotwise.drop_in.arguments import Arguments
 from slotwise.drop_in.known_keys import KEYS
 from slotwise.drop_in.snapshots import newest
 from slotwise.errors import SlotwiseError

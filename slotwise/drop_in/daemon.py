@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from slotwise.drop_in.command_line import Arguments
+from slotwise.drop_in.arguments import Arguments
 from slotwise.drop_in.configuration import configured
 from slotwise.errors import SlotwiseError
 

@@ -76,7 +76,7 @@ def newest(folder: Path) -> Path | None:
 
 
 def models_of(text: str, key: str) -> list[SnapshotModel]:
-    """The models that a `model_snapshot`, or the key `models`, names; each one's default version first. Raises SlotwiseError."""
+    """The models that a `model_snapshot`, or the key `models`, names; default versions first. Raises SlotwiseError."""
     try:
         content = json.loads(text)
         by_name = content["models"] if key == "model_snapshot" else content

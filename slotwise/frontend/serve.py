@@ -55,7 +55,7 @@ class Access:
 
     keys: a file of keys. public: what needs none of them: metrics, status, docs. tls_client_ca: who signs the certificates that
     clients have to show; None: they need none. hosts: the names that the gateway goes by besides loopback's; where it listens
-    beyond loopback and none is given, by any. connections: what clients may do at all.
+    beyond loopback and none is given, by any. headers: on every answer. connections: what clients may do at all.
     """
 
     keys: Path | None = None
@@ -64,6 +64,7 @@ class Access:
     tls_key: Path | None = None
     tls_client_ca: Path | None = None
     hosts: tuple[str, ...] = ()
+    headers: tuple[tuple[str, str], ...] = ()
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
 
     def check(self) -> None:
@@ -226,6 +227,7 @@ def http_config(app: Any, gateway: Gateway, access: Access) -> uvicorn.Config:
         log_config=None,
         log_level="warning",
         server_header=False,
+        headers=list(access.headers),
         proxy_headers=False,  # uvicorn's own belief in them holds on loopback: --trusted-proxy says whom to believe
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=_finish_s(gateway.options),

@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,6 +15,7 @@ from slotwise.archive.guarding.foreign import need_worker
 from slotwise.archive.inspection import extract
 from slotwise.backends.local.prints import FilePrints, Prints
 from slotwise.backends.local.served_model import ModelSettings, ServedModel
+from slotwise.backends.local.worker_link import Measured
 from slotwise.backends.management.models import HostedModel, HostedWorker, Observation
 from slotwise.host.model_versions import ModelVersions
 from slotwise.server.processes import memory_bytes, started_at, worker_report
@@ -30,8 +31,6 @@ CALL_S = 60.0
 class OwnHost:
     """Models as queues and workers of this process (ModelHost). gpus: that workers go round, where a model wants them."""
 
-    served_model: type[ServedModel] = ServedModel
-
     def __init__(self, loaded: ModelVersions, record: ServerRecord, gpus: int | None = None) -> None:
         self.loaded, self.record = loaded, record
         self.gpus = _gpus() if gpus is None else gpus
@@ -40,8 +39,8 @@ class OwnHost:
         shutil.rmtree(self.folder, ignore_errors=True)  # of a host that died
         for folder in (self.folder, self.logs):
             folder.mkdir(exist_ok=True)
+        self.environ: Mapping[str, str] = os.environ
         self.prints: Prints = FilePrints(self.logs / "model_log.log")
-        self.name_worker: Callable[[], str] = lambda: ""
 
     def register(self, model: HostedModel, *, default: bool) -> None:
         """Unpack the archive and start its workers."""
@@ -63,15 +62,23 @@ class OwnHost:
             linger=model.profile.linger,
             gpus=self.gpus if model.profile.device == "cuda" else 0,
             repeatable=_repeatable(model_dir),
-            name_worker=self.name_worker,
+            name_worker=partial(self.worker_name, model),
         )
 
         async def serve() -> None:
-            served = self.served_model(settings, partial(self.loaded.measured, model.name))
+            served = self.served(settings, partial(self.loaded.measured, model.name))
             self.loaded.add(served, default=default)
             served.scale(model.min_workers)
 
         self._run(serve())
+
+    def served(self, settings: ModelSettings, measured: Measured) -> ServedModel:
+        """One version of a model, not served yet."""
+        return ServedModel(settings, measured)
+
+    def worker_name(self, model: HostedModel) -> str:
+        """A name for a new worker of this model; "" for its own."""
+        return ""
 
     def unregister(self, model: HostedModel) -> None:
         """Serve it no longer, once what its workers have in hand is answered."""
@@ -134,7 +141,7 @@ class OwnHost:
 
     def _environ(self, model: HostedModel) -> dict[str, str]:
         shares = {"SLOTWISE_SHARES": json.dumps(dict(self.record.shares))}
-        return {**os.environ, **shares, **model.as_registered.environment(self.record.overrides)}
+        return {**self.environ, **shares, **model.as_registered.environment(self.record.overrides)}
 
 
 def _repeatable(model_dir: Path) -> bool:

@@ -13,7 +13,6 @@ from prometheus_client.registry import Collector
 from slotwise.backends.exchange import Refused
 from slotwise.backends.local.served_model import ServedModel
 
-PATIENCE_S = 30.0  # what requests have that are there when a model goes
 WorkerNumbers = dict[tuple[str, str], float]  # of a metric: by model and HTTP status
 
 
@@ -21,13 +20,14 @@ WorkerNumbers = dict[tuple[str, str], float]  # of a metric: by model and HTTP s
 class ModelVersions(Collector):
     """Every served version of every model. Everything happens on the host's event loop.
 
-    changed: how often models came, went or were scaled.
+    changed: how often models came, went or were scaled. patience_s: what requests have that are there when a model goes.
     """
 
     by_name: dict[str, dict[str, ServedModel]] = field(default_factory=dict)
     changed: int = 0
     gauges: dict[str, WorkerNumbers] = field(default_factory=dict)
     counts: dict[str, WorkerNumbers] = field(default_factory=dict)
+    patience_s: float = 30.0
 
     def find(self, name: str, version: str = "") -> ServedModel:
         """What answers requests to a model; without a version, the default one's. Raises Refused (404)."""
@@ -61,13 +61,13 @@ class ModelVersions(Collector):
         if not self.by_name[name]:
             del self.by_name[name]
         self.changed += 1
-        await served.close(PATIENCE_S)
+        await served.close(self.patience_s)
 
     async def close(self) -> None:
         """End every worker."""
         every = list(self.all())
         self.by_name.clear()
-        await asyncio.gather(*(served.close(PATIENCE_S) for served in every))
+        await asyncio.gather(*(served.close(self.patience_s) for served in every))
 
     def all(self) -> Iterator[ServedModel]:
         """Every served version."""

@@ -148,7 +148,8 @@ def live_models(models: ModelTable, record: ServerRecord) -> list[LiveModel]:
     return lives
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """What makes the event loop; None: Python's own."""
     try:
         import uvloop  # noqa: PLC0415  where it is installed
     except ImportError:
@@ -157,4 +158,4 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 if __name__ == "__main__":
-    supervisor.run(serve, _loop_factory())
+    supervisor.run(serve, loop_factory())

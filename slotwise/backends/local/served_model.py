@@ -38,7 +38,7 @@ Link = WorkerLink | PipedLink
 class ModelSettings:
     """How one version of a model is served.
 
-    model_dir: its archive, extracted and verified; its workers share it. environ: of its workers, whole. prints: what takes their
+    model_dir: its archive, extracted and verified; its workers share it. environ: of its workers, whole. prints: for their
     output. gpus: workers go round so many. start_timeout_s: for loading, warming up and proving it. repeatable: whether its
     author lets a request be sent a second time. name_worker(): a name for a new worker; "" for one of its own.
     """
@@ -82,6 +82,7 @@ class ServedModel:
     """One version of a model. Everything happens on the event loop that made it.
 
     measured(name, value, unit, code): takes its workers' numbers, as in LocalModel. failure: why no worker starts; "" else.
+    wanted: workers that it is to have.
     """
 
     def __init__(self, settings: ModelSettings, measured: Measured = lambda name, value, unit, code: None) -> None:
@@ -97,7 +98,7 @@ class ServedModel:
         )
         self.links: list[Link] = []
         self.failure = ""
-        self._wanted = self._opening = self._made = self._failed = self._short_lives = 0
+        self.wanted = self._opening = self._made = self._failed = self._short_lives = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -111,14 +112,14 @@ class ServedModel:
 
     def scale(self, workers: int) -> None:
         """Have so many workers from now on; returns at once."""
-        self._wanted = workers
+        self.wanted = workers
         self._failed = 0
         self._adjust()
 
     def workers(self) -> list[WorkerNow]:
         """Its workers now."""
         known = [WorkerNow(link.name, link.pid, link.status, link.got) for link in self.links]
-        missing = max(0, self._wanted - sum(link.status != "UNLOADING" for link in self.links))
+        missing = max(0, self.wanted - sum(link.status != "UNLOADING" for link in self.links))
         return known + [WorkerNow(f"{self._id}-{self._made + i}", 0, "STARTING", {}) for i in range(missing)]
 
     async def close(self, patience_s: float) -> None:
@@ -140,7 +141,7 @@ class ServedModel:
         return f"{self.settings.name}_{self.settings.version}"
 
     def _absent(self) -> str:
-        if self.failure == GONE or not self._wanted:
+        if self.failure == GONE or not self.wanted:
             return self.failure or "the model has no workers"
         return f"the model's workers do not start: {self.failure}" if self.failure else ""
 
@@ -154,7 +155,7 @@ class ServedModel:
     def _adjust(self) -> None:
         """Start workers that are missing, and let go those that are too many: first of those that still start."""
         kept = [link for link in self.links if link.status != "UNLOADING"]
-        surplus = len(kept) + self._opening - self._wanted
+        surplus = len(kept) + self._opening - self.wanted
         newest_first = sorted(reversed(kept), key=lambda link: link.status == "READY")
         for link in newest_first[: max(0, surplus)]:
             link.retire()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Any
 
 from aiohttp import web
@@ -31,10 +31,12 @@ PROCESSING = {"status": "Processing worker updates..."}
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def application(models: ModelTable, tokens: Tokens, renewable: Collection[str] = ()) -> web.Application:
+def application(
+    models: ModelTable, tokens: Tokens, renewable: Collection[str] = (), inside: Iterable[Any] = ()
+) -> web.Application:
     """The API as an aiohttp application. A call has to bring the management token, the one for a new token that of the API.
 
-    renewable: the kinds of tokens that can be made anew while the server runs.
+    renewable: the kinds of tokens that can be made anew while the server runs. inside: middlewares, for calls that were let in.
     """
     api = ManagementApi(models)
 
@@ -59,7 +61,7 @@ def application(models: ModelTable, tokens: Tokens, renewable: Collection[str] =
         except Exception as error:
             return _error(refusal(error))
 
-    app = web.Application(middlewares=[guarded])
+    app = web.Application(middlewares=[guarded, *inside])
     app.router.add_get("/ping", api.ping)
     app.router.add_route("OPTIONS", "/", api.description)
     app.router.add_get("/api-description", api.description)

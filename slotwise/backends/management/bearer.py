@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import math
 import secrets
+import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 
 from slotwise.files.disk import written_whole
@@ -18,27 +21,62 @@ KINDS = ("management", "inference", "API")
 
 
 class Tokens:
-    """A server's tokens, one of each kind. key_file.json has them in TorchServe's form, for who may read its folder."""
+    """A server's tokens, one of each kind. key_file.json has them in TorchServe's form, for who may read its folder.
 
-    def __init__(self, state_dir: Path) -> None:
-        self._file = state_dir / "key_file.json"
+    lifetime_s: how long one opens, that of the API's but for; 0: as long as the server runs.
+    """
+
+    def __init__(self, folder: Path, lifetime_s: float = 0.0) -> None:
+        self.file, self.lifetime_s = folder / "key_file.json", lifetime_s
         self.now: Mapping[str, str] = {}
+        self._until: dict[str, float] = {}
+        self._made(*KINDS)
         self._set({kind: _new() for kind in KINDS})
 
     def opens(self, kind: str, authorization: bytes) -> bool:
         """Whether this header carries the token of that kind."""
+        if time.time() >= self._until.get(kind, math.inf):
+            return False
         return hmac.compare_digest(authorization, b"Bearer " + self.now[kind].encode())
 
     def renew(self, kind: str) -> None:
         """Make a new token of this kind; the old one opens nothing from now on."""
-        self._set({**self.now, kind: _new()})
+        before = dict(self._until)
+        self._made(kind)
+        try:
+            self._set({**self.now, kind: _new()})
+        except OSError:
+            self._until = before
+            raise
+
+    def _made(self, *kinds: str) -> None:
+        """Tokens of these kinds are made now."""
+        if self.lifetime_s:
+            self._until |= {kind: time.time() + self.lifetime_s for kind in kinds if kind != "API"}
 
     def _set(self, tokens: Mapping[str, str]) -> None:
         """Write them, then let them open: where there is no room for the file, those that it has go on."""
-        with written_whole(self._file) as partial:
+        with written_whole(self.file) as partial:
             partial.touch(mode=0o600)
-            partial.write_text(json.dumps({kind: {"key": token} for kind, token in tokens.items()}, indent=2), "utf-8")
+            content = {kind: {"key": token, **self._expires(kind)} for kind, token in tokens.items()}
+            partial.write_text(json.dumps(content, indent=2), "utf-8")
         self.now = tokens
+
+    def _expires(self, kind: str) -> dict[str, str]:
+        if kind not in self._until:
+            return {}
+        return {"expiration time": datetime.fromtimestamp(self._until[kind], UTC).isoformat().replace("+00:00", "Z")}
+
+
+class NoTokens(Tokens):
+    """Anybody may call."""
+
+    def __init__(self) -> None:
+        self.now = {}
+
+    def opens(self, kind: str, authorization: bytes) -> bool:
+        """Always."""
+        return True
 
 
 def _new() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import logging
 import re
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -20,6 +21,7 @@ from slotwise.frontend.replies import ClientReply
 log = logging.getLogger("slotwise.gateway")
 
 Check = Callable[[Scope], None]  # raises Refused where a request does not get in
+Took = Callable[[Scope, int, float], None]
 Names = Callable[[str, str], Mapping[str, str] | None]  # what method and path name, where they are for a model
 
 LONGEST_MODEL_PATH = 400  # names have 128 characters at most; what is longer is not kept
@@ -35,11 +37,13 @@ class Entrance:
     """What stands around all routes: checks on the way in, and security headers on every answer. Static files may be cached.
 
     forward: answers what is for a model, past the app's dozen layers, which lead there, too. names: which requests those are.
+    took(scope, status, began): told of every answer; `began` is on time.monotonic's clock.
     """
 
     def __init__(self, app: Any, forward: Forward, checks: Iterable[Check] = ()) -> None:
         self.app, self.forward, self.checks = app, forward, list(checks)
         self.names: Names = model_names
+        self.took: Took | None = None
 
     def check(self, scope: Scope) -> None:
         """Raise Refused where a request does not get in. Its key stands in the scope from here on."""
@@ -52,8 +56,12 @@ class Entrance:
             await self.app(scope, receive, send)
             return
 
+        began = time.monotonic()
+
         async def guarded(message: Any) -> None:
             if message["type"] == "http.response.start":
+                if self.took is not None:
+                    self.took(scope, message["status"], began)
                 headers = message["headers"] = [*message["headers"], *replies.SECURITY]
                 if not any(name == b"cache-control" for name, _ in headers):
                     headers.append((b"cache-control", b"no-cache" if scope["method"] == "GET" else b"no-store"))

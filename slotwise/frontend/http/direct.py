@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
 from collections.abc import Mapping
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
@@ -60,6 +61,7 @@ class DirectCycle(RequestResponseCycle):
 
     async def run(self, entrance: Entrance) -> None:
         """Answer it, whatever happens."""
+        self.entrance, self.began = entrance, time.monotonic()
         try:
             try:
                 entrance.check(self.scope)  # type: ignore[arg-type]
@@ -115,6 +117,8 @@ class DirectCycle(RequestResponseCycle):
         self._complete()
 
     def _write_all(self, reply: ClientReply) -> None:
+        if self.entrance.took is not None:
+            self.entrance.took(self.scope, reply.status, self.began)  # type: ignore[arg-type]
         head = head_of(reply, self.default_headers)
         closes = _CLOSE in head
         if not self.keep_alive and not closes:

@@ -88,7 +88,7 @@ class StandInContext:
             "batch_size": batch_size,
             "server_name": "MMS",
             "server_version": "0.12.0",
-            "limit_max_image_pixels": True,
+            "limit_max_image_pixels": os.environ.get("TS_LIMIT_MAX_IMAGE_PIXELS", "true").lower() == "true",
         }
         self.model_yaml_config = _yaml(model_dir / str(model["configFile"])) if model.get("configFile") else {}
         self.metrics = StandInMetrics()

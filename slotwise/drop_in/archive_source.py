@@ -1,0 +1,133 @@
+"""Find what a registration names, in the model store or at an allowed URL, and make of it an archive that can be served here.
+
+A TorchServe archive may be a .mar, a .tgz or a folder. One of another tool gets a guard; what is made of it stands in a folder
+of the server's own, under its own name.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+import tarfile
+import zipfile
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from slotwise.archive.archive_info import ArchiveInfo
+from slotwise.archive.download import download, is_url
+from slotwise.archive.guarding.foreign import lacks
+from slotwise.archive.guarding.guarded import guard
+from slotwise.archive.inspection import inspect
+from slotwise.archive.packaging import MANIFEST
+from slotwise.archive.zip_safety import MAX_UNPACKED_BYTES
+from slotwise.backends.management.models import ApiError
+from slotwise.drop_in.configuration import Configuration
+from slotwise.errors import SlotwiseError
+
+log = logging.getLogger("slotwise.drop_in")
+
+TARBALLS = (".tgz", ".tar.gz")
+SUFFIXES = (".mar", *TARBALLS)
+
+
+class ArchiveSource:
+    """The archives of one deployment. folder: for what is made of them."""
+
+    def __init__(self, configuration: Configuration, folder: Path) -> None:
+        self.store, self.folder = configuration.model_store, folder
+        self.allowed = [one.strip() for one in configuration.text("allowed_urls").split(",") if one.strip()]
+        folder.mkdir(exist_ok=True)
+
+    def all(self) -> list[str]:
+        """What `--models all` loads: every archive in the store, by name."""
+        found = [one.name for one in self.store.iterdir() if one.name.endswith(SUFFIXES) or (one / MANIFEST).is_file()]
+        return sorted(found)
+
+    def served(self, archive: str) -> ArchiveInfo:
+        """The archive that a registration names, as it is to be served. Raises ApiError or SlotwiseError."""
+        path = self._downloaded(archive) if is_url(archive) else self._stored(archive)
+        if path.is_dir() or path.name.endswith(TARBALLS):
+            path = self._packed(path)
+        info = inspect(path, need_digests=False)
+        if not lacks(info):
+            return info
+        guarded = self.folder / f"{path.name.removesuffix('.mar')}.mar"
+        log.info("%s is another tool's: it gets a guard (docs/guard.md)", path.name)
+        made = guard(path, guarded.with_suffix(".new.mar"))
+        made.replace(guarded)
+        return inspect(guarded)
+
+    def _stored(self, archive: str) -> Path:
+        if not archive:
+            raise ApiError(400, "BadRequestException", "Parameter url is required.")
+        if ".." in Path(archive).parts or "/" in archive:
+            kind = "Relative path is not allowed in url" if ".." in archive else "Model not found in model store"
+            raise ApiError(404, "ModelNotFoundException", f"{kind}: {archive:.200}")
+        path = self.store / archive
+        if not path.exists() or not path.resolve().is_relative_to(self.store):
+            raise ApiError(404, "ModelNotFoundException", f"Model not found in model store: {archive:.200}")
+        return path
+
+    def _downloaded(self, url: str) -> Path:
+        """Download it into the store, where a pattern of allowed_urls lets it; where it is there already that is an error."""
+        if not any(_matches(pattern, url) for pattern in self.allowed):
+            message = f"Given URL {_shown(url)} does not match any allowed URL(s)"
+            raise ApiError(404, "ModelNotFoundException", message)
+        name = Path(unquote(urlsplit(url).path)).name
+        if ".." in url or not name.endswith(SUFFIXES) or name.startswith("."):
+            raise ApiError(400, "BadRequestException", f"{_shown(url)} names no archive")
+        target = self.store / name
+        if target.exists():
+            raise ApiError(500, "InternalServerException", f"{name} is in the model store already")
+        digest = download(url, target)
+        log.info("downloaded %s from %s: SHA-256 %s", name, _shown(url), digest)
+        return target
+
+    def _packed(self, source: Path) -> Path:
+        """A folder or tarball as a .mar."""
+        name = source.name
+        for suffix in TARBALLS:
+            name = name.removesuffix(suffix)
+        target = self.folder / f"{name}.mar"
+        folder = source
+        if not source.is_dir():
+            folder = self.folder / f".{name}"
+            shutil.rmtree(folder, ignore_errors=True)
+            _unpack(source, folder)
+        partial = target.with_suffix(".new")
+        with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as packed:
+            for file in sorted(folder.rglob("*")):
+                if file.is_file() and file.resolve().is_relative_to(folder.resolve()):
+                    packed.write(file, file.relative_to(folder).as_posix())
+        partial.replace(target)
+        if folder is not source:
+            shutil.rmtree(folder, ignore_errors=True)
+        return target
+
+
+def _unpack(tarball: Path, folder: Path) -> None:
+    """Unpack a tarball; nothing of it lands outside the folder. Raises SlotwiseError."""
+    try:
+        with tarfile.open(tarball) as source:
+            size = 0
+            for member in source:
+                size += member.size
+                if size > MAX_UNPACKED_BYTES:
+                    raise SlotwiseError(f"{tarball.name} unpacks to too much", f"at most {MAX_UNPACKED_BYTES >> 30} GiB")
+            source.extractall(folder, filter="data")
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise SlotwiseError(f"{tarball.name} is no tarball that can be unpacked: {error}", "get a fresh copy") from error
+
+
+def _matches(pattern: str, url: str) -> bool:
+    try:
+        return re.fullmatch(pattern, url) is not None
+    except re.error:
+        return False
+
+
+def _shown(url: str) -> str:
+    """A URL without what may be secret in it."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.hostname or ''}{parts.path}"[:200]

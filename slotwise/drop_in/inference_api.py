@@ -1,0 +1,251 @@
+"""TorchServe's inference API on our front: its paths, its health, the shape of its errors, and which headers go on.
+
+/predictions/M[/VERSION[/REST]]    any method; REST reaches the handler as the header url_path
+/explanations/M[/VERSION]          the handler gets the header explain: True
+/v1/models/M:predict|explain, /v2/models/M/infer|explain    the body as it is, where service_envelope says how it is read
+/ping  /api-description  OPTIONS /  OPTIONS /predictions/M
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from slotwise import __version__
+from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
+from slotwise.drop_in.configuration import Configuration
+from slotwise.drop_in.server_numbers import ServerNumbers
+from slotwise.frontend import replies
+from slotwise.frontend.admission.limits import Receive
+from slotwise.frontend.forward import Forward, Send
+from slotwise.frontend.http.access import LONGEST_MODEL_PATH, Entrance, Names
+from slotwise.frontend.inference_request import InferenceRequest, Scope
+from slotwise.host.local_backend import LocalBackend
+from slotwise.host.model_versions import ModelVersions
+
+KINDS = {
+    400: "BadRequestException",
+    401: "InvalidKeyException",
+    403: "BadRequestException",
+    404: "ResourceNotFoundException",
+    405: "MethodNotAllowedException",
+    408: "RequestTimeoutException",
+    409: "ConflictStatusException",
+    413: "RequestEntityTooLargeException",
+    503: "ServiceUnavailableException",
+    507: "OutOfMemoryException",
+}
+KINDS_OF = {  # what a message begins with
+    "Token Authorization": "InvalidKeyException",
+    "Model not found": "ModelNotFoundException",
+    "Model version": "ModelVersionNotFoundException",
+    "Workflow not found": "WorkflowNotFoundException",
+}
+NOT_FOUND = "Requested resource is not found, please refer to API document."
+NOT_ALLOWED = "Requested method is not allowed, please refer to API document."
+KEPT_BACK = {
+    "authorization",
+    "proxy-authorization",
+    "x-api-key",
+    "host",
+    "connection",
+    "keep-alive",
+    "te",
+    "trailer",
+    "upgrade",
+}
+KEPT_BACK |= {"transfer-encoding", "content-length", "expect"}
+HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "upgrade", "trailer", "date", "server"}
+_PATH = re.compile(r"/(predictions|explanations)/([^/]+)(?:/([^/]*)(?:/(.*))?)?").fullmatch
+_ENVELOPED = re.compile(r"/v1/models/([^/:]+):(predict|explain)|/v2/models/([^/]+)/(infer|explain)").fullmatch
+
+
+def torchserve_error(status: int, message: str, identity: str) -> bytes:
+    """`{"code", "type", "message"}`, as TorchServe writes it."""
+    usual = KINDS.get(status, "InternalServerException" if status >= 500 else "BadRequestException")
+    kind = next((kind for begin, kind in KINDS_OF.items() if message.startswith(begin)), usual)
+    return (json.dumps({"code": status, "type": kind, "message": message}, indent=2) + "\n").encode()
+
+
+def to_model(name: bytes) -> str:
+    """Every header of a request reaches its handler, as on TorchServe, but for secrets and what is about the connection."""
+    text = name.decode("latin-1")
+    return "" if text in KEPT_BACK else text
+
+
+@lru_cache(maxsize=256)
+def to_client(name: bytes) -> str:
+    """Every header that a handler sets reaches its client, but for what is about the connection, and our own ids."""
+    low = name.lower()
+    text = low.decode("latin-1")
+    if not replies.is_header_name(low) or text in HOP_BY_HOP or (text.startswith("x-") and not replies.to_client(low)):
+        return ""
+    return text
+
+
+def names_of(enveloped: bool) -> Names:
+    """Which requests are for a model. enveloped: a service envelope reads V1 and V2."""
+
+    @lru_cache(maxsize=1024)
+    def found(path: str) -> Mapping[str, str] | None:
+        if match := _PATH(path):
+            explain = {"explain": "True"} if match[1] == "explanations" else {}
+            return {"model": match[2], "version": match[3] or "", "url_path": match[4] or "", **explain}
+        if enveloped and (match := _ENVELOPED(path)):
+            explain = {"explain": "True"} if "explain" in (match[2], match[4]) else {}
+            return {"model": match[1] or match[3], "version": "", "url_path": "", **explain}
+        return None
+
+    return lambda method, path: found(path) if method != "OPTIONS" and len(path) <= LONGEST_MODEL_PATH else None
+
+
+class DropInForward(Forward):
+    """Gives the handler what TorchServe tells it of the path."""
+
+    def request(self, scope: Scope) -> InferenceRequest:
+        """See Forward."""
+        request = super().request(scope)
+        named = scope["path_params"]
+        added = [
+            (name.encode(), named[name].encode("latin-1", "replace")) for name in ("url_path", "explain") if named.get(name)
+        ]
+        if added:
+            kept = [header for header in scope["headers"] if header[0] not in (b"url_path", b"explain")]
+            scope["headers"] = [*kept, *added]
+        return request
+
+
+class DropInEntrance(Entrance):
+    """TorchServe's other paths, before the front's own. versions: the models that there are. cors: whether pages may call."""
+
+    versions: ModelVersions
+    cors: bool = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See Entrance."""
+        if scope["type"] != "http":
+            await super().__call__(scope, receive, send)
+            return
+        answer = self._own(scope["method"], scope["path"])
+        if answer is None:
+            await super().__call__(scope, receive, send)
+            return
+        began = time.monotonic()
+        try:
+            self.check(scope)
+            status, body = answer()
+        except Refused as refused:
+            status, body = refused.status, torchserve_error(refused.status, refused.message, "")
+        if self.took is not None:
+            self.took(scope, status, began)
+        headers = [replies.JSON_TYPE, (b"content-length", b"%d" % len(body)), *replies.ANSWER, *replies.SECURITY]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    def _own(self, method: str, path: str) -> Callable[[], tuple[int, bytes]] | None:
+        if path == "/ping" and method == "GET":
+            return self._health
+        if (path, method) in (("/", "OPTIONS"), ("/api-description", "GET")):
+            return lambda: (200, _json(DESCRIPTION))
+        if method == "OPTIONS":
+            return lambda: self._described(path)
+        if path.startswith("/wfpredict/"):
+            message = f"Workflow not found: {path.removeprefix('/wfpredict/')[:100]}"
+            return lambda: (404, torchserve_error(404, message, ""))
+        return None
+
+    def _health(self) -> tuple[int, bytes]:
+        """Healthy where every model has its workers, or none is to have any."""
+        served = [one for one in self.versions.all() if one.wanted]
+        working = sum(len(one.queue.workers) for one in served)
+        if served and not working:
+            return 500, _json({"status": "Unhealthy"})
+        short = any(len(one.queue.workers) < one.wanted for one in served)
+        return 200, _json({"status": "Partial Healthy" if short else "Healthy"})
+
+    def _described(self, path: str) -> tuple[int, bytes]:
+        match = _PATH(path)
+        if match is None:
+            return (200, b"") if self.cors else (404, torchserve_error(404, NOT_FOUND, ""))
+        try:
+            self.versions.find(match[2], match[3] or "")
+        except Refused:
+            return 404, torchserve_error(404, f"Model not found: {match[2]:.100}", "")
+        operation = {
+            "description": f"A predict entry point for model: {match[2]}.",
+            "responses": {"200": {"description": "OK"}},
+        }
+        info = {"title": f"RESTful API for: {match[2]}", "version": "1.0.0"}
+        return 200, _json({"openapi": "3.0.1", "info": info, "paths": {f"/predictions/{match[2]}": {"post": operation}}})
+
+
+class CountedBackend(LocalBackend):
+    """The models' queues, whose answers count as TorchServe counts them."""
+
+    numbers: ServerNumbers
+
+    async def answer(self, request: BackendRequest) -> BackendAnswer:
+        """See LocalBackend."""
+        began = time.monotonic()
+        try:
+            self.loaded.find(request.model, request.version)
+        except Refused:
+            known = request.model in self.loaded.by_name
+            version = f"Model version: {request.version} does not exist for model: {request.model}"
+            raise Refused(404, version if known else f"Model not found: {request.model}") from None
+        answer = await super().answer(request)
+        total_s = time.monotonic() - began
+        self.numbers.inferred(request.model, request.version, max(0.0, total_s - _worked_s(answer)), total_s)
+        return answer
+
+
+def _worked_s(answer: BackendAnswer) -> float:
+    """What the worker says of the batch's time."""
+    worked = 0.0
+    for name, value in answer.headers:
+        if name.lower() in (b"x-decode-ms", b"x-inference-ms"):
+            try:
+                worked += float(value) / 1000
+            except ValueError:
+                continue
+    return worked
+
+
+def cors_headers(configuration: Configuration) -> dict[str, str]:
+    """The headers that let pages of other origins call, where the deployment says so."""
+    origin = configuration.text("cors_allowed_origin")
+    named = {
+        "access-control-allow-origin": origin,
+        "access-control-allow-methods": configuration.text("cors_allowed_methods"),
+        "access-control-allow-headers": configuration.text("cors_allowed_headers"),
+    }
+    return {name: value for name, value in named.items() if value} if origin else {}
+
+
+def _json(content: Mapping[str, Any]) -> bytes:
+    return (json.dumps(content, indent=2) + "\n").encode()
+
+
+def _operation(summary: str) -> dict[str, Any]:
+    refused = {"description": "Refused: code, type, message"}
+    return {"description": summary, "responses": {"200": {"description": "OK"}, "default": refused}}
+
+
+DESCRIPTION = {
+    "openapi": "3.0.1",
+    "info": {"title": "TorchServe's inference API, on Slotwise", "version": __version__},
+    "paths": {
+        "/": {"options": _operation("Get this description.")},
+        "/ping": {"get": _operation("Whether every model has its workers.")},
+        "/predictions/{model_name}": {method: _operation("Ask a model.") for method in ("get", "post", "put", "delete")},
+        "/predictions/{model_name}/{model_version}": {"post": _operation("Ask one version of a model.")},
+        "/explanations/{model_name}": {"post": _operation("Ask a model to explain its answer.")},
+        "/v1/models/{model_name}:predict": {"post": _operation("KServe V1.")},
+        "/v2/models/{model_name}/infer": {"post": _operation("KServe V2.")},
+        "/invocations": {"post": _operation("SageMaker.")},
+    },
+}

@@ -1,0 +1,181 @@
+"""The models of a deployment: which settings hold, and what is there after a start."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from slotwise.archive.archive_info import ArchiveInfo
+from slotwise.backends.management.models import ApiError, HostedModel, ModelHost, ModelTable, refusal
+from slotwise.drop_in.archive_source import ArchiveSource
+from slotwise.drop_in.configuration import Configuration
+from slotwise.drop_in.snapshots import Occasion, SnapshotModel, Snapshots, models_of
+from slotwise.errors import SlotwiseError
+from slotwise.profiles.profile import Profile
+
+log = logging.getLogger("slotwise.drop_in")
+
+KEYS = {  # of a model-config.yaml, of `models` and of a snapshot: as a registration names them
+    "batchSize": "batch_size",
+    "maxBatchDelay": "max_batch_delay",
+    "responseTimeout": "response_timeout",
+    "startupTimeout": "startup_timeout",
+    "minWorkers": "initial_workers",
+    "maxWorkers": "max_workers",
+}
+REFUSED = {  # keys of a model-config.yaml that would change what is answered
+    "parallelType": "several processes for one model are not there",
+    "continuousBatching": "continuous batching is not there yet",
+    "sequenceBatching": "sequences are not there yet",
+    "useVenv": "nothing is installed at run time: install the packages in the image",
+    "useJobTicket": "job tickets are not there: job_queue_size bounds what waits",
+    "deviceIds": "workers go round number_of_gpu GPUs",
+}
+
+
+class DropInModels(ModelTable):
+    """The models, with TorchServe's settings: a registration's, then the archive's, then the configuration's, then its own.
+
+    Every change is written to a snapshot.
+    """
+
+    def __init__(
+        self,
+        host: ModelHost,
+        configuration: Configuration,
+        profile: Profile,
+        source: ArchiveSource,
+        snapshots: Snapshots | None,
+    ) -> None:
+        super().__init__(host, configuration.model_store, profile, {}, "slotwise")
+        self.configuration, self.source, self.snapshots = configuration, source, snapshots
+        self._starting = False
+        self._saving = threading.Lock()
+        named = models_of(configuration.text("models"), "models") if configuration.text("models") else []
+        self.configured = {(one.name, one.version): one for one in named}
+
+    def found(self, archive: str) -> ArchiveInfo:
+        """See ModelTable."""
+        return self.source.served(archive)
+
+    def usual(self, info: ArchiveInfo, name: str) -> tuple[Profile, dict[str, Any]]:
+        """See ModelTable."""
+        for key, why in REFUSED.items():
+            if info.config.get(key) not in (None, False, "", [], {}):
+                raise ApiError(
+                    400, "BadRequestException", f"{info.path.name}: {key} in its model-config.yaml is refused: {why}"
+                )
+        workers = self.configuration.number("default_workers_per_model", 0)
+        settings = {
+            "batch_size": self.profile.batch_size,
+            "max_batch_delay": self.profile.max_batch_delay_ms,
+            "initial_workers": self.configuration.workers_at_start() if self._starting else workers,
+            "response_timeout": self.profile.response_timeout_s,
+            "startup_timeout": self.configuration.number("default_startup_timeout", 120),
+        }
+        configured = self.configured.get((name, info.version or "1.0"))
+        for own in (configured.settings if configured else {}, info.config):
+            settings |= _positive(own)
+        changes: dict[str, Any] = {}
+        if str(info.config.get("deviceType", "")).lower() == "cpu":
+            changes["device"] = "cpu"
+        if type(info.config.get("jobQueueSize")) is int and info.config["jobQueueSize"] > 0:
+            changes["job_queue_size"] = info.config["jobQueueSize"]
+        profile = self.profile.for_model(info.wishes(self.profile.name) if info.model else {})
+        return (profile.but(changes, info.path.name) if changes else profile), settings
+
+    def load(self) -> None:
+        """Register what the deployment starts with: a snapshot's models, else those that it names. Raises SlotwiseError.
+
+        One that cannot be loaded is logged, and the others are served; a snapshot is restored whole or not at all.
+        """
+        self._starting = True
+        try:
+            if snapshot := self.configuration.text("model_snapshot"):
+                for one in models_of(snapshot, "model_snapshot"):
+                    self._restore(one)
+            else:
+                for name, archive in self._named():
+                    self._load(archive, name)
+        finally:
+            self._starting = False
+        self.save("startup")
+
+    def every(self) -> Iterator[tuple[HostedModel, bool]]:
+        """Every version of every model, and whether it is the default one."""
+        for model in self.all():
+            for version in self.versions(model.name):
+                yield version, version is model
+
+    def save(self, occasion: Occasion) -> None:
+        """Write a snapshot, where there are any."""
+        if self.snapshots is not None and not self._starting:
+            with self._saving:
+                self.snapshots.save(occasion, self.every())
+
+    # What changes them is saved.
+
+    def register(self, archive: str, name: str | None = None, *, at_start: bool = False, **settings: Any) -> HostedModel:
+        """See ModelTable."""
+        model = super().register(archive, name, at_start=at_start or self._starting, **settings)
+        log.info("Model %s loaded.", model.name)
+        self.save("snapshot")
+        return model
+
+    def unregister(self, name: str, version: str | None) -> None:
+        """See ModelTable."""
+        super().unregister(name, version)
+        log.info("Model %s unregistered.", name)
+        self.save("snapshot")
+
+    def scale(self, name: str, version: str | None, min_workers: int, max_workers: int) -> HostedModel:
+        """See ModelTable."""
+        model = super().scale(name, version, min_workers, max_workers)
+        self.save("snapshot")
+        return model
+
+    def set_default(self, name: str, version: str) -> None:
+        """See ModelTable."""
+        super().set_default(name, version)
+        self.save("snapshot")
+
+    def _named(self) -> list[tuple[str | None, str]]:
+        """The models of --models and load_models: a name, where one is given, and an archive."""
+        words = [word.strip() for word in self.configuration.text("load_models").split(",")]
+        words = [word for word in words if word and word.lower() != "none"]
+        if [word.lower() for word in words] == ["all"]:
+            return [(None, archive) for archive in self.source.all()]
+        return [_split(word) for word in words]
+
+    def _load(self, archive: str, name: str | None) -> None:
+        try:
+            self.register(archive, name)
+        except Exception as error:
+            log.error("Failed to load model: %s: %s", archive, refusal(error).message)
+
+    def _restore(self, one: SnapshotModel) -> None:
+        try:
+            model = self.register(one.archive, one.name, **_positive(one.settings))
+        except (ApiError, SlotwiseError) as error:
+            why = refusal(error).message
+            raise SlotwiseError(f"Failed to start from snapshot: {one.archive}: {why}", "--ncs starts without one") from error
+        if model.version != one.version:
+            raise SlotwiseError(
+                f"{one.archive} is version {model.version}, not {one.version}", "--ncs starts without a snapshot"
+            )
+        if one.settings.get("minWorkers") == 0:
+            self.scale(model.name, model.version, 0, 0)
+
+
+def _positive(own: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings among these keys, those that are numbers above 0."""
+    found = {name: own[key] for key, name in KEYS.items() if isinstance(own.get(key), int | float)}
+    return {name: value for name, value in found.items() if not isinstance(value, bool) and value > 0}
+
+
+def _split(word: str) -> tuple[str | None, str]:
+    """`name=archive` or `archive`; a URL may hold a = itself."""
+    name, equals, archive = word.partition("=")
+    return (name, archive) if equals and "/" not in name else (None, word)

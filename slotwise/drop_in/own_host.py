@@ -1,0 +1,129 @@
+"""The workers of a deployment: TorchServe's names for them, their environment, and the log lines that people wait for."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import re
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from slotwise.backends.local.prints import LinePrints
+from slotwise.backends.local.served_model import Link, ModelSettings, ServedModel
+from slotwise.backends.local.worker_link import Measured
+from slotwise.backends.management.models import HostedModel, Observation
+from slotwise.drop_in.configuration import Configuration
+from slotwise.drop_in.line_files import LogFiles
+from slotwise.drop_in.server_numbers import ServerNumbers
+from slotwise.errors import SlotwiseError
+from slotwise.host.model_host import OwnHost
+from slotwise.host.model_versions import ModelVersions
+
+if TYPE_CHECKING:
+    from slotwise.server.record import ServerRecord
+
+log = logging.getLogger("org.pytorch.serve.wlm.WorkerThread")  # whose lines these are
+
+FIRST_WORKER = 9000
+TOOK_TOO_LONG = "it did not answer within"
+
+
+class LoggedModel(ServedModel):
+    """A model whose workers' lives are logged as TorchServe logs them."""
+
+    def __init__(self, settings: ModelSettings, measured: Measured, numbers: ServerNumbers) -> None:
+        super().__init__(settings, measured)
+        self.numbers = numbers
+        self._began: dict[Link, float] = {}
+
+    async def _open(self) -> None:
+        before, began = set(self.links), time.monotonic()
+        await super()._open()
+        for link in set(self.links) - before:
+            self._began[link] = began
+            log.debug("%s State change null -> WORKER_STARTED", link.name)
+
+    def _started(self, link: Link) -> None:
+        log.debug("%s State change WORKER_STARTED -> WORKER_MODEL_LOADED", link.name)
+        if self._failed or self._short_lives:
+            log.info("Auto recovery succeeded, reset recoveryStartTS")
+        super()._started(link)
+        self.numbers.loaded(link.name, time.monotonic() - self._began.get(link, time.monotonic()))
+
+    def _ended(self, link: Link) -> None:
+        state = "WORKER_MODEL_LOADED" if link.got else "WORKER_STARTED"
+        if not link.worker.retiring:
+            log.info("%s Worker disconnected. %s", link.name, state)
+            if TOOK_TOO_LONG in link.why:
+                log.info("Number or consecutive unsuccessful inference 1")
+            log.info("Auto recovery start timestamp: %d", int(time.time() * 1000))
+        log.debug("%s State change %s -> WORKER_STOPPED", link.name, state)
+        self._began.pop(link, None)
+        super()._ended(link)
+
+    def _fail(self, why: str) -> None:
+        late = "did not start within" in why
+        said = "Backend worker did not respond in given time" if late else why
+        log.error("Backend worker error\norg.pytorch.serve.wlm.WorkerInitializationException: %s", said)
+        super()._fail(why)
+        log.info("Retry worker: %s in %d seconds.", self._id, self._failed)
+
+
+class DropInHost(OwnHost):
+    """Models as queues and workers of this process."""
+
+    def __init__(
+        self,
+        loaded: ModelVersions,
+        record: ServerRecord,
+        configuration: Configuration,
+        files: LogFiles,
+        numbers: ServerNumbers,
+    ) -> None:
+        super().__init__(loaded, record, configuration.gpus())
+        self.prints = LinePrints(files.model)
+        self.environ = _environ(configuration)
+        self.numbers = numbers
+        self._next = itertools.count(FIRST_WORKER)
+
+    def served(self, settings: ModelSettings, measured: Measured) -> ServedModel:
+        """See OwnHost."""
+        return LoggedModel(settings, measured, self.numbers)
+
+    def worker_name(self, model: HostedModel) -> str:
+        """`W-9000-echo_1.0`."""
+        return f"W-{next(self._next)}-{model.name}_{model.version}"
+
+    def describe(self, model: HostedModel) -> Observation:
+        """See OwnHost; a worker's id is its number."""
+        seen = super().describe(model)
+        workers = [replace(one, id=one.id.split("-")[1]) if one.id.startswith("W-") else one for one in seen.workers]
+        return replace(seen, workers=tuple(workers))
+
+
+@dataclass(eq=False)
+class CountedVersions(ModelVersions):
+    """The models, whose handlers' numbers count by TorchServe's names, too."""
+
+    numbers: ServerNumbers = field(kw_only=True)
+
+    def measured(self, model: str, name: str, value: float, unit: str, code: int | None) -> None:
+        """See ModelVersions."""
+        super().measured(model, name, value, unit, code)
+        self.numbers.from_handler(model, name, value, unit)
+
+
+def _environ(configuration: Configuration) -> dict[str, str]:
+    """What every worker gets of our environment, and what TorchServe's own handlers read in it."""
+    pattern = configuration.text("blacklist_env_vars")
+    try:
+        hidden = re.compile(pattern) if pattern else None
+    except re.error as error:
+        raise SlotwiseError(f"blacklist_env_vars is no pattern: {error}", "correct config.properties") from None
+    kept = {name: value for name, value in os.environ.items() if not (hidden and hidden.fullmatch(name))}
+    kept["TS_LIMIT_MAX_IMAGE_PIXELS"] = configuration.text("limit_max_image_pixels", "true")
+    if envelope := configuration.text("service_envelope"):
+        kept["TS_SERVICE_ENVELOPE"] = envelope
+    return kept
