@@ -40,7 +40,8 @@ class BackendRequest:
 
     version: of the model; "": its default. label: the model's name in the metrics. repeatable: whether a second copy of it does
     no harm. sent: how it was sent, where not plainly (hedged, alone, again), which the backend says. leave(): what the backend
-    wants to be told when its client has gone.
+    wants to be told when its client has gone. taken_at: when a worker got it,
+    by the event loop's time, where a queue of ours knows.
     """
 
     model: str
@@ -54,6 +55,7 @@ class BackendRequest:
     repeatable: bool = True
     sent: str = ""
     leave: Callable[[], None] = lambda: None
+    taken_at: float = 0.0
 
     @property
     def left_s(self) -> float:

@@ -60,9 +60,9 @@ class ArchiveSource:
 
     def _stored(self, archive: str) -> Path:
         if not archive:
-            raise ApiError(400, "BadRequestException", "Parameter url is required.")
-        if ".." in Path(archive).parts or "/" in archive:
-            kind = "Relative path is not allowed in url" if ".." in archive else "Model not found in model store"
+            raise ApiError(404, "ModelNotFoundException", "empty url")
+        if ".." in archive or "/" in archive:
+            kind = "Relative path is not allowed in url" if ".." in archive else "Model not found at"
             raise ApiError(404, "ModelNotFoundException", f"{kind}: {archive:.200}")
         path = self.store / archive
         if not path.exists() or not path.resolve().is_relative_to(self.store):
@@ -71,11 +71,13 @@ class ArchiveSource:
 
     def _downloaded(self, url: str) -> Path:
         """Download it into the store, where a pattern of allowed_urls lets it; where it is there already that is an error."""
+        if ".." in url:
+            raise ApiError(404, "ModelNotFoundException", f"Relative path is not allowed in url: {url:.200}")
         if not any(_matches(pattern, url) for pattern in self.allowed):
             message = f"Given URL {_shown(url)} does not match any allowed URL(s)"
             raise ApiError(404, "ModelNotFoundException", message)
         name = Path(unquote(urlsplit(url).path)).name
-        if ".." in url or not name.endswith(SUFFIXES) or name.startswith("."):
+        if not name.endswith(SUFFIXES) or name.startswith("."):
             raise ApiError(400, "BadRequestException", f"{_shown(url)} names no archive")
         target = self.store / name
         if target.exists():

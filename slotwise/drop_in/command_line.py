@@ -32,3 +32,7 @@ def run(words: Sequence[str]) -> int:
 def main() -> None:
     """The console script `slotwise-torchserve`."""
     sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -8,12 +8,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
+from urllib.parse import parse_qsl
 
 from slotwise import __version__
 from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
@@ -47,6 +49,7 @@ KINDS_OF = {  # what a message begins with
 }
 NOT_FOUND = "Requested resource is not found, please refer to API document."
 NOT_ALLOWED = "Requested method is not allowed, please refer to API document."
+MESSAGES = {"Not Found": NOT_FOUND, "Method Not Allowed": NOT_ALLOWED, "there is no such model": "Model not found"}
 KEPT_BACK = {
     "authorization",
     "proxy-authorization",
@@ -61,14 +64,28 @@ KEPT_BACK = {
 KEPT_BACK |= {"transfer-encoding", "content-length", "expect"}
 HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "upgrade", "trailer", "date", "server"}
 _PATH = re.compile(r"/(predictions|explanations)/([^/]+)(?:/([^/]*)(?:/(.*))?)?").fullmatch
+_INVOKED = re.compile(r"/models/([^/]*)/invoke").fullmatch
 _ENVELOPED = re.compile(r"/v1/models/([^/:]+):(predict|explain)|/v2/models/([^/]+)/(infer|explain)").fullmatch
 
 
 def torchserve_error(status: int, message: str, identity: str) -> bytes:
     """`{"code", "type", "message"}`, as TorchServe writes it."""
     usual = KINDS.get(status, "InternalServerException" if status >= 500 else "BadRequestException")
+    message = MESSAGES.get(message, message)
     kind = next((kind for begin, kind in KINDS_OF.items() if message.startswith(begin)), usual)
     return (json.dumps({"code": status, "type": kind, "message": message}, indent=2) + "\n").encode()
+
+
+def error_of(status: int, body: bytes, identity: str) -> bytes | None:
+    """What a handler answers stays, as on TorchServe; what its guard or worker says of it gets TorchServe's shape."""
+    if not body.startswith(b'{"error":') or len(body) > replies.LONGEST_ERROR_BYTES:
+        return None
+    try:
+        content = json.loads(body)
+    except ValueError:
+        return None
+    ours = set(content) == {"error"} and isinstance(content["error"], dict) and {"code", "message"} <= set(content["error"])
+    return replies.error_from_server(status, body, identity) if ours else None
 
 
 def to_model(name: bytes) -> str:
@@ -95,12 +112,17 @@ def names_of(enveloped: bool) -> Names:
         if match := _PATH(path):
             explain = {"explain": "True"} if match[1] == "explanations" else {}
             return {"model": match[2], "version": match[3] or "", "url_path": match[4] or "", **explain}
+        if match := _INVOKED(path):
+            return {"model": match[1], "version": ""}
         if enveloped and (match := _ENVELOPED(path)):
             explain = {"explain": "True"} if "explain" in (match[2], match[4]) else {}
             return {"model": match[1] or match[3], "version": "", "url_path": "", **explain}
         return None
 
     return lambda method, path: found(path) if method != "OPTIONS" and len(path) <= LONGEST_MODEL_PATH else None
+
+
+QUERY = "slotwise.query"  # in a scope: what was asked, where the handler does not get it
 
 
 class DropInForward(Forward):
@@ -110,20 +132,18 @@ class DropInForward(Forward):
         """See Forward."""
         request = super().request(scope)
         named = scope["path_params"]
-        added = [
-            (name.encode(), named[name].encode("latin-1", "replace")) for name in ("url_path", "explain") if named.get(name)
-        ]
-        if added:
-            kept = [header for header in scope["headers"] if header[0] not in (b"url_path", b"explain")]
-            scope["headers"] = [*kept, *added]
+        told = [(name, named[name]) for name in ("url_path", "explain") if name in named]
+        added = [(name.encode(), value.encode("latin-1", "replace")) for name, value in told]
+        scope["headers"] = [header for header in scope["headers"] if header[0] not in (b"url_path", b"explain")] + added
+        if "url_path" in named:
+            scope[QUERY], scope["query_string"] = scope["query_string"], b""  # there it reaches no handler
         return request
 
 
 class DropInEntrance(Entrance):
-    """TorchServe's other paths, before the front's own. versions: the models that there are. cors: whether pages may call."""
+    """TorchServe's other paths, before the front's own. versions: the models that there are."""
 
     versions: ModelVersions
-    cors: bool = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See Entrance."""
@@ -131,6 +151,8 @@ class DropInEntrance(Entrance):
             await super().__call__(scope, receive, send)
             return
         answer = self._own(scope["method"], scope["path"])
+        if answer is None and (scope["method"], scope["path"]) == ("POST", "/invocations"):
+            scope["path"] = self._invoked(scope["query_string"].decode("latin-1"))
         if answer is None:
             await super().__call__(scope, receive, send)
             return
@@ -146,8 +168,15 @@ class DropInEntrance(Entrance):
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
+    def _invoked(self, query: str) -> str:
+        """SageMaker's path as a model's: of the one that the query names, else of the only one."""
+        named = dict(parse_qsl(query)).get("model_name", "")
+        every = {one.settings.name for one in self.versions.all()}
+        model = named or (every.pop() if len(every) == 1 else "")
+        return f"/models/{model}/invoke"
+
     def _own(self, method: str, path: str) -> Callable[[], tuple[int, bytes]] | None:
-        if path == "/ping" and method == "GET":
+        if path == "/ping":
             return self._health
         if (path, method) in (("/", "OPTIONS"), ("/api-description", "GET")):
             return lambda: (200, _json(DESCRIPTION))
@@ -170,7 +199,7 @@ class DropInEntrance(Entrance):
     def _described(self, path: str) -> tuple[int, bytes]:
         match = _PATH(path)
         if match is None:
-            return (200, b"") if self.cors else (404, torchserve_error(404, NOT_FOUND, ""))
+            return 200, _json(DESCRIPTION)
         try:
             self.versions.find(match[2], match[3] or "")
         except Refused:
@@ -190,7 +219,8 @@ class CountedBackend(LocalBackend):
 
     async def answer(self, request: BackendRequest) -> BackendAnswer:
         """See LocalBackend."""
-        began = time.monotonic()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         try:
             self.loaded.find(request.model, request.version)
         except Refused:
@@ -198,21 +228,10 @@ class CountedBackend(LocalBackend):
             version = f"Model version: {request.version} does not exist for model: {request.model}"
             raise Refused(404, version if known else f"Model not found: {request.model}") from None
         answer = await super().answer(request)
-        total_s = time.monotonic() - began
-        self.numbers.inferred(request.model, request.version, max(0.0, total_s - _worked_s(answer)), total_s)
+        now = loop.time()
+        taken_at = min(max(request.taken_at, began), now)
+        self.numbers.inferred(request.model, request.version, taken_at - began, now - began)
         return answer
-
-
-def _worked_s(answer: BackendAnswer) -> float:
-    """What the worker says of the batch's time."""
-    worked = 0.0
-    for name, value in answer.headers:
-        if name.lower() in (b"x-decode-ms", b"x-inference-ms"):
-            try:
-                worked += float(value) / 1000
-            except ValueError:
-                continue
-    return worked
 
 
 def cors_headers(configuration: Configuration) -> dict[str, str]:

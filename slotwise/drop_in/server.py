@@ -28,10 +28,12 @@ from slotwise.drop_in.arguments import Arguments, parsed
 from slotwise.drop_in.command_line import TORCHSERVE
 from slotwise.drop_in.configuration import Configuration, configured
 from slotwise.drop_in.inference_api import (
+    QUERY,
     CountedBackend,
     DropInEntrance,
     DropInForward,
     cors_headers,
+    error_of,
     names_of,
     to_client,
     to_model,
@@ -141,17 +143,21 @@ async def _front(
 ) -> AsyncIterator[Gateway]:
     """Within, predictions are answered."""
     options = GatewayOptions(
-        timeout_s=float(profile.response_timeout_s), queued=profile.job_queue_size, to_model=to_model, to_client=to_client
+        timeout_s=float(profile.response_timeout_s),
+        queued=profile.job_queue_size,
+        to_model=to_model,
+        to_client=to_client,
+        error_of=error_of,
     )
     gateway = Gateway(backend, options)
     plain = build_app(gateway)
     app = DropInEntrance(plain.app, DropInForward(gateway), plain.checks)
     app.checks.append(TokenCheck(tokens))
-    app.versions, app.cors = backend.loaded, bool(cors_headers(configuration))
+    app.versions = backend.loaded
     app.names = names_of(enveloped=bool(configuration.text("service_envelope")))
 
     def told(scope: Scope, status: int, began: float) -> None:
-        query = scope["query_string"].decode("latin-1")
+        query = scope.get(QUERY, scope["query_string"]).decode("latin-1")
         target = scope["path"] + (f"?{query}" if query else "")
         host, port = scope["client"] or ("", 0)
         took(f"{host}:{port}", scope["method"], target, status, began)

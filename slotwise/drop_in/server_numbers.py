@@ -84,6 +84,7 @@ class ServerNumbers:
         self._add("ts_queue_latency_microseconds", of, queue_s * 1e6)
         self._set("QueueTime", ("Host", self.host), float(round(queue_s * 1000)))
         self._set("WorkerThreadTime", ("Host", self.host), float(round(max(total_s - queue_s, 0) * 1000)))
+        self.from_handler(model, "PredictionTime", round((total_s - queue_s) * 1000, 2), "ms")
 
     def loaded(self, worker: str, seconds: float) -> None:
         """A worker has started."""

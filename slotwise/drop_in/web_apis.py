@@ -79,7 +79,7 @@ async def metrics(
             return _refused(error.status, {404: NOT_FOUND, 405: NOT_ALLOWED}.get(error.status, error.reason))
 
     app = web.Application(middlewares=[shaped])
-    app.router.add_get("/metrics", answer)
+    app.router.add_route("*", "/metrics", answer)  # as there
     app.router.add_route("OPTIONS", "/", description)
     app.router.add_get("/api-description", description)
     _watched(app, took, cors_headers(configuration))

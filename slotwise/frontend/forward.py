@@ -182,10 +182,13 @@ def _reply(answer: BackendAnswer, request: InferenceRequest) -> tuple[int, RawHe
     headers = replies.passed_on(answer.headers, request.gateway.options.to_client)
     if answer.status < 400:
         return answer.status, headers, answer.body
+    body = request.gateway.options.error_of(answer.status, answer.body, request.identity)
+    if body is None:
+        return answer.status, headers, answer.body
     headers = [header for header in headers if header[0] != b"content-type"] + [replies.JSON_TYPE]
     if answer.status == 503:
         headers.append((b"retry-after", b"1"))
-    return answer.status, headers, replies.error_from_server(answer.status, answer.body, request.identity)
+    return answer.status, headers, body
 
 
 def _work(headers: Iterable[tuple[bytes, bytes]]) -> BatchWork:

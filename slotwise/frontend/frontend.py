@@ -22,7 +22,7 @@ from slotwise.frontend.catalog import ModelCard, model_card
 from slotwise.frontend.http.client_address import TrustedProxies
 from slotwise.frontend.metrics import GatewayMetrics
 from slotwise.frontend.readiness import Readiness
-from slotwise.frontend.replies import HeaderFilter
+from slotwise.frontend.replies import ErrorOf, HeaderFilter
 from slotwise.frontend.rollout.canary import Rollouts
 from slotwise.frontend.rollout.record import RolloutRecord
 from slotwise.frontend.traffic import ModelTraffic
@@ -44,7 +44,8 @@ class GatewayOptions:
     max_memory_bytes: for all requests together; 0: by the container's limit (limits.derived_budget).
 
     default_model: what /invocations asks; "": the only one. max_form_fields: a form of more is refused. trusted_proxies: those
-    that say whose a request is. to_model, to_client: which headers go on, to the model and back.
+    that say whose a request is. to_model, to_client: which headers go on, to the model and back. error_of: an error of
+    the server's or the handler's, as its client gets it.
     """
 
     timeout_s: float = 60.0
@@ -57,6 +58,7 @@ class GatewayOptions:
     trusted_proxies: TrustedProxies = field(default_factory=TrustedProxies)
     to_model: HeaderFilter = replies.to_model
     to_client: HeaderFilter = replies.to_client
+    error_of: ErrorOf = replies.error_from_server
 
 
 @dataclass

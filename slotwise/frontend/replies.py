@@ -60,6 +60,7 @@ def request_id(header: str | None) -> str:
 
 
 ErrorShape = Callable[[int, str, str], bytes]
+ErrorOf = Callable[[int, bytes, str], bytes | None]  # status, body and request id to a body in our shape; None: it stays
 HeaderFilter = Callable[[bytes], str]  # a header's name as it goes on, "" where it does not
 
 

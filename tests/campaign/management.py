@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 
-from slotwise.errors import SlotwiseError
-from slotwise.profiles.ports import Ports
-from slotwise.server.java.runtime import java_home
-from tests.campaign.cases import Case, Part
+from tests.campaign.cases import Case
 from tests.campaign.management_calls import CALLS, NO_WORKERS, STORE, Call
 from tests.campaign.own_server import CHOSEN, own_home, started
 from tests.campaign.tally import Tally
 from tests.server.conftest import build_handler
+from tests.support.deployments import TORCHSERVE, deployed
 
 TIMEOUT_S = 120.0
 
@@ -119,52 +111,5 @@ def served(home: Path, store: Path) -> Iterator[Api]:
 @contextlib.contextmanager
 def installed(folder: Path, store: Path) -> Iterator[Api]:
     """TorchServe by its own command: nothing but ports, and the model API, which is off unless it is asked for."""
-    folder.mkdir()
-    (folder / "tmp").mkdir()
-    ports = Ports.free()
-    addresses = {"inference": ports.inference, "management": ports.management, "metrics": ports.metrics}
-    lines = [f"{name}_address=http://127.0.0.1:{port}" for name, port in addresses.items()]
-    lines += [
-        f"grpc_{name}_port={port}"
-        for name, port in (("inference", ports.grpc_inference), ("management", ports.grpc_management))
-    ]
-    (folder / "config.properties").write_text("\n".join(lines), "utf-8")
-    command = [sys.executable, "-m", "ts.model_server", "--start", "--foreground", "--ncs", "--enable-model-api"]
-    command += ["--ts-config", "config.properties", "--model-store", str(store)]
-    environ = {**os.environ, "JAVA_HOME": str(java_home()), "TEMP": str(folder / "tmp"), "TMPDIR": str(folder / "tmp")}
-    environ.pop("PYTHONPATH", None)
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(command, cwd=folder, env=environ, stdout=log, stderr=log, start_new_session=True)
-    api = Api(f"http://127.0.0.1:{ports.management}", folder, store)
-    try:
-        _wait(api, process)
-        yield api
-    finally:
-        children = psutil.Process(process.pid).children(recursive=True)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        psutil.wait_procs(children, timeout=30)
-
-
-def _wait(api: Api, process: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + TIMEOUT_S
-    while True:
-        try:
-            status, _ = api.ask(Call("GET", "/models"))
-            if status == 200:
-                return
-        except (httpx.HTTPError, OSError, ValueError, KeyError):
-            pass
-        if process.poll() is not None or time.monotonic() > until:
-            raise SlotwiseError(f"TorchServe as installed does not answer: {(api.folder / 'log').read_text('utf-8')[-300:]}")
-        time.sleep(0.2)
-
-
-PART = Part(
-    "management",
-    f"{len(CALLS)} calls of TorchServe's management API, as installed and as `slotwise serve` starts it",
-    len(CALLS),
-    start,
-    900.0,
-    scaled=False,
-)
+    with deployed(TORCHSERVE, folder, store) as deployment:
+        yield Api(deployment.management, folder, store)

@@ -186,7 +186,7 @@ class ModelQueue:
                 continue
             worker.in_hand = {one.id: one for one in batch}
             for one in batch:
-                one.taken = True
+                one.taken, one.request.taken_at = True, self.loop.time()
             worker.batch, worker.busy_since = batch, self.loop.time()
             worker.send(batch)
 

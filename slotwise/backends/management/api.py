@@ -25,7 +25,10 @@ from slotwise.backends.management.models import ApiError, HostedModel, ModelTabl
 PAGE = 100
 SYNCHRONOUS_S = 300.0
 OPEN = ("/ping", "/", "/api-description")  # need no token, as on TorchServe
-NOT_OFFERED = {404: "ResourceNotFoundException", 405: "MethodNotAllowedException"}
+NOT_OFFERED = {
+    404: ("ResourceNotFoundException", "Requested resource is not found, please refer to API document."),
+    405: ("MethodNotAllowedException", "Requested method is not allowed, please refer to API document."),
+}
 PROCESSING = {"status": "Processing worker updates..."}
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -42,7 +45,7 @@ def application(
 
     async def token(request: web.Request) -> web.Response:
         if request.query.get("type") not in ("inference", "management"):
-            raise ApiError(bearer.STATUS, bearer.TYPE, "there are tokens of the types inference and management")
+            raise ApiError(bearer.STATUS, bearer.TYPE, bearer.NO_NEW_TOKEN)
         if request.query["type"] not in renewable:
             raise ApiError(bearer.STATUS, bearer.TYPE, f"this server's {request.query['type']} token lasts as long as it runs")
         await asyncio.to_thread(tokens.renew, request.query["type"])
@@ -54,10 +57,10 @@ def application(
             brought = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
             kind = "API" if request.path == "/token" else "management"
             if request.path not in OPEN and not tokens.opens(kind, brought):
-                raise ApiError(bearer.STATUS, bearer.TYPE, bearer.MESSAGE)
+                raise ApiError(bearer.STATUS, bearer.TYPE, bearer.MESSAGE if kind != "API" else bearer.NO_NEW_TOKEN)
             return await handler(request)
         except web.HTTPException as error:
-            return _error(ApiError(error.status, NOT_OFFERED.get(error.status, "BadRequestException"), error.reason))
+            return _error(ApiError(error.status, *NOT_OFFERED.get(error.status, ("BadRequestException", error.reason))))
         except Exception as error:
             return _error(refusal(error))
 
@@ -92,7 +95,8 @@ class ManagementApi:
 
     async def list(self, request: web.Request) -> web.Response:
         """Every model by name, a page at a time."""
-        start, limit = _number(request, "next_page_token", 0), max(1, _number(request, "limit", PAGE))
+        start, limit = max(0, _number(request, "next_page_token", 0)), _number(request, "limit", PAGE)
+        limit = PAGE if limit < 0 else limit
         models = self.models.all()
         page: dict[str, Any] = {
             "models": [{"modelName": one.name, "modelUrl": one.info.path.name} for one in models[start : start + limit]]
@@ -110,7 +114,9 @@ class ManagementApi:
             "initial_workers": _number(request, "initial_workers", None),
             "response_timeout": _number(request, "response_timeout", None),
         }
-        archive, name = request.query.get("url", ""), request.query.get("model_name")
+        if "url" not in request.query:
+            raise ApiError(400, "BadRequestException", "Parameter url is required.")
+        archive, name = request.query["url"], request.query.get("model_name")
         if (runtime := request.query.get("runtime", "python")) not in ("python", "python3"):
             raise ApiError(400, "BadRequestException", f"Invalid RuntimeType value: {runtime:.40}")
         model = await asyncio.to_thread(self.models.register, archive, name, **settings)

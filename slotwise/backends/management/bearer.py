@@ -17,6 +17,7 @@ from slotwise.files.disk import written_whole
 STATUS = 400
 TYPE = "InvalidKeyException"
 MESSAGE = "Token Authorization failed. Token either incorrect, expired, or not provided correctly"
+NO_NEW_TOKEN = "Token Authentication failed. Token either incorrect, expired, or not provided correctly"
 KINDS = ("management", "inference", "API")
 
 

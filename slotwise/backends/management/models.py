@@ -210,6 +210,9 @@ class ModelTable:
         """Let requests without a version go to this one."""
         with self._change:
             versions = self.versions(name)
+            if all(one.version != version for one in versions):
+                message = f"Model version {version} does not exist for model {name}"
+                raise ApiError(404, "ModelVersionNotFoundException", message)
             chosen = self.get(name, version)
             if chosen is not versions[0]:
                 self.host.set_default(chosen, versions[0])
@@ -238,7 +241,7 @@ class ModelTable:
     def path(self, archive: str) -> Path:
         """An archive's file, which is in the model store and nowhere else."""
         if not archive:
-            raise ApiError(400, "BadRequestException", "Parameter url is required.")
+            raise ApiError(404, "ModelNotFoundException", "empty url")
         if Path(archive).name != archive:
             message = f"Relative path is not allowed in url: {archive}"
             raise ApiError(404, "ModelNotFoundException", message)

@@ -72,11 +72,12 @@ class LocalGuard:
 
 
 def _row(request: Request) -> dict[str, Any]:
-    """The row that TorchServe would make of it: JSON is parsed, text decoded."""
-    row = forms.row(request)
+    """The row that TorchServe would make of it: JSON is parsed, text decoded, a form taken apart; else it is a bytearray."""
+    kind = request.headers.get("content-type", "")
+    row = forms.url_encoded(request.body) if kind.startswith(forms.URL_ENCODED) else forms.row(request)
     if "body" in row:
-        row["body"] = unreadable.decoded(row["body"], request.headers.get("content-type", ""), "torchserve")
-    return row
+        row["body"] = unreadable.decoded(row["body"], kind, "torchserve")
+    return {name: bytearray(value) if isinstance(value, bytes) else value for name, value in row.items()}
 
 
 def _answer(slot: StandInSlot, body: Any) -> Answer:

@@ -6,11 +6,13 @@ import email.errors
 import email.message
 import email.parser
 import email.policy
+import urllib.parse
 from typing import Any
 
 from slotwise.worker.request import Request
 from slotwise.worker.slot_errors import BadRequest, TooLarge
 
+URL_ENCODED = "application/x-www-form-urlencoded"
 MAX_PARTS = 256
 MAX_PART_HEAD = 8192  # bytes of one part's own headers
 
@@ -32,6 +34,15 @@ def row(request: Request) -> dict[str, Any]:
     for name, value in _parts(request.body, _boundary(content_type)):
         fields.setdefault(name, []).append(value)
     return {name: values[0] if len(values) == 1 else RepeatedParts(values) for name, values in fields.items()}
+
+
+def url_encoded(body: bytes) -> dict[str, Any]:
+    """The fields of a form that a browser sends without files. Raises BadRequest, TooLarge."""
+    try:
+        pairs = urllib.parse.parse_qsl(body, keep_blank_values=True, max_num_fields=MAX_PARTS)
+    except ValueError:
+        raise TooLarge(f"the form has more than {MAX_PARTS} fields") from None
+    return {name.decode("utf-8", "replace"): value for name, value in pairs}
 
 
 def _boundary(content_type: str) -> bytes:

@@ -1,0 +1,1 @@
+"""TorchServe's command line, files and APIs, beside the real TorchServe."""

@@ -1,0 +1,3 @@
+def handle(data, context):
+    """Cannot start."""
+    raise RuntimeError("this handler never starts")

@@ -1,0 +1,100 @@
+"""Send a call to two deployments, each in the same state, and tell how the answers differ."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from tests.drop_in.calls import NO_WORKERS, Call, manage
+from tests.support.deployments import Deployment
+
+EXTRA = ("spare", "another", "echo/2.0", "never", "folded", "balled", "junk")
+SAME = {"management": "management", "inference": "inference", "metrics": "management"}
+
+
+@dataclass(frozen=True)
+class Side:
+    """One deployment, whose state every call begins with: echo, headers and errors 1.0 with a worker each."""
+
+    deployment: Deployment
+
+    def ask(self, call: Call) -> httpx.Response:
+        """One call."""
+        kind = SAME[call.api] if call.token == "same" else call.token
+        headers = dict(call.headers)
+        if kind == "wrong":
+            headers["authorization"] = "Bearer wrong"
+        elif kind:
+            headers |= self.deployment.headers(kind)
+        url = getattr(self.deployment, call.api) + call.path
+        return self.deployment.asked(call.method, url, params=call.params or None, headers=headers, content=call.body)
+
+    def prepare(self, call: Call) -> None:
+        """Make the state that a call needs."""
+        for one in call.before:
+            self.ask(one)
+
+    def restore(self, call: Call) -> None:
+        """Take back what a call may have changed."""
+        if call.api != "management" or (call.method == "GET" and not call.before):
+            return
+        self.ask(manage("POST", "/models", url="echo.mar", **NO_WORKERS))
+        self.ask(manage("PUT", "/models/echo/1.0/set-default"))
+        for name in EXTRA:
+            self.ask(manage("DELETE", f"/models/{name}"))
+        self.ask(manage("PUT", "/models/echo", min_worker="1", max_worker="1", synchronous="true"))
+
+
+def differences(call: Call, theirs: Side, ours: Side) -> str:
+    """How our answer to a call differs from TorchServe's; "" where it does not."""
+    answers = []
+    for side in (theirs, ours):
+        side.prepare(call)
+        answers.append(side.ask(call))
+        side.restore(call)
+    their, our = (described(answer, call) for answer in answers)
+    if their[0] == our[0] and (their[1:] == our[1:] or (call.compared == "shape" and covers(their[1], our[1]))):
+        return ""
+    return f"{_short(their)}, ours {_short(our)}"
+
+
+def described(answer: httpx.Response, call: Call) -> tuple[Any, ...]:
+    """What is compared of an answer."""
+    try:
+        content: Any = answer.json()
+    except ValueError:
+        content = answer.text
+    if call.compared == "status":
+        return (answer.status_code, None)
+    if answer.status_code >= 400:
+        named = content if isinstance(content, dict) else {"text": content}
+        return (answer.status_code, {key: named.get(key) for key in ("code", "type", "message")})
+    if call.compared == "shape":
+        return (answer.status_code, shape(content))
+    headers = {name: answer.headers.get(name) for name in ("content-type", "content-language", "x-made-by")}
+    return (answer.status_code, content, headers)
+
+
+def shape(value: Any) -> Any:
+    """What a program can rely on: keys and types."""
+    if isinstance(value, dict):
+        return {key: shape(one) for key, one in sorted(value.items())}
+    if isinstance(value, list):
+        return [shape(one) for one in value]
+    return "number" if isinstance(value, int | float) and not isinstance(value, bool) else type(value).__name__
+
+
+def covers(theirs: Any, ours: Any) -> bool:
+    """Whether all that a program can rely on is there; ours may say more."""
+    if isinstance(theirs, dict) and isinstance(ours, dict):
+        return all(key in ours and covers(one, ours[key]) for key, one in theirs.items())
+    if isinstance(theirs, list) and isinstance(ours, list):
+        return len(theirs) == len(ours) and all(map(covers, theirs, ours))
+    return bool(theirs == ours)
+
+
+def _short(answer: tuple[Any, ...]) -> str:
+    return f"{answer[0]} {json.dumps(answer[1:], default=str)[:240]}"
