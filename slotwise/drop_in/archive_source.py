@@ -66,7 +66,7 @@ class ArchiveSource:
             raise ApiError(404, "ModelNotFoundException", f"{kind}: {archive:.200}")
         path = self.store / archive
         if not path.exists() or not path.resolve().is_relative_to(self.store):
-            raise ApiError(404, "ModelNotFoundException", f"Model not found in model store: {archive:.200}")
+            raise ApiError(404, "ModelNotFoundException", f"Model not found at: {archive:.200}")
         return path
 
     def _downloaded(self, url: str) -> Path:
@@ -92,19 +92,19 @@ class ArchiveSource:
         for suffix in TARBALLS:
             name = name.removesuffix(suffix)
         target = self.folder / f"{name}.mar"
-        folder = source
+        folder, unpacked = source, self.folder / f".{name}"
         if not source.is_dir():
-            folder = self.folder / f".{name}"
-            shutil.rmtree(folder, ignore_errors=True)
-            _unpack(source, folder)
+            shutil.rmtree(unpacked, ignore_errors=True)
+            _unpack(source, unpacked)
+            inner = next(unpacked.glob(f"*/{MANIFEST}"), unpacked / MANIFEST)  # the archiver puts a folder around it
+            folder = inner.parents[1]
         partial = target.with_suffix(".new")
-        with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as packed:
+        with zipfile.ZipFile(partial, "w", strict_timestamps=False) as packed:
             for file in sorted(folder.rglob("*")):
                 if file.is_file() and file.resolve().is_relative_to(folder.resolve()):
                     packed.write(file, file.relative_to(folder).as_posix())
         partial.replace(target)
-        if folder is not source:
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(unpacked, ignore_errors=True)
         return target
 
 

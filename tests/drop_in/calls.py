@@ -116,7 +116,7 @@ def models() -> Iterator[Call]:
         yield manage(*register, url="spare.mar", **params, **NO_WORKERS)
     for key, value in itertools.product(("batch_size", "max_batch_delay", "response_timeout"), ("0", "-1", "x", "1.5")):
         yield manage(*register, url="spare.mar", **{key: value}, **NO_WORKERS)
-    for workers, synchronous in itertools.product(("1", "2", "x", "-1"), ("true", "false")):
+    for workers, synchronous in (*itertools.product(("1", "2", "x"), ("true", "false")), ("-1", "false")):
         yield manage(*register, url="spare.mar", initial_workers=workers, synchronous=synchronous)
     for url in ("never.mar", "echo.mar", "gone.mar", "junk.mar", "folded", "balled.tar.gz", "", "../echo.mar", "/etc/passwd"):
         yield manage(*register, url=url, initial_workers="1" if url == "never.mar" else "0", synchronous="true")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,15 +49,17 @@ class Side:
         self.ask(manage("PUT", "/models/echo", min_worker="1", max_worker="1", synchronous="true"))
 
 
-def differences(call: Call, theirs: Side, ours: Side) -> str:
-    """How our answer to a call differs from TorchServe's; "" where it does not."""
-    answers = []
-    for side in (theirs, ours):
+def differences(call: Call, theirs: Side, ours: Side, both: ThreadPoolExecutor) -> str:
+    """How our answer to a call differs from TorchServe's; "" where it does not. both: asks the two at once."""
+
+    def answer(side: Side) -> httpx.Response:
         side.prepare(call)
-        answers.append(side.ask(call))
+        answered = side.ask(call)
         side.restore(call)
-    their, our = (described(answer, call) for answer in answers)
-    if their[0] == our[0] and (their[1:] == our[1:] or (call.compared == "shape" and covers(their[1], our[1]))):
+        return answered
+
+    their, our = (described(answered, call) for answered in both.map(answer, (theirs, ours)))
+    if their[0] == our[0] and (their[1:] == our[1:] or _says_more(their[1], our[1], their[0], call)):
         return ""
     return f"{_short(their)}, ours {_short(our)}"
 
@@ -94,6 +97,14 @@ def covers(theirs: Any, ours: Any) -> bool:
     if isinstance(theirs, list) and isinstance(ours, list):
         return len(theirs) == len(ours) and all(map(covers, theirs, ours))
     return bool(theirs == ours)
+
+
+def _says_more(theirs: Any, ours: Any, status: int, call: Call) -> bool:
+    """Whether ours says what theirs says, and more: of a model, or why something failed."""
+    if status < 400:
+        return call.compared == "shape" and covers(theirs, ours)
+    message, said = theirs.get("message"), ours.get("message")
+    return {**theirs, "message": ""} == {**ours, "message": ""} and bool(message and said and said.startswith(message))
 
 
 def _short(answer: tuple[Any, ...]) -> str:

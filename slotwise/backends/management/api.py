@@ -161,7 +161,8 @@ class ManagementApi:
         while time.monotonic() < deadline:
             seen = await asyncio.to_thread(self.models.host.describe, model)
             if seen.failure:
-                raise ApiError(500, "InternalServerException", seen.failure)
+                what = f"Failed to start workers for model {model.name} version: {model.version}"
+                raise ApiError(500, "InternalServerException", f"{what}: {seen.failure}")
             if sum(worker.status == "READY" for worker in seen.workers) == model.min_workers == len(seen.workers):
                 return web.json_response({"status": done})
             await asyncio.sleep(0.2)

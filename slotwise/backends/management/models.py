@@ -155,6 +155,8 @@ class ModelTable:
         profile, usual = self.usual(info, name or info.name)
         chosen = usual | {key: value for key, value in settings.items() if value is not None}
         workers = int(chosen["initial_workers"])
+        if workers < 0:
+            raise ApiError(400, "BadRequestException", f"initial_workers is below 0: {workers}")
         model = HostedModel(
             name=name or info.name,
             version=info.version or "1.0",
@@ -247,7 +249,7 @@ class ModelTable:
             raise ApiError(404, "ModelNotFoundException", message)
         path = self.model_store / archive
         if not path.is_file():
-            raise ApiError(404, "ModelNotFoundException", f"Model not found in model store: {archive}")
+            raise ApiError(404, "ModelNotFoundException", f"Model not found at: {archive}")
         return path
 
 

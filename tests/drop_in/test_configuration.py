@@ -1,0 +1,136 @@
+"""What holds: config.properties, the command line, the environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slotwise.drop_in.arguments import Arguments, parsed
+from slotwise.drop_in.configuration import Address, Configuration, configured
+from slotwise.drop_in.known_keys import KEYS, remarks
+from slotwise.drop_in.snapshots import models_of
+from slotwise.errors import SlotwiseError
+
+PAGE = Path(__file__).parents[2] / "docs" / "leaving-torchserve.md"
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "store").mkdir()
+    return tmp_path
+
+
+def configured_with(text: str, words: str = "--model-store store", **environ: str) -> Configuration:
+    Path("config.properties").write_text(text)
+    return configured(parsed(words.split()), environ)
+
+
+def test_the_environment_wins_over_the_command_line_which_wins_over_the_file() -> None:
+    text = "enable_envvars_config=true\nload_models=file\nmodel_store=elsewhere\ndefault_response_timeout=1"
+    held = configured_with(text, "--model-store store --models line", TS_LOAD_MODELS="environment")
+    assert held.text("load_models") == "environment"
+    assert held.model_store == Path("store").resolve()
+    assert held.number("default_response_timeout", 120) == 1
+
+
+def test_without_enable_envvars_config_the_environment_says_nothing() -> None:
+    assert configured_with("", TS_LOAD_MODELS="environment").text("load_models") == ""
+
+
+def test_a_file_is_read_as_java_reads_it() -> None:
+    text = "# a comment\n! another\njob_queue_size : 7\nallowed_urls = file://.*, \\\n   http://a/.*\nload_models=caf\\u00e9\nlast=x"
+    held = configured_with(text)
+    assert held.number("job_queue_size", 100) == 7
+    assert held.text("allowed_urls") == "file://.*, http://a/.*"
+    assert held.text("load_models") == "café"
+    assert held.text("last") == "x"
+
+
+def test_a_value_may_name_a_variable() -> None:
+    assert configured_with("load_models=$$WHICH$$.mar", WHICH="mine").text("load_models") == "mine.mar"
+    with pytest.raises(SlotwiseError, match="Invalid Environment Variable NOBODY"):
+        configured_with("load_models=$$NOBODY$$")
+
+
+def test_ts_config_file_wins_over_the_option() -> None:
+    Path("other").write_text("load_models=other")
+    Path("third").write_text("load_models=third")
+    held = configured_with("load_models=plain", "--model-store store --ts-config third", TS_CONFIG_FILE="other")
+    assert held.text("load_models") == "other"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("keystore=a.p12", "keystore is refused"),
+        ("install_py_dep_per_model=true", "install_py_dep_per_model is refused"),
+        ("job_queue_size=many", "job_queue_size is not a whole number"),
+        ("default_response_timeout=-1", "below 0"),
+        ("inference_address=ftp://x:1", "is no address"),
+        ("inference_address=http://127.0.0.1:8081", "share a port"),
+        ("inference_address=https://127.0.0.1:8443", "private_key_file and certificate_file"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_name(text: str, why: str) -> None:
+    with pytest.raises(SlotwiseError, match=why):
+        configured_with(text)
+
+
+@pytest.mark.parametrize("words", ["", "--model-store nowhere", "--model-store store --ts-config nowhere"])
+def test_what_is_missing_is_named(words: str) -> None:
+    with pytest.raises(SlotwiseError, match=r"model-store|not found"):
+        configured_with("", words)
+
+
+def test_what_is_false_is_not_asked_for() -> None:
+    assert configured_with("install_py_dep_per_model=false\nenable_grpc_ssl=False").text("enable_grpc_ssl") == "False"
+
+
+def test_what_has_no_meaning_is_named_once_and_without_its_value() -> None:
+    lines = remarks({"vmargs": "-Dsecret=1", "job_queue_size": "1", "made_up": "x"})
+    assert lines == [
+        "config.properties: made_up is no key of TorchServe's: ignored",
+        "config.properties: vmargs has no meaning here (Java's: there is none here)",
+    ]
+    assert parsed(["--model-store", "s", "--workflow-store", "w"]).remarks()[0].startswith("--workflow-store has no meaning")
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_the_page_has_every_key(key: str) -> None:
+    assert f"| `{key}` | {KEYS[key].use} | {KEYS[key].note} |" in PAGE.read_text("utf-8")
+
+
+def test_an_address_is_taken_apart() -> None:
+    assert Address.parsed("https://[::1]:8443", "k") == Address("::1", 8443, True)
+    assert Address.parsed("http://0.0.0.0", "k").port == 80
+
+
+def test_the_newest_snapshot_is_the_configuration_where_none_is_named() -> None:
+    config = Path("logs/config")
+    config.mkdir(parents=True)
+    (config / "20260101000000000-shutdown.cfg").write_text("load_models=older")
+    (config / "20260101000000001-snapshot.cfg").write_text("load_models=newer")
+    assert configured_with("load_models=plain").text("load_models") == "newer"
+    assert configured_with("load_models=plain", "--model-store store --ncs").text("load_models") == "plain"
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"models": 3}', '{"models": {"a": 3}}'])
+def test_a_snapshot_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(SlotwiseError, match="model_snapshot"):
+        models_of(text, "model_snapshot")
+
+
+def test_the_command_line_is_torchserves() -> None:
+    words = ["--start", "--foreground", "--models", "a.mar", "b=c.mar", "--ncs", "--dt", "--enable-model-api", "--ppath", "x"]
+    said = parsed(words)
+    assert said.keys() == {
+        "load_models": "a.mar,b=c.mar",
+        "disable_token_authorization": "true",
+        "enable_model_api": "true",
+    }
+    assert (said.foreground, said.no_config_snapshots, said.words) == (True, True, tuple(words))
+    with pytest.raises(SystemExit):
+        parsed(["--start", "--stop"])
+    assert Arguments().keys() == {}
