@@ -30,9 +30,13 @@ class Call:
 
     def __str__(self) -> str:
         query = "&".join(f"{key}={value}" for key, value in self.params.items())
-        about = ", ".join([*self.headers.values(), *([f"{len(self.body)} bytes"] if self.body else [])])
+        body = self.body.decode() if self.body.isalnum() else f"{len(self.body)} bytes" if self.body else ""
+        about = ", ".join([*self.headers.values(), *([body] if body else [])])
         token = "" if self.token == "same" else f" ({self.token or 'no'} token)"
-        return f"{self.api} {self.method} {self.path}{'?' if query else ''}{query}{f' [{about}]' if about else ''}{token}"
+        after = f" after {', '.join(map(str, self.before))}" if self.before else ""
+        return (
+            f"{self.api} {self.method} {self.path}{'?' if query else ''}{query}{f' [{about}]' if about else ''}{token}{after}"
+        )
 
 
 def manage(method: str, path: str, *before: Call, **params: str) -> Call:
@@ -110,7 +114,6 @@ def models() -> Iterator[Call]:
         {"handler": "echo", "runtime": "PYTHON"},
         {"runtime": "python4"},
         {"s3_sse_kms": "false"},
-        {"max_batch_delay": "0"},
         {"response_timeout": "1"},
     ):
         yield manage(*register, url="spare.mar", **params, **NO_WORKERS)

@@ -19,13 +19,13 @@ class Reason(NamedTuple):
 
 REASONS = (
     Reason(
-        r"inference POST /predictions/errors \[(text/plain, )?[45] bytes\]",
+        r"inference POST /predictions/errors \[(text/plain, )?(boom|short)\]",
         "a prediction whose handler raises, or gives too few answers",
         "503 for every request of the batch",
         "500 for this one (400 where its input is bad), the others' answers",
         "the guard finds out whose fault it was",
     ),
-    Reason(r"inference GET /ping \[1 bytes\] \(", "`GET /ping` without a token", "400", "200", "probes have no tokens"),
+    Reason(r"inference GET /ping \[x\] \(", "`GET /ping` without a token", "400", "200", "probes have no tokens"),
     Reason(
         r"inference POST /predictions/a b", "a model's name that none can have", "404, the name", "404", "it is not repeated"
     ),

@@ -20,6 +20,7 @@ from slotwise.profiles.ports import Ports
 from slotwise.server.java.runtime import java_home
 
 TIMEOUT_S = 60.0
+READY_S = 240.0  # for workers that import torch side by side on a busy machine
 TORCHSERVE, OURS = "ts.model_server", "slotwise.drop_in.command_line"  # what stands where the word stands
 
 
@@ -56,13 +57,14 @@ class Deployment:
 
     def wait_ready(self, model: str, workers: int = 1) -> None:
         """Wait until so many workers of a model are READY."""
-        until = time.monotonic() + TIMEOUT_S
+        until = time.monotonic() + READY_S
         while time.monotonic() < until:
             seen = self.call("GET", f"/models/{model}")
             if seen.status_code == 200 and sum(one["status"] == "READY" for one in seen.json()[0]["workers"]) >= workers:
                 return
             time.sleep(0.1)
-        raise AssertionError(f"{model} is not ready: {self.printed()[-2000:]}")
+        log = (self.folder / "logs" / "model_log.log").read_text("utf-8", "replace")
+        raise AssertionError(f"{model} is not ready: {log[-3000:]}")
 
     def call(self, method: str, path: str, **params: str) -> httpx.Response:
         """A call of the management API."""
