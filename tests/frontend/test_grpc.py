@@ -30,7 +30,8 @@ from slotwise.frontend.certificates import CertificateFiles
 from slotwise.frontend.frontend import GatewayOptions
 from slotwise.frontend.grpc import open_inference as open_inference_grpc
 from slotwise.frontend.grpc.call import LONGEST_MESSAGE
-from slotwise.frontend.grpc.open_inference_messages import CLASSES, MOST_FIELDS, SERVICE, parsed_message
+from slotwise.frontend.grpc.message_table import MOST_FIELDS
+from slotwise.frontend.grpc.open_inference_messages import CLASSES, MESSAGES, SERVICE
 from slotwise.frontend.grpc.server import GrpcServer, InferenceService
 from slotwise.frontend.http.client_connections import ConnectionLimits
 from slotwise.frontend.listening import ListenAddress
@@ -61,7 +62,7 @@ def infer(shape: list[int], raw: Sequence[bytes] = (), datatype: str = "BYTES", 
 
 
 def bodies(message: Any, model: ModelInput = TENSORS) -> list[bytes]:
-    read = parsed_message("ModelInferRequest", message.SerializeToString())
+    read = MESSAGES.parsed("ModelInferRequest", message.SerializeToString())
     return [record.body for record in open_inference_grpc.request(read, model).records]
 
 
@@ -135,14 +136,14 @@ def test_a_request_that_fits_nothing_is_refused(message: Any, status: int) -> No
 )
 def test_bytes_that_are_no_message_are_refused(data: bytes) -> None:
     with pytest.raises(ProtocolFault):
-        parsed_message("ModelInferRequest", data)
+        MESSAGES.parsed("ModelInferRequest", data)
 
 
 @given(st.binary(max_size=60))
 def test_no_bytes_raise_anything_but_a_refusal(data: bytes) -> None:
     for start in (b"", infer([1], bytes_contents=[b"a"]).SerializeToString()):
         with suppress(ProtocolFault):
-            bodies(parsed_message("ModelInferRequest", start + data))
+            bodies(MESSAGES.parsed("ModelInferRequest", start + data))
 
 
 @asynccontextmanager
