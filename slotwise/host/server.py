@@ -89,6 +89,7 @@ async def serve(record: ServerRecord) -> None:
             front(backend(), profile, record, tokens) as gateway,
             metrics(gateway, record),
             OpenedFronts(record.name, loaded, backend).offered(record.tmp_dir),
+            grpc_services(gateway, models, loaded, record, tokens),
             supervisor.management_api(models, record, tokens, ("management", "inference")),
         ):
             memory.leave_alone_what_is_there()
@@ -134,6 +135,23 @@ async def metrics(gateway: Gateway, record: ServerRecord) -> AsyncIterator[None]
         yield
     finally:
         await runner.cleanup()
+
+
+@asynccontextmanager
+async def grpc_services(
+    gateway: Gateway, models: ModelTable, loaded: ModelVersions, record: ServerRecord, tokens: Tokens
+) -> AsyncIterator[None]:
+    """Within, TorchServe's gRPC is answered on its ports. Without grpcio there is none, which the log says."""
+    try:
+        from slotwise.host.grpc.grpc_ports import grpc_ports  # noqa: PLC0415  optional, the extra gateway
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("grpc", "google"):
+            raise
+        log.warning("no gRPC on %d and %d: %s", record.ports.grpc_inference, record.ports.grpc_management, error)
+        yield
+        return
+    async with grpc_ports(gateway, models, loaded, tokens, record.ports):
+        yield
 
 
 def live_models(models: ModelTable, record: ServerRecord) -> list[LiveModel]:

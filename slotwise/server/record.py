@@ -66,7 +66,7 @@ class ServerRecord(ProcessRecord):
     def urls(self) -> dict[str, str]:
         """Where its APIs are, by name."""
         addresses = {"inference": self.inference_url, "management": self.management_url}
-        if self.kind == "triton":
+        if self.kind in ("triton", "slotwise"):
             addresses["grpc"] = f"127.0.0.1:{self.ports.grpc_inference}"
         return addresses | ({"metrics": f"{self.metrics_url}/metrics"} if self.kind != "mms" else {})
 

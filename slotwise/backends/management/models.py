@@ -196,7 +196,10 @@ class ModelTable:
         """Let requests without a version go to this one."""
         with self._change:
             versions = self.versions(name)
-            chosen = self.get(name, version)
+            chosen = next((one for one in versions if one.version == version), None)
+            if chosen is None:  # other words than `get` has: TorchServe's
+                message = f"Model version {version} does not exist for model {name}"
+                raise ApiError(404, "ModelVersionNotFoundException", message)
             if chosen is not versions[0]:
                 self.host.set_default(chosen, versions[0])
             others = {one.version: one for one in versions if one is not chosen}
@@ -230,7 +233,7 @@ class ModelTable:
             raise ApiError(404, "ModelNotFoundException", message)
         path = self.model_store / archive
         if not path.is_file():
-            raise ApiError(404, "ModelNotFoundException", f"Model not found in model store: {archive}")
+            raise ApiError(404, "ModelNotFoundException", f"Model not found at: {archive}")
         return path
 
 

@@ -16,7 +16,7 @@ class GrpcListener:
         self.service, self.host, self.port, self.credentials = service, host, port, credentials
 
     def listen(self, max_message_bytes: int, hint: str, *, shared: bool) -> None:
-        """Take the port. Raises SlotwiseError with that hint. shared: a successor takes the port, too, before this one leaves."""
+        """Take the port. Raises SlotwiseError with that hint. shared: a successor takes it, too, before this one leaves."""
         limits = self.service.limits
         options = [
             ("grpc.so_reuseport", int(shared)),

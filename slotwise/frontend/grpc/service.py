@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -56,7 +56,7 @@ class GrpcService:
         gateway: Gateway,
         limits: ConnectionLimits,
         name: str,
-        answers: dict[str, Answer],
+        answers: Mapping[str, Answer],
         streamed: Collection[str] = (),
     ) -> None:
         self.gateway, self.limits, self.name, self.streamed = gateway, limits, name, streamed
@@ -70,7 +70,7 @@ class GrpcService:
     # What services do differently.
 
     def let_in(self, method: str, call: Call) -> None:
-        """See whose call it is. Raises Refused where it is not let in."""
+        """See whose call it is. Raises what `end_of` knows where it is not let in."""
 
     def end_of(self, error: Exception) -> CallEnd | None:
         """How a call ends in which this was raised; None where nobody foresaw it."""
