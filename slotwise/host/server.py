@@ -143,7 +143,7 @@ async def grpc_services(
 ) -> AsyncIterator[None]:
     """Within, TorchServe's gRPC is answered on its ports. Without grpcio there is none, which the log says."""
     try:
-        from slotwise.host.grpc.grpc_ports import grpc_ports  # noqa: PLC0415  optional, the extra gateway
+        from slotwise.host.torchserve_grpc.grpc_ports import grpc_ports  # noqa: PLC0415  optional, the extra gateway
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("grpc", "google"):
             raise

@@ -16,8 +16,8 @@ from slotwise.errors import SlotwiseError
 from slotwise.frontend.frontend import Gateway
 from slotwise.frontend.grpc.call import Call
 from slotwise.frontend.grpc.service import Answer, CallEnd, Messages
-from slotwise.host.grpc.torchserve_messages import MANAGEMENT, MANAGEMENT_SERVICE
-from slotwise.host.grpc.torchserve_service import CallRefused, TorchServeService, class_of
+from slotwise.host.torchserve_grpc.torchserve_messages import MANAGEMENT, MANAGEMENT_SERVICE
+from slotwise.host.torchserve_grpc.torchserve_service import CallRefused, TorchServeService, class_of
 
 NAMED = {"model_name": "name", "model_version": "version"}  # fields of a message, and the parts of the address they are
 Asked = Callable[[ManagementCall], Awaitable[web.Response]]

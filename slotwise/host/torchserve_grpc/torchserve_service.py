@@ -36,7 +36,7 @@ INTERNAL = f"{HTTP}.InternalServerException"
 
 
 class CallRefused(Exception):
-    """A refusal in TorchServe's words. status: of HTTP. type_: its second line, "" for none. code: None for the status's own."""
+    """A refusal in TorchServe's words. type_: its second line, "" for none. code: None has that of `status`, of HTTP."""
 
     def __init__(
         self, status: int, message: str, type_: str = INTERNAL, code: grpc.StatusCode | None = None, retry_after_s: int = 0
