@@ -10,9 +10,9 @@ from slotwise.backends.management.bearer import Tokens
 from slotwise.backends.management.models import ModelTable
 from slotwise.frontend.frontend import Gateway
 from slotwise.frontend.grpc.listener import GrpcListener
+from slotwise.host.model_versions import ModelVersions
 from slotwise.host.torchserve_grpc.inference_api import InferenceApi
 from slotwise.host.torchserve_grpc.management_service import ManagementService
-from slotwise.host.model_versions import ModelVersions
 from slotwise.profiles.ports import Ports
 from slotwise.server.supervisor import CALLS_END_S
 

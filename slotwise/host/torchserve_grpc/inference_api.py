@@ -15,10 +15,10 @@ from slotwise.frontend.grpc.call import Call
 from slotwise.frontend.grpc.service import Messages
 from slotwise.frontend.inference_request import InferenceRequest
 from slotwise.frontend.replies import ClientReply
+from slotwise.host.model_versions import ModelVersions
 from slotwise.host.torchserve_grpc.form_body import body_of
 from slotwise.host.torchserve_grpc.torchserve_messages import INFERENCE, INFERENCE_SERVICE
 from slotwise.host.torchserve_grpc.torchserve_service import CallRefused, TorchServeService, class_of
-from slotwise.host.model_versions import ModelVersions
 
 ASKED, ANSWERED = "PredictionsRequest", "PredictionResponse"
 REPLY_COPIES = 2  # of an answer's body, while its message is written
