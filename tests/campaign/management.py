@@ -31,11 +31,12 @@ TIMEOUT_S = 120.0
 
 @dataclass(frozen=True)
 class Api:
-    """One server's management API. folder: where it writes key_file.json."""
+    """One server's management API. folder: where it writes key_file.json. ports: where else it listens."""
 
     url: str
     folder: Path
     store: Path
+    ports: Ports
 
     def ask(self, call: Call) -> tuple[int, Any]:
         """The status, and the body as JSON (its text where it is none)."""
@@ -113,7 +114,7 @@ def served(home: Path, store: Path) -> Iterator[Api]:
     """The server as `slotwise serve` starts it."""
     with own_home(home):
         record = started(CHOSEN.kind, store)
-        yield Api(record.management_url, record.state_dir, store)
+        yield Api(record.management_url, record.state_dir, store, record.ports)
 
 
 @contextlib.contextmanager
@@ -135,7 +136,7 @@ def installed(folder: Path, store: Path) -> Iterator[Api]:
     environ.pop("PYTHONPATH", None)
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, cwd=folder, env=environ, stdout=log, stderr=log, start_new_session=True)
-    api = Api(f"http://127.0.0.1:{ports.management}", folder, store)
+    api = Api(f"http://127.0.0.1:{ports.management}", folder, store, ports)
     try:
         _wait(api, process)
         yield api
