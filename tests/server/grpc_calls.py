@@ -10,6 +10,7 @@ from typing import Any
 
 # Why a call may end otherwise here: each of these stands in docs/host.md.
 LIST = "nobody asks for a list of none"
+LAST = "there is no further page"
 EMPTY = "TorchServe fails without a word"
 STORE = "archives come from the model store"
 WORKERS = "our profile's number of workers; TorchServe's default is none"
@@ -19,8 +20,9 @@ NO_WORKER = "a client may try again later"
 STREAM = "TorchServe's worker dies of it"
 LARGE = "the limit has a code that says so"
 CUSTOMIZED = "handlers are not asked what they are"
+WORDS = "grpcio's own words"
 MORE = "a description says more"
-REASONS = (LIST, EMPTY, STORE, WORKERS, NUMBER, SLOT, NO_WORKER, STREAM, LARGE, CUSTOMIZED)
+REASONS = (LIST, LAST, EMPTY, STORE, WORKERS, NUMBER, SLOT, NO_WORKER, STREAM, LARGE, CUSTOMIZED, WORDS)
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ CALLS = (
     call("RegisterModel", STORE, "NOT_FOUND", url="file:///etc/passwd"),
     call("RegisterModel", url="spare.mar", runtime="python4"),
     call("RegisterModel", NUMBER, "INVALID_ARGUMENT", url="faults.mar", model_name="negative", batch_size=-1),
+    call("UnregisterModel", NUMBER, "NOT_FOUND", model_name="negative"),
     call("RegisterModel", url="faults.mar", initial_workers=1, synchronous=True),
     call("RegisterModel", EMPTY, "ABORTED", url="faults.mar", initial_workers=1),
     call("RegisterModel", WORKERS, url="faults-2.0.mar"),
@@ -102,7 +105,7 @@ CALLS = (
     call("DescribeModel"),
     call("ListModels", LIST),
     call("ListModels", limit=1),
-    call("ListModels", limit=1, next_page_token=1),
+    call("ListModels", LAST, limit=1, next_page_token=1),
     call("ListModels", limit=100),
     GrpcCall("ListModels", message=STRAY, own=EMPTY, code="INVALID_ARGUMENT"),
     GrpcCall("RegisterModel", message=STRAY, own=EMPTY, code="INVALID_ARGUMENT"),
@@ -139,6 +142,6 @@ CALLS = (
     call("StreamPredictions", STREAM, model_name="spare", input={"data": b"4"}),
     call("UnregisterModel", model_name="spare", model_version="1.0"),
     call("ListModels", limit=100),
-    call("ListModel", EMPTY, "UNIMPLEMENTED"),
+    GrpcCall("ListModel", message=b"", own=WORDS, code="UNIMPLEMENTED"),
     call("Ping"),
 )

@@ -77,7 +77,7 @@ def test_every_call_ends_as_on_torchserve_or_differs_for_a_reason(theirs: TorchS
             assert our.details
             assert "secret" not in our.details
             assert str(ours.folder) not in our.details
-    assert wrong == []
+    assert not wrong, "\n".join(wrong)
 
 
 def _asked(client: TorchServeClient, call: GrpcCall) -> Outcome:
