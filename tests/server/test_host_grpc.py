@@ -104,6 +104,7 @@ def _covers(there: object, here: object) -> bool:
 def test_every_reason_stands_on_the_page() -> None:
     page = DOCS.read_text("utf-8")
     assert [reason for reason in (*REASONS, MORE) if reason not in page] == []
+    assert f"sends {len(CALLS)} calls to a TorchServe" in page
 
 
 @pytest.mark.server
@@ -155,6 +156,17 @@ def _wait_for(condition: object) -> None:
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+@pytest.mark.server
+def test_a_new_token_voids_the_old_one_here_too(host: Live, ours: TorchServeClient) -> None:
+    for kind, method in (("inference", "Ping"), ("management", "ListModels")):
+        old = ours.token(kind)
+        assert ours.ask(method, token=old).code == "OK"
+        headers = {"authorization": f"Bearer {ours.token('API')}"}
+        answer = httpx.get(f"{host.record.management_url}/token", params={"type": kind}, headers=headers, timeout=PATIENCE_S)
+        assert answer.is_success
+        assert [ours.ask(method, token=token).code for token in (old, None)] == ["PERMISSION_DENIED", "OK"]
 
 
 @pytest.mark.server

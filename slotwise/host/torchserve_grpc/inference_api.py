@@ -95,9 +95,9 @@ class InferenceApi(TorchServeService):
 
     def _not_found(self, name: str, version: str) -> CallRefused:
         """Code and words are TorchServe's."""
-        name, code = name[:LONGEST_NAME], grpc.StatusCode.INTERNAL
+        code = grpc.StatusCode.INTERNAL
         if name not in self.loaded.by_name:
-            return CallRefused(404, f"Model not found: {name}", class_of("ModelNotFoundException"), code)
+            return CallRefused(404, f"Model not found: {name[:LONGEST_NAME]}", class_of("ModelNotFoundException"), code)
         message = f"Model version: {version[:LONGEST_NAME]} does not exist for model: {name}"
         return CallRefused(404, message, class_of("ModelVersionNotFoundException"), code)
 
