@@ -7,12 +7,14 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import grpc
 import httpx
 import pytest
 from hypothesis import given
@@ -21,7 +23,7 @@ from hypothesis import strategies as st
 from slotwise.frontend.protocols.records import ProtocolFault
 from slotwise.host import server
 from slotwise.host.torchserve_grpc.form_body import body_of
-from slotwise.host.torchserve_grpc.torchserve_messages import INFERENCE, MANAGEMENT
+from slotwise.host.torchserve_grpc.torchserve_messages import INFERENCE, INFERENCE_SERVICE, MANAGEMENT
 from slotwise.worker.hosts import forms
 from slotwise.worker.request import Request
 from tests.campaign.management import installed, shape
@@ -133,7 +135,8 @@ def test_a_body_that_ends_workers_is_known_again(host: Live, ours: TorchServeCli
 def test_who_has_no_worker_may_come_again_and_who_hangs_up_leaves_nothing(host: Live, ours: TorchServeClient) -> None:
     with host.registered("faults", max_batch_delay=0):
         with ThreadPoolExecutor(8) as threads:
-            late = [threads.submit(ours.predict, "faults", b"sleep 1", timeout=0.3) for _ in range(8)]
+            asked = {"model_name": "faults", "input": {"data": b"sleep 1"}, "timeout": 0.3}
+            late = [threads.submit(ours.ask, method, **asked) for method in 4 * ("Predictions", "StreamPredictions")]
         assert {one.result().code for one in late} == {"DEADLINE_EXCEEDED"}
         assert ours.predict("faults", b"4").value == {"answer": 9.0}
         _wait_for(lambda: 'slotwise_host_open_requests{model="faults",version="1.0"} 0.0' in _metrics(host))
@@ -156,6 +159,28 @@ def _wait_for(condition: object) -> None:
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+@pytest.mark.server
+def test_idle_calls_keep_nobody_waiting(host: Live, ours: TorchServeClient) -> None:
+    """Those that have the token wait for a place to be read; those that have none are refused at once."""
+    over, known = threading.Event(), (("authorization", f"Bearer {ours.token('inference')}"),)
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    address = f"127.0.0.1:{host.record.ports.grpc_inference}"
+    with host.registered("faults", max_batch_delay=0), grpc.insecure_channel(address, options) as channel:
+        predictions = channel.stream_unary(f"/{INFERENCE_SERVICE}/Predictions")
+
+        def nothing() -> Iterator[bytes]:
+            over.wait()
+            yield from ()
+
+        idle = [predictions.future(nothing(), metadata=known, timeout=PATIENCE_S) for _ in range(64)]
+        refused = [predictions.future(nothing(), timeout=PATIENCE_S) for _ in range(64)]
+        assert {one.code().name for one in refused} == {"PERMISSION_DENIED"}
+        assert [ours.predict("faults", b"4").value for _ in range(5)] == [{"answer": 9.0}] * 5
+        assert not any(one.done() for one in idle)
+        over.set()
+        assert {one.code().name for one in idle} == {"INVALID_ARGUMENT"}  # without a message
 
 
 @pytest.mark.server
