@@ -103,7 +103,7 @@ class GrpcService:
                 if end is None:
                     log.exception("%s %s", call.identity, name)
                     end = self.end_of(Refused(500, replies.CRASH)) or CallEnd(500, grpc.StatusCode.INTERNAL, replies.CRASH)
-            log.info("%s %s %d %s", call.identity, name, end.status, end.details[:LONGEST_MESSAGE])
+            log.info("%s %s %d %r", call.identity, name, end.status, end.details[:LONGEST_MESSAGE])  # may hold a name: no line of its own
             await call.abort(end.code, end.details, end.retry_after_s)
             return b""  # not reached
 
