@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import random
 import signal
 import struct
+import tracemalloc
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -230,6 +232,27 @@ async def test_a_compressed_message_is_limited_by_what_it_becomes(make_front: Ma
         assert (await call("ModelInfer", infer([1], [packed([PNG])]), compression=grpc.Compression.Gzip)).raw_output_contents
         async with refused("RESOURCE_EXHAUSTED"):
             await call("ModelInfer", b"\0" * 2**22, compression=grpc.Compression.Gzip)  # 4 KiB on the way
+
+
+@pytest.mark.parametrize("model", ["digits", "nobody"])
+async def test_a_message_is_gone_when_its_call_has_ended(make_front: MakeFront, model: str) -> None:
+    """Also before Python looks for garbage."""
+    message, count = infer([1], [packed([b"a" * 2**22])], model=model).SerializeToString(), 8
+    async with port_of(await make_front(StandIn(likely=True), max_body_bytes=2**23)) as call:
+        with suppress(grpc.aio.AioRpcError):
+            await call("ModelInfer", message)
+        gc.collect()
+        gc.disable()
+        tracemalloc.start()
+        try:
+            for _ in range(count):
+                with suppress(grpc.aio.AioRpcError):
+                    await call("ModelInfer", message)
+            left_bytes, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+            gc.enable()
+    assert left_bytes < (count - 4) * 2**22
 
 
 async def test_keys_and_tls_are_those_of_the_http_side(make_front: MakeFront, tmp_path: Path) -> None:

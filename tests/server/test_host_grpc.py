@@ -185,6 +185,17 @@ def test_idle_calls_keep_nobody_waiting(host: Live, ours: TorchServeClient) -> N
 
 
 @pytest.mark.server
+def test_a_call_has_one_message(host: Live, ours: TorchServeClient) -> None:
+    message = INFERENCE.classes["PredictionsRequest"](model_name="faults", input={"data": b"4"}).SerializeToString()
+    known = (("authorization", f"Bearer {ours.token('inference')}"),)
+    with grpc.insecure_channel(f"127.0.0.1:{host.record.ports.grpc_inference}") as channel:
+        predictions = channel.stream_unary(f"/{INFERENCE_SERVICE}/Predictions")
+        for count in (0, 2):
+            answer = predictions.future(iter([message] * count), metadata=known, timeout=PATIENCE_S)
+            assert answer.code().name == "INVALID_ARGUMENT"
+
+
+@pytest.mark.server
 def test_a_new_token_voids_the_old_one_here_too(host: Live, ours: TorchServeClient) -> None:
     for kind, method in (("inference", "Ping"), ("management", "ListModels")):
         old = ours.token(kind)

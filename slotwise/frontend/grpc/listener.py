@@ -22,6 +22,10 @@ class GrpcListener:
             ("grpc.so_reuseport", int(shared)),
             ("grpc.max_receive_message_length", max_message_bytes),
             ("grpc.max_send_message_length", -1),
+            (
+                "grpc.http2.bdp_probe",
+                int(not self.host.startswith("127.")),
+            ),  # windows grow for what is far away, and hold memory
             ("grpc.server_handshake_timeout_ms", round(limits.head_timeout_s * 1000)),
         ]
         self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=limits.max_connections)

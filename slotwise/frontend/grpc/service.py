@@ -32,6 +32,7 @@ Messages = AsyncIterator[bytes]  # of one call: one
 Answer = Callable[[Call, Messages], Awaitable[bytes]]
 
 FEWEST_READ = 4  # messages that may be read at once, however large they may be
+COPIES_READ = 2  # of a message that gRPC reads: in pieces, then as one
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class GrpcService:
     ) -> None:
         self.gateway, self.limits, self.name, self.streamed = gateway, limits, name, streamed
         self.trusted = gateway.options.trusted_proxies
-        count = max(FEWEST_READ, gateway.body_memory.max_bytes // gateway.backend.max_body_bytes)
+        count = max(FEWEST_READ, gateway.body_memory.max_bytes // (COPIES_READ * gateway.backend.max_body_bytes))
         self._places = ReadingPlaces(count, limits.head_timeout_s)
         self._calls: Counter[str] = Counter()  # by client
         self.under_way: set[asyncio.Task[bytes]] = set()
@@ -103,7 +104,9 @@ class GrpcService:
                 if end is None:
                     log.exception("%s %s", call.identity, name)
                     end = self.end_of(Refused(500, replies.CRASH)) or CallEnd(500, grpc.StatusCode.INTERNAL, replies.CRASH)
-            log.info("%s %s %d %r", call.identity, name, end.status, end.details[:LONGEST_MESSAGE])  # may hold a name: no line of its own
+            log.info(
+                "%s %s %d %r", call.identity, name, end.status, end.details[:LONGEST_MESSAGE]
+            )  # may hold a name: no line of its own
             await call.abort(end.code, end.details, end.retry_after_s)
             return b""  # not reached
 
@@ -122,16 +125,22 @@ class GrpcService:
             self._calls -= Counter([client])  # what comes to 0 is forgotten
 
     async def read(self, messages: Messages, call: Call) -> bytes:
-        """The call's message. Raises Refused (503, 504), or ProtocolFault where there is none."""
+        """The call's message. Raises Refused (503, 504), or ProtocolFault where there is none, or more than one.
+
+        It is read to its end: grpcio keeps the message of a reader that was left before, until Python looks for garbage.
+        """
         client = call.client(self.trusted)
         connection = client if call.through(self.trusted) else call.connection
         try:
             async with asyncio.timeout(max(call.deadline - time.monotonic(), 0)), self._places.place(client, connection):
+                message, count = b"", 0
                 async for message in messages:
-                    return message
+                    count += 1
         except TimeoutError:
             raise Refused(504, "the deadline passed before the message had arrived") from None
-        raise ProtocolFault("the call has no message")
+        if count != 1:
+            raise ProtocolFault("the call has no message" if not count else "the call has more than one message")
+        return message
 
     async def to_its_end(self, call: Call, asking: Coroutine[Any, Any, bytes]) -> bytes:
         """The answer. Where the client hangs up, what is at the server keeps its place until it is answered, as over HTTP."""
@@ -143,6 +152,8 @@ class GrpcService:
         except asyncio.CancelledError:
             call.gone.set()
             raise
+        finally:
+            del task  # else its error would hold this frame, and that the task: with its message, until a collection
 
     def _ended(self, task: asyncio.Task[bytes]) -> None:
         self.under_way.discard(task)
