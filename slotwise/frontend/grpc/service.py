@@ -104,9 +104,7 @@ class GrpcService:
                 if end is None:
                     log.exception("%s %s", call.identity, name)
                     end = self.end_of(Refused(500, replies.CRASH)) or CallEnd(500, grpc.StatusCode.INTERNAL, replies.CRASH)
-            log.info(
-                "%s %s %d %r", call.identity, name, end.status, end.details[:LONGEST_MESSAGE]
-            )  # may hold a name: no line of its own
+            log.info("%s %s %d %r", call.identity, name, end.status, end.details[:LONGEST_MESSAGE])
             await call.abort(end.code, end.details, end.retry_after_s)
             return b""  # not reached
 
@@ -134,8 +132,8 @@ class GrpcService:
         try:
             async with asyncio.timeout(max(call.deadline - time.monotonic(), 0)), self._places.place(client, connection):
                 message, count = b"", 0
-                async for message in messages:
-                    count += 1
+                async for one in messages:
+                    message, count = one, count + 1
         except TimeoutError:
             raise Refused(504, "the deadline passed before the message had arrived") from None
         if count != 1:
