@@ -52,7 +52,7 @@ from slotwise.frontend.frontend import Gateway, GatewayOptions
 from slotwise.frontend.http.app import build_app
 from slotwise.frontend.inference_request import Scope
 from slotwise.frontend.serve import LARGE_BLOCK_BYTES, Access
-from slotwise.host.server import TokenCheck, listening, live_models, loop_factory
+from slotwise.host.server import TokenCheck, grpc_services, listening, live_models, loop_factory
 from slotwise.profiles import memory
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import Profile
@@ -64,6 +64,7 @@ log = logging.getLogger("org.pytorch.serve.ModelServer")  # whose lines these ar
 
 DEFAULT_BODY_BYTES = 6_553_500
 NAME = "torchserve"
+LOOPBACK = "127.0.0.1"
 LAST_LINE = "Model server started."
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 CHANGES = ("POST", "DELETE")  # of /models, where the model API is off
@@ -122,6 +123,12 @@ async def serve(configuration: Configuration, files: LogFiles, folder: Path) -> 
             backend.numbers = numbers
             gateway = await open_.enter_async_context(_front(configuration, profile, backend, tokens, took))
             await open_.enter_async_context(management(configuration, models, tokens, took))
+            opened = {
+                "inference_host": configuration.text("grpc_inference_address", LOOPBACK),
+                "management_host": configuration.text("grpc_management_address", LOOPBACK),
+                "changeable": configuration.flag("enable_model_api"),
+            }
+            await open_.enter_async_context(grpc_services(gateway, models, loaded, tokens, record.ports, **opened))
             if configuration.flag("enable_metrics_api", default=True):
                 await open_.enter_async_context(metrics(configuration, gateway, numbers, took))
             await asyncio.to_thread(models.load)

@@ -14,7 +14,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from aiohttp import web
@@ -36,6 +36,7 @@ from slotwise.host.model_host import OwnHost
 from slotwise.host.model_versions import ModelVersions
 from slotwise.host.opened_fronts import OpenedFronts
 from slotwise.profiles import memory
+from slotwise.profiles.ports import Ports
 from slotwise.server import supervisor
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ async def serve(record: ServerRecord) -> None:
             front(backend(), profile, record, tokens) as gateway,
             metrics(gateway, record),
             OpenedFronts(record.name, loaded, backend).offered(record.tmp_dir),
+            grpc_services(gateway, models, loaded, tokens, record.ports),
             supervisor.management_api(models, record, tokens, ("management", "inference")),
         ):
             memory.leave_alone_what_is_there()
@@ -136,6 +138,26 @@ async def metrics(gateway: Gateway, record: ServerRecord) -> AsyncIterator[None]
     app = web.Application()
     app.router.add_get("/metrics", answer)
     async with supervisor.web_application(app, ("127.0.0.1", record.ports.metrics)):
+        yield
+
+
+@asynccontextmanager
+async def grpc_services(
+    gateway: Gateway, models: ModelTable, loaded: ModelVersions, tokens: Tokens, ports: Ports, **opened: Any
+) -> AsyncIterator[None]:
+    """Within, TorchServe's gRPC is answered on its ports. Without grpcio there is none, which the log says.
+
+    opened: what an OpenedGrpc says.
+    """
+    try:
+        from slotwise.host.torchserve_grpc.grpc_ports import OpenedGrpc, grpc_ports  # noqa: PLC0415  optional, the extra gateway
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("grpc", "google"):
+            raise
+        log.warning("no gRPC on %d and %d: %s", ports.grpc_inference, ports.grpc_management, error)
+        yield
+        return
+    async with grpc_ports(gateway, models, loaded, tokens, ports, OpenedGrpc(**opened)):
         yield
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,13 +67,16 @@ class ServerRecord(ProcessRecord):
     def urls(self) -> dict[str, str]:
         """Where its APIs are, by name."""
         addresses = {"inference": self.inference_url, "management": self.management_url}
-        if self.kind == "triton":
+        if self.kind == "triton" or (self.kind == "slotwise" and importlib.util.find_spec("grpc")):
             addresses["grpc"] = f"127.0.0.1:{self.ports.grpc_inference}"
+        if "grpc" in addresses and self.kind == "slotwise":
+            addresses["grpc_management"] = f"127.0.0.1:{self.ports.grpc_management}"
         return addresses | ({"metrics": f"{self.metrics_url}/metrics"} if self.kind != "mms" else {})
 
     def listening(self) -> str:
         """Where it listens, a line an API, for people."""
-        return "\n".join(f"{api:11} {url}" for api, url in self.urls.items())
+        width = max(10, *map(len, self.urls))
+        return "\n".join(f"{api:{width}}  {url}" for api, url in self.urls.items())
 
     def effective_profile(self) -> Profile:
         """The profile that it was started with, overrides included, whatever has happened to the file since."""

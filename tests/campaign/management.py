@@ -11,7 +11,8 @@ from typing import Any
 
 import httpx
 
-from tests.campaign.cases import Case
+from slotwise.profiles.ports import Ports
+from tests.campaign.cases import Case, Part
 from tests.campaign.management_calls import CALLS, NO_WORKERS, STORE, Call
 from tests.campaign.own_server import CHOSEN, own_home, started
 from tests.campaign.tally import Tally
@@ -23,11 +24,12 @@ TIMEOUT_S = 120.0
 
 @dataclass(frozen=True)
 class Api:
-    """One server's management API. folder: where it writes key_file.json."""
+    """One server's management API. folder: where it writes key_file.json. ports: where else it listens."""
 
     url: str
     folder: Path
     store: Path
+    ports: Ports
 
     def ask(self, call: Call) -> tuple[int, Any]:
         """The status, and the body as JSON (its text where it is none)."""
@@ -105,11 +107,21 @@ def served(home: Path, store: Path) -> Iterator[Api]:
     """The server as `slotwise serve` starts it."""
     with own_home(home):
         record = started(CHOSEN.kind, store)
-        yield Api(record.management_url, record.state_dir, store)
+        yield Api(record.management_url, record.state_dir, store, record.ports)
 
 
 @contextlib.contextmanager
 def installed(folder: Path, store: Path) -> Iterator[Api]:
     """TorchServe by its own command: nothing but ports, and the model API, which is off unless it is asked for."""
     with deployed(TORCHSERVE, folder, store) as deployment:
-        yield Api(deployment.management, folder, store)
+        yield Api(deployment.management, folder, store, deployment.ports)
+
+
+PART = Part(
+    "management",
+    f"{len(CALLS)} calls of TorchServe's management API, as installed and as `slotwise serve` starts it",
+    len(CALLS),
+    start,
+    900.0,
+    scaled=False,
+)

@@ -34,9 +34,8 @@ class Call:
         about = ", ".join([*self.headers.values(), *([body] if body else [])])
         token = "" if self.token == "same" else f" ({self.token or 'no'} token)"
         after = f" after {', '.join(map(str, self.before))}" if self.before else ""
-        return (
-            f"{self.api} {self.method} {self.path}{'?' if query else ''}{query}{f' [{about}]' if about else ''}{token}{after}"
-        )
+        target = self.path + ("?" if query else "") + query
+        return f"{self.api} {self.method} {target}{f' [{about}]' if about else ''}{token}{after}"
 
 
 def manage(method: str, path: str, *before: Call, **params: str) -> Call:

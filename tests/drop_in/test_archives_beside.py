@@ -50,10 +50,8 @@ def torch_store(store: Path, work: Path) -> None:
     linear = torch.nn.Linear(4, 3).eval()
     torch.jit.trace(linear, torch.zeros(1, 4)).save(str(work / "traced.pt"))
     archive(store, "traced", "tensors", serialized_file=work / "traced.pt")
-    batch = {"x": {0: "n"}}
-    torch.onnx.export(
-        linear, (torch.zeros(2, 4),), str(work / "graph.onnx"), input_names=["x"], dynamic_axes=batch, dynamo=False
-    )
+    named = {"input_names": ["x"], "dynamic_axes": {"x": {0: "n"}}}
+    torch.onnx.export(linear, (torch.zeros(2, 4),), str(work / "graph.onnx"), dynamo=False, **named)
     archive(store, "graph", "tensors", serialized_file=work / "graph.onnx")
     archive(store, "micro", "micro")
     archive(store, "enveloped", "enveloped")
@@ -139,12 +137,10 @@ def test_one_bad_of_eight_costs_nobody_else_an_answer(pair: tuple[Deployment, De
 
 def test_explanations_are_the_same(pair: tuple[Deployment, Deployment]) -> None:
     pytest.importorskip("captum")
-    body = json.dumps({"target": 2}).encode()
     for path in ("/explanations/digits", "/explanations/digits/1.0"):
         theirs, ours = (ask(one, path, picture(3)) for one in pair)
         assert (theirs.status_code, ours.status_code) == (200, 200), (theirs.text, ours.text)
         assert close(theirs.json(), ours.json())
-    assert body
 
 
 ENVELOPES = {

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import random
 import signal
 import struct
+import tracemalloc
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -30,7 +32,8 @@ from slotwise.frontend.certificates import CertificateFiles
 from slotwise.frontend.frontend import GatewayOptions
 from slotwise.frontend.grpc import open_inference as open_inference_grpc
 from slotwise.frontend.grpc.call import LONGEST_MESSAGE
-from slotwise.frontend.grpc.open_inference_messages import CLASSES, MOST_FIELDS, SERVICE, parsed_message
+from slotwise.frontend.grpc.message_table import MOST_FIELDS
+from slotwise.frontend.grpc.open_inference_messages import CLASSES, MESSAGES, SERVICE
 from slotwise.frontend.grpc.server import GrpcServer, InferenceService
 from slotwise.frontend.http.client_connections import ConnectionLimits
 from slotwise.frontend.listening import ListenAddress
@@ -61,7 +64,7 @@ def infer(shape: list[int], raw: Sequence[bytes] = (), datatype: str = "BYTES", 
 
 
 def bodies(message: Any, model: ModelInput = TENSORS) -> list[bytes]:
-    read = parsed_message("ModelInferRequest", message.SerializeToString())
+    read = MESSAGES.parsed("ModelInferRequest", message.SerializeToString())
     return [record.body for record in open_inference_grpc.request(read, model).records]
 
 
@@ -135,14 +138,14 @@ def test_a_request_that_fits_nothing_is_refused(message: Any, status: int) -> No
 )
 def test_bytes_that_are_no_message_are_refused(data: bytes) -> None:
     with pytest.raises(ProtocolFault):
-        parsed_message("ModelInferRequest", data)
+        MESSAGES.parsed("ModelInferRequest", data)
 
 
 @given(st.binary(max_size=60))
 def test_no_bytes_raise_anything_but_a_refusal(data: bytes) -> None:
     for start in (b"", infer([1], bytes_contents=[b"a"]).SerializeToString()):
         with suppress(ProtocolFault):
-            bodies(parsed_message("ModelInferRequest", start + data))
+            bodies(MESSAGES.parsed("ModelInferRequest", start + data))
 
 
 @asynccontextmanager
@@ -229,6 +232,29 @@ async def test_a_compressed_message_is_limited_by_what_it_becomes(make_front: Ma
         assert (await call("ModelInfer", infer([1], [packed([PNG])]), compression=grpc.Compression.Gzip)).raw_output_contents
         async with refused("RESOURCE_EXHAUSTED"):
             await call("ModelInfer", b"\0" * 2**22, compression=grpc.Compression.Gzip)  # 4 KiB on the way
+
+
+@pytest.mark.parametrize("model", ["digits", "nobody"])
+async def test_a_message_is_gone_when_its_call_has_ended(make_front: MakeFront, model: str) -> None:
+    """Also before Python looks for garbage."""
+    message, count = infer([1], [packed([b"a" * 2**22])], model=model).SerializeToString(), 8
+    front = await make_front(StandIn(likely=True), max_body_bytes=2**23)
+    async with port_of(front) as call:
+        with suppress(grpc.aio.AioRpcError):
+            await call("ModelInfer", message)
+        gc.collect()
+        gc.disable()
+        tracemalloc.start()
+        try:
+            for _ in range(count):
+                with suppress(grpc.aio.AioRpcError):
+                    await call("ModelInfer", message)
+                front.server.seen.clear()  # which holds its body
+            left_bytes, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+            gc.enable()
+    assert left_bytes < (count - 4) * 2**22
 
 
 async def test_keys_and_tls_are_those_of_the_http_side(make_front: MakeFront, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from slotwise.frontend.admission import limits
 from slotwise.frontend.admission.large_work import LARGE_BYTES, WINDOW_S, LargeWork, LoopBlocks
 from slotwise.frontend.admission.limits import MOST_DERIVED_BYTES, OWN_BYTES, derived_budget
 from slotwise.frontend.grpc import open_inference as open_inference_grpc
-from slotwise.frontend.grpc.open_inference_messages import CLASSES, message_bytes, parsed_message
+from slotwise.frontend.grpc.open_inference_messages import CLASSES, MESSAGES
 from slotwise.frontend.protocols import json_pieces, kserve_v1, open_inference
 from slotwise.frontend.protocols.open_inference_tensors import NUMBERS
 from slotwise.frontend.protocols.records import ModelInput, RecordAnswer
@@ -116,8 +116,8 @@ def test_so_does_a_message_of_grpc(kind: str) -> None:
         getattr(tensor.contents, f"{kind}_contents").extend([1] * 200_000)
     data, model = message.SerializeToString(), FILES if kind == "bytes" else TENSORS
 
-    parsed = parsed_message("ModelInferRequest", data)
-    assert peak_of(lambda: parsed_message("ModelInferRequest", data)) <= message_bytes("ModelInferRequest", data)
+    parsed = MESSAGES.parsed("ModelInferRequest", data)
+    assert peak_of(lambda: MESSAGES.parsed("ModelInferRequest", data)) <= MESSAGES.memory_bytes("ModelInferRequest", data)
     assert peak_of(lambda: open_inference_grpc.request(parsed, model)) <= open_inference_grpc.reading_bytes(parsed)
 
 

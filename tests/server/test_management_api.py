@@ -169,7 +169,7 @@ def test_two_versions_and_which_of_them_is_the_default(client: ManagementClient,
         (lambda client: client.describe("nobody"), r"Model not found: nobody \(HTTP 404\)"),
         (lambda client: client.describe("echo", "9"), r"Model version: 9 does not exist for model: echo \(HTTP 404\)"),
         (lambda client: client.register("echo.mar"), r"already registered for model echo \(HTTP 409\)"),
-        (lambda client: client.register("gone.mar"), r"Model not found in model store: gone.mar \(HTTP 404\)"),
+        (lambda client: client.register("gone.mar"), r"Model not found at: gone.mar \(HTTP 404\)"),
         (lambda client: client.register("../echo.mar"), r"Relative path is not allowed in url: ../echo.mar"),
         (
             lambda client: client.register("echo.mar", name="../x"),

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from typing import Any, Protocol
 
 from aiohttp import web
 
@@ -32,6 +32,18 @@ NOT_OFFERED = {
 PROCESSING = {"status": "Processing worker updates..."}
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class ManagementCall(Protocol):
+    """What a call says, whichever way it came. match_info: the name and the version of its address."""
+
+    @property
+    def query(self) -> Mapping[str, str]:
+        """Its parameters."""
+
+    @property
+    def match_info(self) -> Mapping[str, str]:
+        """Of which model it is."""
 
 
 def application(
@@ -85,15 +97,15 @@ class ManagementApi:
     def __init__(self, models: ModelTable) -> None:
         self.models = models
 
-    async def ping(self, request: web.Request) -> web.Response:
+    async def ping(self, request: ManagementCall) -> web.Response:
         """Whether this process runs."""
         return web.json_response({"status": "Healthy"})
 
-    async def description(self, request: web.Request) -> web.Response:
+    async def description(self, request: ManagementCall) -> web.Response:
         """What can be called, as OpenAPI."""
         return web.json_response(DESCRIPTION)
 
-    async def list(self, request: web.Request) -> web.Response:
+    async def list(self, request: ManagementCall) -> web.Response:
         """Every model by name, a page at a time."""
         start, limit = max(0, _number(request, "next_page_token", 0)), _number(request, "limit", PAGE)
         limit = PAGE if limit < 0 else limit
@@ -105,7 +117,7 @@ class ManagementApi:
             page = {"nextPageToken": str(start + limit), **page}
         return web.json_response(page)
 
-    async def register(self, request: web.Request) -> web.Response:
+    async def register(self, request: ManagementCall) -> web.Response:
         """Register an archive of the model store."""
         delay = request.query.get("max_batch_delay")
         settings = {
@@ -126,34 +138,35 @@ class ManagementApi:
             return web.json_response({"status": f"{done}. Use scale workers API to add workers for the model."})
         return await self._once_ready(request, model, done)
 
-    async def describe(self, request: web.Request) -> web.Response:
+    async def describe(self, request: ManagementCall) -> web.Response:
         """One version, or "all", as a list with an object a version."""
         name, version = _named(request)
         models = self.models.versions(name) if version == "all" else [self.models.get(name, version)]
         seen = await asyncio.gather(*(asyncio.to_thread(self.models.host.describe, model) for model in models))
         return web.json_response([described(model, one) for model, one in zip(models, seen, strict=True)])
 
-    async def scale(self, request: web.Request) -> web.Response:
+    async def scale(self, request: ManagementCall) -> web.Response:
         """Change the number of workers."""
         name, version = _named(request)
         least = _number(request, "min_worker", 1)
         most = _number(request, "max_worker", least)
         model = await asyncio.to_thread(self.models.scale, name, version, least, most)
-        return await self._once_ready(request, model, f"Workers scaled to {least} for model: {name}")
+        done = f"Workers scaled to {least} for model: {name}" + (f", version: {version}" if version else "")
+        return await self._once_ready(request, model, done)
 
-    async def set_default(self, request: web.Request) -> web.Response:
+    async def set_default(self, request: ManagementCall) -> web.Response:
         """Make a version the default one."""
         name, version = request.match_info["name"], request.match_info["version"]
         await asyncio.to_thread(self.models.set_default, name, version)
         return web.json_response({"status": f'Default version successfully updated for model "{name}" to "{version}"'})
 
-    async def unregister(self, request: web.Request) -> web.Response:
+    async def unregister(self, request: ManagementCall) -> web.Response:
         """Remove a model or a version of it."""
         name, version = _named(request)
         await asyncio.to_thread(self.models.unregister, name, version)
         return web.json_response({"status": f'Model "{name}" unregistered'})
 
-    async def _once_ready(self, request: web.Request, model: HostedModel, done: str) -> web.Response:
+    async def _once_ready(self, request: ManagementCall, model: HostedModel, done: str) -> web.Response:
         """Answer at once, or, where the call is to be synchronous, when the workers are there."""
         if request.query.get("synchronous", "false").lower() != "true":
             return web.json_response(PROCESSING, status=202)
@@ -169,11 +182,11 @@ class ManagementApi:
         raise ApiError(408, "RequestTimeoutException", f"the workers of {model.name} are not ready yet")
 
 
-def _named(request: web.Request) -> tuple[str, str | None]:
+def _named(request: ManagementCall) -> tuple[str, str | None]:
     return request.match_info["name"], request.match_info.get("version")
 
 
-def _number(request: web.Request, key: str, default: Any) -> Any:
+def _number(request: ManagementCall, key: str, default: Any) -> Any:
     text = request.query.get(key)
     if text is None:
         return default

@@ -212,10 +212,10 @@ class ModelTable:
         """Let requests without a version go to this one."""
         with self._change:
             versions = self.versions(name)
-            if all(one.version != version for one in versions):
+            chosen = next((one for one in versions if one.version == version), None)
+            if chosen is None:  # other words than `get` has: TorchServe's
                 message = f"Model version {version} does not exist for model {name}"
                 raise ApiError(404, "ModelVersionNotFoundException", message)
-            chosen = self.get(name, version)
             if chosen is not versions[0]:
                 self.host.set_default(chosen, versions[0])
             others = {one.version: one for one in versions if one is not chosen}

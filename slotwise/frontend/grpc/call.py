@@ -68,13 +68,17 @@ class Call:
             "slotwise.key": self.key,
         }
 
-    async def abort(self, status: int, message: str, retry_after_s: int) -> None:
-        """End the call with the status that stands for HTTP's. Only from the call's own task, which ends with it."""
-        code = CODES.get(status, grpc.StatusCode.INVALID_ARGUMENT if status < 500 else grpc.StatusCode.INTERNAL)
+    async def abort(self, code: grpc.StatusCode, message: str, retry_after_s: int) -> None:
+        """End the call. Only from its own task, which ends with it."""
         trailing = [("x-request-id", self.identity)]
         if retry_after_s:
             trailing.append(("retry-after", str(retry_after_s)))
         await self._context.abort(code, message[:LONGEST_MESSAGE], tuple(trailing))
+
+
+def code_of(status: int) -> grpc.StatusCode:
+    """The code that stands for this status of HTTP."""
+    return CODES.get(status, grpc.StatusCode.INVALID_ARGUMENT if status < 500 else grpc.StatusCode.INTERNAL)
 
 
 def _text(value: bytes) -> str:

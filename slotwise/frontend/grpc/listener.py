@@ -1,0 +1,48 @@
+"""One gRPC port: it is taken, answers, and ends."""
+
+from __future__ import annotations
+
+import grpc
+import grpc.aio
+
+from slotwise.errors import SlotwiseError
+from slotwise.frontend.grpc.service import GrpcService
+
+
+class GrpcListener:
+    """One port on which a service is offered. port: 0 takes a free one, which stands here once it is bound."""
+
+    def __init__(self, service: GrpcService, host: str, port: int, credentials: grpc.ServerCredentials | None = None) -> None:
+        self.service, self.host, self.port, self.credentials = service, host, port, credentials
+
+    def listen(self, max_message_bytes: int, hint: str, *, shared: bool) -> None:
+        """Take the port. Raises SlotwiseError with that hint. shared: a successor takes it, too, before this one leaves."""
+        limits = self.service.limits
+        options = [
+            ("grpc.so_reuseport", int(shared)),
+            ("grpc.max_receive_message_length", max_message_bytes),
+            ("grpc.max_send_message_length", -1),
+            (
+                "grpc.http2.bdp_probe",
+                int(not self.host.startswith("127.")),
+            ),  # windows grow for what is far away, and hold memory
+            ("grpc.server_handshake_timeout_ms", round(limits.head_timeout_s * 1000)),
+        ]
+        self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=limits.max_connections)
+        self._server.add_generic_rpc_handlers((self.service.handlers(),))
+        address = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        try:
+            if self.credentials:
+                self.port = self._server.add_secure_port(address, self.credentials)
+            else:
+                self.port = self._server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise SlotwiseError(f"gRPC cannot listen on {address}: {error}", hint) from error
+
+    async def start(self) -> None:
+        """Answer calls."""
+        await self._server.start()
+
+    async def stop(self, grace_s: float | None) -> None:
+        """Take no new calls, and give those under way so long to end; None: cut them off."""
+        await self._server.stop(grace_s)

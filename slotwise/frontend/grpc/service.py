@@ -1,0 +1,168 @@
+"""A gRPC service: its calls are let in, their messages read, and those that are refused ended.
+
+A call's message is read only when it is let in and few others are being read (reading_places.py): gRPC holds a whole one in
+memory. What is being read takes no more than bodies may take in all, and what has been read is counted among them. A client may
+have as many calls at once as connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from slotwise.backends.interface import Refused
+from slotwise.frontend import replies
+from slotwise.frontend.admission.reading_places import ReadingPlaces
+from slotwise.frontend.frontend import Gateway
+from slotwise.frontend.grpc.call import LONGEST_MESSAGE, Call, code_of
+from slotwise.frontend.http.client_connections import ConnectionLimits
+from slotwise.frontend.protocols.records import ProtocolFault
+
+log = logging.getLogger("slotwise.gateway")
+
+Messages = AsyncIterator[bytes]  # of one call: one
+Answer = Callable[[Call, Messages], Awaitable[bytes]]
+
+FEWEST_READ = 4  # messages that may be read at once, however large they may be
+COPIES_READ = 2  # of a message that gRPC reads: in pieces, then as one
+
+
+@dataclass(frozen=True)
+class CallEnd:
+    """How a call ends that was refused. status: of HTTP, for the log."""
+
+    status: int
+    code: grpc.StatusCode
+    details: str
+    retry_after_s: int = 0
+
+
+class GrpcService:
+    """A service whose messages come and go as bytes. answers: its methods, and what answers each.
+
+    name: of the service, package included. streamed: the methods that answer with a stream, which is of one message. under_way:
+    what was asked of models, also by who is gone.
+    """
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        limits: ConnectionLimits,
+        name: str,
+        answers: Mapping[str, Answer],
+        streamed: Collection[str] = (),
+    ) -> None:
+        self.gateway, self.limits, self.name, self.streamed = gateway, limits, name, streamed
+        self.trusted = gateway.options.trusted_proxies
+        count = max(FEWEST_READ, gateway.body_memory.max_bytes // (COPIES_READ * gateway.backend.max_body_bytes))
+        self._places = ReadingPlaces(count, limits.head_timeout_s)
+        self._calls: Counter[str] = Counter()  # by client
+        self.under_way: set[asyncio.Task[bytes]] = set()
+        self.methods = {method: self._method(method, answer) for method, answer in answers.items()}
+
+    # What services do differently.
+
+    def let_in(self, method: str, call: Call) -> None:
+        """See whose call it is. Raises what `end_of` knows where it is not let in."""
+
+    def end_of(self, error: Exception) -> CallEnd | None:
+        """How a call ends in which this was raised; None where nobody foresaw it."""
+        if isinstance(error, ProtocolFault):
+            return CallEnd(error.status, code_of(error.status), error.message)
+        if isinstance(error, Refused):
+            return CallEnd(error.status, code_of(error.status), error.message, error.retry_after_s)
+        return None
+
+    # What all of them do alike.
+
+    def handlers(self) -> Any:
+        """What a server of grpcio needs. A call's one message is a stream to it, so that it is not read before it is wanted."""
+        one, many = grpc.stream_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
+        of_methods = {
+            name: many(_streamed(method)) if name in self.streamed else one(method) for name, method in self.methods.items()
+        }
+        return grpc.method_handlers_generic_handler(self.name, of_methods)
+
+    def _method(self, name: str, answer: Answer) -> Callable[..., Awaitable[bytes]]:
+        async def method(messages: Messages, context: Any) -> bytes:
+            call = Call(context, self.gateway.options.timeout_s)
+            try:
+                self.let_in(name, call)
+                context.set_trailing_metadata((("x-request-id", call.identity),))
+                with self._counted(call):
+                    return await answer(call, messages)
+            except Exception as error:
+                end = self.end_of(error)
+                if end is None:
+                    log.exception("%s %s", call.identity, name)
+                    end = self.end_of(Refused(500, replies.CRASH)) or CallEnd(500, grpc.StatusCode.INTERNAL, replies.CRASH)
+            log.info("%s %s %d %r", call.identity, name, end.status, end.details[:LONGEST_MESSAGE])
+            await call.abort(end.code, end.details, end.retry_after_s)
+            return b""  # not reached
+
+        return method
+
+    @contextmanager
+    def _counted(self, call: Call) -> Iterator[None]:
+        """One more call of its client, while it lasts. Raises Refused (429)."""
+        client = call.client(self.trusted)
+        if client and self._calls[client] >= self.limits.max_connections_per_address:
+            raise Refused(429, "too many calls of this client at once", retry_after_s=1)
+        self._calls[client] += 1
+        try:
+            yield
+        finally:
+            self._calls -= Counter([client])  # what comes to 0 is forgotten
+
+    async def read(self, messages: Messages, call: Call) -> bytes:
+        """The call's message. Raises Refused (503, 504), or ProtocolFault where there is none, or more than one.
+
+        It is read to its end: grpcio keeps the message of a reader that was left before, until Python looks for garbage.
+        """
+        client = call.client(self.trusted)
+        connection = client if call.through(self.trusted) else call.connection
+        try:
+            async with asyncio.timeout(max(call.deadline - time.monotonic(), 0)), self._places.place(client, connection):
+                message, count = b"", 0
+                async for one in messages:
+                    message, count = one, count + 1
+        except TimeoutError:
+            raise Refused(504, "the deadline passed before the message had arrived") from None
+        if count != 1:
+            raise ProtocolFault("the call has no message" if not count else "the call has more than one message")
+        return message
+
+    async def to_its_end(self, call: Call, asking: Coroutine[Any, Any, bytes]) -> bytes:
+        """The answer. Where the client hangs up, what is at the server keeps its place until it is answered, as over HTTP."""
+        task = asyncio.create_task(asking)
+        self.under_way.add(task)
+        task.add_done_callback(self._ended)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            call.gone.set()
+            raise
+        finally:
+            del task  # else its error would hold this frame, and that the task: with its message, until a collection
+
+    def _ended(self, task: asyncio.Task[bytes]) -> None:
+        self.under_way.discard(task)
+        if not task.cancelled():
+            task.exception()  # was raised in the call, unless its client is gone
+
+
+def _streamed(method: Callable[..., Awaitable[bytes]]) -> Callable[..., AsyncIterator[bytes]]:
+    """The method as one that answers with a stream of one message."""
+
+    async def stream(messages: Messages, context: Any) -> AsyncIterator[bytes]:
+        yield await method(messages, context)
+
+    return stream

@@ -1,0 +1,1 @@
+"""TorchServe's own gRPC services, on its two ports."""

@@ -1,0 +1,110 @@
+"""TorchServe's InferenceAPIsService: its calls go the way of HTTP's to the models, with the same limits."""
+
+from __future__ import annotations
+
+import json
+
+import grpc
+
+from slotwise.backends.exchange import CLIENT_GONE
+from slotwise.backends.interface import Refused
+from slotwise.backends.management.bearer import Tokens
+from slotwise.frontend.forward import Forward
+from slotwise.frontend.frontend import Gateway
+from slotwise.frontend.grpc.call import Call
+from slotwise.frontend.grpc.service import Messages
+from slotwise.frontend.inference_request import InferenceRequest
+from slotwise.frontend.replies import ClientReply
+from slotwise.host.model_versions import ModelVersions
+from slotwise.host.torchserve_grpc.form_body import body_of
+from slotwise.host.torchserve_grpc.torchserve_messages import INFERENCE, INFERENCE_SERVICE
+from slotwise.host.torchserve_grpc.torchserve_service import CallRefused, TorchServeService, class_of
+
+ASKED, ANSWERED = "PredictionsRequest", "PredictionResponse"
+REPLY_COPIES = 2  # of an answer's body, while its message is written
+LONGEST_NAME = 128  # of what a refusal repeats
+NO_BOTH_WAYS = "StreamPredictions2 is not offered: ask StreamPredictions, a call for each request"
+
+
+class InferenceApi(TorchServeService):
+    """Answers Ping and predictions. loaded: the models that there are."""
+
+    def __init__(self, gateway: Gateway, tokens: Tokens, loaded: ModelVersions) -> None:
+        self.forward, self.loaded = Forward(gateway), loaded
+        answers = {
+            "Ping": self._ping,
+            "Predictions": self._predictions,
+            "StreamPredictions": self._predictions,
+            "StreamPredictions2": self._both_ways,
+        }
+        super().__init__(gateway, tokens, "inference", INFERENCE_SERVICE, answers, ("StreamPredictions", "StreamPredictions2"))
+
+    async def _ping(self, call: Call, messages: Messages) -> bytes:
+        """Healthy: a model is ready, or there is none yet."""
+        health = "Healthy" if self.gateway.ready() or not self.loaded.by_name else "Unhealthy"
+        answer = INFERENCE.classes["TorchServeHealthResponse"](health=json.dumps({"status": health}, indent=2))
+        written: bytes = answer.SerializeToString()
+        return written
+
+    async def _both_ways(self, call: Call, messages: Messages) -> bytes:
+        raise CallRefused(501, NO_BOTH_WAYS, "")
+
+    async def _predictions(self, call: Call, messages: Messages) -> bytes:
+        return await self.to_its_end(call, self._predict(call, await self.read(messages, call)))
+
+    async def _predict(self, call: Call, data: bytes) -> bytes:
+        request = InferenceRequest("", call.deadline, gateway=self.gateway)
+        try:
+            request.hold(data)
+            del data
+            version, content_type = await self._take_apart(request)
+            scope, body = call.scope(version), request.body
+            if content_type:
+                scope["headers"].append((b"content-type", content_type.encode("ascii")))
+            reply = await self.forward.reply(request, scope, call.gone.wait, body)
+            del body
+            return await self._written(request, self._answer(request, version, reply))
+        finally:
+            request.release()
+
+    async def _take_apart(self, request: InferenceRequest) -> tuple[str, str]:
+        """The version and the content type; the request's body is from now on that of its inputs. Raises ProtocolFault."""
+        work, size = self.gateway.large_work, request.memory_bytes
+        async with work.turn(size):
+            with request.borrowed(await work.run(size, INFERENCE.memory_bytes, ASKED, request.body)):
+                message = await work.run(size, INFERENCE.parsed, ASKED, request.body)
+                if not message.model_name:
+                    raise CallRefused(
+                        400, "Parameter model_name is required.", "BadRequestException.()", grpc.StatusCode.INTERNAL
+                    )
+                request.ask(message.model_name)
+                content_type, request.body = await work.run(size, body_of, message.input)
+        return message.model_version, content_type
+
+    def _answer(self, request: InferenceRequest, version: str, reply: ClientReply | None) -> bytes:
+        """What the model answered. Raises CallRefused where that is an error."""
+        if reply is None:
+            raise Refused(CLIENT_GONE, "the client has gone")
+        if reply.status < 400:
+            return reply.body
+        if request.refusal is not None and reply.status == 404:
+            raise self._not_found(request.model, version)
+        message = str(json.loads(reply.body)["error"]["message"])
+        retry_after_s = next((int(value) for name, value in reply.headers if name == b"retry-after"), 0)
+        raise CallRefused(reply.status, message, retry_after_s=retry_after_s)
+
+    def _not_found(self, name: str, version: str) -> CallRefused:
+        """Code and words are TorchServe's."""
+        code = grpc.StatusCode.INTERNAL
+        if name not in self.loaded.by_name:
+            return CallRefused(404, f"Model not found: {name[:LONGEST_NAME]}", class_of("ModelNotFoundException"), code)
+        message = f"Model version: {version[:LONGEST_NAME]} does not exist for model: {name}"
+        return CallRefused(404, message, class_of("ModelVersionNotFoundException"), code)
+
+    async def _written(self, request: InferenceRequest, body: bytes) -> bytes:
+        size, work = len(body), self.gateway.large_work
+        async with work.turn(size):
+            with request.borrowed(REPLY_COPIES * size):
+                answer = INFERENCE.classes[ANSWERED](prediction=body)
+                written: bytes = await work.run(size, answer.SerializeToString)
+                return written
