@@ -1,0 +1,36 @@
+"""Random histories of streams: each gets the pieces that it gets alone, in order, once; and every planted bug is found.
+
+python -m tests.worker.steps.test_stream_histories 4711     runs one history again and prints what did not hold
+"""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from slotwise.worker.steps.step_loop import StepLoop
+from tests.worker.steps.stream_history import StreamHistory
+
+HISTORIES, LONG_RUN = 2_000, 100_000
+
+
+def problems(seed: int, loop: type[StepLoop] = StepLoop) -> list[str]:
+    """What did not hold in the history with this seed."""
+    return StreamHistory(seed, loop).run()
+
+
+def test_in_every_history_each_stream_is_what_it_is_alone() -> None:
+    wrong = {seed: found for seed in range(HISTORIES) if (found := problems(seed))}
+    assert not wrong
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+def test_in_very_many_histories_too() -> None:
+    wrong = {seed: found for seed in range(HISTORIES, LONG_RUN) if (found := problems(seed))}
+    assert not wrong
+
+
+if __name__ == "__main__":
+    print(problems(int(sys.argv[1])))
