@@ -118,8 +118,8 @@ class StepLoop(StreamRunner[DecodedStream]):
     def _step(self, stop_at: float) -> bool:
         """One step of every stream that decodes, who has waited longest first. Returns whether there was any.
 
-        Where the time is over before all have had their step, the next turn takes half as many: it then finishes, whatever it
-        takes to find the rows that make the engine fail.
+        Where the time is over before all have had their step, the next turn takes half as many. One alone is run to its end,
+        which is a few calls at most. So whoever makes the engine fail is found, however long a call takes.
         """
         ready = [one for one in self._holders() if one.held_at is None and one.filled == one.cost]
         ready.sort(key=lambda one: (one.last_turn, one.arrival))
@@ -128,7 +128,7 @@ class StepLoop(StreamRunner[DecodedStream]):
             return False
         rows = [Row(i, one.next_row()) for i, one in enumerate(group)]
         try:
-            self.calls.step(rows, stop_at, lambda: ", ".join(str(one.stream.id) for one in group))
+            self.calls.step(rows, stop_at if len(rows) > 1 else float("inf"), lambda: ", ".join(str(one.stream.id) for one in group))
         finally:
             self._take(group, rows)
         unfinished = any(row.error is NOT_RUN for row in rows)
@@ -186,7 +186,7 @@ class StepLoop(StreamRunner[DecodedStream]):
                 return
             rest = one.cost - one.filled
             part = min(rest, left) if self.engine.in_parts else rest
-            if part > left and not first:  # it has a slot, and is the first of the next turn
+            if (part > left and not first) or not self._has_slot(one):
                 return
             left -= part
             self.debt += max(0, -left)
@@ -195,23 +195,22 @@ class StepLoop(StreamRunner[DecodedStream]):
                 return
 
     def _next_to_fill(self) -> DecodedStream | None:
-        """Who is prefilled next: who has begun, then who waits, if there is a slot; None where there is nobody."""
-        holders = self._holders()
-        for one in holders:
-            if one.held_at is None and one.filled < one.cost:
+        """Who is prefilled next: who has begun, then who waits; None where there is nobody."""
+        served = [one for one in self._holders() if one.held_at is None]
+        for one in served:
+            if one.filled < one.cost:
                 return one
         waiting = [one for one in self.open.values() if one.slot is None and one.held_at is None]
-        chosen = first_in_turn(waiting, holders)
-        if chosen is None:
-            return None
-        slot = self.slots.give()
-        if slot is None and (parked := longest_held(holders)) is not None:
+        return first_in_turn(waiting, served)
+
+    def _has_slot(self, one: DecodedStream) -> bool:
+        """Give the stream a slot, if need be that of a parked one. Returns whether it has one."""
+        if one.slot is None:
+            one.slot = self.slots.give()
+        if one.slot is None and (parked := longest_held(self._holders())) is not None:
             self._put_back(parked)
-            slot = self.slots.give()
-        if slot is None:
-            return None
-        chosen.slot = slot
-        return chosen
+            one.slot = self.slots.give()
+        return one.slot is not None
 
     def _fill(self, one: DecodedStream, part: int) -> bool:
         """Prefill so many tokens. Returns False where memory ran out."""

@@ -157,7 +157,7 @@ class SimEngine(StepEngine):
             raise RuntimeError("the device is lost")
         if self.used() + STEP_MEMORY * len(rows) > self.memory:
             raise MemoryError
-        if len(rows) > 1 and self.watcher.random.random() < self.flaky:
+        if sum(row.slot != self.slots for row in rows) > 1 and self.watcher.random.random() < self.flaky:
             raise RuntimeError("a hiccup")
         for i, row in enumerate(rows):
             cache = self.caches[row.slot]
