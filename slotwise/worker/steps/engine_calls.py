@@ -41,6 +41,20 @@ class EngineCalls:
             raise ValueError("a step can only be filled up by an example, and the handler gives none")
         self.isolation = Isolation(self._attempt, padding, self.alive, engine.release, clock)
 
+    def warm_up(self) -> None:
+        """Run the author's example at every size of a step. Raises what the engine raises."""
+
+        def row() -> Row | None:
+            if (item := self.author.example()) is None:
+                return None
+            self._fill_scratch(item)
+            return Row(0, StepRow(self.scratch, 0, 0))
+
+        try:
+            self.isolation.prepare(row)
+        finally:
+            self._empty_scratch()
+
     def state(self, item: object, seed: int) -> StepState:
         """What `advance` knows of a new stream. Raises ModelFault where its item cannot be copied."""
         try:
@@ -81,9 +95,8 @@ class EngineCalls:
             output = _refused(error, "the model failed on this input")
             if isinstance(error, SlotError) or output is NO_MEMORY:
                 return output
-        if isinstance(output, Refusal):
-            if not self.alive():
-                raise EngineDead("the engine fails on what it is known to read, too")
+        if isinstance(output, Refusal) and not self.alive():
+            raise EngineDead("the engine fails on what it is known to run, too")
         return output
 
     def had_step(self, item: object) -> None:
@@ -136,9 +149,7 @@ class EngineCalls:
             logger.exception("the engine fails on what it is known to run")
             return False
         finally:
-            if self.padding.kind == "none":
-                self.scratch_filled = False
-                self.free(self.scratch)
+            self._empty_scratch()
         return row.error is None
 
     def _example(self) -> object:
@@ -152,6 +163,12 @@ class EngineCalls:
             raise ModelFault("the output of the example is not finite")
         self.scratch_filled = True
 
+    def _empty_scratch(self) -> None:
+        """Free the scratch slot where no step is filled up."""
+        if self.padding.kind == "none":
+            self.scratch_filled = False
+            self.free(self.scratch)
+
     def _prefilled(self, slot: int, item: object, start: int, stop: int) -> object:
         own = owned(item)
         made = self.engine.prefill_part(slot, own, start, stop) if self.engine.in_parts else self.engine.prefill(slot, own)
@@ -159,7 +176,7 @@ class EngineCalls:
 
     def _attempt(self, rows: list[Row], size: int) -> None:
         """Run the engine once on these rows, filled up with the scratch slot's. May raise anything."""
-        if size > len(rows) and not self.scratch_filled:
+        if size > len(rows) and not self.scratch_filled:  # only where there is an example (__init__)
             self._fill_scratch(self.author.example())
         padding = [StepRow(self.scratch, 0, 0)] * (size - len(rows))
         asked = [row.item for row in rows if isinstance(row.item, StepRow)]

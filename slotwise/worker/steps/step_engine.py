@@ -5,8 +5,8 @@
     free(slot)                                 nobody needs the slot's cache any more
     advance(state, output) -> Next | End       which token comes next, and which piece of the answer is ready
 
-The loop (step_loop.py) does the rest. `advance` is called once for each output of a stream, in order. A step may be run again at
-the same slot and position, with the same token, and must then give the same output.
+The loop (step_loop.py) does the rest. `advance` is called once for each output of a stream, in order. A step may be run again
+at the same slot and position, with the same token, and must then give the same output.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class StepEngine:
     """The base class of step engines. Override `prefill`, `step` and `free`, and `tokens` where items differ in length.
 
     slots: how many streams have a cache at once. Theirs are the slots 0 to slots - 1. The slot with the number `slots` is a
-    scratch slot: it fills a step up, and shows whether the engine still runs, with the token 0 at position 0.
+    scratch slot: it fills a step up, and shows whether the engine still runs, with the token 0 at position 0. It may stand in
+    several rows of a step, and nobody reads what they give.
     longest_item: tokens of the longest item that is taken. longest_answer: tokens of the longest answer that a slot holds.
     in_parts: whether items are read in parts, by `prefill_part`.
     """

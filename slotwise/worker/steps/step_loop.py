@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Self
 
 from slotwise.worker.answer import Refusal
 from slotwise.worker.batch import NOT_RUN, Row
@@ -20,6 +21,7 @@ from slotwise.worker.slot_errors import ModelFault, SlotError
 from slotwise.worker.steps.engine_calls import EngineCalls, is_no_memory
 from slotwise.worker.steps.open_streams import OpenStream, StreamRunner, first_in_turn, logger, longest_held
 from slotwise.worker.steps.outlet import Outlet
+from slotwise.worker.steps.repeatable import objection
 from slotwise.worker.steps.slot_table import SlotTable
 from slotwise.worker.steps.step_engine import End, StepAuthor, StepEngine, StepRow, StepState
 from slotwise.worker.steps.streams import Stream, TurnLimits
@@ -50,8 +52,8 @@ class DecodedStream(OpenStream):
 class StepLoop(StreamRunner[DecodedStream]):
     """The runner of a step engine and the handler that advances its streams.
 
-    padding: how a step's rows are filled up, by the scratch slot's, for engines that want static shapes. By default a step has any
-    number of rows up to the engine's slots.
+    padding: how a step's rows are filled up, by the scratch slot's, for engines that want static shapes. By default a step has
+    any number of rows up to the engine's slots.
     """
 
     def __init__(
@@ -68,6 +70,28 @@ class StepLoop(StreamRunner[DecodedStream]):
         self.slots = SlotTable(engine.slots, clock)
         self.group = engine.slots  # the most rows that one turn steps
         self.debt = 0  # prefilled tokens that the next turns have to make up for
+
+    @classmethod
+    def start(
+        cls,
+        engine: StepEngine,
+        author: StepAuthor,
+        limits: TurnLimits | None = None,
+        padding: Padding | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Self:
+        """A runner that is warmed up. Raises what the engine raises on the author's example.
+
+        Where it is not proven that the engine's steps can be repeated and its slots keep apart, each row runs alone.
+        """
+        item = author.example()
+        why = "the handler gives no example to try it with" if item is None else objection(engine, item)
+        if why is not None:
+            logger.warning("every row of a step runs alone: %s", why)
+            padding = Padding("none", 1)
+        loop = cls(engine, author, limits, padding, clock)
+        loop.calls.warm_up()
+        return loop
 
     # Who is there ----------------------------------------------------------------------------------------------------
 
@@ -128,7 +152,9 @@ class StepLoop(StreamRunner[DecodedStream]):
             return False
         rows = [Row(i, one.next_row()) for i, one in enumerate(group)]
         try:
-            self.calls.step(rows, stop_at if len(rows) > 1 else float("inf"), lambda: ", ".join(str(one.stream.id) for one in group))
+            self.calls.step(
+                rows, stop_at if len(rows) > 1 else float("inf"), lambda: ", ".join(str(one.stream.id) for one in group)
+            )
         finally:
             self._take(group, rows)
         unfinished = any(row.error is NOT_RUN for row in rows)

@@ -1,7 +1,7 @@
 """An engine and an author of a simulation: the answer follows from the item, the tokens and the seed, and faults from the item.
 
-What an output is depends on everything that its slot holds. So a token that was written to another slot, at another place, twice
-or not at all gives another answer.
+What an output is depends on everything that its slot holds. So a token that was written to another slot, at another place,
+twice or not at all gives another answer.
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ from tests.worker.steps.sim_engine import (
     ADVANCE_FAULTS,
     PREFILL_FAULTS,
     STEP_FAULTS,
-    STEP_MEMORY,
     Cache,
     SimAuthor,
     SimEngine,
@@ -76,7 +75,7 @@ class StreamHistory:
             parked=draw.randint(0, 3),
             parked_s=draw.choice((1.0, 1000.0)),
         )
-        self.memory = 150 if draw.random() < 0.4 else 10_000
+        self.memory = draw.choice((75, 110, 10_000, 10_000))
         self.clients = [self.client(i) for i in range(draw.randint(4, 14))]
         self.by_name = {one.item.name: one for one in self.clients}
         self.start_worker()
@@ -91,7 +90,9 @@ class StreamHistory:
         if item.fault == "long":
             item = replace(item, length=61, fault="")
         owner = draw.choice((None, None, "a", "b"))
-        stream = Stream(i, item, owner, seed=draw.randrange(1000), deadline=draw.uniform(0, 3) if draw.random() < 0.15 else None)
+        stream = Stream(
+            i, item, owner, seed=draw.randrange(1000), deadline=draw.uniform(0, 3) if draw.random() < 0.15 else None
+        )
         holds = []
         if draw.random() < 0.25:
             since = draw.uniform(0, 2)
@@ -316,8 +317,3 @@ class StreamHistory:
     def owner(self, name: str) -> Hashable:
         stream = self.by_name[name].stream
         return stream.id if stream.owner is None else stream.owner
-
-
-def needed(item: SimItem) -> int:
-    """The memory that an item takes alone."""
-    return item.length + item.answer + STEP_MEMORY

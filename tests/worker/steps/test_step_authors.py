@@ -1,0 +1,247 @@
+"""Authors and engines that do things wrong, and what the loop promises one by one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slotwise.worker.padding import Padding
+from slotwise.worker.slot_errors import Unprocessable
+from slotwise.worker.steps.step_engine import End, Next, StepEngine, StepRow, StepState
+from slotwise.worker.steps.step_loop import StepLoop
+from slotwise.worker.steps.streams import Stream, StreamEnd, StreamEvent, StreamPiece, TurnLimits
+
+EXAMPLE = {"text": [0, 0], "tokens": 3}
+
+
+class AddingEngine(StepEngine):
+    """The output is the sum of all that a slot holds, with one number for each token up to 9."""
+
+    def __init__(self, slots: int = 4) -> None:
+        self.slots = slots
+        self.held: dict[int, list[int]] = {}
+        self.calls: list[list[StepRow]] = []
+
+    def prefill(self, slot: int, item: Any) -> Any:
+        if "raise" in item:
+            raise item["raise"]
+        self.held[slot] = [sum(item["text"])]
+        item["text"].append(99)  # its own copy
+        return np.array([float(self.held[slot][0]), 0.0])
+
+    def step(self, rows: Sequence[StepRow]) -> Any:
+        self.calls.append(list(rows))
+        for row in rows:
+            self.held[row.slot][row.position + 1 :] = [row.token]
+        outputs = np.array([[float(sum(self.held[row.slot])), 0.0] for row in rows])
+        rows.clear()  # type: ignore[attr-defined]
+        return outputs
+
+    def free(self, slot: int) -> None:
+        self.held.pop(slot, None)
+
+
+class Counting:
+    """Sends each output, and ends after as many tokens as the item says."""
+
+    def example(self) -> Any:
+        return EXAMPLE
+
+    def advance(self, state: StepState, output: Any) -> Any:
+        piece = str(int(output[0])) + " "
+        if len(state.tokens) + 1 == state.item["tokens"]:
+            return End(piece)
+        return Next(int(output[0]) % 7, piece)
+
+
+def item(*text: int, tokens: int = 4, **more: Any) -> dict[str, Any]:
+    return {"text": list(text), "tokens": tokens, **more}
+
+
+def finished(loop: StepLoop, turns: int = 100) -> dict[Hashable, tuple[str, int]]:
+    """What each stream gave, and the status of its end."""
+    texts: dict[Hashable, str] = {}
+    ends: dict[Hashable, int] = {}
+    for _ in range(turns):
+        for event in loop.turn():
+            assert event.id not in ends
+            if isinstance(event, StreamPiece):
+                texts[event.id] = texts.get(event.id, "") + event.data.decode()
+            else:
+                ends[event.id] = 200 if event.error is None else event.error.status
+        if not loop.open:
+            break
+    assert not loop.open
+    assert not loop.slots.given
+    return {one: (texts.get(one, ""), status) for one, status in ends.items()}
+
+
+def loop_of(engine: StepEngine | None = None, author: Any = None, **more: Any) -> StepLoop:
+    return StepLoop(engine or AddingEngine(), author or Counting(), **more)
+
+
+def alone(text: Sequence[int], tokens: int = 4) -> str:
+    held, pieces = [sum(text)], []
+    for _ in range(tokens):
+        pieces.append(f"{sum(held)} ")
+        held.append(sum(held) % 7)
+    return "".join(pieces)
+
+
+def test_streams_are_what_they_are_alone() -> None:
+    loop = loop_of()
+    loop.offer([Stream(i, item(i, 3, tokens=1 + i)) for i in range(7)])
+    assert finished(loop) == {i: (alone([i, 3], 1 + i), 200) for i in range(7)}
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        lambda state: None,
+        lambda state: "text",
+        lambda state: 3,
+        lambda state: Next("3"),  # type: ignore[arg-type]
+        lambda state: Next(-1),
+        lambda state: Next(10**30, object()),
+        lambda state: End(float("inf")),
+        lambda state: End({"a": {1, 2}}),
+        lambda state: sys.exit(),
+        lambda state: state.tokens.append("x") or setattr(state, "random", None) or state.item.clear() or None,
+        lambda state: Next,
+    ],
+)
+def test_an_author_who_is_wrong_about_one_stream_harms_no_other(mistake: Callable[[StepState], Any]) -> None:
+    class Wrong(Counting):
+        def advance(self, state: StepState, output: Any) -> Any:
+            if state.item["text"] == [5] and len(state.tokens) == 2:
+                return mistake(state)
+            return super().advance(state, output)
+
+    loop = loop_of(author=Wrong())
+    loop.offer([Stream(i, item(i)) for i in range(4)] + [Stream("bad", item(5))])
+    ends = finished(loop)
+    assert ends.pop("bad") == ("5 10 ", 500)
+    assert ends == {i: (alone([i]), 200) for i in range(4)}
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(Unprocessable("no"), 422), (SystemExit(1), 500), (ValueError("secret"), 500), (MemoryError(), 507)],
+)
+def test_a_prefill_that_fails(error: BaseException, status: int) -> None:
+    loop = loop_of()
+    loop.offer([Stream(0, item(1)), Stream("bad", item(2, **{"raise": error})), Stream(1, item(3))])
+    assert finished(loop) == {0: (alone([1]), 200), "bad": ("", status), 1: (alone([3]), 200)}
+
+
+def test_a_step_that_fails_is_run_again_in_halves() -> None:
+    class Poisoned(AddingEngine):
+        def step(self, rows: Sequence[StepRow]) -> Any:
+            outputs = super().step(rows := list(rows)) if not any(row.token == 6 for row in rows) else None
+            return [] if outputs is None else list(outputs)
+
+    engine = Poisoned(8)
+    loop = loop_of(engine)
+    loop.offer([Stream(i, item(0)) for i in range(7)] + [Stream("bad", item(6))])
+    ends = finished(loop)
+    assert ends == {**{i: (alone([0]), 200) for i in range(7)}, "bad": ("6 ", 500)}
+
+
+def test_static_shapes_are_filled_up_by_the_scratch_slot() -> None:
+    engine = AddingEngine(4)
+    loop = StepLoop.start(engine, Counting(), padding=Padding("static", 4))
+    loop.offer([Stream(0, item(1)), Stream(1, item(2)), Stream(2, item(3))])
+    engine.calls.clear()
+    assert finished(loop) == {i: (alone([i + 1]), 200) for i in range(3)}
+    assert {len(call) for call in engine.calls} == {4}
+    assert all([row.slot for row in call][-1] == 4 for call in engine.calls)
+
+
+def test_nothing_is_filled_up_without_an_example() -> None:
+    class NoExample(Counting):
+        def example(self) -> Any:
+            return None
+
+    with pytest.raises(ValueError, match="example"):
+        loop_of(author=NoExample(), padding=Padding("static", 4))
+    engine = AddingEngine(4)
+    loop = StepLoop.start(engine, NoExample())
+    loop.offer([Stream(i, item(i)) for i in range(4)])
+    assert finished(loop) == {i: (alone([i]), 200) for i in range(4)}
+    assert {len(call) for call in engine.calls} == {1}, "nothing is proven, so rows run alone"
+
+
+class AppendingEngine(AddingEngine):
+    """An engine that does not look at positions: it cannot be asked twice."""
+
+    def step(self, rows: Sequence[StepRow]) -> Any:
+        self.calls.append(list(rows))
+        for row in rows:
+            self.held[row.slot].append(row.token + 1)
+        return np.array([[float(sum(self.held[row.slot])), 0.0] for row in rows])
+
+
+class LeakingEngine(AddingEngine):
+    """An engine whose rows see each other."""
+
+    def step(self, rows: Sequence[StepRow]) -> Any:
+        outputs = super().step(rows := list(rows))
+        return outputs + outputs.mean() / 3 if len(outputs) > 1 else outputs
+
+
+@pytest.mark.parametrize(("kind", "alone_only"), [(AddingEngine, False), (AppendingEngine, True), (LeakingEngine, True)])
+def test_an_engine_that_cannot_be_asked_twice_is_asked_once(kind: type[AddingEngine], alone_only: bool) -> None:
+    class Example(Counting):
+        def example(self) -> Any:
+            return item(3, 4)
+
+    engine = kind(3)
+    loop = StepLoop.start(engine, Example())
+    assert (loop.calls.padding.max_rows == 1) == alone_only
+    assert not engine.held
+    engine.calls.clear()
+    loop.offer([Stream(i, item(i)) for i in range(3)])
+    finished(loop)
+    assert ({len(call) for call in engine.calls} == {1}) == alone_only
+
+
+def test_another_worker_goes_on_after_what_was_sent() -> None:
+    pieces = tuple(f"{piece} ".encode() for piece in alone([3], 6).split())
+    loop = loop_of()
+    loop.offer([Stream("a", item(3, tokens=6), sent=pieces[:4])])
+    assert finished(loop) == {"a": (b"".join(pieces[4:]).decode(), 200)}
+    loop.offer([Stream("other", item(3, tokens=6), sent=(pieces[0], b"not this"))])
+    loop.offer([Stream("short", item(3, tokens=2), sent=pieces[:4])])
+    assert finished(loop) == {"other": ("", 500), "short": ("", 500)}, "rather an error than two halves of two answers"
+
+
+def test_an_engine_that_dies_ends_nobody() -> None:
+    engine = AddingEngine(4)
+    loop = StepLoop.start(engine, Counting())
+    loop.offer([Stream(i, item(i)) for i in range(3)])
+    events: list[StreamEvent] = loop.turn()
+    engine.held.clear()  # whatever it is asked from now on fails
+    engine.prefill = lambda slot, item: 1 / 0  # type: ignore[method-assign]
+    events += loop.turn()
+    assert loop.dead
+    assert not any(isinstance(event, StreamEnd) for event in events)
+    assert set(loop.open) == {0, 1, 2}, "they go on in another worker"
+
+
+def test_limits_that_make_no_sense() -> None:
+    for wrong in ({"turn_s": 0}, {"prefill_tokens": 0}, {"parked": -1}, {"slow_readers": "wait"}):
+        with pytest.raises(ValueError, match="limits"):
+            TurnLimits(**wrong)  # type: ignore[arg-type]
+    loop = loop_of()
+    loop.offer([Stream(1, item(1))])
+    with pytest.raises(ValueError, match="open already"):
+        loop.offer([Stream(1, item(1))])
+    loop.cancel("nobody")
+    loop.hold("nobody")
+    loop.go_on("nobody")
+    loop.cancel(1)
+    assert (loop.turn(), loop.busy) == ([], False)
