@@ -150,19 +150,20 @@ class StepLoop(StreamRunner[DecodedStream]):
         group = ready[: self.group]
         if not group:
             return False
+        beside = len(self._holders())
         rows = [Row(i, one.next_row()) for i, one in enumerate(group)]
         try:
             self.calls.step(
                 rows, stop_at if len(rows) > 1 else float("inf"), lambda: ", ".join(str(one.stream.id) for one in group)
             )
         finally:
-            self._take(group, rows)
+            self._take(group, rows, beside)
         unfinished = any(row.error is NOT_RUN for row in rows)
         self.group = max(1, len(group) // 2) if unfinished else min(2 * self.group, self.engine.slots)
         return True
 
-    def _take(self, group: list[DecodedStream], rows: list[Row]) -> None:
-        """Take what a step gave: outputs, errors, and what has not run."""
+    def _take(self, group: list[DecodedStream], rows: list[Row], beside: int) -> None:
+        """Take what a step gave: outputs, errors, and what has not run. beside: how many streams had slots then."""
         needy: list[tuple[DecodedStream, Refusal]] = []
         for one, row in zip(group, rows, strict=True):
             if row.error is None:
@@ -172,7 +173,7 @@ class StepLoop(StreamRunner[DecodedStream]):
             elif row.error is not NOT_RUN:
                 self._end(one, row.error)
         if needy:
-            self._make_room(*needy[0])
+            self._make_room(*needy[0], beside)
 
     def _stepped(self, one: DecodedStream, output: object) -> None:
         one.last_turn = self.turns
@@ -244,7 +245,7 @@ class StepLoop(StreamRunner[DecodedStream]):
         output = self.calls.prefill(one.slot, one.stream.item, one.filled, one.filled + part)
         if isinstance(output, Refusal):
             if is_no_memory(output):
-                self._make_room(one, output)
+                self._make_room(one, output, len(self._holders()))
                 return False
             self._end(one, output)
             return True
@@ -254,12 +255,17 @@ class StepLoop(StreamRunner[DecodedStream]):
             self._advance(one, output)
         return True
 
-    def _make_room(self, needy: DecodedStream, error: Refusal) -> None:
-        """Memory ran out for a stream beside others: a parked one gives its slot back, else the newest. Alone it ends."""
+    def _make_room(self, needy: DecodedStream, error: Refusal, beside: int) -> None:
+        """Memory ran out for a stream beside others: a parked one gives its slot back, else the newest. Alone it ends.
+
+        beside: how many streams had slots when memory ran out, itself among them; some may have left since.
+        """
         holders = self._holders()
-        if holders == [needy]:
+        if beside == 1:
             self.slots.never_fits(needy.slots_before)
             self._end(needy, error)
+            return
+        if holders == [needy]:
             return
         needy.slots_before = max(needy.slots_before, self.slots.most)
         self.slots.too_many(len(holders))

@@ -22,18 +22,18 @@ FAULT = Refusal.of(ModelFault("the model failed on this input"))
 class EverybodyEnds(StepLoop):
     """A step that fails ends all of its rows, as in other servers."""
 
-    def _take(self, group: list[DecodedStream], rows: list[Row]) -> None:
+    def _take(self, group: list[DecodedStream], rows: list[Row], beside: int) -> None:
         if any(row.error not in (None, NOT_RUN) for row in rows):
             for row in rows:
                 row.refuse(FAULT)
-        super()._take(group, rows)
+        super()._take(group, rows, beside)
 
 
 class OutputsMoveUp(StepLoop):
     """The outputs that there are go to the first streams, whoever failed."""
 
-    def _take(self, group: list[DecodedStream], rows: list[Row]) -> None:
-        super()._take(group, sorted(rows, key=lambda row: row.error is not None))
+    def _take(self, group: list[DecodedStream], rows: list[Row], beside: int) -> None:
+        super()._take(group, sorted(rows, key=lambda row: row.error is not None), beside)
 
 
 class AdvancesAgain(StepLoop):
@@ -65,8 +65,15 @@ class CacheIsKept(StepLoop):
 class LostForMemory(StepLoop):
     """Who does not fit into memory beside the others ends."""
 
-    def _make_room(self, needy: DecodedStream, error: Refusal) -> None:
+    def _make_room(self, needy: DecodedStream, error: Refusal, beside: int) -> None:
         self._end(needy, error)
+
+
+class AloneAfterwards(StepLoop):
+    """Who did not fit beside others that have just ended is taken for one that fits nowhere."""
+
+    def _make_room(self, needy: DecodedStream, error: Refusal, beside: int) -> None:
+        super()._make_room(needy, error, len(self._holders()))
 
 
 class HalfACache(StepLoop):
@@ -286,8 +293,10 @@ class OneSlotForTwo(StepLoop):
 
 
 BUGS: Sequence[type[StepLoop]] = [
-    EverybodyEnds, OutputsMoveUp, AdvancesAgain, SlotIsLost, CacheIsKept, LostForMemory, HalfACache, LastComesFirst,
+    EverybodyEnds, OutputsMoveUp, AdvancesAgain, SlotIsLost, CacheIsKept, LostForMemory, HalfACache, AloneAfterwards,
+    LastComesFirst,
     OwnersDoNotCount, ShortOnesFirst, NoBudget, NoDebt, NoEndOfTime, AlwaysAll, NoDeadlineOfThose, PiecesAfterTheClient,
-    CancelledLater, SentTwice, OneIsSkipped, SharedDice, ParkedForEver, ParkedGoesOn, ParkedKeepAll, DeadEngineIsTheirFault, OutputsAreBorrowed,
+    CancelledLater, SentTwice, OneIsSkipped, SharedDice,
+    ParkedForEver, ParkedGoesOn, ParkedKeepAll, DeadEngineIsTheirFault, OutputsAreBorrowed,
     StateIsForgotten, PadsWithSomebody, OneSlotForTwo,
 ]  # fmt: skip

@@ -75,7 +75,7 @@ class StreamHistory:
             parked=draw.randint(0, 3),
             parked_s=draw.choice((1.0, 1000.0)),
         )
-        self.memory = draw.choice((75, 110, 10_000, 10_000))
+        self.memory = draw.choice((75, 110, 10_000, 10_000)) + self.slots * (self.padding == "fixed")
         self.clients = [self.client(i) for i in range(draw.randint(4, 14))]
         self.by_name = {one.item.name: one for one in self.clients}
         self.start_worker()

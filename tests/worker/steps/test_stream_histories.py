@@ -5,14 +5,26 @@ python -m tests.worker.steps.test_stream_histories 4711     runs one history aga
 
 from __future__ import annotations
 
+import logging
 import sys
+from collections.abc import Iterator
 
 import pytest
 
 from slotwise.worker.steps.step_loop import StepLoop
+from tests.worker.steps.stream_bugs import BUGS
 from tests.worker.steps.stream_history import StreamHistory
 
 HISTORIES, LONG_RUN = 2_000, 100_000
+FOUND_WITHIN = 400
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """No log: thousands of errors are caught here, each of which is logged with its traceback."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
 
 
 def problems(seed: int, loop: type[StepLoop] = StepLoop) -> list[str]:
@@ -30,6 +42,18 @@ def test_in_every_history_each_stream_is_what_it_is_alone() -> None:
 def test_in_very_many_histories_too() -> None:
     wrong = {seed: found for seed in range(HISTORIES, LONG_RUN) if (found := problems(seed))}
     assert not wrong
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
+def test_a_planted_bug_is_found(bug: type[StepLoop]) -> None:
+    assert any(problems(seed, bug) for seed in range(FOUND_WITHIN))
+
+
+def test_a_history_is_the_same_each_time() -> None:
+    for seed in (1, 2, 3):
+        histories = [StreamHistory(seed) for _ in range(2)]
+        assert [history.run() for history in histories] == [[], []]
+        assert len({(history.turn, history.now) for history in histories}) == 1
 
 
 if __name__ == "__main__":
