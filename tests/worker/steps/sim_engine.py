@@ -17,7 +17,6 @@ import numpy as np
 from slotwise.worker.slot_errors import SlotError, Unprocessable
 from slotwise.worker.steps.step_engine import End, Next, StepEngine, StepRow, StepState
 
-STEP_MEMORY = 1  # of each row while a step runs
 PREFILL_FAULTS = {"raises": 500, "refuses": 422, "exits": 500, "nan": 500, "memory": 507, "nothing": 500}
 STEP_FAULTS = {"raises": 500, "refuses": 422, "exits": 500, "nan": 500, "memory": 507, "count": 500}
 ADVANCE_FAULTS = {
@@ -42,6 +41,7 @@ class SimItem:
     fault: str = ""
     kind: str = ""
     fault_at: int = 0
+    work: int = 1  # memory of its row while a step runs
 
 
 class SimAuthor:
@@ -155,7 +155,7 @@ class SimEngine(StepEngine):
         self.watcher.took(rows[0].slot, 0.01 + 0.001 * len(rows))
         if self.dead:
             raise RuntimeError("the device is lost")
-        if self.used() + STEP_MEMORY * len(rows) > self.memory:
+        if self.used() + sum(self.caches[row.slot].item.work for row in rows) > self.memory:
             raise MemoryError
         if sum(row.slot != self.slots for row in rows) > 1 and self.watcher.random.random() < self.flaky:
             raise RuntimeError("a hiccup")

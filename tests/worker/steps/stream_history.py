@@ -82,7 +82,7 @@ class StreamHistory:
 
     def client(self, i: int) -> Client:
         draw = self.random
-        item = SimItem(f"s{i}", draw.choice((1, 3, 8, 20, 40)), draw.choice((1, 2, 5, 12, 30)))
+        item = SimItem(f"s{i}", draw.choice((1, 3, 8, 20, 40)), draw.choice((1, 2, 5, 12, 30)), work=draw.choice((1, 1, 4)))
         if draw.random() < 0.3:
             fault = draw.choice(("prefill", "step", "step", "advance", "long"))
             kinds = {"prefill": PREFILL_FAULTS, "step": STEP_FAULTS, "advance": ADVANCE_FAULTS, "long": {"": 0}}[fault]
