@@ -112,7 +112,7 @@ class EngineCalls:
             if isinstance(outcome, SlotError):
                 return Refusal.of(outcome)
             if isinstance(outcome, End):
-                return outcome
+                return End(outcome.piece)
             if isinstance(outcome, Next) and (token := index(outcome.token)) >= 0:
                 return Next(token, outcome.piece)
             raise TypeError(f"advance gave {outcome!r:.80}, neither the next token nor the end")

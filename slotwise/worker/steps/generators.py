@@ -30,9 +30,9 @@ class GeneratedStream(OpenStream):
 
 
 class GeneratorLoop(StreamRunner[GeneratedStream]):
-    """Runs an author's `stream(item)`, at most `most` at once besides those that are parked.
+    """Runs an author's `stream(item)`, at most `most` in a turn.
 
-    A generator cannot be asked a second time, so whatever it raises ends its own stream, out of memory too. A parked one keeps
+    Parked ones are started besides; where they go on, all take turns. A generator cannot be asked a second time, so whatever it raises ends its own stream, out of memory too. A parked one keeps
     what it has; where more than `limits.parked` are parked, the one that was parked first ends.
     """
 
@@ -52,7 +52,7 @@ class GeneratorLoop(StreamRunner[GeneratedStream]):
     def _take_turn(self, stop_at: float) -> None:
         self._start()
         running = sorted(self._running(), key=lambda one: (one.last_turn, one.arrival))
-        for place, one in enumerate(running):
+        for place, one in enumerate(running[: self.most]):
             if place and self.clock() >= stop_at:
                 return
             one.last_turn = self.turns

@@ -21,8 +21,10 @@ class Outlet:
         Raises ModelFault where it cannot be sent, or is not what was sent before in its place.
         """
         try:
-            data = serialise(piece)
-        except Exception as error:
+            data = bytes(serialise(piece))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # an author's object may do anything while it is written
             raise ModelFault("a piece of the answer could not be encoded") from error
         if self.repeated == len(self.sent):
             return data

@@ -47,7 +47,8 @@ class SlotTable:
 
     def too_many(self, streams: int) -> None:
         """So many streams at once ran out of memory."""
-        self.retry_after_s = min(2 * self.retry_after_s, LONGEST_RETRY_S) if self.trial else RETRY_AFTER_S
+        trial_failed = self.trial and self.clock() < self.retry_at
+        self.retry_after_s = min(2 * self.retry_after_s, LONGEST_RETRY_S) if trial_failed else RETRY_AFTER_S
         self.trial = False
         self.retry_at = self.clock() + self.retry_after_s
         self.most = max(1, streams - 1)

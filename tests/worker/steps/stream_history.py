@@ -75,14 +75,14 @@ class StreamHistory:
             parked=draw.randint(0, 3),
             parked_s=draw.choice((1.0, 1000.0)),
         )
-        self.memory = draw.choice((75, 110, 10_000, 10_000)) + self.slots * (self.padding == "fixed")
-        self.clients = [self.client(i) for i in range(draw.randint(4, 14))]
+        self.memory = draw.choice((69, 90, 120, 10_000)) + self.slots * (self.padding == "fixed")
+        self.clients = [self.client(i) for i in range(draw.randint(4, 12))]
         self.by_name = {one.item.name: one for one in self.clients}
         self.start_worker()
 
     def client(self, i: int) -> Client:
         draw = self.random
-        item = SimItem(f"s{i}", draw.choice((1, 3, 8, 20, 40)), draw.choice((1, 2, 5, 12, 30)), work=draw.choice((1, 1, 4)))
+        item = SimItem(f"s{i}", draw.choice((1, 3, 8, 20, 40)), draw.choice((1, 2, 4, 8, 24)), work=draw.choice((1, 1, 4)))
         if draw.random() < 0.3:
             fault = draw.choice(("prefill", "step", "step", "advance", "long"))
             kinds = {"prefill": PREFILL_FAULTS, "step": STEP_FAULTS, "advance": ADVANCE_FAULTS, "long": {"": 0}}[fault]

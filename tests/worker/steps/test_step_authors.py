@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 
 from slotwise.worker.padding import Padding
 from slotwise.worker.slot_errors import Unprocessable
+from slotwise.worker.steps.sampling import greedy, sampled
+from slotwise.worker.steps.slot_table import SlotTable
 from slotwise.worker.steps.step_engine import End, Next, StepEngine, StepRow, StepState
 from slotwise.worker.steps.step_loop import StepLoop
 from slotwise.worker.steps.streams import Stream, StreamEnd, StreamEvent, StreamPiece, TurnLimits
@@ -230,6 +233,69 @@ def test_an_engine_that_dies_ends_nobody() -> None:
     assert loop.dead
     assert not any(isinstance(event, StreamEnd) for event in events)
     assert set(loop.open) == {0, 1, 2}, "they go on in another worker"
+
+
+def test_what_is_too_long() -> None:
+    class Sized(AddingEngine):
+        longest_item, longest_answer = 3, 2
+
+        def tokens(self, item: Any) -> int:
+            if item["text"] == [7]:
+                raise ValueError("secret")
+            return len(item["text"])
+
+    engine = Sized()
+    loop = loop_of(engine)
+    loop.offer([Stream("in", item(1, 1, 1, tokens=3)), Stream("long", item(1, 1, 1, 1)), Stream("?", item(7))])
+    loop.offer([Stream("answer", item(1, tokens=4))])
+    ends = finished(loop)
+    assert ends == {"in": (alone([3], 3), 200), "long": ("", 413), "?": ("", 500), "answer": (alone([1], 3), 500)}
+
+
+def test_memory_comes_back() -> None:
+    now = 0.0
+    table = SlotTable(8, lambda: now)
+    assert [table.give() for _ in range(9)] == [*range(8), None]
+    table.too_many(8)
+    table.take_back(5)
+    table.take_back(2)
+    assert (table.give(), table.give()) == (2, None), "seven fit"
+    now = 61.0
+    assert (table.give(), table.most) == (5, 8)
+    table.too_many(8)
+    table.take_back(5)
+    now = 61.0 + 119.0
+    assert table.give() is None, "a trial that failed is not repeated soon"
+    now = 61.0 + 121.0
+    assert table.give() == 5
+    with pytest.raises(KeyError):
+        table.take_back(8)
+
+
+def test_one_that_fits_nowhere_leaves_the_others_their_slots() -> None:
+    class Small(AddingEngine):
+        def step(self, rows: Sequence[StepRow]) -> Any:
+            if any(self.held[row.slot][0] == 5 and row.position == 1 for row in rows):
+                raise MemoryError
+            return super().step(rows)
+
+    loop = loop_of(Small(4))
+    loop.offer([Stream("large", item(5)), *(Stream(i, item(i)) for i in range(3))])
+    assert finished(loop) == {"large": ("5 10 ", 507), **{i: (alone([i]), 200) for i in range(3)}}
+    assert loop.slots.most == 4
+
+
+def test_equal_seeds_draw_equal_tokens() -> None:
+    logits = np.array([0.0, 3.0, 1.0, 3.0])
+    assert greedy(logits) == 1
+    for options in ({"temperature": 0.0}, {"top_k": 1}, {"top_p": 0.01}):
+        assert sampled(logits, random.Random(1), **options) == 1  # type: ignore[arg-type]
+    draws = [[sampled(logits, random.Random(seed), 0.7, top_k=3, top_p=0.9) for seed in range(200)] for _ in range(2)]
+    assert draws[0] == draws[1]
+    assert set(draws[0]) == {1, 3}
+    many = [sampled(logits, draw) for draw in [random.Random(7)] for _ in range(4000)]
+    shares = np.bincount(many, minlength=4) / 4000
+    assert np.abs(shares - np.exp(logits) / np.exp(logits).sum()).max() < 0.03  # the seed is fixed
 
 
 def test_limits_that_make_no_sense() -> None:
