@@ -32,8 +32,9 @@ class GeneratedStream(OpenStream):
 class GeneratorLoop(StreamRunner[GeneratedStream]):
     """Runs an author's `stream(item)`, at most `most` in a turn.
 
-    Parked ones are started besides; where they go on, all take turns. A generator cannot be asked a second time, so whatever it raises ends its own stream, out of memory too. A parked one keeps
-    what it has; where more than `limits.parked` are parked, the one that was parked first ends.
+    A generator cannot be asked a second time, so whatever it raises ends its own stream, out of memory too. A parked one keeps
+    what it has, and another one may start in its place; where it goes on, all take turns. Where more than `limits.parked` are
+    parked, the one that was parked first ends.
     """
 
     def __init__(
