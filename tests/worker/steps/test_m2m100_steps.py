@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,26 +21,29 @@ from slotwise.worker.inputs.text import EOS, Vocabulary
 from slotwise.worker.padding import Padding
 from slotwise.worker.steps.repeatable import objection
 from slotwise.worker.steps.sampling import greedy
-from slotwise.worker.steps.step_engine import End, Next, StepState
+from slotwise.worker.steps.step_engine import End, Next, StepRow, StepState
 from slotwise.worker.steps.step_loop import StepLoop
 from slotwise.worker.steps.streams import Stream, StreamPiece, TurnLimits
 from tests.worker.serving import Served
 from tests.worker.texts import LANGUAGES, SENTENCES, odd_texts
 
 MOST = 48
+POISONED = 6  # the place of a sentence
 
 
 @dataclass(frozen=True)
 class Sentence:
     source: tuple[int, ...]
     target: int
+    name: int = -1
 
 
 class Translation:
-    """What an author writes beside the engine: greedy, and text as it comes."""
+    """What an author writes beside the engine: greedy, and text as it comes. tokens: of each sentence, for the test."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
+        self.tokens: dict[int, list[int]] = {}
 
     def example(self) -> Sentence:
         return Sentence(tuple(self.vocabulary.encode("Good morning.", "en")), self.vocabulary.languages["fr"])
@@ -49,6 +52,7 @@ class Translation:
         token = greedy(output)
         if token == EOS:
             return End()
+        self.tokens[state.item.name] = [*state.tokens, token]
         text, sent = self.vocabulary.decode([*state.tokens, token]), state.own or ""
         state.own = text
         piece = text.removeprefix(sent) or None
@@ -81,10 +85,26 @@ def folder(request: pytest.FixtureRequest, served: Served, tmp_path_factory: pyt
     return changed
 
 
+class PoisonedEngine(M2M100StepEngine):
+    """Cannot bear one of the sentences at its third token."""
+
+    poisoned = -1
+
+    def prefill(self, slot: int, item: Any) -> Any:
+        if item.name == POISONED:
+            self.poisoned = slot
+        elif slot == self.poisoned:
+            self.poisoned = -1
+        return super().prefill(slot, item)
+
+    def step(self, rows: Sequence[StepRow]) -> Any:
+        if any(row.slot == self.poisoned and row.position == 2 for row in rows):
+            raise RuntimeError("a secret of the engine")
+        return super().step(rows)
+
+
 def stepwise(folder: Path, slots: int) -> M2M100StepEngine:
-    return M2M100StepEngine(
-        folder, device="cpu", precision="fp32", threads=1, slots=slots, longest_item=256, longest_answer=MOST
-    )
+    return PoisonedEngine(folder, device="cpu", precision="fp32", threads=1, slots=slots, longest_item=256, longest_answer=MOST)
 
 
 @pytest.mark.parametrize("padding", ["none", "static"])
@@ -93,12 +113,13 @@ def test_with_random_joins_each_translation_is_what_generate_gives(served: Serve
     draw = random.Random(5)
     texts = [*odd_texts(12), *(draw.choice(sentence) for sentence in SENTENCES)]
     items = [
-        Sentence(tuple(vocabulary.encode(text, draw.choice(LANGUAGES))), vocabulary.languages[draw.choice(LANGUAGES)])
-        for text in texts
+        Sentence(tuple(vocabulary.encode(text, draw.choice(LANGUAGES))), vocabulary.languages[draw.choice(LANGUAGES)], i)
+        for i, text in enumerate(texts)
     ]
     reference = M2M100Engine(folder, device="cpu", precision="fp32", threads=1, beams=1, max_output_tokens=MOST)
     alone = [reference([item.source], [item.target])[0] for item in items]
-    loop = StepLoop.start(stepwise(folder, 5), Translation(vocabulary), TurnLimits(1e9, prefill_tokens=30), Padding(padding, 5))
+    author = Translation(vocabulary)
+    loop = StepLoop.start(stepwise(folder, 5), author, TurnLimits(1e9, prefill_tokens=30), Padding(padding, 5))
     assert loop.calls.padding.max_rows == 5, "its steps can be repeated, and its slots keep apart"
     got, ended = ["" for _ in items], set()
     waiting = list(enumerate(items))
@@ -110,10 +131,13 @@ def test_with_random_joins_each_translation_is_what_generate_gives(served: Serve
             if isinstance(event, StreamPiece):
                 got[int(str(event.id))] += event.data.decode()
             else:
-                assert event.error is None
+                assert (event.error is not None) == (event.id == POISONED)
                 ended.add(event.id)
     assert ended == set(range(len(items)))
-    assert got == [vocabulary.decode(tokens) for tokens in alone]
+    assert len(author.tokens.pop(POISONED)) == 3
+    for i in set(range(len(items))) - {POISONED}:
+        assert author.tokens.get(i, []) == alone[i]
+        assert got[i] == vocabulary.decode(alone[i])
     assert max(map(len, alone)) > 10
 
 
