@@ -45,14 +45,6 @@ class AdvancesAgain(StepLoop):
         self._advance(one, output)
 
 
-class SlotIsLost(StepLoop):
-    """Who leaves while it is being prefilled keeps its slot."""
-
-    def _left(self, one: DecodedStream) -> None:
-        if one.slot is None or one.tokens:
-            super()._left(one)
-
-
 class CacheIsKept(StepLoop):
     """The slot is given to the next one, but the engine is not told."""
 
@@ -293,7 +285,7 @@ class OneSlotForTwo(StepLoop):
 
 
 BUGS: Sequence[type[StepLoop]] = [
-    EverybodyEnds, OutputsMoveUp, AdvancesAgain, SlotIsLost, CacheIsKept, LostForMemory, HalfACache, AloneAfterwards,
+    EverybodyEnds, OutputsMoveUp, AdvancesAgain, CacheIsKept, LostForMemory, HalfACache, AloneAfterwards,
     LastComesFirst,
     OwnersDoNotCount, ShortOnesFirst, NoBudget, NoDebt, NoEndOfTime, AlwaysAll, NoDeadlineOfThose, PiecesAfterTheClient,
     CancelledLater, SentTwice, OneIsSkipped, SharedDice,

@@ -14,7 +14,7 @@ from slotwise.worker.slot_errors import Unprocessable
 from slotwise.worker.steps.generators import GeneratorLoop
 from slotwise.worker.steps.step_loop import StepLoop
 from slotwise.worker.steps.streams import Runner, Stream, StreamEnd, StreamPiece, TurnLimits
-from tests.worker.steps.test_step_authors import AddingEngine, Counting
+from tests.worker.steps.toy_engine import AddingEngine, Counting
 
 HISTORIES = 2_000
 

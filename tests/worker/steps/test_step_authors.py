@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import random
 import sys
-from collections.abc import Callable, Hashable, Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,87 +12,10 @@ import pytest
 
 from slotwise.worker.padding import Padding
 from slotwise.worker.slot_errors import Unprocessable
-from slotwise.worker.steps.sampling import greedy, sampled
-from slotwise.worker.steps.slot_table import SlotTable
-from slotwise.worker.steps.step_engine import End, Next, StepEngine, StepRow, StepState
+from slotwise.worker.steps.step_engine import End, Next, StepRow, StepState
 from slotwise.worker.steps.step_loop import StepLoop
-from slotwise.worker.steps.streams import Stream, StreamEnd, StreamEvent, StreamPiece, TurnLimits
-
-EXAMPLE = {"text": [0, 0], "tokens": 3}
-
-
-class AddingEngine(StepEngine):
-    """The output is the sum of all that a slot holds, with one number for each token up to 9."""
-
-    def __init__(self, slots: int = 4) -> None:
-        self.slots = slots
-        self.held: dict[int, list[int]] = {}
-        self.calls: list[list[StepRow]] = []
-
-    def prefill(self, slot: int, item: Any) -> Any:
-        if "raise" in item:
-            raise item["raise"]
-        self.held[slot] = [sum(item["text"])]
-        item["text"].append(99)  # its own copy
-        return np.array([float(self.held[slot][0]), 0.0])
-
-    def step(self, rows: Sequence[StepRow]) -> Any:
-        self.calls.append(list(rows))
-        for row in rows:
-            self.held[row.slot][row.position + 1 :] = [row.token]
-        outputs = np.array([[float(sum(self.held[row.slot])), 0.0] for row in rows])
-        rows.clear()  # type: ignore[attr-defined]
-        return outputs
-
-    def free(self, slot: int) -> None:
-        self.held.pop(slot, None)
-
-
-class Counting:
-    """Sends each output, and ends after as many tokens as the item says."""
-
-    def example(self) -> Any:
-        return EXAMPLE
-
-    def advance(self, state: StepState, output: Any) -> Any:
-        piece = str(int(output[0])) + " "
-        if len(state.tokens) + 1 == state.item["tokens"]:
-            return End(piece)
-        return Next(int(output[0]) % 7, piece)
-
-
-def item(*text: int, tokens: int = 4, **more: Any) -> dict[str, Any]:
-    return {"text": list(text), "tokens": tokens, **more}
-
-
-def finished(loop: StepLoop, turns: int = 100) -> dict[Hashable, tuple[str, int]]:
-    """What each stream gave, and the status of its end."""
-    texts: dict[Hashable, str] = {}
-    ends: dict[Hashable, int] = {}
-    for _ in range(turns):
-        for event in loop.turn():
-            assert event.id not in ends
-            if isinstance(event, StreamPiece):
-                texts[event.id] = texts.get(event.id, "") + event.data.decode()
-            else:
-                ends[event.id] = 200 if event.error is None else event.error.status
-        if not loop.open:
-            break
-    assert not loop.open
-    assert not loop.slots.given
-    return {one: (texts.get(one, ""), status) for one, status in ends.items()}
-
-
-def loop_of(engine: StepEngine | None = None, author: Any = None, **more: Any) -> StepLoop:
-    return StepLoop(engine or AddingEngine(), author or Counting(), **more)
-
-
-def alone(text: Sequence[int], tokens: int = 4) -> str:
-    held, pieces = [sum(text)], []
-    for _ in range(tokens):
-        pieces.append(f"{sum(held)} ")
-        held.append(sum(held) % 7)
-    return "".join(pieces)
+from slotwise.worker.steps.streams import Stream, StreamEnd, StreamEvent, TurnLimits
+from tests.worker.steps.toy_engine import AddingEngine, Counting, alone, finished, item, loop_of
 
 
 def test_streams_are_what_they_are_alone() -> None:
@@ -252,26 +175,6 @@ def test_what_is_too_long() -> None:
     assert ends == {"in": (alone([3], 3), 200), "long": ("", 413), "?": ("", 500), "answer": (alone([1], 3), 500)}
 
 
-def test_memory_comes_back() -> None:
-    now = 0.0
-    table = SlotTable(8, lambda: now)
-    assert [table.give() for _ in range(9)] == [*range(8), None]
-    table.too_many(8)
-    table.take_back(5)
-    table.take_back(2)
-    assert (table.give(), table.give()) == (2, None), "seven fit"
-    now = 61.0
-    assert (table.give(), table.most) == (5, 8)
-    table.too_many(8)
-    table.take_back(5)
-    now = 61.0 + 119.0
-    assert table.give() is None, "a trial that failed is not repeated soon"
-    now = 61.0 + 121.0
-    assert table.give() == 5
-    with pytest.raises(KeyError):
-        table.take_back(8)
-
-
 def test_one_that_fits_nowhere_leaves_the_others_their_slots() -> None:
     class Small(AddingEngine):
         def step(self, rows: Sequence[StepRow]) -> Any:
@@ -283,19 +186,6 @@ def test_one_that_fits_nowhere_leaves_the_others_their_slots() -> None:
     loop.offer([Stream("large", item(5)), *(Stream(i, item(i)) for i in range(3))])
     assert finished(loop) == {"large": ("5 10 ", 507), **{i: (alone([i]), 200) for i in range(3)}}
     assert loop.slots.most == 4
-
-
-def test_equal_seeds_draw_equal_tokens() -> None:
-    logits = np.array([0.0, 3.0, 1.0, 3.0])
-    assert greedy(logits) == 1
-    for options in ({"temperature": 0.0}, {"top_k": 1}, {"top_p": 0.01}):
-        assert sampled(logits, random.Random(1), **options) == 1  # type: ignore[arg-type]
-    draws = [[sampled(logits, random.Random(seed), 0.7, top_k=3, top_p=0.9) for seed in range(200)] for _ in range(2)]
-    assert draws[0] == draws[1]
-    assert set(draws[0]) == {1, 3}
-    many = [sampled(logits, draw) for draw in [random.Random(7)] for _ in range(4000)]
-    shares = np.bincount(many, minlength=4) / 4000
-    assert np.abs(shares - np.exp(logits) / np.exp(logits).sum()).max() < 0.03  # the seed is fixed
 
 
 def test_limits_that_make_no_sense() -> None:
@@ -311,3 +201,45 @@ def test_limits_that_make_no_sense() -> None:
     loop.go_on("nobody")
     loop.cancel(1)
     assert (loop.turn(), loop.busy) == ([], False)
+
+
+class InParts(AddingEngine):
+    """Reads items in parts."""
+
+    in_parts = True
+
+    def tokens(self, item: Any) -> int:
+        return len(item["text"])
+
+    def prefill_part(self, slot: int, item: Any, start: int, stop: int) -> Any:
+        before = self.held[slot] if start else [0]
+        self.held[slot] = [before[0] + sum(item["text"][start:stop])]
+        return self.held[slot] * 2
+
+
+def test_an_item_is_read_in_parts() -> None:
+    engine = InParts(3)
+    loop = StepLoop.start(engine, Counting(), TurnLimits(prefill_tokens=2), Padding("bucketed", 3))
+    assert loop.calls.padding.max_rows == 3
+    loop.offer([Stream(0, item(1, 2, 3, 4, 5)), Stream(1, item(6)), Stream(2, item(7, 8))])
+    assert loop.turn() == []
+    assert finished(loop) == {0: (alone([15]), 200), 1: (alone([6]), 200), 2: (alone([15]), 200)}
+
+
+def test_an_item_that_cannot_be_copied_is_its_own_error() -> None:
+    loop = loop_of()
+    loop.offer([Stream("bad", item(1, lock=threading.Lock())), Stream(0, item(2))])
+    assert finished(loop) == {"bad": ("", 500), 0: (alone([2]), 200)}
+
+
+def test_what_fails_to_be_released_or_freed_harms_nobody() -> None:
+    class Stuck(AddingEngine):
+        def release(self) -> None:
+            raise OSError("the driver is gone")
+
+        def free(self, slot: int) -> None:
+            raise OSError("the driver is gone")
+
+    loop = loop_of(Stuck())
+    loop.offer([Stream("bad", item(2, **{"raise": ValueError()})), *(Stream(i, item(i)) for i in range(9))])
+    assert finished(loop) == {"bad": ("", 500), **{i: (alone([i]), 200) for i in range(9)}}
