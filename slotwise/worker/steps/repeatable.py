@@ -7,12 +7,15 @@ same whatever the other slots hold, but for what a kernel does differently with 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import index
+from typing import Any
 
 import numpy as np
 
 from slotwise.worker.outputs import ROWS, on_host, rows_of
 from slotwise.worker.ownership import owned
+from slotwise.worker.slot_errors import ModelFault
 from slotwise.worker.steps.step_engine import StepEngine, StepRow
 
 TOLERANCE = 0.02  # of the largest number of an output: kernels add in another order where there are more rows
@@ -43,6 +46,44 @@ def objection(engine: StepEngine, item: object) -> str | None:
         for slot in [0, *others]:
             engine.free(slot)
     return None
+
+
+class AskedOnce(StepEngine):
+    """An engine whose steps are not proven to be repeatable: one that would have to be repeated ends its stream.
+
+    That happens where memory runs out in a step. Everything else that is run again begins with a prefill.
+    """
+
+    def __init__(self, engine: StepEngine) -> None:
+        self.engine = engine
+        self.slots, self.in_parts = engine.slots, engine.in_parts
+        self.longest_item, self.longest_answer = engine.longest_item, engine.longest_answer
+        self.asked: dict[int, int] = {}  # the last position of each slot
+
+    def tokens(self, item: Any) -> int:
+        return self.engine.tokens(item)
+
+    def prefill(self, slot: int, item: Any) -> Any:
+        self.asked.pop(slot, None)
+        return self.engine.prefill(slot, item)
+
+    def prefill_part(self, slot: int, item: Any, start: int, stop: int) -> Any:
+        self.asked.pop(slot, None)
+        return self.engine.prefill_part(slot, item, start, stop)
+
+    def step(self, rows: Sequence[StepRow]) -> Any:
+        for row in rows:
+            if self.asked.get(row.slot, -1) >= row.position:
+                raise ModelFault("the model failed on this input, and cannot be asked again")
+            self.asked[row.slot] = row.position
+        return self.engine.step(rows)
+
+    def free(self, slot: int) -> None:
+        self.asked.pop(slot, None)
+        self.engine.free(slot)
+
+    def release(self) -> None:
+        self.engine.release()
 
 
 def _read(engine: StepEngine, slot: int, item: object) -> object:

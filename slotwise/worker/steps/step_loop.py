@@ -21,7 +21,7 @@ from slotwise.worker.slot_errors import ModelFault, SlotError
 from slotwise.worker.steps.engine_calls import EngineCalls, is_no_memory
 from slotwise.worker.steps.open_streams import OpenStream, StreamRunner, first_in_turn, logger, longest_held
 from slotwise.worker.steps.outlet import Outlet
-from slotwise.worker.steps.repeatable import objection
+from slotwise.worker.steps.repeatable import AskedOnce, objection
 from slotwise.worker.steps.slot_table import SlotTable
 from slotwise.worker.steps.step_engine import End, StepAuthor, StepEngine, StepRow, StepState
 from slotwise.worker.steps.streams import Stream, TurnLimits
@@ -82,13 +82,13 @@ class StepLoop(StreamRunner[DecodedStream]):
     ) -> Self:
         """A runner that is warmed up. Raises what the engine raises on the author's example.
 
-        Where it is not proven that the engine's steps can be repeated and its slots keep apart, each row runs alone.
+        Where it is not proven that the engine's steps can be repeated and its slots keep apart, each row runs alone and once.
         """
         item = author.example()
         why = "the handler gives no example to try it with" if item is None else objection(engine, item)
         if why is not None:
             logger.warning("every row of a step runs alone: %s", why)
-            padding = Padding("none", 1)
+            padding, engine = Padding("none", 1), AskedOnce(engine)
         loop = cls(engine, author, limits, padding, clock)
         loop.calls.warm_up()
         return loop

@@ -135,6 +135,31 @@ def test_an_engine_that_cannot_be_asked_twice_is_asked_once(kind: type[AddingEng
     assert ({len(call) for call in engine.calls} == {1}) == alone_only
 
 
+@pytest.mark.parametrize("kind", [AddingEngine, AppendingEngine])
+def test_where_memory_runs_out_nobody_gets_a_wrong_answer(kind: type[AddingEngine]) -> None:
+    class Small(kind):  # type: ignore[misc, valid-type]
+        """Runs out of memory after it has written."""
+
+        def step(self, rows: Sequence[StepRow]) -> Any:
+            outputs = super().step(rows := list(rows))
+            if sum(map(len, self.held.values())) > 9:
+                raise MemoryError
+            return outputs
+
+    def right(text: int) -> tuple[str, int]:
+        loop = StepLoop.start(kind(1), Counting(example=item(0)))
+        loop.offer([Stream(0, item(text, tokens=6))])
+        return finished(loop)[0]
+
+    loop = StepLoop.start(Small(3), Counting(example=item(0)))
+    loop.offer([Stream(i, item(i, tokens=6)) for i in range(5)])
+    ends = finished(loop)
+    for i, (text, status) in ends.items():
+        whole = right(int(str(i)))
+        assert (text, status) == whole or (status == 500 and whole[0].startswith(text) and kind is AppendingEngine)
+    assert (500 in {status for _, status in ends.values()}) == (kind is AppendingEngine)
+
+
 def test_another_worker_goes_on_after_what_was_sent() -> None:
     pieces = tuple(f"{piece} ".encode() for piece in alone([3], 6).split())
     loop = loop_of()

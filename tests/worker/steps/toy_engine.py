@@ -44,8 +44,11 @@ class AddingEngine(StepEngine):
 class Counting:
     """Sends each output, and ends after as many tokens as the item says."""
 
+    def __init__(self, example: Any = EXAMPLE) -> None:
+        self._example = example
+
     def example(self) -> Any:
-        return EXAMPLE
+        return self._example
 
     def advance(self, state: StepState, output: Any) -> Any:
         piece = str(int(output[0])) + " "
