@@ -1,0 +1,1 @@
+"""Streams: answers piece by piece, which requests join and leave between two steps (docs/streams.md)."""

@@ -1,0 +1,119 @@
+"""Run generators of pieces side by side: the simple way to stream, for any model.
+
+    def stream(item): yield piece, piece, ...
+
+A turn takes one piece of each generator. Who had no turn because the time was over comes first in the next one.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from slotwise.worker.answer import Refusal
+from slotwise.worker.isolation import is_out_of_memory
+from slotwise.worker.slot_errors import ModelFault, OutOfMemory, SlotError
+from slotwise.worker.steps.open_streams import OpenStream, StreamRunner, first_in_turn, longest_held
+from slotwise.worker.steps.outlet import Outlet
+from slotwise.worker.steps.streams import SlowReader, Stream, TurnLimits
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class GeneratedStream(OpenStream):
+    """A stream that a generator gives. pieces: None until it is started."""
+
+    pieces: Iterator[object] | None = None
+
+
+class GeneratorLoop(StreamRunner[GeneratedStream]):
+    """Runs an author's `stream(item)`, at most `most` in a turn.
+
+    A generator cannot be asked a second time, so whatever it raises ends its own stream, out of memory too. A parked one keeps
+    what it has, and another one may start in its place; where it goes on, all take turns. Where more than `limits.parked` are
+    parked, the one that was parked first ends.
+    """
+
+    def __init__(
+        self,
+        stream: Callable[[object], object],
+        most: int,
+        limits: TurnLimits | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(limits or TurnLimits(), clock)
+        self.stream, self.most = stream, most
+
+    def _opened(self, stream: Stream, arrival: int) -> GeneratedStream:
+        return GeneratedStream(stream, arrival, Outlet(stream.sent))
+
+    def _take_turn(self, stop_at: float) -> None:
+        self._start()
+        running = sorted(self._running(), key=lambda one: (one.last_turn, one.arrival))
+        for place, one in enumerate(running[: self.most]):
+            if place and self.clock() >= stop_at:
+                return
+            one.last_turn = self.turns
+            self._next(one)
+
+    def _running(self) -> list[GeneratedStream]:
+        return [one for one in self.open.values() if one.pieces is not None and one.held_at is None]
+
+    def _start(self) -> None:
+        """Start as many as there are places for."""
+        running = self._running()
+        waiting = [one for one in self.open.values() if one.pieces is None and one.held_at is None]
+        while len(running) < self.most and (one := first_in_turn(waiting, running)) is not None:
+            waiting.remove(one)
+            one.pieces = _pieces(self.stream, one.stream.item)
+            running.append(one)
+
+    def _next(self, one: GeneratedStream) -> None:
+        """Take the next piece of a generator."""
+        assert one.pieces is not None
+        try:
+            piece = next(one.pieces)
+        except StopIteration:
+            self._end(one)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # an author's sys.exit() is no reason to end the worker
+            self._end(one, _refused(one, error))
+        else:
+            self._put(one, piece)
+
+    def _left(self, one: GeneratedStream) -> None:
+        pieces, one.pieces = one.pieces, None
+        try:
+            close = getattr(pieces, "close", None)
+            if callable(close):
+                close()
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            logger.warning("stream %s: its generator could not be closed", one.stream.id, exc_info=True)
+
+    def _parked(self) -> None:
+        parked = [one for one in self.open.values() if one.held_at is not None and one.pieces is not None]
+        if len(parked) > self.limits.parked and (first := longest_held(parked)) is not None:
+            self._end(first, SlowReader("the stream was not read, and its place was needed"))
+
+
+def _pieces(stream: Callable[[object], object], item: object) -> Iterator[object]:
+    """What the author's hook gives, and whatever it does wrong at the first piece."""
+    made = stream(item)
+    if not isinstance(made, Iterator | list | tuple):
+        raise ModelFault(f"the handler's stream gave a {type(made).__name__}, not pieces")
+    yield from made
+
+
+def _refused(one: GeneratedStream, error: BaseException) -> Refusal:
+    if isinstance(error, SlotError):
+        return Refusal.of(error)
+    logger.warning("stream %s: its generator failed", one.stream.id, exc_info=error)
+    if is_out_of_memory(error):
+        return Refusal.of(OutOfMemory("there was not enough memory for this stream"))
+    return Refusal.of(ModelFault("the model failed on this input"))

@@ -1,0 +1,113 @@
+"""Find out, before an engine serves, whether its steps can be repeated, and whether its slots keep apart.
+
+A step that failed is run again on fewer rows. That is right only where the cache is written at the position that a row names.
+An engine that appends to its cache gives another answer the second time, with status 200. And a slot's output must be the
+same whatever the other slots hold, but for what a kernel does differently with more rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from slotwise.worker.outputs import ROWS, on_host, rows_of
+from slotwise.worker.ownership import owned
+from slotwise.worker.slot_errors import ModelFault
+from slotwise.worker.steps.step_engine import StepEngine, StepRow
+
+TOLERANCE = 0.02  # of the largest number of an output: kernels add in another order where there are more rows
+
+
+def objection(engine: StepEngine, item: object) -> str | None:
+    """Why this engine's rows must run one by one; None where they may run together, and again. Raises what the engine raises.
+
+    item: a valid one, which is read into the slots 0 and 1. They are free again afterwards.
+    """
+    others = [1] if engine.slots > 1 else []
+    try:
+        first = _read(engine, 0, item)
+        steps = [StepRow(0, 0, 0), StepRow(0, 1, 1)]
+        once = [_outputs(engine, [row])[0] for row in steps]
+        if not _same(_outputs(engine, [steps[1]])[0], once[1]) or not _same(_outputs(engine, [steps[0]])[0], once[0]):
+            return "a step that is repeated gives another output"
+        if not _same(_read(engine, 0, item), first):
+            return "an item that is read into a slot again gives another output"
+        for slot in others:
+            _read(engine, slot, item)
+            _outputs(engine, [StepRow(slot, 1, 0)])
+            together = _outputs(engine, [StepRow(0, 0, 0), StepRow(slot, 1, 1)])
+            apart = _outputs(engine, [StepRow(slot, 1, 1), StepRow(0, 1, 1)])
+            if not _same(together[0], once[0]) or not _same(apart[1], once[1]) or not _same(together[1], apart[0]):
+                return "the output of a slot is another one where another slot has a step, too"
+    finally:
+        for slot in [0, *others]:
+            engine.free(slot)
+    return None
+
+
+class AskedOnce(StepEngine):
+    """An engine whose steps are not proven to be repeatable: one that would have to be repeated ends its stream.
+
+    That happens where memory runs out in a step. Everything else that is run again begins with a prefill.
+    """
+
+    def __init__(self, engine: StepEngine) -> None:
+        self.engine = engine
+        self.slots, self.in_parts = engine.slots, engine.in_parts
+        self.longest_item, self.longest_answer = engine.longest_item, engine.longest_answer
+        self.asked: dict[int, int] = {}  # the last position of each slot
+
+    def tokens(self, item: Any) -> int:
+        return self.engine.tokens(item)
+
+    def prefill(self, slot: int, item: Any) -> Any:
+        self.asked.pop(slot, None)
+        return self.engine.prefill(slot, item)
+
+    def prefill_part(self, slot: int, item: Any, start: int, stop: int) -> Any:
+        self.asked.pop(slot, None)
+        return self.engine.prefill_part(slot, item, start, stop)
+
+    def step(self, rows: Sequence[StepRow]) -> Any:
+        for row in rows:
+            if self.asked.get(row.slot, -1) >= row.position:
+                raise ModelFault("the model failed on this input, and cannot be asked again")
+            self.asked[row.slot] = row.position
+        return self.engine.step(rows)
+
+    def free(self, slot: int) -> None:
+        self.asked.pop(slot, None)
+        self.engine.free(slot)
+
+    def release(self) -> None:
+        self.engine.release()
+
+
+def _read(engine: StepEngine, slot: int, item: object) -> object:
+    own = owned(item)
+    if not engine.in_parts:
+        return rows_of([on_host(engine.prefill(slot, own))], 1, 1, ROWS)[0]
+    length = max(1, index(engine.tokens(own)))
+    half = length // 2
+    if half:
+        engine.prefill_part(slot, own, 0, half)
+    return rows_of([on_host(engine.prefill_part(slot, own, half, length))], 1, 1, ROWS)[0]
+
+
+def _outputs(engine: StepEngine, rows: list[StepRow]) -> list[object]:
+    outputs: object = engine.step(list(rows))
+    if type(outputs) is list:
+        outputs = list(map(on_host, outputs))
+    return rows_of(outputs, len(rows), len(rows), ROWS)
+
+
+def _same(one: object, other: object) -> bool:
+    """Whether two outputs are the same but for rounding. What is no array of numbers must be equal."""
+    a, b = np.asarray(on_host(one)), np.asarray(on_host(other))
+    if a.shape != b.shape or a.dtype.kind not in "iufb":
+        return bool(a.shape == b.shape and np.array_equal(a, b))
+    size = float(np.abs(a.astype(np.float64)).max(initial=0.0))
+    return bool(np.abs(a.astype(np.float64) - b.astype(np.float64)).max(initial=0.0) <= TOLERANCE * size)

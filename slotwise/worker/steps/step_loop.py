@@ -1,0 +1,274 @@
+"""Decode many streams side by side: requests join and leave between two steps.
+
+    turn:  deadlines -> one step of each stream that decodes -> prefill those who join, within a budget of tokens
+
+A stream's tokens are kept beside its slot. So a slot can be taken away at any time: its cache is made again from the item and
+the tokens, and `advance` is never called twice for the same output.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Self
+
+from slotwise.worker.answer import Refusal
+from slotwise.worker.batch import NOT_RUN, Row
+from slotwise.worker.isolation import EngineDead
+from slotwise.worker.padding import Padding
+from slotwise.worker.slot_errors import ModelFault, SlotError
+from slotwise.worker.steps.engine_calls import EngineCalls, is_no_memory
+from slotwise.worker.steps.open_streams import OpenStream, StreamRunner, first_in_turn, logger, longest_held
+from slotwise.worker.steps.outlet import Outlet
+from slotwise.worker.steps.repeatable import AskedOnce, objection
+from slotwise.worker.steps.slot_table import SlotTable
+from slotwise.worker.steps.step_engine import End, StepAuthor, StepEngine, StepRow, StepState
+from slotwise.worker.steps.streams import Stream, TurnLimits
+
+
+@dataclass(eq=False)
+class DecodedStream(OpenStream):
+    """A stream that is decoded step by step.
+
+    cost: tokens of its prefill. tokens: those of its answer so far. slot: None while it waits. filled: how much of the prefill
+    is in the slot. written: how many of `tokens` are. slots_before: how many slots there were before memory ran out for it.
+    """
+
+    state: StepState | None = None
+    cost: int = 1
+    tokens: list[int] = field(default_factory=list)
+    slot: int | None = None
+    filled: int = 0
+    written: int = 0
+    slots_before: int = 0
+
+    def next_row(self) -> StepRow:
+        """The row of its next step."""
+        assert self.slot is not None
+        return StepRow(self.slot, self.tokens[self.written], self.written)
+
+
+class StepLoop(StreamRunner[DecodedStream]):
+    """The runner of a step engine and the handler that advances its streams.
+
+    padding: how a step's rows are filled up, by the scratch slot's, for engines that want static shapes. By default a step has
+    any number of rows up to the engine's slots.
+    """
+
+    def __init__(
+        self,
+        engine: StepEngine,
+        author: StepAuthor,
+        limits: TurnLimits | None = None,
+        padding: Padding | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(limits or TurnLimits(), clock)
+        self.engine = engine
+        self.calls = EngineCalls(engine, author, padding or Padding("none", engine.slots), clock)
+        self.slots = SlotTable(engine.slots, clock)
+        self.group = engine.slots  # the most rows that one turn steps
+        self.debt = 0  # prefilled tokens that the next turns have to make up for
+
+    @classmethod
+    def start(
+        cls,
+        engine: StepEngine,
+        author: StepAuthor,
+        limits: TurnLimits | None = None,
+        padding: Padding | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Self:
+        """A runner that is warmed up. Raises what the engine raises on the author's example.
+
+        Where it is not proven that the engine's steps can be repeated and its slots keep apart, each row runs alone and once.
+        """
+        item = author.example()
+        why = "the handler gives no example to try it with" if item is None else objection(engine, item)
+        if why is not None:
+            logger.warning("every row of a step runs alone: %s", why)
+            padding, engine = Padding("none", 1), AskedOnce(engine)
+        loop = cls(engine, author, limits, padding, clock)
+        loop.calls.warm_up()
+        return loop
+
+    # Who is there ----------------------------------------------------------------------------------------------------
+
+    def _opened(self, stream: Stream, arrival: int) -> DecodedStream:
+        return DecodedStream(stream, arrival, Outlet(stream.sent))
+
+    def _admit(self, one: DecodedStream) -> None:
+        """Refuse what is too long for the cache before anything of it is computed."""
+        cost = self.calls.cost(one.stream.item)
+        if isinstance(cost, Refusal):
+            self._end(one, cost)
+            return
+        one.cost = cost
+        try:
+            one.state = self.calls.state(one.stream.item, one.stream.seed)
+        except SlotError as error:
+            self._end(one, error)
+
+    def _left(self, one: DecodedStream) -> None:
+        if one.slot is not None:
+            slot, one.slot = one.slot, None
+            self.slots.take_back(slot)
+            self.calls.free(slot)
+
+    def _put_back(self, one: DecodedStream) -> None:
+        """The stream waits again, at its place in the order. Its cache is made anew when it has a slot."""
+        self._left(one)
+        one.filled = one.written = 0
+
+    def _holders(self) -> list[DecodedStream]:
+        return [one for one in self.open.values() if one.slot is not None]
+
+    def _parked(self) -> None:
+        parked = [one for one in self._holders() if one.held_at is not None]
+        if len(parked) > self.limits.parked and (first := longest_held(parked)) is not None:
+            self._put_back(first)
+
+    # A turn ----------------------------------------------------------------------------------------------------------
+
+    def _take_turn(self, stop_at: float) -> None:
+        try:
+            stepped = self._step(stop_at)
+            self._join(stop_at, others=stepped)
+        except EngineDead:
+            logger.exception("the engine is dead: %d streams are to go on in another worker", len(self.open))
+            self.dead = True
+
+    def _step(self, stop_at: float) -> bool:
+        """One step of every stream that decodes, who has waited longest first. Returns whether there was any.
+
+        Where the time is over before all have had their step, the next turn takes half as many. One alone is run to its end,
+        which is a few calls at most. So whoever makes the engine fail is found, however long a call takes.
+        """
+        ready = [one for one in self._holders() if one.held_at is None and one.filled == one.cost]
+        ready.sort(key=lambda one: (one.last_turn, one.arrival))
+        group = ready[: self.group]
+        if not group:
+            return False
+        beside = len(self._holders())
+        rows = [Row(i, one.next_row()) for i, one in enumerate(group)]
+        try:
+            self.calls.step(
+                rows, stop_at if len(rows) > 1 else float("inf"), lambda: ", ".join(str(one.stream.id) for one in group)
+            )
+        finally:
+            self._take(group, rows, beside)
+        unfinished = any(row.error is NOT_RUN for row in rows)
+        self.group = max(1, len(group) // 2) if unfinished else min(2 * self.group, self.engine.slots)
+        return True
+
+    def _take(self, group: list[DecodedStream], rows: list[Row], beside: int) -> None:
+        """Take what a step gave: outputs, errors, and what has not run. beside: how many streams had slots then."""
+        needy: list[tuple[DecodedStream, Refusal]] = []
+        for one, row in zip(group, rows, strict=True):
+            if row.error is None:
+                self._stepped(one, row.output)
+            elif is_no_memory(row.error):
+                needy.append((one, row.error))
+            elif row.error is not NOT_RUN:
+                self._end(one, row.error)
+        if needy:
+            self._make_room(*needy[0], beside)
+
+    def _stepped(self, one: DecodedStream, output: object) -> None:
+        one.last_turn = self.turns
+        one.written += 1
+        if one.written == 1:
+            self.calls.had_step(one.stream.item)
+        if one.written == len(one.tokens):  # else its cache is being made again, and this output has been seen
+            self._advance(one, output)
+
+    def _advance(self, one: DecodedStream, output: object) -> None:
+        """Let the author choose the next token, and send the piece that is ready."""
+        assert one.state is not None
+        outcome = self.calls.advance(one.state, one.tokens, output)
+        if isinstance(outcome, Refusal):
+            self._end(one, outcome)
+        elif outcome.piece is not None and not self._put(one, outcome.piece):
+            return
+        elif isinstance(outcome, End):
+            self._end(one)
+        elif len(one.tokens) >= self.engine.longest_answer:
+            self._end(one, ModelFault("the answer is longer than the model's cache"))
+        else:
+            one.tokens.append(outcome.token)
+
+    # Who joins -------------------------------------------------------------------------------------------------------
+
+    def _join(self, stop_at: float, others: bool) -> None:
+        """Prefill those who join. others: whether streams are being decoded, whose next token must not wait for long."""
+        if not others:
+            self.debt = 0
+        left = max(0, self.limits.prefill_tokens - self.debt)
+        self.debt = max(0, self.debt - self.limits.prefill_tokens)
+        first = True
+        while left > 0 and (first or self.clock() < stop_at):
+            one = self._next_to_fill()
+            if one is None:
+                return
+            rest = one.cost - one.filled
+            part = min(rest, left) if self.engine.in_parts else rest
+            if (part > left and not first) or not self._has_slot(one):
+                return
+            left -= part
+            self.debt += max(0, -left)
+            first = False
+            if not self._fill(one, part):
+                return
+
+    def _next_to_fill(self) -> DecodedStream | None:
+        """Who is prefilled next: who has begun, then who waits; None where there is nobody."""
+        served = [one for one in self._holders() if one.held_at is None]
+        for one in served:
+            if one.filled < one.cost:
+                return one
+        waiting = [one for one in self.open.values() if one.slot is None and one.held_at is None]
+        return first_in_turn(waiting, served)
+
+    def _has_slot(self, one: DecodedStream) -> bool:
+        """Give the stream a slot, if need be that of a parked one. Returns whether it has one."""
+        if one.slot is None:
+            one.slot = self.slots.give()
+        if one.slot is None and (parked := longest_held(self._holders())) is not None:
+            self._put_back(parked)
+            one.slot = self.slots.give()
+        return one.slot is not None
+
+    def _fill(self, one: DecodedStream, part: int) -> bool:
+        """Prefill so many tokens. Returns False where memory ran out."""
+        assert one.slot is not None
+        output = self.calls.prefill(one.slot, one.stream.item, one.filled, one.filled + part)
+        if isinstance(output, Refusal):
+            if is_no_memory(output):
+                self._make_room(one, output, len(self._holders()))
+                return False
+            self._end(one, output)
+            return True
+        one.filled += part
+        one.last_turn = self.turns
+        if one.filled == one.cost and not one.tokens:
+            self._advance(one, output)
+        return True
+
+    def _make_room(self, needy: DecodedStream, error: Refusal, beside: int) -> None:
+        """Memory ran out for a stream beside others: a parked one gives its slot back, else the newest. Alone it ends.
+
+        beside: how many streams had slots when memory ran out, itself among them; some may have left since.
+        """
+        holders = self._holders()
+        if beside == 1:
+            self.slots.never_fits(needy.slots_before)
+            self._end(needy, error)
+            return
+        if holders == [needy]:
+            return
+        needy.slots_before = max(needy.slots_before, self.slots.most)
+        self.slots.too_many(len(holders))
+        self._put_back(longest_held(holders) or holders[-1])
+        if needy.slot is not None and needy.filled < needy.cost:  # what a failed prefill left there is void
+            self._put_back(needy)
