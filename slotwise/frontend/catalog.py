@@ -16,14 +16,15 @@ from slotwise.bench.bodies import RequestBody
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
 from slotwise.model_spec import load_spec
+from slotwise.worker.labels import CLASSIFIERS
 
 INPUTS = {
     "image_classifier": "picture",
     "captioner": "picture",
     "translator": "translation",
     "tensor_classifier": "tensor",
+    "tabular": "table",
 }
-CLASSIFIERS = ("image_classifier", "tensor_classifier")
 WEIGHTS = "model/slotwise.json"  # what a text model's build wrote down about its weights: its languages, for one
 LANGUAGES = ["en", "ja", "fr", "de"]
 DRAWABLE_SIDE = 32  # pictures this small are easily drawn by hand, and seldom at hand as a file

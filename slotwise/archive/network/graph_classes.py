@@ -1,4 +1,4 @@
-"""Find the classes that an ONNX graph names itself, in the order of its scores, as scikit-learn's and LightGBM's exporters write them.
+"""Find the classes that an ONNX graph names itself, in the order of its scores, as exporters of scikit-learn write them.
 
 They are confirmed by running: for every row that is tried, the graph's own label is the class of the best score.
 """

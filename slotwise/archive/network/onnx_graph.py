@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 
 from slotwise.archive.network.graph_classes import labelled, with_classes
-from slotwise.archive.network.network_output import CLASSIFIERS, named_output
+from slotwise.archive.network.network_output import named_output
+from slotwise.archive.network.table_graph import HANDLER, fit_table
 from slotwise.console import say
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
 from slotwise.model_spec import ModelSpec
-from slotwise.worker.labels import SCORELESS, kind_of
+from slotwise.worker.labels import CLASSIFIERS, SCORELESS, kind_of
 
 OPSET = 17  # both engines run it; older graphs are converted where onnx can
 TOLERANCE = 1e-3
@@ -33,6 +34,9 @@ def fit(spec: ModelSpec, sources: list[Path]) -> tuple[ModelSpec, list[Path], di
     Returns what the build goes on with: the description with `options.onnx`, the folders to take files from, and the facts for
     the build's report.
     """
+    if spec.handler == HANDLER:
+        spec, told = fit_table(spec, sources)
+        return spec, sources, told
     name = spec.weights.onnx
     source = next((folder / name for folder in sources if name and (folder / name).is_file()), None)
     if source is None or importlib.util.find_spec("onnx") is None or importlib.util.find_spec("onnxruntime") is None:
@@ -98,7 +102,7 @@ def prepare(spec: ModelSpec, source: Path) -> tuple[Path | None, dict[str, Any]]
 
 
 def named_classes(spec: ModelSpec, source: Path) -> ModelSpec:
-    """The spec of a given classifier with the graph's own classes as its labels. Raises SlotwiseError where they contradict it."""
+    """The spec of a given classifier with the graph's own classes as labels. Raises SlotwiseError where they contradict it."""
     if spec.handler not in CLASSIFIERS or kind_of(spec.model_dump()) in SCORELESS:
         return spec
     import onnx  # noqa: PLC0415  optional
