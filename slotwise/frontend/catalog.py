@@ -32,11 +32,12 @@ DRAWABLE_SIDE = 32  # pictures this small are easily drawn by hand, and seldom a
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What one model takes. takes: picture, translation, tensor, or file where nothing is known. examples: by file name.
+    """What one model takes. takes: picture, translation, tensor, table, or file where nothing is known. examples: by file name.
 
     draw: a drawing can be sent; as a tensor it is `side` by `side`. hedge: a late request may be sent again. shape: of a
     tensor. classes: whether it answers with a label and probabilities. scores: how many a row has that it gives to who asks
-    for every one; -1: nobody knows how many, 0: it gives none. own_output: what its ONNX graph calls them.
+    for every one; -1: nobody knows how many, 0: it gives none. own_output: what its ONNX graph calls them. columns: of a
+    table, each one's name and kind.
     """
 
     takes: str = "file"
@@ -50,6 +51,7 @@ class ModelCard:
     languages: list[str] = field(default_factory=list)
     examples: dict[str, RequestBody] = field(default_factory=dict)
     hedge: bool = True
+    columns: tuple[tuple[str, str], ...] = ()
 
 
 def model_card(name: str, archive: Path) -> ModelCard:
@@ -79,6 +81,7 @@ def _model_card(name: str, archive: Path | None, _changed: int) -> ModelCard:
         languages=languages if takes == "translation" else [],
         examples=_examples(str(archive) if archive else name),
         hedge=bool(spec.get("hedge", True)),
+        columns=tuple((one["name"], one["kind"]) for one in spec.get("input", {}).get("columns", [])),
     )
 
 
