@@ -24,6 +24,7 @@ INPUTS = {
     "translator": "translation",
     "tensor_classifier": "tensor",
     "tabular": "table",
+    "text_classifier": "text",
 }
 WEIGHTS = "model/slotwise.json"  # what a text model's build wrote down about its weights: its languages, for one
 LANGUAGES = ["en", "ja", "fr", "de"]
@@ -32,12 +33,12 @@ DRAWABLE_SIDE = 32  # pictures this small are easily drawn by hand, and seldom a
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What one model takes. takes: picture, translation, tensor, table, or file where nothing is known. examples: by file name.
+    """What one model takes. takes: picture, translation, tensor, table, text, or file where nothing is known.
 
-    draw: a drawing can be sent; as a tensor it is `side` by `side`. hedge: a late request may be sent again. shape: of a
-    tensor. classes: whether it answers with a label and probabilities. scores: how many a row has that it gives to who asks
-    for every one; -1: nobody knows how many, 0: it gives none. own_output: what its ONNX graph calls them. columns: of a
-    table, each one's name and kind.
+    examples: by file name. draw: a drawing can be sent; as a tensor it is `side` by `side`. hedge: a late request may be sent
+    again. shape: of a tensor. classes: whether it answers with a label and probabilities. scores: how many a row has that it
+    gives to who asks for every one; -1: nobody knows how many, 0: it gives none. own_output: what its ONNX graph calls them.
+    columns: of a table, each one's name and kind.
     """
 
     takes: str = "file"

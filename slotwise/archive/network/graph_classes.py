@@ -43,6 +43,12 @@ def with_classes(spec: ModelSpec, file: str, classes: Sequence[str], labels: Any
         return spec  # it names something else than the best score
     if not spec.labels:
         return spec.model_copy(update={"labels": list(classes)})
+    check_order(spec, file, classes)
+    return spec
+
+
+def check_order(spec: ModelSpec, file: str, classes: Sequence[str]) -> None:
+    """Raise SlotwiseError where model.toml has names of these classes at other places than `file` has them."""
     moved = [label for i, label in enumerate(spec.labels) if label in classes and (i >= len(classes) or classes[i] != label)]
     if moved:
         listed = ", ".join(f'"{name}"' for name in classes)
@@ -50,7 +56,6 @@ def with_classes(spec: ModelSpec, file: str, classes: Sequence[str], labels: Any
             f"{file} gives its scores in the order {', '.join(classes)}, but model.toml has {', '.join(spec.labels)}",
             f"write in model.toml: labels = [{listed}], or no labels",
         )
-    return spec
 
 
 def _best(row: Any, top: float, classes: Sequence[str]) -> list[str]:

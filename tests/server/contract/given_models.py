@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
 
 BATCH_SIZE = 4
 QUICK = ("digits",)
-LARGE = ("iris", "efficientnet", "mnist", "ants_bees", "resnet18", "resnet152", "captions", "translation")
+LARGE = ("iris", "moods", "efficientnet", "mnist", "ants_bees", "resnet18", "resnet152", "captions", "translation")
 WEIGHTS = {"ants_bees": "none", "resnet18": "none", "resnet152": "none"}  # the others have small ones of their own
 PICTURES = ("digits", "efficientnet", "ants_bees", "resnet18", "resnet152", "captions")
 BAD = {"a text": b"not a picture, not a tensor, not JSON", "nothing": b"", "a bracket": b"{"}
