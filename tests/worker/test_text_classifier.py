@@ -18,22 +18,10 @@ from slotwise.zoo.transformers_files import ready, save  # noqa: E402
 from tests.worker.serving import Served  # noqa: E402
 
 JSON = {"content-type": "application/json"}
-WORDS = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    *["the", "a", "cat", "dog", "sat", "ran", "on", "mat", "fast", "slowly", "and", "then", "it", "was", "good", "bad"],
-]
+OWN = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = [*OWN, "the", "a", "cat", "dog", "sat", "ran", "on", "mat", "fast", "slowly", "and", "then", "it", "was", "good", "bad"]
 SIZE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
-TEXTS = [
-    "the cat sat",
-    "a dog ran on the mat and then it was good",
-    "it was bad " * 9,
-    "cat",
-    "the dog ran slowly and then fast",
-]
+TEXTS = ["the cat sat", "a dog ran on the mat and then it was good", "it was bad " * 9, "cat", "the dog ran slowly and fast"]
 NAMES = ["calm", "glad", "sad"]
 
 
@@ -78,6 +66,9 @@ def refusal(folder: Path, more: str = "", files: str = 'files = ["model"]') -> t
 @pytest.fixture(autouse=True)
 def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(
+        "slotwise.archive.build.prove_archive", lambda *_: None
+    )  # each takes ten seconds; models/moods is proven
 
 
 def logits(model: Any, tokenizer: Any, *texts: str) -> Any:
@@ -188,16 +179,18 @@ def test_each_form_of_a_body(tmp_path: Path) -> None:
     net = served(tmp_path)
     text = TEXTS[0]
     forms: list[tuple[Any, dict[str, str]]] = [
-        (text, {}), (text, {"content-type": "text/plain; charset=utf-8"}), (json.dumps(text), JSON), (json.dumps({"text": text}), {}),
-        (json.dumps({"inputs": text}), {"content-type": "application/x-www-form-urlencoded"}), (json.dumps({"instances": {"text": text}}), JSON),
-    ]  # fmt: skip
+        (text, {}),
+        (text, {"content-type": "text/plain; charset=utf-8"}),
+        (json.dumps(text), JSON),
+        (json.dumps({"text": text}), {}),
+        (json.dumps({"inputs": text}), {"content-type": "application/x-www-form-urlencoded"}),
+        (json.dumps({"instances": {"text": text}}), JSON),
+    ]
     answers = net.ask([body.encode() for body, _ in forms], [headers for _, headers in forms])
     assert {answer.code for answer in answers} == {200}
     assert len({answer.body for answer in answers}) == 1
-    listed = net.ask(
-        [json.dumps([text]).encode(), json.dumps({"inputs": [text, ""]}).encode(), b"cat"],
-        [JSON, JSON, {"accept": "text/plain"}],
-    )
+    bodies = [json.dumps([text]).encode(), json.dumps({"inputs": [text, ""]}).encode(), b"cat"]
+    listed = net.ask(bodies, [JSON, JSON, {"accept": "text/plain"}])
     assert listed[0].value == [answers[0].value]
     assert listed[1].value == [answers[0].value, {"error": {"code": 422, "message": "the text is empty"}}]
     assert listed[2].body.decode() in NAMES
@@ -233,7 +226,9 @@ def test_what_is_wrong_with_a_body(one_served: Served, body: bytes, headers: dic
 def one_served(tmp_path_factory: pytest.TempPathFactory) -> Served:
     folder = tmp_path_factory.mktemp("texts")
     saved(folder)
-    return served(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLOTWISE_HOME", str(folder / "home"))
+        return served(folder)
 
 
 def test_what_cannot_be_built(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from slotwise.worker.request import Headers
 from slotwise.worker.slot_errors import SlotError
 from slotwise.worker.texts.text_body import Texts, texts_of
 from slotwise.worker.texts.text_engine import TextEngine, architecture
-from slotwise.worker.texts.tokens import TextTokenizer, limit
+from slotwise.worker.texts.tokens import TextTokenizer, Tokens, limit
 
 TEXTS = "text_classifier"
 KINDS = {"single_label_classification": "logits", "multi_label_classification": "probabilities", "regression": "regression"}
@@ -41,8 +41,8 @@ def fit_texts(spec: ModelSpec, sources: list[Path]) -> tuple[ModelSpec, dict[str
     labels = _labels(spec, config) if kind != "regression" or _count(config) > 1 else []
     engine, tokenizer = _loaded(spec, folder, sigmoid=sigmoid)
     facts: dict[str, Any] = {"most_tokens": tokenizer.most, "sigmoid": sigmoid}
-    texts = list(_examples(spec, sources)) or [(one, one if spec.options.get("pairs") else None) for one in SAID]
-    _check_rows(spec, engine, tokenizer, texts, len(labels) or 1)
+    rows = _tokens(spec, tokenizer, list(_examples(spec, sources)))
+    _check_rows(spec, engine, tokenizer, rows, len(labels) or 1)
     spec = spec.model_copy(update={"labels": labels, "output": kind, "options": {**spec.options, "texts": facts}})
     return spec, {"texts": facts}
 
@@ -153,10 +153,22 @@ def _examples(spec: ModelSpec, sources: list[Path]) -> Iterator[Texts]:
             yield one
 
 
-def _check_rows(spec: ModelSpec, engine: TextEngine, tokenizer: TextTokenizer, texts: list[Texts], labels: int) -> None:
+def _tokens(spec: ModelSpec, tokenizer: TextTokenizer, texts: list[Texts]) -> list[Tokens]:
+    """The tokens of the examples, or of made-up texts. Raises SlotwiseError for an example that is refused."""
+    if texts:
+        try:
+            return [tokenizer(one) for one in texts]
+        except SlotError as error:
+            hint = "shorten it, or write truncate = true below [options]"
+            raise SlotwiseError(f"an example of {spec.name}: {error.message}", hint) from error
+    rows = [tokenizer.tokenizer.encode(*([one] * (2 if spec.options.get("pairs") else 1))) for one in SAID]
+    most = tokenizer.most
+    return [(np.array(row.ids[:most], np.int64), np.array(row.type_ids[:most], np.int64)) for row in rows]
+
+
+def _check_rows(spec: ModelSpec, engine: TextEngine, tokenizer: TextTokenizer, rows: list[Tokens], labels: int) -> None:
     """Raise SlotwiseError where a row is refused, padding changes its numbers, or there are not as many as labels."""
     try:
-        rows = [tokenizer(one) for one in texts]
         alone = np.concatenate([engine(tokenizer.padded([row])) for row in rows])
         together = engine(tokenizer.padded(rows))
     except Exception as error:
