@@ -44,7 +44,7 @@ class Tabular(BatchHandler):
     def respond(self, request: Request, results: list[Any]) -> tuple[Any, str]:
         """A list of rows is answered by a list, however many they are; where its only row is wrong, by that error."""
         shown = self.answers.shown(request, results)
-        if len(shown) == 1 and not isinstance(shown[0], SlotError) and is_list(request.body, request.headers):
+        if len(shown) == 1 and not isinstance(shown[0], SlotError) and is_list(request.body, request.headers, self.columns):
             return shown, "application/json"
         return in_words(request, *super().respond(request, shown))
 

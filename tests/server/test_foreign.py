@@ -63,6 +63,7 @@ def test_everybody_is_answered(live: Live, tmp_path: Path) -> None:
 
 @pytest.mark.server
 def test_what_was_set_for_it_lasts(live: Live, store: Path, tmp_path: Path) -> None:
+    needs_a_servers_context(live)
     home = {**os.environ, "SLOTWISE_HOME": str(live.record.state_dir.parent)}
     name = f"lasting-{live.record.kind}"
     archive = foreign(tmp_path, name)
@@ -77,7 +78,7 @@ def test_what_was_set_for_it_lasts(live: Live, store: Path, tmp_path: Path) -> N
         first, said = command("register", str(archive), "--batch-size", "3", "--max-batch-delay", "7")
         assert (first["batch_size"], first["max_batch_delay"]) == (3, 7)
         assert f"kept in {name}.settings.toml, for `serve` and `apply`" in said
-        command("scale", name, "2")
+        command("scale", name, "--workers", "2")
         info = inspect(store / f"{name}.mar", need_digests=False)
         desired = DesiredState(PROFILE, {}, live.record.kind).registration(info)
         assert [desired[key] for key in ("batch_size", "max_batch_delay", "initial_workers")] == [3, 7, 2]

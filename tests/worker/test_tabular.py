@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("sklearn")
 from slotwise.archive.build import build
 from slotwise.worker import Headers, SlotError
 from slotwise.worker.tables.columns import SchemaColumn, TableSchema
-from slotwise.worker.tables.table_body import MAX_ROWS, rows_of
+from slotwise.worker.tables.table_body import MAX_ROWS, is_list, rows_of
 from tests.worker.serving import Served
 
 JSON, CSV = {"content-type": "application/json"}, {"content-type": "text/csv"}
@@ -172,3 +174,37 @@ def test_the_same_columns_as_csv() -> None:
     assert (second[0].tolist(), second[1]) == ([41.0, 2000.0, 0.0], ("Oslo", "b"))  # type: ignore[index]
     assert str(third) == "column 'member' takes true or false, not 'maybe'"
     assert str(fourth) == "column 'age' takes a whole number, not 'x'"
+
+
+def test_columns_that_are_called_as_parts_of_other_forms() -> None:
+    odd = TableSchema([SchemaColumn("columns"), SchemaColumn("data"), SchemaColumn("instances")])
+    row = json.dumps({"columns": 1, "data": 2, "instances": 3}).encode()
+    ((numbers, _),) = rows_of(row, Headers(JSON), odd)  # type: ignore[misc]
+    assert numbers.tolist() == [1.0, 2.0, 3.0]
+    assert not is_list(row, Headers(JSON), odd)
+    assert is_list(b'{"columns": [1], "data": [2], "instances": [3]}', Headers(JSON), odd)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["a", "", "41", "columns"]),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.sampled_from([*PEOPLE.names, "data", "columns"]), inner),
+    max_leaves=12,
+)
+
+
+@given(st.binary(max_size=60) | values.map(lambda value: json.dumps(value).encode()), st.sampled_from([JSON, CSV, {}]))
+def test_whatever_is_sent_becomes_rows_of_the_right_shape_or_errors(body: bytes, headers: dict[str, str]) -> None:
+    try:
+        rows = rows_of(body, Headers(headers), PEOPLE)
+    except SlotError as error:
+        rows = [error]
+        sent_as_list = True
+    else:
+        sent_as_list = is_list(body, Headers(headers), PEOPLE)
+    assert rows
+    for row in rows:
+        if isinstance(row, SlotError):
+            assert 400 <= row.code < 500
+        else:
+            assert (row[0].shape, len(row[1])) == ((3,), 2)
+    assert sent_as_list or len(rows) == 1

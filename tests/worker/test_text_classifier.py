@@ -8,12 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 pytest.importorskip("transformers")
 torch = pytest.importorskip("torch")
 from slotwise.archive.build import build  # noqa: E402
 from slotwise.errors import SlotwiseError  # noqa: E402
-from slotwise.worker.texts.text_body import MAX_TEXTS  # noqa: E402
+from slotwise.worker import Headers, SlotError  # noqa: E402
+from slotwise.worker.texts.text_body import MAX_TEXTS, is_list_of_texts, texts_of  # noqa: E402
 from slotwise.zoo.transformers_files import ready, save  # noqa: E402
 from tests.worker.serving import Served  # noqa: E402
 
@@ -250,3 +253,25 @@ def test_what_cannot_be_built(tmp_path: Path) -> None:
     config.write_text(json.dumps({**good, "max_position_embeddings": 4096}))
     (tmp_path / "model" / "model.safetensors").rename(tmp_path / "model" / "pytorch_model.bin")
     assert refusal(tmp_path)[0] == "model/pytorch_model.bin is a pickle"
+
+
+@given(
+    st.binary(max_size=60)
+    | st.sampled_from([b'{"text": "\\ud800"}', b'{"inputs": {"inputs": []}}', b'{"text": null}', b"[[]]"]),
+    st.sampled_from([JSON, {}, {"content-type": "text/plain"}]),
+    st.booleans(),
+)
+def test_whatever_is_sent_becomes_texts_or_errors(body: bytes, headers: dict[str, str], pairs: bool) -> None:
+    try:
+        texts = texts_of(body, Headers(headers), pairs=pairs)
+    except SlotError as error:
+        texts, listed = [error], True
+    else:
+        listed = is_list_of_texts(body, Headers(headers))
+    for one in texts:
+        if isinstance(one, SlotError):
+            assert 400 <= one.code < 500
+        else:
+            assert one[0].strip()
+            assert (one[1] is not None) == pairs
+    assert listed or len(texts) == 1

@@ -32,12 +32,11 @@ def rows_of(body: bytes, headers: Mapping[str, str], columns: TableSchema) -> li
     raise UnsupportedMedia("send a table as application/json or text/csv")
 
 
-def is_list(body: bytes, headers: Mapping[str, str]) -> bool:
+def is_list(body: bytes, headers: Mapping[str, str], columns: TableSchema) -> bool:
     """Whether a body that `rows_of` has read may hold several rows, so that its answer is a list."""
     if "csv" in headers.get("content-type", "") or not _looks_like_json(body):
         return True
-    data = json.loads(body)
-    return not _is_one_row(data)
+    return not _is_one_row(json.loads(body), columns)
 
 
 def _kind(headers: Mapping[str, str]) -> tuple[str, dict[str, str]]:
@@ -60,26 +59,36 @@ def _json_rows(body: bytes, columns: TableSchema) -> list[Row | SlotError]:
         data = json.loads(body, object_pairs_hook=_once, parse_constant=_no_number)
     except (ValueError, RecursionError):
         raise BadRequest("the body is not JSON") from None
-    if isinstance(data, dict) and data.keys() == {"instances"} and "instances" not in columns.known:
+    if _is_wrapped(data, columns):
         data = data["instances"]
         if not isinstance(data, list):
             raise Unprocessable("instances must be a list")
-    if isinstance(data, dict) and {"columns", "data"} <= data.keys() <= SPLIT and not SPLIT & columns.known:
+    if _is_split(data, columns):
         return _split_rows(data["columns"], data["data"], columns)
     if isinstance(data, dict) and data and all(isinstance(value, list) for value in data.values()):
         return _column_rows(data, columns)
-    if _is_one_row(data):
+    if _is_one_row(data, columns):
         return [_one(columns, data)]
     if not isinstance(data, list):
         raise Unprocessable("a table is an object of columns, or a list of rows")
     return [_row(columns, one) for one in _counted(data)]
 
 
-def _is_one_row(data: Any) -> bool:
+def _is_wrapped(data: Any, columns: TableSchema) -> bool:
+    """Whether the rows stand under `instances`, which is no column here."""
+    return isinstance(data, dict) and data.keys() == {"instances"} and "instances" not in columns.known
+
+
+def _is_split(data: Any, columns: TableSchema) -> bool:
+    """Whether a table is split as pandas does it, by names that are no columns here."""
+    return isinstance(data, dict) and {"columns", "data"} <= data.keys() <= SPLIT and not SPLIT & columns.known
+
+
+def _is_one_row(data: Any, columns: TableSchema) -> bool:
     """Whether JSON is one row: an object of values, or a list of values."""
     if isinstance(data, dict):
         lists = bool(data) and all(isinstance(value, list) for value in data.values())
-        return not lists and data.keys() != {"instances"} and not {"columns", "data"} <= data.keys()
+        return not (lists or _is_wrapped(data, columns) or _is_split(data, columns))
     return isinstance(data, list) and bool(data) and not any(isinstance(one, list | dict) for one in data)
 
 
