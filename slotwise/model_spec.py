@@ -27,7 +27,7 @@ import tomllib
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from slotwise.errors import SlotwiseError
 
@@ -58,13 +58,53 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+class TableColumn(_Section):
+    """One column of a table; in model.toml `age = "int"`, `income = "float?"` (a number that may be missing), `city = "text"`,
+    `colour = ["red", "green"]` (one of these texts), or all keys: `age = {kind = "int", input = "numbers"}`.
+
+    input: the graph's input that it is a part of, where that has another name.
+    """
+
+    name: str
+    kind: Literal["float", "int", "bool", "text"] = "float"
+    values: list[str] = []
+    missing: bool = False
+    input: str = ""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> TableColumn:
+        if self.kind == "text" and self.missing:
+            raise ValueError("a text cannot be missing: list its values with an empty one among them")
+        if self.values and self.kind != "text":
+            raise ValueError("only a column of texts lists its values")
+        return self
+
+
+def _columns(given: Any) -> Any:
+    """[input.columns] as a list; a list stays as it is. Raises ValueError for a column that nobody can read."""
+    if not isinstance(given, dict):
+        return given
+    return [_column(name, about) for name, about in given.items()]
+
+
+def _column(name: str, about: Any) -> dict[str, Any]:
+    if isinstance(about, list):
+        return {"name": name, "kind": "text", "values": about}
+    if isinstance(about, str):
+        kind = about.removesuffix("?")
+        return {"name": name, "kind": kind, **({"missing": True} if kind != about else {})}
+    if isinstance(about, dict):
+        return {**about, "name": name}
+    raise ValueError(f'{name} must be "float", "int", "bool", "text" or a list of texts')
+
+
 class Input(_Section):
     """What one item is before it reaches the engine.
 
     name: the ONNX graph's input, checked at build. shape: [c, h, w] for a picture (c = 1 is greyscale), [t] or anything else
     for other tensors. dtype: what the weights take. resize: the shorter side before h x w are cut out of the middle; without
     it the whole picture is squeezed. ink: find a drawn sign on its paper. mean, std: one number for each channel, for values
-    0..1, where the weights take normalised floats. max_pixels: a larger picture is refused with 413.
+    0..1, where the weights take normalised floats. max_pixels: a larger picture is refused with 413. columns: of a table.
     """
 
     name: str | None = None
@@ -76,6 +116,7 @@ class Input(_Section):
     mean: list[float] = []
     std: list[float] = []
     max_pixels: Count | None = None
+    columns: Annotated[list[TableColumn], BeforeValidator(_columns)] = []
 
     @model_validator(mode="after")
     def _consistent(self) -> Input:

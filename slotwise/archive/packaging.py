@@ -25,13 +25,14 @@ from pathlib import Path
 from typing import IO, Any
 
 from slotwise import __version__
-from slotwise.archive.network.network_output import CLASSIFIERS, own_output
+from slotwise.archive.network.network_output import own_output
 from slotwise.errors import SlotwiseError, missing_package
 from slotwise.files import project
 from slotwise.files.disk import written_whole
 from slotwise.interrupts import held, let_through
 from slotwise.model_spec import ModelSpec
 from slotwise.profiles.profile import load_profile
+from slotwise.worker.labels import CLASSIFIERS
 
 CREATED_ON = "01/01/1980 00:00:00"  # the archiver would stamp the time; zip's own epoch keeps two builds identical
 EPOCH = (1980, 1, 1, 0, 0, 0)

@@ -11,6 +11,7 @@ from slotwise.commands.options import Force, Name
 from slotwise.console import Json, emit, say, table
 
 if TYPE_CHECKING:
+    from slotwise.archive.archive_info import ArchiveInfo
     from slotwise.client.live_model import LiveModel
     from slotwise.client.management import ManagementClient
 
@@ -60,9 +61,19 @@ def register_model(
         check_registrations([(info, settings)], {})
     with ManagementClient(record) as client:
         live = deploy(client, info, settings)
+        chosen = {"batch_size": batch_size, "max_batch_delay_ms": max_batch_delay, "initial_workers": initial_workers}
+        _keep(info, {key: value for key, value in chosen.items() if value is not None})
         if default:
             client.set_default(info.name, info.version)
     emit(asdict(live), as_json, lambda: _summary(live))
+
+
+def _keep(info: ArchiveInfo, settings: dict[str, Any]) -> None:
+    """Keep what was set of an archive of another tool, so that `apply` and the next `serve` do the same."""
+    from slotwise.deploy.kept_settings import keep_settings
+
+    if kept := keep_settings(info, settings):
+        say(f"kept in {kept.name}, for `serve` and `apply`")
 
 
 def set_default(
@@ -94,11 +105,15 @@ def scale_model(
     as_json: Json = False,
 ) -> None:
     """Change a model's number of workers and wait until just these are READY; stopped midway, it has what it had."""
+    from slotwise.archive.inspection import inspect
     from slotwise.deploy.scaling import scale
     from slotwise.worker.environment.cores import available_cores
 
     with _client(name) as client:
         live = scale(client, model, workers, version, force=force)
+        archive = client.record.model_store / live.archive.rpartition("/")[2]
+        if archive.is_file():
+            _keep(inspect(archive, need_digests=False), {"initial_workers": workers})
     cores = available_cores()
     if workers > 1 and live.device == "cpu" and (live.threads or 1) * workers > cores:
         say(f"{workers} workers x {live.threads} threads fight for {cores} cores; --set initial_workers={workers} divides them")

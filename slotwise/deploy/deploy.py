@@ -18,6 +18,7 @@ from slotwise.archive.guarding.guarded import guard
 from slotwise.archive.input_digests import changed_input
 from slotwise.archive.inspection import file_sha256, inspect
 from slotwise.archive.store import archive_file, is_stored
+from slotwise.deploy.kept_settings import kept_settings
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
 from slotwise.files.disk import written_whole
@@ -85,14 +86,15 @@ def registration(
 
 
 def of_model(info: ArchiveInfo, profile: Profile, overrides: Mapping[str, str], kind: Kind = "torchserve") -> Profile:
-    """The profile as the model in this archive wants it. overrides: as in `registration`."""
-    own = {key: value for key, value in info.wishes(profile.name).items() if key not in overrides}
+    """The profile as the model in this archive wants it, or as it was set for it. overrides: as in `registration`."""
+    wishes = {**info.wishes(profile.name), **kept_settings(info)}
+    own = {key: value for key, value in wishes.items() if key not in overrides}
     return profile.for_model(own, info.path.name).on(kind)
 
 
 def foreign_note(info: ArchiveInfo, overrides: Mapping[str, Any]) -> str:
     """What a person should know of the batch size of an archive of another tool; "" where somebody has chosen it."""
-    if not info.foreign or "batch_size" in overrides or "batchSize" in info.config:
+    if not info.foreign or "batch_size" in {*overrides, *kept_settings(info)} or "batchSize" in info.config:
         return ""
     return f"{info.path.name} was not built by slotwise: batch size 1, since its handler may answer once a batch"
 

@@ -16,14 +16,16 @@ from slotwise.bench.bodies import RequestBody
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
 from slotwise.model_spec import load_spec
+from slotwise.worker.labels import CLASSIFIERS
 
 INPUTS = {
     "image_classifier": "picture",
     "captioner": "picture",
     "translator": "translation",
     "tensor_classifier": "tensor",
+    "tabular": "table",
+    "text_classifier": "text",
 }
-CLASSIFIERS = ("image_classifier", "tensor_classifier")
 WEIGHTS = "model/slotwise.json"  # what a text model's build wrote down about its weights: its languages, for one
 LANGUAGES = ["en", "ja", "fr", "de"]
 DRAWABLE_SIDE = 32  # pictures this small are easily drawn by hand, and seldom at hand as a file
@@ -31,11 +33,12 @@ DRAWABLE_SIDE = 32  # pictures this small are easily drawn by hand, and seldom a
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What one model takes. takes: picture, translation, tensor, or file where nothing is known. examples: by file name.
+    """What one model takes. takes: picture, translation, tensor, table, text, or file where nothing is known.
 
-    draw: a drawing can be sent; as a tensor it is `side` by `side`. hedge: a late request may be sent again. shape: of a
-    tensor. classes: whether it answers with a label and probabilities. scores: how many a row has that it gives to who asks
-    for every one; -1: nobody knows how many, 0: it gives none. own_output: what its ONNX graph calls them.
+    examples: by file name. draw: a drawing can be sent; as a tensor it is `side` by `side`. hedge: a late request may be sent
+    again. shape: of a tensor. classes: whether it answers with a label and probabilities. scores: how many a row has that it
+    gives to who asks for every one; -1: nobody knows how many, 0: it gives none. own_output: what its ONNX graph calls them.
+    columns: of a table, each one's name and kind.
     """
 
     takes: str = "file"
@@ -49,6 +52,7 @@ class ModelCard:
     languages: list[str] = field(default_factory=list)
     examples: dict[str, RequestBody] = field(default_factory=dict)
     hedge: bool = True
+    columns: tuple[tuple[str, str], ...] = ()
 
 
 def model_card(name: str, archive: Path) -> ModelCard:
@@ -78,6 +82,7 @@ def _model_card(name: str, archive: Path | None, _changed: int) -> ModelCard:
         languages=languages if takes == "translation" else [],
         examples=_examples(str(archive) if archive else name),
         hedge=bool(spec.get("hedge", True)),
+        columns=tuple((one["name"], one["kind"]) for one in spec.get("input", {}).get("columns", [])),
     )
 
 

@@ -194,3 +194,43 @@ def test_a_handler_of_ones_own_says_nothing_of_scores(tmp_path: Path) -> None:
     products(tmp_path / "net.onnx")
     card = model_card("own", build(tmp_path, tmp_path / "store"))
     assert (card.scores, card.own_output) == (0, "")
+
+
+def test_the_graphs_own_classes_are_the_labels_and_none_may_stand_elsewhere(tmp_path: Path) -> None:
+    named = {
+        **{key: value for key, value in SCIKIT.items() if key != "classlabels_ints"},
+        "classlabels_strings": ["a", "b", "c"],
+    }
+    nodes = [node("LinearClassifier", "x", "label probabilities", domain="ai.onnx.ml", **named)]
+    text = graphs.onnx.TensorProto.STRING
+    save(tmp_path / "net.onnx", nodes, {"label": (text, ["b"]), "probabilities": (FLOAT, ["b", 3])}, {}, ["b", 4])
+    expected = dict(zip("abc", (pytest.approx(value, abs=2e-6) for value in LIKELY), strict=True))
+    assert answer(described(tmp_path, "probabilities", ()))["probabilities"] == expected
+    assert answer(described(tmp_path, "probabilities", ("first", "second", "third")))["label"] in ("first", "second", "third")
+    message, line = refusal(described(tmp_path, "probabilities", ("b", "a", "c")))
+    assert message == "net.onnx gives its scores in the order a, b, c, but model.toml has b, a, c"
+    assert line == 'write in model.toml: labels = ["a", "b", "c"], or no labels'
+
+
+def test_numbers_that_are_classes_are_the_labels_too(tmp_path: Path) -> None:
+    numbered = {**SCIKIT, "classlabels_ints": [3, 7, 9]}
+    nodes = [node("LinearClassifier", "x", "label probabilities", domain="ai.onnx.ml", **numbered)]
+    save(tmp_path / "net.onnx", nodes, {"label": (INT64, ["b"]), "probabilities": (FLOAT, ["b", 3])}, {}, ["b", 4])
+    assert answer(described(tmp_path, "probabilities", ()))["probabilities"].keys() == {"3", "7", "9"}
+
+
+def test_classes_that_are_looked_up_are_believed_where_the_best_score_is_theirs(tmp_path: Path) -> None:
+    nodes = [
+        node("MatMul", "x w", "s"),
+        node("Softmax", "s", "probabilities", axis=1),
+        node("ArgMax", "probabilities", "at", axis=1, keepdims=0),
+        node("ArrayFeatureExtractor", "classes at", "found", domain="ai.onnx.ml"),
+        node("Reshape", "found flat", "label"),
+    ]
+    outputs = {"label": (INT64, ["b"]), "probabilities": (FLOAT, ["b", 3])}
+    flat = {"w": WEIGHTS, "classes": np.array([30, 10, 20]), "flat": np.array([-1])}
+    save(tmp_path / "net.onnx", nodes, outputs, flat, ["b", 4])
+    assert answer(described(tmp_path, "probabilities", ()))["label"] == str([30, 10, 20][LIKELY.argmax()])
+    save(tmp_path / "net.onnx", [*nodes[:2], node("ArgMin", "probabilities", "at", axis=1, keepdims=0), *nodes[3:]],
+         outputs, flat, ["b", 4])  # fmt: skip
+    assert answer(described(tmp_path, "probabilities", ()))["label"] == str(LIKELY.argmax())

@@ -21,7 +21,7 @@ from slotwise.worker.separability.bits import Deviation, holds_floats
 from slotwise.worker.separability.mates import company
 from tests.support.watched import BROKEN, POISON, References, invited, watched
 
-MODELS = ("digits", "mnist", "efficientnet", "ants_bees", "resnet18", "resnet152", "captions", "translation")
+MODELS = ("digits", "mnist", "efficientnet", "ants_bees", "resnet18", "resnet152", "captions", "translation", "iris", "moods")
 WEIGHTS = {"ants_bees": "none", "resnet18": "none", "resnet152": "none"}  # the others have small ones of their own
 PADDINGS = ("none", "static")
 MATES = range(1, 17)

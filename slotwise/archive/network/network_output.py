@@ -16,9 +16,8 @@ import numpy as np
 from slotwise import console
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import ModelSpec
-from slotwise.worker.labels import declared_output
+from slotwise.worker.labels import CLASSIFIERS, declared_output
 
-CLASSIFIERS = ("tensor_classifier", "image_classifier")
 SLACK = 1e-4  # of rows that sum to one, in half precision as well
 
 
@@ -93,7 +92,12 @@ def check_output(spec: ModelSpec, file: str, outputs: Any) -> None:
                 f"{file} gives one number a row ({sums}), which is no score for each label",
                 'write in model.toml: output = "regression"; or, with two labels, "probabilities" or "logits" of the second',
             )
-    elif not said and within:
+    elif not said and (within or spec.handler == "tabular"):
+        if not within:
+            raise SlotwiseError(
+                f"{file} gives {count} numbers a row ({sums}), and nobody says what they are",
+                'write in model.toml: output = "regression" (or "logits")',
+            )
         one = "sum to one already" if np.abs(rows.sum(axis=1) - 1).max() <= SLACK else "lie between 0 and 1"
         raise SlotwiseError(
             f"{file} gives rows that {one}: a softmax would change them",

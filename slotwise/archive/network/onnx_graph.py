@@ -14,11 +14,15 @@ from typing import Any
 
 import numpy as np
 
+from slotwise.archive.network.graph_classes import labelled, with_classes
 from slotwise.archive.network.network_output import named_output
+from slotwise.archive.network.table_graph import HANDLER, fit_table
+from slotwise.archive.network.text_network import TEXTS, fit_texts
 from slotwise.console import say
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
 from slotwise.model_spec import ModelSpec
+from slotwise.worker.labels import CLASSIFIERS, SCORELESS, kind_of
 
 OPSET = 17  # both engines run it; older graphs are converted where onnx can
 TOLERANCE = 1e-3
@@ -31,11 +35,18 @@ def fit(spec: ModelSpec, sources: list[Path]) -> tuple[ModelSpec, list[Path], di
     Returns what the build goes on with: the description with `options.onnx`, the folders to take files from, and the facts for
     the build's report.
     """
+    if spec.handler == HANDLER:
+        spec, told = fit_table(spec, sources)
+        return spec, sources, told
+    if spec.handler == TEXTS:
+        spec, told = fit_texts(spec, sources)
+        return spec, sources, told
     name = spec.weights.onnx
     source = next((folder / name for folder in sources if name and (folder / name).is_file()), None)
     if source is None or importlib.util.find_spec("onnx") is None or importlib.util.find_spec("onnxruntime") is None:
         return spec, sources, {}
     folder, facts = prepare(spec, source)
+    spec = named_classes(spec, source)
     described = spec.model_copy(update={"options": {**spec.options, "onnx": facts}})
     return described, [folder, *sources] if folder else sources, {"onnx": facts}
 
@@ -92,6 +103,27 @@ def prepare(spec: ModelSpec, source: Path) -> tuple[Path | None, dict[str, Any]]
         partial.write_bytes(data)
         partial.replace(target)
     return folder, facts
+
+
+def named_classes(spec: ModelSpec, source: Path) -> ModelSpec:
+    """The spec of a given classifier with the graph's own classes as labels. Raises SlotwiseError where they contradict it."""
+    if spec.handler not in CLASSIFIERS or kind_of(spec.model_dump()) in SCORELESS:
+        return spec
+    import onnx  # noqa: PLC0415  optional
+
+    graph = onnx.load(source)
+    output = named_output(graph, spec, source)
+    label, classes = labelled(graph, output)
+    if not classes:
+        return spec
+    tensor = _input(graph, spec, source)
+    rows = _rows(graph, tensor.name, spec)
+    try:
+        runs = [_run(graph, [label, output], {tensor.name: rows[i : i + 1]}) for i in range(len(rows))]
+        labels, scores = (np.concatenate(parts) for parts in zip(*runs, strict=True))
+    except Exception:  # the trial says what does not run
+        return spec
+    return with_classes(spec, source.name, classes, labels, scores)
 
 
 def _input(graph: Any, spec: ModelSpec, source: Path) -> Any:

@@ -12,8 +12,9 @@ from typing import Any
 from slotwise.frontend.grpc.open_inference_messages import CLASSES
 from slotwise.frontend.protocols import open_inference
 from slotwise.frontend.protocols.open_inference import TEXT_COPIES
+from slotwise.frontend.protocols.open_inference_columns import reading_columns
 from slotwise.frontend.protocols.open_inference_outputs import InferRequest, errors, infer_request, tensors, with_scores
-from slotwise.frontend.protocols.open_inference_tensors import binary_copies, packed, records
+from slotwise.frontend.protocols.open_inference_tensors import binary_copies, packed
 from slotwise.frontend.protocols.records import ModelInput, ProtocolFault, RecordAnswer
 
 CONTENTS = {
@@ -32,31 +33,30 @@ DATA_TYPES = ("TYPE_INVALID", "TYPE_BOOL", "TYPE_UINT8", "TYPE_UINT16", "TYPE_UI
 GROUP_KINDS = ("KIND_AUTO", "KIND_GPU", "KIND_CPU")
 
 
-def reading_bytes(message: Any) -> int:
+def reading_bytes(message: Any, model: ModelInput = open_inference.ANY_MODEL) -> int:
     """The most memory that `request` takes, its result included."""
     tensors, raw = message.inputs, sum(map(len, message.raw_input_contents))
     datatype = tensors[0].datatype if tensors else ""
     numbers = sum(len(values) for tensor in tensors for _, values in tensor.contents.ListFields())
     of_raw = raw * (1 + binary_copies(datatype))
     rest: int = message.ByteSize() - raw
-    return of_raw + numbers * open_inference.NUMBER_BYTES + TEXT_COPIES * rest
+    return of_raw + numbers * open_inference.NUMBER_BYTES + TEXT_COPIES * rest + reading_columns(model, raw + rest)
 
 
 def request(message: Any, model: ModelInput) -> InferRequest:
     """Read a ModelInferRequest. Raises ProtocolFault."""
-    if len(message.inputs) != 1:
+    raw = message.raw_input_contents
+    if not message.inputs or (len(message.inputs) != 1 and model.takes != "table"):
         raise ProtocolFault("the request must have one input")
-    tensor, raw = message.inputs[0], message.raw_input_contents
-    given: dict[str, Any] = {"datatype": tensor.datatype, "shape": list(tensor.shape)}
-    binary = memoryview(b"")
-    if raw:
-        if len(raw) != 1 or tensor.HasField("contents"):
-            raise ProtocolFault("raw_input_contents are one for the one input, which then has no contents of its own")
-        binary = memoryview(raw[0])
-        given["parameters"] = {"binary_data_size": len(binary)}
-    else:
-        given["data"] = _contents(tensor)
-    sent_records = records(given, binary, model)
+    if raw and (len(raw) != len(message.inputs) or any(tensor.HasField("contents") for tensor in message.inputs)):
+        raise ProtocolFault("raw_input_contents are one for each input, which then has no contents of its own")
+    given: list[dict[str, Any]] = []
+    for place, tensor in enumerate(message.inputs):
+        about = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
+        filled = {"parameters": {"binary_data_size": len(raw[place])}} if raw else {"data": _contents(tensor)}
+        given.append({**about, **filled})
+    binary = raw[0] if len(raw) == 1 else b"".join(raw)
+    sent_records = open_inference.read_records(given, memoryview(binary), model)
     outputs = [{"name": output.name} for output in message.outputs]
     wanted = dict.fromkeys(open_inference.wanted({"outputs": outputs}, model), bool(raw))
     return infer_request(sent_records, message.id, wanted, model)

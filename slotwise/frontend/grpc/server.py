@@ -119,8 +119,8 @@ class InferenceService(GrpcService):
             message = await work.run(size, MESSAGES.parsed, "ModelInferRequest", whole.body)
             whole.ask(message.model_name)
             whole.read_head(call.scope(message.model_version))
-            with whole.borrowed(await work.run(size, open_inference_grpc.reading_bytes, message)):
-                model = model_input(self.gateway, whole.model)
+            model = model_input(self.gateway, whole.model)
+            with whole.borrowed(await work.run(size, open_inference_grpc.reading_bytes, message, model)):
                 batch = await work.run(size, open_inference_grpc.request, message, model)
                 batch.ask(whole.headers)
                 del message

@@ -1,9 +1,9 @@
 """The Open Inference Protocol (V2): tensors in, tensors out. REST's messages, with the binary tensor extension both ways.
 
-BYTES of shape [n] or [n, 1] are n records. A model of tensors takes numbers of shape [n, ...], which are n records, too. The
-answer has a row a record, in order: `answer` (what the model said, as JSON), and of a classifier `label`, `probability` and
-`probabilities`, `scores` (every class's) and what its graph calls its own output. A record that fails has an empty row, and
-`parameters.errors` says which and why.
+BYTES of shape [n] or [n, 1] are n records. A model of tensors takes numbers of shape [n, ...], which are n records, too; of a
+table each input may be a column. The answer has a row a record, in order: `answer` (what the model said, as JSON), and of a
+classifier `label`, `probability` and `probabilities`, `scores` (every class's) and what its graph calls its own output. A
+record that fails has an empty row, and `parameters.errors` says which and why.
 Source: the Open Inference Protocol's "inference_rest" and Triton's "extension_binary_data".
 """
 
@@ -15,6 +15,7 @@ from typing import Any
 
 from slotwise import __version__
 from slotwise.frontend.protocols import json_pieces
+from slotwise.frontend.protocols.open_inference_columns import column_records, described_columns, of_columns, reading_columns
 from slotwise.frontend.protocols.open_inference_outputs import (
     InferRequest,
     described,
@@ -25,11 +26,12 @@ from slotwise.frontend.protocols.open_inference_outputs import (
     with_scores,
 )
 from slotwise.frontend.protocols.open_inference_tensors import binary_copies, packed, parameters, records
-from slotwise.frontend.protocols.records import JSON, ModelInput, ProtocolFault, RecordAnswer, parsed
+from slotwise.frontend.protocols.records import JSON, ModelInput, ProtocolFault, RecordAnswer, RecordBody, parsed
 
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "statistics")  # of "model_repository" there is only the index
 LENGTH = "inference-header-content-length"
 NUMBER_BYTES = 88  # of one in JSON: parsed, in two lists, in two arrays, in its record
+ANY_MODEL = ModelInput()
 TEXT_COPIES = 3  # of a text in its record, escaped
 _DATATYPE = re.compile(rb'"datatype"\s*:\s*"(\w+)"').findall
 
@@ -43,6 +45,7 @@ def metadata(name: str, versions: Sequence[str], model: ModelInput) -> dict[str,
     """What `GET /v2/models/NAME` says."""
     tensor = model.takes == "tensor" and bool(model.shape)
     inputs = [{"name": "input", "datatype": "FP32" if tensor else "BYTES", "shape": [-1, *(model.shape if tensor else [1])]}]
+    inputs = described_columns(model) or inputs
     outputs = described(model)
     return {"name": name, "versions": list(versions), "platform": "slotwise", "inputs": inputs, "outputs": outputs}
 
@@ -52,22 +55,32 @@ def request(body: bytes, header_length: str | None, model: ModelInput) -> InferR
     length = len(body) if header_length is None else _length(header_length, len(body))
     content = parsed(body[:length])
     inputs = content.get("inputs")
-    if not isinstance(inputs, list) or len(inputs) != 1 or not isinstance(inputs[0], dict):
+    if not isinstance(inputs, list) or not inputs or not all(isinstance(one, dict) for one in inputs):
         raise ProtocolFault("the request must have one input")
     identity = content.get("id", "")
     if not isinstance(identity, str):
         raise ProtocolFault("the id is no text")
-    records_read = records(inputs[0], memoryview(body)[length:], model)
+    records_read = read_records(inputs, memoryview(body)[length:], model)
     return infer_request(records_read, identity, wanted(content, model), model)
 
 
-def reading_bytes(body: bytes, header_length: str | None) -> int:
+def read_records(inputs: Sequence[Mapping[str, Any]], binary: memoryview, model: ModelInput) -> list[RecordBody]:
+    """The records of these inputs: one, unless they are the columns of a table. Raises ProtocolFault."""
+    if of_columns(inputs, model):
+        return column_records(inputs, binary, model)
+    if len(inputs) != 1:
+        raise ProtocolFault("the request must have one input")
+    return records(inputs[0], binary, model)
+
+
+def reading_bytes(body: bytes, header_length: str | None, model: ModelInput = ANY_MODEL) -> int:
     """The most memory that `request` takes, its result included."""
     json_end = len(body) if header_length is None else _length(header_length, len(body))
     head = body[:json_end]
     of_json = json_pieces.reading_bytes(head, NUMBER_BYTES) + TEXT_COPIES * json_end
     types = _DATATYPE(head) if b"\\" not in head else []
-    return of_json + binary_copies(types[0].decode() if len(types) == 1 else "") * (len(body) - json_end)
+    copies = binary_copies(types[0].decode() if len(types) == 1 else "")
+    return of_json + copies * (len(body) - json_end) + reading_columns(model, len(body))
 
 
 def _length(text: str, most: int) -> int:

@@ -35,11 +35,7 @@ def binary_copies(datatype: str) -> int:
 
 def records(tensor: Mapping[str, Any], binary: memoryview, model: ModelInput) -> list[RecordBody]:
     """The records of the one input. Its data are a list, or all of `binary`. Raises ProtocolFault."""
-    datatype, shape = tensor.get("datatype"), tensor.get("shape")
-    if not isinstance(shape, list) or not shape or not all(type(side) is int and 0 <= side < 2**40 for side in shape):
-        raise ProtocolFault("the input's shape is no list of whole numbers")
-    if len(shape) > MOST_SIDES:
-        raise ProtocolFault(f"the input's shape has {len(shape)} sides, at most {MOST_SIDES} are taken")
+    datatype, shape = tensor.get("datatype"), shape_of(tensor)
     limited(shape[0])
     size = parameters(tensor).get("binary_data_size")
     if size is not None and size != len(binary):
@@ -49,19 +45,35 @@ def records(tensor: Mapping[str, Any], binary: memoryview, model: ModelInput) ->
     if datatype == "BYTES":
         if math.prod(shape[1:]) != 1:
             raise ProtocolFault("BYTES have the shape [n] or [n, 1]: each element is a record")
-        elements = list(_elements(binary)) if size is not None else _listed(tensor, model)
+        elements = list(map(RecordBody, texts_of(binary))) if size is not None else _listed(tensor, model)
         if len(elements) != shape[0]:
             raise ProtocolFault(f"the shape says {shape[0]} elements, {len(elements)} are there")
         return elements
+    if _type_of(tensor) and model.takes != "tensor":
+        raise ProtocolFault(f"this model takes a {model.takes} a record, as BYTES", 415)
+    return _rows(tensor, shape, binary if size is not None else None, model)
+
+
+def shape_of(tensor: Mapping[str, Any]) -> list[int]:
+    """A tensor's shape. Raises ProtocolFault."""
+    shape = tensor.get("shape")
+    if not isinstance(shape, list) or not shape or not all(type(side) is int and 0 <= side < 2**40 for side in shape):
+        raise ProtocolFault("the input's shape is no list of whole numbers")
+    if len(shape) > MOST_SIDES:
+        raise ProtocolFault(f"the input's shape has {len(shape)} sides, at most {MOST_SIDES} are taken")
+    return shape
+
+
+def _type_of(tensor: Mapping[str, Any]) -> str:
+    """The type of a tensor of numbers. Raises ProtocolFault."""
+    datatype = tensor.get("datatype")
     if not isinstance(datatype, str) or datatype not in NUMBERS:
         raise ProtocolFault("the input's datatype is none of this protocol")
-    if model.takes != "tensor":
-        raise ProtocolFault(f"this model takes a {model.takes} a record, as BYTES", 415)
-    return _rows(tensor, datatype, shape, binary if size is not None else None, model)
+    return datatype
 
 
-def _elements(binary: memoryview) -> Iterator[RecordBody]:
-    """BYTES as binary data: each with its length before it."""
+def texts_of(binary: memoryview) -> Iterator[bytes]:
+    """BYTES as binary data: each with its length before it. Raises ProtocolFault."""
     at = 0
     while at < len(binary):
         if len(binary) - at < 4:
@@ -70,28 +82,41 @@ def _elements(binary: memoryview) -> Iterator[RecordBody]:
         at += 4
         if len(binary) - at < length:
             raise ProtocolFault("the binary data is cut off")
-        yield RecordBody(bytes(binary[at : at + length]))
+        yield bytes(binary[at : at + length])
         at += length
 
 
 def _listed(tensor: Mapping[str, Any], model: ModelInput) -> list[RecordBody]:
     """BYTES as a list: bytes over gRPC, and texts as JSON. A picture can only stand there as base64."""
-    texts = _flat(tensor.get("data"))
+    texts = listed_texts(tensor)
     if texts and all(isinstance(element, bytes) for element in texts):
         return [RecordBody(element) for element in texts]
-    if not all(isinstance(text, str) for text in texts):
-        raise ProtocolFault("BYTES as JSON are texts")
     if model.takes == "picture" or parameters(tensor).get("content_type") == "base64":
         return [RecordBody(json.dumps({"b64": text}).encode(), JSON) for text in texts]
     return [RecordBody(text.encode("utf-8", "replace")) for text in texts]
 
 
-def _rows(
-    tensor: Mapping[str, Any], datatype: str, shape: Sequence[int], binary: memoryview | None, model: ModelInput
-) -> list[RecordBody]:
+def listed_texts(tensor: Mapping[str, Any]) -> list[Any]:
+    """BYTES as a list: all bytes, or all texts. Raises ProtocolFault."""
+    texts = _flat(tensor.get("data"))
+    if not all(isinstance(text, str) for text in texts) and not all(isinstance(element, bytes) for element in texts):
+        raise ProtocolFault("BYTES as JSON are texts")
+    return texts
+
+
+def _rows(tensor: Mapping[str, Any], shape: Sequence[int], binary: memoryview | None, model: ModelInput) -> list[RecordBody]:
     """Numbers: a row a record, as the model takes it (FP32)."""
     if model.shape and list(shape[1:]) != list(model.shape):
         raise ProtocolFault(f"the input's shape must be [n, {', '.join(map(str, model.shape))}]")
+    values = numbers_of(tensor, shape, binary)
+    with np.errstate(over="ignore"):
+        rows = values.astype("<f4", copy=False).reshape(shape[0], -1)
+    return [RecordBody(row.tobytes()) for row in rows]
+
+
+def numbers_of(tensor: Mapping[str, Any], shape: Sequence[int], binary: memoryview | None) -> Any:
+    """A tensor's numbers, flat, in its own type. binary: its data, None where they are a list. Raises ProtocolFault."""
+    datatype = _type_of(tensor)
     kind, count = np.dtype(NUMBERS[datatype]), math.prod(shape)
     if binary is not None:
         if len(binary) != count * kind.itemsize:
@@ -108,9 +133,7 @@ def _rows(
                 values = np.asarray(numbers).astype(kind) if datatype[:2] == "FP" else np.asarray(numbers, kind)
         except (ValueError, OverflowError, TypeError):
             raise ProtocolFault(f"the data are no {datatype}") from None
-    with np.errstate(over="ignore"):
-        rows = values.astype("<f4", copy=False).reshape(shape[0], -1)
-    return [RecordBody(row.tobytes()) for row in rows]
+    return values
 
 
 def _flat(data: Any) -> list[Any]:

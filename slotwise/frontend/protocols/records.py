@@ -61,10 +61,11 @@ class RecordAnswer:
 
 @dataclass(frozen=True)
 class ModelInput:
-    """What a model takes. takes: as its card says (picture, translation, tensor, file). shape: of a tensor, without the batch.
+    """What a model takes. takes: as its card says (picture, table, tensor, file, ...). shape: of a tensor, without the batch.
 
     classes: whether it answers with a label and probabilities. scores: how many a record has, where the model gives them all
     to who asks; -1: nobody knows how many, 0: it gives none. own_output: what its graph calls them; "": nothing.
+    columns: of a table, each one's name and kind.
     """
 
     takes: str = "file"
@@ -72,6 +73,7 @@ class ModelInput:
     classes: bool = False
     scores: int = 0
     own_output: str = ""
+    columns: Sequence[tuple[str, str]] = ()
 
 
 def of_few_pieces(body: bytes) -> None:

@@ -147,7 +147,8 @@ class _V2:
     gateway: Gateway
 
     def reading_bytes(self, whole: InferenceRequest, request: Request) -> int:
-        return open_inference.reading_bytes(whole.body, request.headers.get(open_inference.LENGTH))
+        header_length = request.headers.get(open_inference.LENGTH)
+        return open_inference.reading_bytes(whole.body, header_length, model_input(self.gateway, whole.model))
 
     def read(self, whole: InferenceRequest, request: Request) -> tuple[InferRequest, Found]:
         header_length = request.headers.get(open_inference.LENGTH)

@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from slotwise.worker.labels import SCORELESS, kind_of, scores
+from slotwise.worker.labels import CLASSIFIERS, SCORELESS, kind_of, scores
 
 SECONDS = 1.0  # no further input is compared after that; at least one always is
 # The largest difference (see `difference`) with which a reduced precision is served. With 0.05 a best label changes only where
 # fp32 itself prefers it by less than 0.1. A precision that a profile names is refused only where it changes answers that fp32
 # is sure of.
 MOST_FOR_AUTO, MOST_FOR_NAMED = 0.05, 0.25
-CLASSIFIERS = ("image_classifier", "tensor_classifier")
 
 Predict = Callable[[Any], Any]
 

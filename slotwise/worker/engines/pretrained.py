@@ -50,7 +50,7 @@ def precision_of(settings: Settings) -> str:
 
 
 def load_pretrained(architecture: str, folder: Path, device: str, precision: str, **options: Any) -> Any:
-    """A model of transformers' class `architecture`, ready to generate. Raises FileNotFoundError where `folder` has none."""
+    """A model of transformers' class `architecture`, ready to run. Raises FileNotFoundError where `folder` has none."""
     if not (folder / "config.json").is_file():  # transformers would take the path for a repository's id
         raise FileNotFoundError(f"there is no config.json in the folder {folder.name}")
     ensure_importable()
@@ -61,7 +61,8 @@ def load_pretrained(architecture: str, folder: Path, device: str, precision: str
     transformers.utils.logging.disable_progress_bar()
     options = {"dtype": getattr(torch, TORCH_NAMES[precision]), "local_files_only": True, **options}
     model = getattr(transformers, architecture).from_pretrained(folder, **options).to(device).eval()
-    model.generation_config.max_length = None  # beside max_new_tokens, every call would warn
+    if getattr(model, "generation_config", None) is not None:
+        model.generation_config.max_length = None  # beside max_new_tokens, every call would warn
     return model
 
 
