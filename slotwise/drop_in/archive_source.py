@@ -31,7 +31,7 @@ TARBALLS = (".tgz", ".tar.gz")
 SUFFIXES = (".mar", *TARBALLS)
 
 
-class ArchiveSource:
+class DeployedArchives:
     """The archives of one deployment. folder: for what is made of them."""
 
     def __init__(self, configuration: Configuration, folder: Path) -> None:

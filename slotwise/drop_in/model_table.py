@@ -9,7 +9,7 @@ from typing import Any
 
 from slotwise.archive.archive_info import ArchiveInfo
 from slotwise.backends.management.models import ApiError, HostedModel, ModelHost, ModelTable, refusal
-from slotwise.drop_in.archive_source import ArchiveSource
+from slotwise.drop_in.archive_source import DeployedArchives
 from slotwise.drop_in.configuration import Configuration
 from slotwise.drop_in.snapshots import Occasion, SnapshotModel, Snapshots, models_of
 from slotwise.errors import SlotwiseError
@@ -46,7 +46,7 @@ class DropInModels(ModelTable):
         host: ModelHost,
         configuration: Configuration,
         profile: Profile,
-        source: ArchiveSource,
+        source: DeployedArchives,
         snapshots: Snapshots | None,
     ) -> None:
         super().__init__(host, configuration.model_store, profile, {}, "slotwise")

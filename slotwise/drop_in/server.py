@@ -23,7 +23,7 @@ from pathlib import Path
 from slotwise import __version__
 from slotwise.backends.management.bearer import NoTokens, Tokens
 from slotwise.drop_in import daemon
-from slotwise.drop_in.archive_source import ArchiveSource
+from slotwise.drop_in.archive_source import DeployedArchives
 from slotwise.drop_in.arguments import Arguments, parsed
 from slotwise.drop_in.command_line import TORCHSERVE
 from slotwise.drop_in.configuration import Configuration, configured
@@ -114,7 +114,7 @@ async def serve(configuration: Configuration, files: LogFiles, folder: Path) -> 
     loaded = CountedVersions(numbers=numbers, patience_s=float(configuration.number("unregister_model_timeout", 120)))
     host = DropInHost(loaded, record, configuration, files, numbers)
     snapshots = Snapshots(_logs() / "config", configuration.keys) if configuration.snapshots else None
-    models = DropInModels(host, configuration, profile, ArchiveSource(configuration, folder / "archives"), snapshots)
+    models = DropInModels(host, configuration, profile, DeployedArchives(configuration, folder / "archives"), snapshots)
     memory.give_back_blocks(LARGE_BLOCK_BYTES)
     try:
         async with AsyncExitStack() as open_:
