@@ -97,7 +97,9 @@ def test_the_commands_of_the_page_print_what_it_says(page: str, project: Path, t
     try:
         done = typed(texts, project, project / "output.txt", **environ)
     finally:
-        stops = ["slotwise stop || true", *(["torchserve --stop || true"] if "torchserve --start" in "".join(texts) else [])]
+        stops = ["slotwise stop || true"]
+        for program in ("slotwise torchserve", "torchserve"):
+            stops += [f"{program} --stop || true"] if f"{program} --start" in "".join(texts) else []
         typed(stops, project, project / "stopped.txt", **environ)
     wrong = {
         command.text: (lost, printed)

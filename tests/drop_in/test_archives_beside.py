@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 from tests.drop_in.stores import archive
+from tests.server.guarded_models import fitting
 from tests.support.deployments import OURS, TORCHSERVE, Deployment, deployed
 
 torch = pytest.importorskip("torch")
@@ -46,7 +47,8 @@ def torch_store(store: Path, work: Path) -> None:
     torch.save(net.state_dict(), work / "weights.pt")
     (work / "index_to_name.json").write_text(json.dumps({str(i): f"digit {i}" for i in range(10)}))
     weights = {"model_file": work / "model.py", "serialized_file": work / "weights.pt"}
-    archive(store, "digits", "image_classifier", **weights, extra_files=work / "index_to_name.json")
+    extra = [work / "index_to_name.json", *fitting(work / "needs").glob("*.py")]
+    archive(store, "digits", "image_classifier", **weights, extra_files=",".join(map(str, extra)))
     linear = torch.nn.Linear(4, 3).eval()
     torch.jit.trace(linear, torch.zeros(1, 4)).save(str(work / "traced.pt"))
     archive(store, "traced", "tensors", serialized_file=work / "traced.pt")

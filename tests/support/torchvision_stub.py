@@ -3,7 +3,7 @@
 SITECUSTOMIZE = """\
 import sys
 
-if any(worker in argument for worker in ("model_service_worker", "hosts.local") for argument in sys.orig_argv):
+if any(worker in argument for worker in ("model_service_worker", "hosts.local", "hosts.framed") for argument in sys.orig_argv):
     from slotwise.worker.engines.torchvision_compat import ensure_importable
 
     ensure_importable()

@@ -40,9 +40,8 @@ class M2M100StepEngine(StepEngine):
         heads, size = self.model.config.decoder_attention_heads, self.model.config.d_model
         shape = (len(self.decoder.layers), slots + 1, heads)
         options = {"device": device, "dtype": self.model.dtype}
-        self.keys, self.values = torch.zeros(
-            2, *shape, longest_answer + PREFIX, size // heads, **options
-        )  # [l, slots, h, t, d]
+        longest = longest_answer + PREFIX
+        self.keys, self.values = torch.zeros(2, *shape, longest, size // heads, **options)  # [l, slots, h, t, d]
         self.source_keys, self.source_values = torch.zeros(2, *shape, longest_item, size // heads, **options)
         self.lengths = torch.zeros(slots + 1, dtype=torch.long, device=device)  # of the sources
 
