@@ -35,7 +35,7 @@ class DeployedArchives:
     """The archives of one deployment. folder: for what is made of them."""
 
     def __init__(self, configuration: Configuration, folder: Path) -> None:
-        self.store, self.folder = configuration.model_store, folder
+        self.store, self.folder, self.guards = configuration.model_store, folder, configuration.guards
         self.allowed = [one.strip() for one in configuration.text("allowed_urls").split(",") if one.strip()]
         folder.mkdir(exist_ok=True)
 
@@ -53,8 +53,8 @@ class DeployedArchives:
         if not lacks(info):
             return info
         guarded = self.folder / f"{path.name.removesuffix('.mar')}.mar"
-        log.info("%s is another tool's: it gets a guard (docs/guard.md)", path.name)
-        made = guard(path, guarded.with_suffix(".new.mar"))
+        log.info("%s is another tool's: it %s (docs/guard.md)", path.name, "gets a guard" if self.guards else "runs bare")
+        made = guard(path, guarded.with_suffix(".new.mar"), bare=not self.guards)
         made.replace(guarded)
         return inspect(guarded)
 

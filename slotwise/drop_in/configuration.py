@@ -57,11 +57,15 @@ class Address:
 
 @dataclass(frozen=True)
 class Configuration:
-    """The keys that hold, as texts. source: the file that they came from, None where there is none."""
+    """The keys that hold, as texts. source: the file that they came from, None where there is none.
+
+    guards: whether another tool's archive gets a guard.
+    """
 
     keys: Mapping[str, str]
     source: Path | None = None
     snapshots: bool = True
+    guards: bool = True
 
     def text(self, key: str, default: str = "") -> str:
         """A key's value."""
@@ -146,7 +150,7 @@ def configured(arguments: Arguments, environ: Mapping[str, str] = os.environ) ->
     if keys.get("enable_envvars_config", "").strip().lower() == "true":
         own = {key: f"TS_{key.removeprefix('ts_').upper()}" for key in KEYS}
         keys |= {key: environ[variable] for key, variable in own.items() if variable in environ}
-    configuration = Configuration(keys, source, not arguments.no_config_snapshots)
+    configuration = Configuration(keys, source, not arguments.no_config_snapshots, not arguments.no_guard)
     configuration.check()
     return configuration
 

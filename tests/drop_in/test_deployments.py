@@ -393,3 +393,26 @@ def served_files(folder: Path) -> Iterator[str]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
+
+
+def test_without_guards_a_coroutine_answers_and_a_batch_fails_as_a_whole(place: Path, tmp_path: Path) -> None:
+    archive(tmp_path / "store", "waits", "waits")
+    settings = {"waits": {"1.0": {"defaultVersion": True, "marName": "waits.mar", "batchSize": 4, "maxBatchDelay": 1000}}}
+    lines = (f"models={json.dumps(settings)}", "default_workers_per_model=1")
+    options = ("--ncs", "--models", "waits.mar")
+    with deployed(OURS, place, tmp_path / "store", lines, options) as guarded:
+        assert guarded.call("GET", "/models").json() == {"models": []}
+        assert "waits.mar cannot be guarded: handle is a coroutine" in guarded.printed()
+    with deployed(OURS, place, tmp_path / "store", lines, (*options, "--no-guard")) as bare:
+        bare.wait_ready("waits")
+        assert asked(bare, "/predictions/waits", b"one").text == "1 1"
+        with ThreadPoolExecutor(4) as clients:
+            until(lambda: {503} == batch_of_four(bare, clients), "never are four of them in one batch")
+        assert asked(bare, "/predictions/waits", b"one").status_code == 200
+        failed = asked(bare, "/predictions/waits", b"boom")
+        assert failed.json() == {"code": 503, "type": "ServiceUnavailableException", "message": "Prediction failed"}
+
+
+def batch_of_four(deployment: Deployment, clients: ThreadPoolExecutor) -> set[int]:
+    bodies = [b"boom", b"one", b"two", b"three"]
+    return set(clients.map(lambda body: asked(deployment, "/predictions/waits", body).status_code, bodies))

@@ -33,9 +33,10 @@ STREAMS = {"send_intermediate_predict_response", "stopping_criteria", "ts_stream
 SEQUENCES = {"get_sequence_id", "ts_request_sequence_id", "ts_request_sequence_start", "ts_request_sequence_end"}
 PROCESSES = {"BasePippyHandler", "BaseDeepSpeedHandler"}
 ENGINES = {"VLLMHandler", "TRTLLMHandler", "vllm_handler", "trt_llm_handler"}
+COROUTINES = "asyncCommunication"
 CONFIGURED = {
     "continuousBatching": "its config has continuousBatching: it streams",
-    "asyncCommunication": "its config has asyncCommunication: it streams",
+    COROUTINES: "its config has asyncCommunication: it streams",
     "sequenceBatching": "its config has sequenceBatching: its requests depend on one another",
     "parallelType": "its config has parallelType: several processes answer one batch together",
 }
@@ -102,8 +103,8 @@ def is_small(data: Any, most: int = MOST_VALUES) -> bool:
     return False
 
 
-def objection(source: zipfile.ZipFile, manifest: dict[str, Any]) -> str:
-    """Why the archive's handler cannot be guarded, "" where nothing is against it."""
+def objection(source: zipfile.ZipFile, manifest: dict[str, Any], bare: bool = False) -> str:
+    """Why the archive's handler cannot be guarded, "" where nothing is against it. bare: it is called once a batch only."""
     handler = str(manifest["model"]["handler"])
     if not str(manifest.get("runtime", "python")).lower().startswith("python"):
         return f"its handler is no Python, but for {manifest['runtime']}"
@@ -111,6 +112,8 @@ def objection(source: zipfile.ZipFile, manifest: dict[str, Any]) -> str:
     if config in source.namelist():
         text = read_small(source, config).decode("utf-8", "replace")
         for key, why in CONFIGURED.items():
+            if bare and key == COROUTINES:
+                continue
             set_to = re.search(rf"^{key}\s*:\s*[\"']?(\w+)", text, re.MULTILINE)
             if set_to and set_to[1].lower() not in ("false", "no", "off"):
                 return why
@@ -118,7 +121,7 @@ def objection(source: zipfile.ZipFile, manifest: dict[str, Any]) -> str:
     if name in ENGINES:
         return f"its handler {name} streams its answers"
     for file, tree in _modules(source, f"{name.removesuffix('.py').split('/')[-1]}.py"):
-        if why := _fault(tree, function or "handle"):
+        if why := _fault(tree, function or "handle", bare):
             return f"{why} ({file})"
     return ""
 
@@ -154,7 +157,7 @@ def _imported(tree: ast.Module, file: str) -> Iterator[str]:
             yield from (f"{path}/{alias.name}".removeprefix("/") for alias in node.names)
 
 
-def _fault(tree: ast.Module, function: str) -> str:
+def _fault(tree: ast.Module, function: str, bare: bool) -> str:
     """What a module says that shows that its calls must not be repeated; "" for nothing."""
     words = set(_words(tree))
     if "BatchHandler" in words:
@@ -165,6 +168,8 @@ def _fault(tree: ast.Module, function: str) -> str:
         return f"its requests depend on one another: {min(found)}"
     if found := words & PROCESSES:
         return f"several processes answer one batch together: {min(found)}"
+    if bare:
+        return ""
     if any(isinstance(node, ast.AsyncFunctionDef) and node.name == function for node in ast.walk(tree)):
         return f"{function} is a coroutine: it streams its answers"
     if any(isinstance(node, ast.ClassDef) and node.name == "MicroBatching" for node in ast.walk(tree)):

@@ -56,13 +56,15 @@ def guard(
     audit: float = 0.0,
     bad_input: Sequence[str] = (),
     examples: Sequence[Example] = (),
+    bare: bool = False,
 ) -> Path:
     """Write the guarded archive (THEIRS-guarded.mar by default) and return its path; it appears at once or not.
 
     name: another model name. audit: the share of requests that are answered again, alone. bad_input: further exceptions, as
     "Name" or "module.Name", that tell of bad input. examples: bodies to prove with that no answer depends on its batch-mates;
-    where one does, the guarded handler gets one request at a time. Raises SlotwiseError, with the reason, for what cannot be
-    guarded, and where the handler does not start here to be proven.
+    where one does, the guarded handler gets one request at a time. bare: guard nothing: theirs is called once a
+    batch, which fails as a whole. Raises SlotwiseError, with the reason, for what cannot be guarded, and where the handler does
+    not start here to be proven.
     """
     if not path.is_file():
         what = f"{path} is a folder, not a .mar" if path.is_dir() else f"there is no archive {path}"
@@ -71,7 +73,7 @@ def guard(
     _check_paths(path, target)
     with opened(path) as source:
         manifest, legacy = manifest_of(path, source), MANIFEST not in source.namelist()
-        _check(path, source, manifest)
+        _check(path, source, manifest, bare)
         theirs = str(manifest["model"]["handler"])
         terms = {
             "format": 1,
@@ -80,6 +82,7 @@ def guard(
             "handler": theirs,
             "legacy": legacy,
             "bad_input": sorted(bad_input),
+            **({"bare": True} if bare else {}),
         }
         target.parent.mkdir(parents=True, exist_ok=True)
         with written_whole(target) as unfinished:
@@ -123,12 +126,12 @@ def _check_paths(path: Path, target: Path) -> None:
         raise SlotwiseError(f"{path.name} is a workflow archive", "guard the archives of its models, one by one")
 
 
-def _check(path: Path, source: zipfile.ZipFile, manifest: dict[str, Any]) -> None:
+def _check(path: Path, source: zipfile.ZipFile, manifest: dict[str, Any], bare: bool) -> None:
     """Raise SlotwiseError where a guard would be of no use, or would do harm."""
     names = source.namelist()
     if any(file.startswith(f"{GUARD}/") for file in names):
         raise SlotwiseError(f"{path.name} is guarded already", "guard the archive that it was made from")
-    if why := objection(source, manifest):
+    if why := objection(source, manifest, bare):
         raise SlotwiseError(f"{path.name} cannot be guarded: {why}", "a guard calls a handler again for parts of a batch")
 
 

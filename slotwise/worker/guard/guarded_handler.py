@@ -10,6 +10,7 @@ from typing import Any
 
 from slotwise.worker.environment import digests
 from slotwise.worker.guard import foreign_handler as theirs
+from slotwise.worker.guard.bare import Bare
 from slotwise.worker.guard.batches import Guard
 from slotwise.worker.guard.held_metrics import metrics_of
 from slotwise.worker.guard.local_guard import LocalGuard
@@ -57,7 +58,8 @@ class GuardedHandler:
             unreadable.install()
         handle = theirs.start(self.terms["handler"], raw, context.server, self.terms.get("legacy", False))
         limits = limits_of(raw)
-        self.guard = Guard(
+        kind = Bare if self.terms.get("bare") else Guard
+        self.guard = kind(
             handle,
             metrics_of(raw, context.server),
             self.terms.get("bad_input", ()),
@@ -70,5 +72,5 @@ class GuardedHandler:
         if rate:
             audit = self.guard.audit_with(rate, raw, context.metric_between)
             before_every_read(PACKAGES[self.server], audit.run)
-        how = "batches" if self.guard.together else "one request at a time"
+        how = "whole batches, bare" if kind is Bare else "batches" if self.guard.together else "one request at a time"
         logger.info("slotwise guard: around %s; %s; audit %g; %s", self.terms["handler"], limits, rate, how)

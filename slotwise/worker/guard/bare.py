@@ -1,0 +1,48 @@
+"""Answer a batch with a stranger's handler as TorchServe does: theirs is called once, and what fails fails as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+
+from slotwise.worker.guard.batches import Guard
+from slotwise.worker.guard.device import let_go
+from slotwise.worker.guard.owned import Owned, one_each, owned
+from slotwise.worker.guard.slots import BatchSlots
+from slotwise.worker.slot_errors import SlotError, Unavailable
+
+logger = logging.getLogger(__name__)
+
+FAILED = "Prediction failed"  # TorchServe's words
+
+
+class Bare(Guard):
+    """For handlers that cannot be asked twice: they keep something between requests, or are coroutines."""
+
+    def _outputs(self, slots: BatchSlots) -> list[Owned | SlotError]:
+        """What theirs gave for each slot; where it raised, or did not give one answer each, the same error for all of them."""
+        outputs: list[Owned | SlotError] = [row if isinstance(row, SlotError) else Unavailable(FAILED) for row in slots.rows]
+        asked = [i for i, row in enumerate(slots.rows) if not isinstance(row, SlotError)]
+        if not asked:
+            return outputs
+        rows = slots.enter(asked)
+        try:
+            given = self.theirs(rows, slots.raw)
+            results = one_each(asyncio.run(_awaited(given)) if inspect.isawaitable(given) else given, len(asked))
+            for i, result, processor in zip(asked, results, slots.raw.request_processor, strict=True):
+                outputs[i] = owned(result, processor, self.tensors, self.max_response_bytes)
+            slots.keep()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a stranger's sys.exit() is no reason to end the worker
+            logger.exception("a batch of %d failed: %s", len(asked), slots.all_ids())
+            slots.drop()
+            let_go(error)
+            for i in asked:
+                outputs[i] = Unavailable(FAILED)
+        return outputs
+
+
+async def _awaited(given: object) -> object:
+    return await given  # type: ignore[misc]
