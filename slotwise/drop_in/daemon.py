@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -44,7 +45,8 @@ def start(arguments: Arguments) -> int:
         pid_file().write_text(str(os.getpid()))
         os.execv(sys.executable, command)
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
-    pid_file().write_text(str(process.pid))
+    with contextlib.suppress(FileExistsError), pid_file().open("x") as file:  # unless it has written more already
+        file.write(str(process.pid))
     return 0
 
 

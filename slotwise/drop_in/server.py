@@ -65,6 +65,7 @@ log = logging.getLogger("org.pytorch.serve.ModelServer")  # whose lines these ar
 DEFAULT_BODY_BYTES = 6_553_500
 NAME = "torchserve"
 LOOPBACK = "127.0.0.1"
+LOOPBACKS = (LOOPBACK, "localhost", "::1")
 LAST_LINE = "Model server started."
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 CHANGES = ("POST", "DELETE")  # of /models, where the model API is off
@@ -239,8 +240,17 @@ def introduced(configuration: Configuration, arguments: Arguments, folder: Path)
         "Model API enabled": str(configuration.flag("enable_model_api")).lower(),
     }
     said = "\n".join(f"{name}: {value}" for name, value in lines.items())
-    ignored = "\n".join([*arguments.remarks(), *remarks(dict(configuration.keys))])
+    ignored = "\n".join([*arguments.remarks(), *remarks(dict(configuration.keys)), *_open_to_all(configuration)])
     return f"\n{said}" + (f"\n{ignored}" if ignored else "")
+
+
+def _open_to_all(configuration: Configuration) -> list[str]:
+    """A line for every API that anybody who reaches this machine may call."""
+    if configuration.tokens:
+        return []
+    addresses = [(api, configuration.address(api)) for api in ("inference", "management")]
+    beyond = [(api, address) for api, address in addresses if address.host not in LOOPBACKS]
+    return [f"whoever reaches {address.url} may use the {api} API: tokens are switched off" for api, address in beyond]
 
 
 def main(words: list[str]) -> int:
