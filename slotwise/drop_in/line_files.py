@@ -7,6 +7,7 @@ import logging
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TextIO
@@ -14,6 +15,7 @@ from typing import TextIO
 WRITE_EVERY_S = 0.2
 FULL_BYTES = 100 << 20
 KEPT = 5
+MOST_LINES = 100_000  # that wait where nobody takes them: the oldest are dropped
 LEVELS = {"WARNING": "WARN", "CRITICAL": "FATAL"}
 
 
@@ -22,7 +24,7 @@ class LineFile:
 
     def __init__(self, path: Path, full_bytes: int = FULL_BYTES) -> None:
         self.path, self.full_bytes = path, full_bytes
-        self._lines: list[str] = []
+        self._lines: deque[str] = deque(maxlen=MOST_LINES)
         self._complained = False
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -36,10 +38,9 @@ class LineFile:
 
     def flush(self) -> None:
         """Write what has come."""
-        if not self._lines:
+        text = _taken(self._lines)
+        if not text:
             return
-        lines, self._lines = self._lines, []
-        text = "\n".join(lines) + "\n"
         try:
             with self.path.open("a", encoding="utf-8", errors="replace") as file:
                 file.write(text)
@@ -60,6 +61,12 @@ class LineFile:
         if not self._complained:
             self._complained = True
             sys.stderr.write(f"{self.path} cannot be written: {error.strerror or error}\n")
+
+
+def _taken(lines: deque[str]) -> str:
+    """What has come until now, as text; other threads may add to it meanwhile."""
+    taken = [lines.popleft() for _ in range(len(lines))]
+    return "\n".join([*taken, ""]) if taken else ""
 
 
 class Stamp:
@@ -86,7 +93,7 @@ class LogFiles:
         )
         self.ts_metrics, self.model_metrics = (LineFile(metrics / f"{name}.log") for name in ("ts_metrics", "model_metrics"))
         self.stamp, self.out = Stamp(), out or sys.stdout
-        self._printed: list[str] = []
+        self._printed: deque[str] = deque(maxlen=MOST_LINES)
         threading.Thread(target=self._write, name="slotwise-logs", daemon=True).start()
         atexit.register(self.flush)
 
@@ -119,10 +126,10 @@ class LogFiles:
 
     def flush(self) -> None:
         """Write everything that has come."""
-        printed, self._printed = self._printed, []
+        printed = _taken(self._printed)
         if printed:
             try:
-                self.out.write("\n".join(printed) + "\n")
+                self.out.write(printed)
                 self.out.flush()
             except (OSError, ValueError):  # nobody reads it any more
                 pass

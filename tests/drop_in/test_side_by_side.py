@@ -64,4 +64,5 @@ def test_there_are_at_most_fifteen_others() -> None:
 
 
 def test_there_are_hundreds_of_calls() -> None:
+    assert f"sends {len(CALLS)} calls" in PAGE.read_text("utf-8")
     assert len({str(call) for call in CALLS}) == len(CALLS) > 250
