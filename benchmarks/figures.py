@@ -17,6 +17,7 @@ PARTS = {
     "echo": "a tuned MNIST against handlers that only answer, and against the shortest one",
     "hosts": "the same archives on TorchServe, MMS, Ray, Triton and our own host (after `make full`)",
     "own_host": "our own host and TorchServe, each alone and behind its gateway",
+    "one_word": "a deployment of TorchServe, and the same one with a word changed",
     "text": "translation and captions: one request a batch against the profile's batches",
     "captions": "captions with batch sizes 1 to 64",
     "stress": "translation as slow as a real M2M100 while more comes than it can do, through the gateway",

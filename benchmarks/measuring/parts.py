@@ -90,6 +90,13 @@ def own_host(options: Namespace, work: Path) -> dict[str, Any]:
     return measure(options, work)
 
 
+def one_word(options: Namespace, work: Path) -> dict[str, Any]:
+    """A deployment of TorchServe, and the same one with a word changed."""
+    from benchmarks.measuring.one_word import measure
+
+    return measure(options, work)
+
+
 def settings_in_turn(options: Namespace, bench: LiveBench, settings: Sequence[TrialSetting], *, warm_ups: int = 0) -> Readings:
     """One model under 64 clients with each setting in turn, all of them registered together."""
     by_name = {str(setting): setting for setting in settings}

@@ -56,6 +56,7 @@ CODE = {  # what each of docs/figures measures; what measures it counts as well
     ),
     "hosts": (WORKER, "slotwise/server", "slotwise/backends"),
     "own_host": (WORKER, "slotwise/host", "slotwise/frontend", "slotwise/backends"),
+    "one_word": (WORKER, "slotwise/drop_in", "slotwise/host", "slotwise/frontend", "slotwise/backends"),
     "tune-mnist-64": (*TENSORS, "slotwise/tune"),
     "tune-mnist-8": (*TENSORS, "slotwise/tune"),
     **{name: (*VISION, "slotwise/tune") for name in ("tune-resnet18", "tune-resnet18-amx")},

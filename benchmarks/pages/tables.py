@@ -133,8 +133,17 @@ def rollouts_rows(figures: Figures) -> str:
 
 def own_host_rows(figures: Figures) -> str:
     """Our own host and TorchServe, alone and behind their gateways, beside TorchServe in the same rounds."""
+    return _beside_torchserve(figures["own_host"]["rows"])
+
+
+def one_word_rows(figures: Figures) -> str:
+    """A deployment of TorchServe, and the same one with a word changed."""
+    return _beside_torchserve(figures["one_word"]["rows"])
+
+
+def _beside_torchserve(rows: Iterable[Mapping[str, Any]]) -> str:
     lines = []
-    for row in figures["own_host"]["rows"]:
+    for row in rows:
         compared = (
             with_spread(Ratio(**row["to_torchserve"])) if row["to_torchserve"] and row["system"] != "torchserve" else None
         )
@@ -309,6 +318,7 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "hedging.rows": hedging_rows,
     "hosts.rows": hosts_rows,
     "own_host.rows": own_host_rows,
+    "one_word.rows": one_word_rows,
     "hostile.rows": hostile_rows,
     "bits.rows": bits_rows,
     "start.rows": start_rows,

@@ -38,9 +38,10 @@ class Side:
         for one in call.before:
             self.ask(one)
 
-    def restore(self, call: Call) -> None:
-        """Take back what a call may have changed."""
-        if call.api != "management" or (call.method == "GET" and not call.before):
+    def restore(self, call: Call, answer: httpx.Response) -> None:
+        """Take back what a call may have changed; one that was refused changes nothing, but that it may have registered."""
+        refused = answer.status_code >= 400 and call.method != "POST"
+        if call.api != "management" or ((call.method == "GET" or refused) and not call.before):
             return
         self.ask(manage("POST", "/models", url="echo.mar", **NO_WORKERS))
         self.ask(manage("PUT", "/models/echo/1.0/set-default"))
@@ -55,7 +56,7 @@ def differences(call: Call, theirs: Side, ours: Side, both: ThreadPoolExecutor) 
     def answer(side: Side) -> httpx.Response:
         side.prepare(call)
         answered = side.ask(call)
-        side.restore(call)
+        side.restore(call, answered)
         return answered
 
     their, our = (described(answered, call) for answered in both.map(answer, (theirs, ours)))

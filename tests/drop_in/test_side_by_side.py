@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.drop_in.calls import CALLS
+from tests.drop_in.calls import CALLS, CLOSED, Call
 from tests.drop_in.reasons import REASONS, Reason, reason_for
 from tests.drop_in.side_by_side import Side, differences
 from tests.drop_in.stores import plain_store
+from tests.support.certificates import certificate
 from tests.support.deployments import OURS, TORCHSERVE, deployed
 
 PAGE = Path(__file__).parents[2] / "docs" / "leaving-torchserve.md"
@@ -20,15 +22,14 @@ LINES = ("default_workers_per_model=1", "metrics_mode=prometheus")
 OPTIONS = ("--ncs", "--enable-model-api", "--models", "echo.mar,headers.mar,errors.mar")
 
 
-@pytest.fixture(scope="module")
-def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side]]:
+@contextmanager
+def sides(place: Path, lines: Sequence[str], options: Sequence[str], scheme: str = "http") -> Iterator[tuple[Side, Side]]:
     """TorchServe, and ours, with a store of its own each."""
-    place = tmp_path_factory.mktemp("s")
     theirs, ours = plain_store(place / "theirs"), place / "ours"
     shutil.copytree(theirs, ours)
     with (
-        deployed(TORCHSERVE, place / "a", theirs, LINES, OPTIONS) as one,
-        deployed(OURS, place / "b", ours, LINES, OPTIONS) as other,
+        deployed(TORCHSERVE, place / "a", theirs, lines, options, scheme=scheme) as one,
+        deployed(OURS, place / "b", ours, lines, options, scheme=scheme) as other,
     ):
         for deployment in (one, other):
             for model in ("echo", "headers", "errors"):
@@ -36,18 +37,30 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side
         yield Side(one), Side(other)
 
 
+def differing(calls: Iterable[Call], theirs: Side, ours: Side) -> dict[str, str]:
+    """The calls that are answered otherwise, and how. Raises AssertionError for those without a reason."""
+    with ThreadPoolExecutor(2) as both:
+        found = {str(call): difference for call in calls if (difference := differences(call, theirs, ours, both))}
+    unexplained = [f"{call}\n    {difference}" for call, difference in found.items() if reason_for(call) is None]
+    assert not unexplained, "\n".join(unexplained)
+    return found
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_every_call_is_answered_as_there_or_for_a_reason(sides: tuple[Side, Side]) -> None:
-    found = {}
-    with ThreadPoolExecutor(2) as both:
-        for call in CALLS:
-            if difference := differences(call, *sides, both):
-                found[str(call)] = difference
-    unexplained = {call: difference for call, difference in found.items() if reason_for(call) is None}
-    assert not unexplained, "\n".join(f"{call}\n    {difference}" for call, difference in unexplained.items())
-    used = {reason_for(call) for call in found}
+def test_every_call_is_answered_as_there_or_for_a_reason(tmp_path: Path) -> None:
+    with sides(tmp_path, LINES, OPTIONS) as both:
+        used = {reason_for(call) for call in differing(CALLS, *both)}
     assert [one.calls for one in REASONS if one not in used] == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_also_over_tls_and_where_models_cannot_be_registered(tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path)
+    lines = (*LINES, f"certificate_file={cert}", f"private_key_file={key}")
+    with sides(tmp_path, lines, [option for option in OPTIONS if option != "--enable-model-api"], "https") as both:
+        differing(CLOSED, *both)
 
 
 def row(one: Reason) -> str:

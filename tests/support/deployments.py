@@ -26,11 +26,12 @@ TORCHSERVE, OURS = "ts.model_server", "slotwise.drop_in.command_line"  # what st
 
 @dataclass(frozen=True)
 class Deployment:
-    """One that runs in `folder`, where its key_file.json and logs are."""
+    """One that runs in `folder`, where its key_file.json and logs are. pid: of the process that started it."""
 
     folder: Path
     ports: Ports
     scheme: str = "http"
+    pid: int = 0
 
     @property
     def inference(self) -> str:
@@ -114,7 +115,7 @@ def deployed(
         process = subprocess.Popen(
             command, cwd=folder, env=environment(folder, environ), stdout=log, stderr=log, start_new_session=True
         )
-    deployment = Deployment(folder, ports, scheme)
+    deployment = Deployment(folder, ports, scheme, process.pid)
     try:
         _wait(deployment, process)
         yield deployment
