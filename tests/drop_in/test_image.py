@@ -1,0 +1,81 @@
+"""The image that takes the place of pytorch/torchserve's: what its entry point runs, and how that ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ENTRY = ROOT / "scripts" / "torchserve-entry.sh"
+WAIT_S = 60.0
+
+# Stands for the command: says what it was asked; --start leaves a process, whose pid stands in the file, and --stop ends it.
+FAKE = """\
+#!/bin/bash
+echo "$*" >>"$LOG"
+case "$*" in
+    *--start*--foreground* | *--version*) ;;
+    *--start*) sleep 600 >/dev/null & echo $! >"$TMPDIR/.model_server.pid" ;;
+    *--stop*) kill "$(head -n 1 "$TMPDIR/.model_server.pid")" ;;
+esac
+"""
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "torchserve").write_text(FAKE)
+    (tmp_path / "torchserve").chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "LOG": str(tmp_path / "log"), "TMPDIR": str(tmp_path)}
+
+
+def asked(environ: dict[str, str]) -> list[str]:
+    log = Path(environ["LOG"])
+    return log.read_text().splitlines() if log.exists() else []
+
+
+def test_serve_runs_in_the_foreground_with_the_images_configuration(environ: dict[str, str]) -> None:
+    assert subprocess.run([str(ENTRY), "serve", "--ncs"], env=environ, timeout=WAIT_S, check=False).returncode == 0
+    assert asked(environ) == ["--start --foreground --ts-config /home/model-server/config.properties --ncs"]
+
+
+def test_a_command_runs_as_it_is(environ: dict[str, str]) -> None:
+    subprocess.run([str(ENTRY), "torchserve", "--version"], env=environ, timeout=WAIT_S, check=True)
+    subprocess.run([str(ENTRY), "torchserve", "--start", "--foreground", "--ncs"], env=environ, timeout=WAIT_S, check=True)
+    assert asked(environ) == ["--version", "--start --foreground --ncs"]
+
+
+def test_a_server_that_goes_on_alone_is_stayed_with_and_ended_in_order(environ: dict[str, str]) -> None:
+    process = subprocess.Popen([str(ENTRY), "torchserve", "--start", "--ncs"], env=environ)
+    end = time.monotonic() + WAIT_S
+    while not (pid_file := Path(environ["TMPDIR"]) / ".model_server.pid").exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    time.sleep(0.2)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(WAIT_S) == 0
+    assert asked(environ) == ["--start --ncs", "--stop --foreground"]
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid_file.read_text()), 0)
+
+
+def test_it_ends_with_the_server(environ: dict[str, str]) -> None:
+    process = subprocess.Popen([str(ENTRY), "torchserve", "--start"], env=environ)
+    end = time.monotonic() + WAIT_S
+    while not (pid_file := Path(environ["TMPDIR"]) / ".model_server.pid").exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    os.kill(int(pid_file.read_text().split()[0]), signal.SIGKILL)
+    assert process.wait(WAIT_S) == 0
+
+
+def test_the_build_context_holds_what_is_copied() -> None:
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines() if line.startswith("!")}
+    copied = re.findall(r"^COPY (scripts/\S+)", (ROOT / "Dockerfile.torchserve").read_text("utf-8"), re.MULTILINE)
+    assert len(copied) == 2
+    assert set(copied) <= allowed
