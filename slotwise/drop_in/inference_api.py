@@ -50,19 +50,8 @@ KINDS_OF = {  # what a message begins with
 NOT_FOUND = "Requested resource is not found, please refer to API document."
 NOT_ALLOWED = "Requested method is not allowed, please refer to API document."
 MESSAGES = {"Not Found": NOT_FOUND, "Method Not Allowed": NOT_ALLOWED, "there is no such model": "Model not found"}
-KEPT_BACK = {
-    "authorization",
-    "proxy-authorization",
-    "x-api-key",
-    "host",
-    "connection",
-    "keep-alive",
-    "te",
-    "trailer",
-    "upgrade",
-}
-KEPT_BACK |= {"transfer-encoding", "content-length", "expect"}
 HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "upgrade", "trailer", "date", "server"}
+KEPT_BACK = HOP_BY_HOP | {"authorization", "proxy-authorization", "x-api-key", "host", "te", "expect"}
 _PATH = re.compile(r"/(predictions|explanations)/([^/]+)(?:/([^/]*)(?:/(.*))?)?").fullmatch
 _INVOKED = re.compile(r"/models/([^/]*)/invoke").fullmatch
 _ENVELOPED = re.compile(r"/v1/models/([^/:]+):(predict|explain)|/v2/models/([^/]+)/(infer|explain)").fullmatch
@@ -122,6 +111,7 @@ def names_of(enveloped: bool) -> Names:
     return lambda method, path: found(path) if method != "OPTIONS" and len(path) <= LONGEST_MODEL_PATH else None
 
 
+PREFLIGHT = "access-control-request-method"  # a header of such a request alone
 QUERY = "slotwise.query"  # in a scope: what was asked, where the handler does not get it
 
 
@@ -141,9 +131,10 @@ class DropInForward(Forward):
 
 
 class DropInEntrance(Entrance):
-    """TorchServe's other paths, before the front's own. versions: the models that there are."""
+    """TorchServe's other paths, before the front's own. versions: the models that there are. cors: whether pages may call."""
 
     versions: ModelVersions
+    cors: bool = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See Entrance."""
@@ -158,7 +149,8 @@ class DropInEntrance(Entrance):
             return
         began = time.monotonic()
         try:
-            self.check(scope)
+            if not (self.cors and is_preflight(scope)):
+                self.check(scope)
             status, body = answer()
         except Refused as refused:
             status, body = refused.status, torchserve_error(refused.status, refused.message, "")
@@ -210,6 +202,11 @@ class DropInEntrance(Entrance):
         }
         info = {"title": f"RESTful API for: {match[2]}", "version": "1.0.0"}
         return 200, _json({"openapi": "3.0.1", "info": info, "paths": {f"/predictions/{match[2]}": {"post": operation}}})
+
+
+def is_preflight(scope: Scope) -> bool:
+    """Whether a browser asks beforehand what a page may do: that brings no token."""
+    return scope["method"] == "OPTIONS" and any(name == PREFLIGHT.encode() for name, _ in scope["headers"])
 
 
 class CountedBackend(LocalBackend):

@@ -161,7 +161,7 @@ async def _front(
     plain = build_app(gateway)
     app = DropInEntrance(plain.app, DropInForward(gateway), plain.checks)
     app.checks.append(TokenCheck(tokens))
-    app.versions = backend.loaded
+    app.versions, app.cors = backend.loaded, bool(cors_headers(configuration))
     app.names = names_of(enveloped=bool(configuration.text("service_envelope")))
 
     def told(scope: Scope, status: int, began: float) -> None:

@@ -15,7 +15,7 @@ from slotwise import __version__
 from slotwise.backends.management.api import Handler, application
 from slotwise.backends.management.bearer import Tokens
 from slotwise.drop_in.configuration import Address, Configuration
-from slotwise.drop_in.inference_api import NOT_ALLOWED, NOT_FOUND, cors_headers, torchserve_error
+from slotwise.drop_in.inference_api import NOT_ALLOWED, NOT_FOUND, PREFLIGHT, cors_headers, torchserve_error
 from slotwise.drop_in.model_table import DropInModels
 from slotwise.drop_in.server_numbers import ServerNumbers
 from slotwise.errors import SlotwiseError
@@ -95,7 +95,8 @@ def _watched(app: web.Application, took: Took, headers: dict[str, str]) -> None:
     @web.middleware
     async def watched(request: web.Request, handler: Handler) -> web.StreamResponse:
         began = time.monotonic()
-        answer = await handler(request)
+        preflight = headers and request.method == "OPTIONS" and PREFLIGHT in request.headers
+        answer = web.Response() if preflight else await handler(request)
         answer.headers.update(headers)
         peer = request.transport.get_extra_info("peername") if request.transport else None
         took(f"{peer[0]}:{peer[1]}" if peer else "", request.method, request.path_qs, answer.status, began)

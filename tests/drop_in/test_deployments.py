@@ -332,15 +332,17 @@ def test_logs_that_cannot_be_written_stop_nothing(place: Path, store: Path) -> N
 
 def test_pages_of_other_origins_may_call_where_the_deployment_says_so(place: Path, store: Path) -> None:
     lines = ("cors_allowed_origin=https://page.example", "cors_allowed_methods=GET, POST", "cors_allowed_headers=x-one")
-    with deployed(
-        OURS, place, store, (*lines, "default_workers_per_model=1"), ("--ncs", "--dt", "--models", "echo.mar")
-    ) as one:
+    options = ("--ncs", "--models", "echo.mar")
+    beforehand = {"origin": "https://page.example", "access-control-request-method": "POST"}  # brings no token
+    with deployed(OURS, place, store, (*lines, "default_workers_per_model=1"), options) as one:
         one.wait_ready("echo")
         for answer in (
-            one.asked("POST", f"{one.inference}/predictions/echo", content=b"x"),
-            one.asked("OPTIONS", f"{one.inference}/predictions/echo"),
-            one.asked("GET", f"{one.management}/models"),
+            asked(one, "/predictions/echo"),
+            one.asked("OPTIONS", f"{one.inference}/predictions/echo", headers=beforehand),
+            one.asked("OPTIONS", f"{one.management}/models", headers=beforehand),
+            one.call("GET", "/models"),
         ):
+            assert answer.status_code == 200
             assert answer.headers["access-control-allow-origin"] == "https://page.example"
             assert answer.headers["access-control-allow-headers"] == "x-one"
 
@@ -416,3 +418,25 @@ def test_without_guards_a_coroutine_answers_and_a_batch_fails_as_a_whole(place: 
 def batch_of_four(deployment: Deployment, clients: ThreadPoolExecutor) -> set[int]:
     bodies = [b"boom", b"one", b"two", b"three"]
     return set(clients.map(lambda body: asked(deployment, "/predictions/waits", body).status_code, bodies))
+
+
+def test_the_same_archive_can_be_registered_many_times_at_once(running: Deployment) -> None:
+    def register(i: int) -> int:
+        return running.call("POST", "/models", url="spare.mar", model_name=f"spare-{i}", initial_workers="0").status_code
+
+    with ThreadPoolExecutor(6) as clients:
+        assert list(clients.map(register, range(6))) == [200] * 6
+    for i in range(6):
+        running.call("DELETE", f"/models/spare-{i}")
+
+
+def test_an_archive_may_be_a_link_out_of_the_store(running: Deployment, store: Path, tmp_path: Path) -> None:
+    real = tmp_path / "elsewhere.mar"
+    real.write_bytes((store / "spare.mar").read_bytes())
+    (store / "linked.mar").symlink_to(real)
+    try:
+        answer = running.call("POST", "/models", url="linked.mar", model_name="linked", initial_workers="0")
+        assert answer.status_code == 200
+        running.call("DELETE", "/models/linked")
+    finally:
+        (store / "linked.mar").unlink()
