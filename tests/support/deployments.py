@@ -132,7 +132,7 @@ def deployed(
 
 
 def _wait(deployment: Deployment, process: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + TIMEOUT_S
+    until = time.monotonic() + READY_S
     while True:
         with contextlib.suppress(httpx.HTTPError, OSError, ValueError, KeyError):
             if deployment.call("GET", "/models").status_code == 200:
