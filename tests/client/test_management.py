@@ -250,7 +250,8 @@ def test_scale_warns_where_a_container_has_fewer_cores(
     torchserve: ServerRecord, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     live = replace(live_model(described(), torchserve), device="cpu", threads=1)
-    client = SimpleNamespace(scale=lambda *_: None, wait_ready=lambda *_, **__: live, describe=lambda *_: live)
+    calls = {"scale": lambda *_: None, "wait_ready": lambda *_, **__: live, "describe": lambda *_: live}
+    client = SimpleNamespace(record=torchserve, **calls)
     monkeypatch.setattr("slotwise.client.management.ManagementClient", lambda record: nullcontext(client))
     monkeypatch.setattr("slotwise.server.lifecycle.need", lambda name: torchserve)
     monkeypatch.setattr("slotwise.worker.environment.cores.available_cores", lambda: 1)
