@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Self
+from typing import Protocol, Self
 
 RawHeaders = list[tuple[bytes, bytes]]
 
@@ -34,14 +34,26 @@ class Refused(Exception):
         return headers
 
 
+class PieceSink(Protocol):
+    """Who takes the pieces of an answer as they come. needed: a whole answer will not do."""
+
+    needed: bool
+
+    def take(self, headers: RawHeaders, piece: bytes) -> None:
+        """The next piece: an object of JSON on one line. headers: of the answer, the same each time.
+
+        Raises Refused where the answer need not go on.
+        """
+
+
 @dataclass
 class BackendRequest:
     """A request to a model. target: path and query for the server. deadline: on time.monotonic's clock.
 
     version: of the model; "": its default. label: the model's name in the metrics. repeatable: whether a second copy of it does
     no harm. sent: how it was sent, where not plainly (hedged, alone, again), which the backend says. leave(): what the backend
-    wants to be told when its client has gone. taken_at: when a worker got it,
-    by the event loop's time, where a queue of ours knows.
+    wants to be told when its client has gone. taken_at: when a worker got it, by the event loop's time, where a queue of ours
+    knows. pieces: takes the answer as it comes; the answer itself then only says that it is whole. None: it is asked for whole.
     """
 
     model: str
@@ -56,6 +68,7 @@ class BackendRequest:
     sent: str = ""
     leave: Callable[[], None] = lambda: None
     taken_at: float = 0.0
+    pieces: PieceSink | None = None
 
     @property
     def left_s(self) -> float:

@@ -31,7 +31,7 @@ class Backend(Protocol):
     """What answers requests to models.
 
     models, reachable, max_body_bytes: as it was looked at last. looks: how often it was. look_soon: something is not as it is
-    known to be. registry: its own metrics.
+    known to be. registry: its own metrics. streams: whether `request.pieces` may take an answer as it comes.
     """
 
     models: Mapping[str, LiveModel]
@@ -40,6 +40,7 @@ class Backend(Protocol):
     looks: int
     look_soon: bool
     registry: CollectorRegistry
+    streams: bool
 
     async def answer(self, request: BackendRequest) -> BackendAnswer:
         """The answer to one request. Raises Refused: what the client gets where there is none."""

@@ -18,6 +18,8 @@ from slotwise.backends.interface import BackendAnswer, Refused
 from slotwise.frontend import replies
 from slotwise.frontend.admission.large_work import LARGE_BYTES
 from slotwise.frontend.admission.limits import ClientGone, Receive
+from slotwise.frontend.events.asgi_events import AsgiEvents
+from slotwise.frontend.events.event_stream import EventClient, EventStream
 from slotwise.frontend.frontend import Gateway
 from slotwise.frontend.inference_request import ABORT, InferenceRequest, Scope
 from slotwise.frontend.replies import ClientReply
@@ -44,10 +46,14 @@ class Forward:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, whatever happens."""
         request = self.request(scope)
+        abort = scope.get(ABORT)
+        events = AsgiEvents(send, receive, lambda: request.leave(), abort) if abort and scope["http_version"] != "1.0" else None
         try:
-            reply = await self.reply(request, scope, receive)
+            reply = await self.reply(request, scope, receive, client=events)
             if reply is not None:
-                await _Client(send, scope.get(ABORT)).take(reply, request)
+                await _Client(send, abort).take(reply, request)
+            elif events is not None:
+                await events.sent()
         finally:
             request.release()
 
@@ -57,10 +63,25 @@ class Forward:
         return InferenceRequest(model, time.monotonic() + self.gateway.options.timeout_s, gateway=self.gateway)
 
     async def reply(
-        self, request: InferenceRequest, scope: Scope, receive: Receive, whole: bytes | None = None
+        self,
+        request: InferenceRequest,
+        scope: Scope,
+        receive: Receive,
+        whole: bytes | None = None,
+        client: EventClient | None = None,
     ) -> ClientReply | None:
-        """What its client gets; None where that has gone. whole: its body, where all of it has come."""
-        status, headers, body = await self._outcome(request, self._read_and_answered(request, scope, receive, whole))
+        """What its client gets; None where that has gone, or got it as events.
+
+        whole: its body, where all of it has come. client: who may get events; None: nobody.
+        """
+        answered = self._read_and_answered(request, scope, receive, whole, client)
+        try:
+            status, headers, body = await self._outcome(request, answered)
+            if isinstance(request.pieces, EventStream) and request.pieces.finish(status, headers, body):
+                return None
+        finally:
+            if isinstance(request.pieces, EventStream):
+                request.pieces.stop()
         if status == CLIENT_GONE:
             return None
         headers += [(b"x-request-id", request.identity.encode()), (b"content-length", b"%d" % len(body)), *replies.ANSWER]
@@ -77,12 +98,19 @@ class Forward:
         return ClientReply(status, headers, body)
 
     async def _read_and_answered(
-        self, request: InferenceRequest, scope: Scope, receive: Receive, whole: bytes | None
+        self,
+        request: InferenceRequest,
+        scope: Scope,
+        receive: Receive,
+        whole: bytes | None,
+        client: EventClient | None,
     ) -> BackendAnswer:
         if callable(self.model):
             request.ask(self.model())
         request.read_head(scope)
+        pieces = EventStream.asked(request, client, scope["headers"])
         await request.read_body(receive, whole)
+        request.pieces = pieces
         return await self._answer(request, receive)
 
     async def record(self, request: InferenceRequest, gone: asyncio.Event) -> tuple[int, RawHeaders, bytes]:
@@ -124,7 +152,7 @@ class Forward:
         request.check()
         request.sent_at = time.monotonic()
         canary = self.gateway.rollouts.of(request)
-        if canary is None:
+        if canary is None or request.pieces is not None:  # what was sent cannot be taken back
             return await self._ask(request, receive)
         return await canary.answer(request, lambda either: self._ask(either, receive))
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 class LocalBackend:
     """The models that are loaded here. describe(): each one's default version as it is now; it runs in a thread."""
 
+    streams = True
+
     def __init__(
         self,
         loaded: ModelVersions,

@@ -22,6 +22,9 @@ from slotwise.worker.slot_errors import (
     Unprocessable,
     UnsupportedMedia,
 )
+from slotwise.worker.steps.sampling import greedy, sampled
+from slotwise.worker.steps.step_engine import End, Next, StepEngine, StepRow, StepState
+from slotwise.worker.streaming.stream_handler import StreamHandler
 
 BatchHandler._host = EntryPoint
 
@@ -32,18 +35,26 @@ __all__ = [
     "BatchHandler",
     "Cost",
     "DeadlineExceeded",
+    "End",
     "Headers",
     "ModelFault",
+    "Next",
     "NotOffered",
     "OutOfMemory",
     "Pipeline",
     "Request",
     "Settings",
     "SlotError",
+    "StepEngine",
+    "StepRow",
+    "StepState",
+    "StreamHandler",
     "TooLarge",
     "TorchServeHandler",
     "Unavailable",
     "Unprocessable",
     "UnsupportedMedia",
     "decode_text",
+    "greedy",
+    "sampled",
 ]

@@ -29,6 +29,7 @@ from slotwise.worker.fair_order import divide, helpings, in_turn
 from slotwise.worker.handler import BatchHandler
 from slotwise.worker.hooks import Hooks
 from slotwise.worker.isolation import EngineDead, Isolation
+from slotwise.worker.outputs import ROWS
 from slotwise.worker.padding import Padding
 from slotwise.worker.request import Request
 from slotwise.worker.separability.proof import keep_rows_apart
@@ -61,10 +62,26 @@ class Pipeline:
         """Load the handler's engine and warm it up. Raises what the handler raises."""
         handler.settings = settings
         handler.engine = handler.load(model_dir, settings)
+        if handler.streams:
+            return cls._of_streams(handler)
         verdict = keep_rows_apart(handler, model_dir)
         pipeline = cls(handler)
         pipeline.verdict = verdict
         pipeline.isolation.prepare(pipeline.hooks.good_row, getattr(handler.engine, "warm_up_runs", 1))
+        return pipeline
+
+    @classmethod
+    def _of_streams(cls, handler: BatchHandler) -> Pipeline:
+        """Of a handler whose runner keeps its streams apart, and finds out itself who fails: the example is run once."""
+        handler.settings = handler.settings.but(padding="none")
+        pipeline = cls(handler)
+        pipeline.verdict = Verdict(None, "each item is a stream, with a slot of its own")
+        pipeline.hooks.way = ROWS
+        handler.predict([])  # starts its runner
+        if (row := pipeline.hooks.good_row()) is not None:
+            pipeline.hooks.attempt([row], 1)
+            if row.error is not None:
+                raise ValueError(f"the warm-up input fails: {row.error.message}")
         return pipeline
 
     def answer(self, requests: Sequence[Request]) -> list[Answer]:

@@ -10,6 +10,7 @@ simulation (tests/backends/simulation) runs this very code.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import math
 from collections import deque
@@ -18,7 +19,7 @@ from typing import Literal
 
 from slotwise.backends.exchange import CLIENT_GONE, BackendAnswer, BackendRequest, Refused
 from slotwise.backends.local.ledger import Ledger
-from slotwise.backends.local.queue_members import BatchWorker, LyingWorker, WaitingRequest
+from slotwise.backends.local.queue_members import BatchWorker, LyingWorker, StreamWorker, WaitingRequest
 
 log = logging.getLogger("slotwise.host")
 
@@ -76,7 +77,7 @@ class ModelQueue:
         about = self.about(request)
         one = WaitingRequest(self.ledger.admitted + 1, request, about, self.loop.create_future(), now)
         self.ledger.admit(one.id)
-        self._open[one.id], request.leave = one, one.leave
+        self._open[one.id], request.leave = one, functools.partial(self._left, one)
         self.waiting.append(one)
         self._dispatch_soon()
         if self._next_look is None:
@@ -88,6 +89,10 @@ class ModelQueue:
             raise
         self._close(one, "answered")
         return answer
+
+    def _left(self, one: WaitingRequest) -> None:
+        """Its client has gone."""
+        one.leave()
 
     def _close(self, one: WaitingRequest, outcome: Literal["answered", "refused", "gone"]) -> None:
         one.answer.cancel()  # where its client left: a worker's late words find nobody
@@ -179,7 +184,7 @@ class ModelQueue:
     def _dispatch(self) -> None:
         self._dispatching = False
         for worker in self.workers:
-            if worker.busy or worker.retiring:
+            if worker.busy or worker.retiring or isinstance(worker, StreamWorker):
                 continue
             batch = self._next_batch(worker)
             if not batch:

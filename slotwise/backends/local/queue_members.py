@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from slotwise.backends.exchange import CLIENT_GONE, BackendAnswer, BackendRequest, Refused
+from slotwise.backends.exchange import CLIENT_GONE, BackendAnswer, BackendRequest, RawHeaders, Refused
 
 
 class LyingWorker(Exception):
@@ -17,7 +17,8 @@ class LyingWorker(Exception):
 class WaitingRequest:
     """A request that waits for its answer. about: what `about` made of it. deaths: of workers that had it in hand.
 
-    taken: a worker has had it. calm_at: not before then it goes again, alone.
+    taken: a worker has had it. calm_at: not before then it goes again, alone. held_by: the worker that streams its answer.
+    sent: the pieces that came, which its client has. left: its client has gone. cancelled: the worker that has it was told.
     """
 
     id: int
@@ -28,6 +29,10 @@ class WaitingRequest:
     deaths: int = 0
     taken: bool = False
     calm_at: float = 0.0
+    held_by: StreamWorker | None = None
+    sent: list[bytes] = field(default_factory=list)
+    left: bool = False
+    cancelled: bool = False
 
     @property
     def open(self) -> bool:
@@ -70,3 +75,28 @@ class BatchWorker:
     def busy(self) -> bool:
         """Whether it has a batch."""
         return bool(self.batch)
+
+
+@dataclass(eq=False)
+class StreamWorker(BatchWorker):
+    """A worker whose requests join and leave at any time. cancel(id): frees the slot of one whose answer nobody wants.
+
+    slots: how many streams it runs at once. trying: who is under suspicion and has not said anything new yet; nobody joins it.
+    headers: of the answers that have begun, by id.
+    """
+
+    slots: int = 1
+    cancel: Callable[[int], None] = lambda request_id: None
+    trying: WaitingRequest | None = None
+    headers: dict[int, RawHeaders] = field(default_factory=dict)
+
+    @property
+    def busy(self) -> bool:
+        """Whether it has any request."""
+        return bool(self.in_hand)
+
+    @property
+    def room(self) -> int:
+        """How many may join now: a few more than it has slots for, so that none is empty for a turn."""
+        taken = self.retiring or self.trying is not None
+        return 0 if taken else self.slots + max(1, self.slots // 4) - len(self.in_hand)

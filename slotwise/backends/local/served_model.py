@@ -15,9 +15,10 @@ from typing import Any
 from slotwise.archive.guarding.foreign import GUARD
 from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
 from slotwise.backends.local.ledger import Ledger
-from slotwise.backends.local.model_queue import Linger, ModelQueue
+from slotwise.backends.local.model_queue import Linger
 from slotwise.backends.local.piped_link import PipedLink
 from slotwise.backends.local.prints import Prints
+from slotwise.backends.local.stream_queue import StreamQueue
 from slotwise.backends.local.worker_link import Measured, WorkerCommand, WorkerLink
 from slotwise.worker.hosts import frames
 from slotwise.worker.hosts.child import START_TIMEOUT_S
@@ -87,7 +88,7 @@ class ServedModel:
 
     def __init__(self, settings: ModelSettings, measured: Measured = lambda name, value, unit, code: None) -> None:
         self.settings, self.measured = settings, measured
-        self.queue = ModelQueue(
+        self.queue = StreamQueue(
             settings.batch_size,
             settings.max_batch_delay_s,
             settings.response_timeout_s,

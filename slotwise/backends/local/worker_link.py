@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from slotwise.backends.exchange import BackendAnswer
-from slotwise.backends.local.model_queue import ModelQueue
 from slotwise.backends.local.prints import Printed, Prints
-from slotwise.backends.local.queue_members import BatchWorker, LyingWorker, WaitingRequest
+from slotwise.backends.local.queue_members import BatchWorker, LyingWorker, StreamWorker, WaitingRequest
+from slotwise.backends.local.stream_queue import StreamQueue
 from slotwise.worker.hosts import frames
 from slotwise.worker.hosts.frames import BrokenFrame, Frame, FrameReader
 
@@ -63,7 +63,7 @@ class WorkerLink(asyncio.Protocol):
 
     name: str
     command: WorkerCommand
-    queue: ModelQueue
+    queue: StreamQueue
     started: Callable[[WorkerLink], None]
     ended: Callable[[WorkerLink], None]
     measured: Measured = lambda name, value, unit, code: None
@@ -96,7 +96,7 @@ class WorkerLink(asyncio.Protocol):
         self.deadline: asyncio.TimerHandle
         self.printed: Printed
         self.reader = FrameReader(frames.FROM_WORKER)
-        self.worker = BatchWorker(self.send, self.end)
+        self.worker: BatchWorker = BatchWorker(self.send, self.end)
         self.loop = asyncio.get_running_loop()
 
     @property
@@ -117,6 +117,21 @@ class WorkerLink(asyncio.Protocol):
             frame = Frame(frames.REQUEST, one.id, one.about, one.request.body, frames.MORE if i < last else 0)
             parts += (frame.head, frame.text, frame.body)
         self.transport.writelines(parts)
+
+    def send_streams(self, joining: Sequence[WaitingRequest]) -> None:
+        """Give it requests that join those that it has, each with what another worker has sent of its answer."""
+        parts: list[bytes] = []
+        for one in joining:
+            wanted = one.request.pieces is not None
+            sent = [Frame(frames.SENT, one.id, body=piece) for piece in one.sent]
+            asked = Frame(frames.REQUEST, one.id, one.about, one.request.body, frames.STREAM if wanted else 0)
+            parts += [part for frame in (*sent, asked) for part in (frame.head, frame.text, frame.body)]
+        self.transport.writelines(parts)
+
+    def cancel(self, request_id: int) -> None:
+        """Nobody wants that answer any more."""
+        if not self.transport.is_closing():
+            self.transport.write(Frame(frames.CANCEL, request_id).head)
 
     def retire(self) -> None:
         """Let it finish its batch, and end."""
@@ -151,7 +166,9 @@ class WorkerLink(asyncio.Protocol):
             self.end(f"it broke the protocol: {error}")
 
     def _heard(self, frame: Frame) -> None:
-        if frame.kind == frames.ANSWER:
+        if isinstance(self.worker, StreamWorker) and frame.kind in (frames.ANSWER, frames.PIECE, frames.DONE):
+            self._heard_stream(self.worker, frame)
+        elif frame.kind == frames.ANSWER:
             status, headers = frames.answer_about(frame.text)
             self.queue.answered(self.worker, frame.id, BackendAnswer(status, headers, frame.body))
         elif frame.kind == frames.DONE:
@@ -165,12 +182,33 @@ class WorkerLink(asyncio.Protocol):
         elif frame.kind == frames.FAILED and self.status == "STARTING":
             self.why = frame.text.decode("utf-8", "replace")
         elif frame.kind != frames.BEAT:
-            raise BrokenFrame("a start that nobody has asked for")
+            raise BrokenFrame("a start, or a piece, that nobody has asked for")
+
+    def _heard_stream(self, worker: StreamWorker, frame: Frame) -> None:
+        if frame.kind == frames.DONE:
+            if not frame.flags & frames.DEAD:
+                raise BrokenFrame("a batch that is over, of a worker that has none")
+            self.queue.done(worker, dead=True)
+        elif frame.kind == frames.ANSWER:
+            status, headers = frames.answer_about(frame.text)
+            self.queue.answered(worker, frame.id, BackendAnswer(status, headers, frame.body))
+        elif frame.flags & frames.MORE:
+            begun = frames.answer_about(frame.text)[1] if frame.text else None
+            self.queue.piece(worker, frame.id, begun, frame.body)
+        else:
+            self.queue.over(worker, frame.id)
+        if worker.retiring and not worker.busy:
+            self.transport.close()
 
     def _start(self, said: Mapping[str, Any]) -> None:
         if said.get("version") != frames.VERSION:
             raise BrokenFrame(f"it speaks version {said.get('version')} of the frames, its host {frames.VERSION}")
         self.deadline.cancel()
+        if (streams := said.get("streams")) is not None:
+            slots = streams.get("slots") if isinstance(streams, dict) else None
+            if type(slots) is not int or slots < 1:
+                raise BrokenFrame(f"it says of its streams {streams!r:.80}")
+            self.worker = StreamWorker(self.send_streams, self.end, slots=slots, cancel=self.cancel)
         self.status, self.got = "READY", said
         self.queue.joined(self.worker)
         self.started(self)

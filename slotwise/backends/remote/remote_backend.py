@@ -42,6 +42,8 @@ class RemoteBackend:
     loader: loads models as SageMaker says, which alone knows which of them should be there.
     """
 
+    streams = False
+
     def __init__(self, view: ServerView, drain_s: float, loader: ModelLoader | None = None) -> None:
         self.view, self.drain_s, self.loader = view, drain_s, loader
         self.models: Mapping[str, LiveModel] = {}

@@ -36,6 +36,7 @@ def what_is_read(head: RequestHead, client: object, certified: bool, names: Mapp
         "raw_path": head.raw_path,
         "query_string": head.query,
         "headers": head.headers,
+        "http_version": head.version,
         "path_params": names,
         CERTIFICATE: certified,
     }
@@ -77,8 +78,9 @@ class DirectCycle(RequestResponseCycle):
 
     async def _answer(self, forward: Forward) -> None:
         request = self.request = forward.request(self.scope)  # type: ignore[arg-type]
+        events = DirectEvents(self)
         try:
-            reply = await forward.reply(request, self.scope, self.receive, self._whole())  # type: ignore[arg-type]
+            reply = await forward.reply(request, self.scope, self.receive, self._whole(), events)  # type: ignore[arg-type]
             if reply is not None and not self.disconnected:
                 await self._send(reply, request)
         finally:
@@ -110,13 +112,14 @@ class DirectCycle(RequestResponseCycle):
             self.transport.abort()
             await asyncio.sleep(0)  # until the connection knows
             return
-        self._complete()
+        self.complete()
 
     def _write(self, reply: ClientReply) -> None:
         self._write_all(reply)
-        self._complete()
+        self.complete()
 
-    def _write_all(self, reply: ClientReply) -> None:
+    def head(self, reply: ClientReply) -> bytes:
+        """The head of its answer, which begins now."""
         if self.entrance.took is not None:
             self.entrance.took(self.scope, reply.status, self.began)  # type: ignore[arg-type]
         head = head_of(reply, self.default_headers)
@@ -125,12 +128,17 @@ class DirectCycle(RequestResponseCycle):
             head += _CLOSE
         self.keep_alive &= not closes
         self.response_started = True
+        return head
+
+    def _write_all(self, reply: ClientReply) -> None:
+        head = self.head(reply)
         if len(reply.body) <= LARGE_BYTES:
             self.transport.write(b"%b\r\n%b" % (head, reply.body))
         else:
             self.transport.writelines([head, b"\r\n", reply.body])
 
-    def _complete(self) -> None:
+    def complete(self) -> None:
+        """Its answer is written."""
         self.response_complete = True
         self.message_event.set()
         if not self.keep_alive:
@@ -142,3 +150,40 @@ class DirectCycle(RequestResponseCycle):
             self.transport.close()
             return
         self._write(replies.refusal(Refused(500, replies.CRASH), replies.new_id()))
+
+
+class DirectEvents:
+    """A client that gets events: in chunks, or until its connection closes where it speaks HTTP/1.0."""
+
+    def __init__(self, cycle: DirectCycle) -> None:
+        self.cycle, self.chunked = cycle, True
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that it has not taken yet."""
+        return self.cycle.transport.get_write_buffer_size()
+
+    def begin(self, headers: RawHeaders) -> None:
+        """Write the head."""
+        self.chunked = self.cycle.scope["http_version"] != "1.0"
+        framing = (b"transfer-encoding", b"chunked") if self.chunked else (b"connection", b"close")
+        self._put(self.cycle.head(ClientReply(200, [*headers, framing], b"")) + b"\r\n")
+
+    def write(self, data: bytes) -> None:
+        """Write some of the body."""
+        self._put(b"%x\r\n%b\r\n" % (len(data), data) if self.chunked else data)
+
+    def end(self) -> None:
+        """Write the end."""
+        if self.chunked:
+            self._put(b"0\r\n\r\n")
+        if not self.cycle.disconnected:
+            self.cycle.complete()
+
+    def abort(self) -> None:
+        """Cut the connection off."""
+        self.cycle.transport.abort()
+
+    def _put(self, data: bytes) -> None:
+        if not self.cycle.disconnected:
+            self.cycle.transport.write(data)

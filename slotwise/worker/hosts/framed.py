@@ -75,10 +75,16 @@ class FramedHost:
     def serve(self) -> None:
         """Answer until the host closes its end, or the engine is dead."""
         batch: list[Frame] = []
-        for frame in self.link.frames():
+        received = self.link.frames()
+        for frame in received:
             if frame.kind == frames.START:
                 self._start(frame)
+                if streaming := getattr(self.local, "streaming", None):  # a guard has none
+                    streaming(as_request).serve(self.link, received)
+                    return
                 continue
+            if frame.kind != frames.REQUEST:
+                raise BrokenFrame("a frame for a worker that streams")
             batch.append(frame)
             if not frame.flags & frames.MORE:
                 self._answer(batch)
@@ -118,7 +124,7 @@ class FramedHost:
     def _answer(self, batch: Sequence[Frame]) -> None:
         """Answer one batch, and say that it is over."""
         local = self._local
-        answered = local.run([_request(frame) for frame in batch])
+        answered = local.run([as_request(frame) for frame in batch])
         sent = [
             Frame(frames.ANSWER, frame.id, frames.answer_text(answer.status, answer.content_type, answer.headers), answer.body)
             for frame, answer in zip(batch, answered.answers, strict=True)
@@ -134,7 +140,8 @@ class FramedHost:
                 os._exit(1)
 
 
-def _request(frame: Frame) -> Request:
+def as_request(frame: Frame) -> Request:
+    """The request that a REQUEST is; nobody has looked at its body. Raises BrokenFrame."""
     raw, query = frames.request_about(frame.text)
     headers = Headers(raw)
     parameters = dict(parse_qsl(query, keep_blank_values=True)) if query else {}

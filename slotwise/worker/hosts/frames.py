@@ -6,12 +6,20 @@ answers that come one by one.
 
     front -> worker   START     text: JSON {"version": 1, "batch_size": 8}
                       REQUEST   text: headers and query; body. Flag MORE: another request of the same batch follows
+                      CANCEL    id of a request whose answer nobody wants any more
+                      SENT      id of a request that comes next; body: a piece of its answer that another worker has sent
     worker -> front   STARTED   text: JSON {"version": 1, "engine": ..., "profile": ...}
                       FAILED    text: why it cannot start
                       ANSWER    id of a request; text: status, content type and headers; body
                       DONE      the batch is over, each of it answered. Flag DEAD: the worker ends, its engine is gone
                       NUMBERS   text: JSON {"metrics": [[name, value, unit, status], ...]}
                       BEAT      it lives; nobody has asked
+                      PIECE     id of a request. Flag MORE: body: the next piece of its answer; text: as an ANSWER's, of the
+                                first one. Without MORE: the answer is whole, or was cancelled
+
+CANCEL, SENT, PIECE and the flag STREAM are for a worker that says `"streams": {"slots": 8}` when it has STARTED. It takes each
+REQUEST by itself and at any time, sends no DONE but a DEAD one, and answers one with the flag STREAM in pieces. An ANSWER to
+such a request is its error, whatever was sent before.
 """
 
 from __future__ import annotations
@@ -24,10 +32,11 @@ from typing import Any
 
 VERSION = 1
 HEAD = struct.Struct("<BBHIQQ")  # kind, flags, 0, bytes of the text, bytes of the body, id
-START, REQUEST = 1, 2
-STARTED, FAILED, ANSWER, DONE, NUMBERS, BEAT = 17, 18, 19, 20, 21, 22
-FROM_FRONT, FROM_WORKER = range(START, REQUEST + 1), range(STARTED, BEAT + 1)
-MORE = 1  # a flag of REQUEST
+START, REQUEST, CANCEL, SENT = 1, 2, 3, 4
+STARTED, FAILED, ANSWER, DONE, NUMBERS, BEAT, PIECE = 17, 18, 19, 20, 21, 22, 23
+FROM_FRONT, FROM_WORKER = range(START, SENT + 1), range(STARTED, PIECE + 1)
+MORE = 1  # a flag of REQUEST and of PIECE
+STREAM = 2  # a flag of REQUEST
 DEAD = 1  # a flag of DONE
 LONGEST_TEXT = 16 << 20
 LARGEST_BODY = 1 << 31

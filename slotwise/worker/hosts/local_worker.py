@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,12 @@ from slotwise.worker.answer import Answer
 from slotwise.worker.batch import Batch
 from slotwise.worker.handler import BatchHandler
 from slotwise.worker.hosts import reading
+from slotwise.worker.hosts.frames import Frame
 from slotwise.worker.hosts.started_worker import StartedWorker
 from slotwise.worker.request import Request
+from slotwise.worker.streaming.framed_streams import FramedStreams
+from slotwise.worker.streaming.stream_desk import StreamDesk
+from slotwise.worker.streaming.stream_handler import StreamHandler
 
 
 class LocalContext:
@@ -41,7 +46,22 @@ class LocalWorker(StartedWorker):
     def started(self) -> dict[str, Any]:
         """What it runs on."""
         engine = getattr(self.handler.engine, "name", type(self.handler.engine).__name__)
-        return {"engine": engine, "profile": self.pipeline.settings.profile}
+        said = {"engine": engine, "profile": self.pipeline.settings.profile}
+        return {**said, "streams": {"slots": self.handler.slots}} if isinstance(self.handler, StreamHandler) else said
+
+    @property
+    def streaming(self) -> Callable[[Callable[[Frame], Request]], FramedStreams] | None:
+        """What makes of this worker one that streams; None where its handler answers whole."""
+        if not isinstance(self.handler, StreamHandler):
+            return None
+        self.desk = StreamDesk(self.pipeline, self.handler.runner)
+        return partial(FramedStreams, self)
+
+    def measured_streams(self, ended: Sequence[Batch]) -> list[list[object]]:
+        """The numbers since the last call, those of these batches of one request among them."""
+        for batch in ended:
+            self.meter.measure(self.context, batch, self.handler)
+        return self.take_metrics()
 
     def answer(self, requests: Sequence[Request]) -> list[Answer]:
         """Exactly one answer a request, in order."""

@@ -1,0 +1,1 @@
+"""Answers that clients get piece by piece, as server-sent events."""

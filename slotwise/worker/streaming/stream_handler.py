@@ -1,0 +1,115 @@
+"""The base class of handlers whose answers come piece by piece.
+
+    class Counting(StreamHandler):
+        def load(self, model_dir, settings): ...
+        def decode(self, body, headers): return [int(body)]
+        def stream(self, item): yield from map(str, range(item))
+
+    handle = Counting.entry_point()
+
+Or `load` returns a StepEngine, and `advance` takes the place of `stream`: then requests join and leave between two steps. Where
+a host knows no streams, or a client asks for none, the same handler answers whole: `encode` makes the answer of the pieces.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+from slotwise.worker.answer import Refusal
+from slotwise.worker.handler import BatchHandler
+from slotwise.worker.request import Request
+from slotwise.worker.slot_errors import SlotError
+from slotwise.worker.steps.generators import GeneratorLoop
+from slotwise.worker.steps.step_engine import End, Next, StepEngine, StepState
+from slotwise.worker.steps.step_loop import StepLoop
+from slotwise.worker.steps.streams import Runner, Stream, StreamEnd, StreamPiece, TurnLimits
+from slotwise.worker.streaming.piece_objects import Piece, each_as_object, outcome_as_object, parsed, whole_text
+
+
+class StreamHandler(BatchHandler):
+    """Override `load`, `decode`, and `stream` or `advance`. A piece is a text, or an object that JSON can say.
+
+    at_once: how many generators take turns; None means the batch_size of the registration. A step engine has its own `slots`.
+    limits: of a turn.
+    """
+
+    streams: ClassVar[bool] = True
+    at_once: ClassVar[int | None] = None
+    limits: ClassVar[TurnLimits] = TurnLimits()
+
+    def stream(self, item: Any) -> Any:
+        """The pieces of one item's answer, as a generator."""
+        raise NotImplementedError
+
+    def advance(self, state: StepState, output: Any) -> Next | End | SlotError:
+        """Choose the next token from an output of the step engine, or end the stream. May raise a SlotError."""
+        raise NotImplementedError
+
+    def encode(self, output: Any, item: Any) -> Any:
+        """Turn all pieces of an answer into one result: a text where each is a text, else the list of them.
+
+        output: the pieces as objects, in order; a text is {"text": ...}.
+        """
+        text = whole_text(output)
+        return output if text is None else text
+
+    def respond(self, request: Request, results: list[Any]) -> tuple[Any, str]:
+        """As BatchHandler's; one text is sent as a text."""
+        body, content_type = super().respond(request, results)
+        return body, "text/plain; charset=utf-8" if isinstance(body, str) else content_type
+
+    # Not to be overridden --------------------------------------------------------------------------------------------
+
+    @cached_property
+    def runner(self) -> Runner:
+        """What runs its streams. Raises what its engine raises on the example."""
+        if isinstance(self.engine, StepEngine):
+            return StepLoop.start(self.engine, _Author(self), self.limits)
+        return GeneratorLoop(lambda item: each_as_object(self.stream(item)), self.slots, self.limits)
+
+    @property
+    def slots(self) -> int:
+        """How many streams run at once."""
+        return self.engine.slots if isinstance(self.engine, StepEngine) else self.at_once or self.settings.batch_size
+
+    def collate(self, items: list[Any]) -> Any:
+        """The items as they are: each is a stream of its own."""
+        return items
+
+    def predict(self, inputs: Sequence[Any]) -> list[list[Piece] | SlotError]:
+        """Run these items' streams to their ends: the pieces of each, or its error.
+
+        Raises RuntimeError where the engine is dead.
+        """
+        until = time.monotonic() + self.settings.response_timeout_s / 2
+        runner, pieces, errors = self.runner, [list[bytes]() for _ in inputs], dict[int, Refusal | None]()
+        try:
+            runner.offer([Stream(i, item, deadline=until) for i, item in enumerate(inputs)])
+            while len(errors) < len(inputs):
+                for event in runner.turn():
+                    if isinstance(event, StreamPiece):
+                        pieces[int(str(event.id))].append(event.data)
+                    elif isinstance(event, StreamEnd):
+                        errors[int(str(event.id))] = event.error
+                if runner.dead:
+                    raise RuntimeError("the engine is dead")
+        finally:
+            for i in range(len(inputs)):
+                runner.cancel(i)
+        return [error.error() if (error := errors[i]) else parsed(pieces[i]) for i in range(len(inputs))]
+
+
+class _Author:
+    """The part of a handler that a step loop asks."""
+
+    def __init__(self, handler: StreamHandler) -> None:
+        self.handler = handler
+
+    def advance(self, state: StepState, output: Any) -> Next | End | SlotError:
+        return outcome_as_object(self.handler.advance(state, output))
+
+    def example(self) -> Any | None:
+        return self.handler.example()

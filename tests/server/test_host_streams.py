@@ -1,0 +1,128 @@
+"""Streams over HTTP from a host of our own: errors, a worker that is killed in the middle, who hangs up, the gateway."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.backends.streaming_models import GENERATOR, STEPS, streaming_archive
+from tests.backends.test_archives import HANDLER
+from tests.server.conftest import Live, started
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
+
+PATIENCE_S = 120.0
+EVENTS = {"accept": "text/event-stream", "content-type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """A host with a model of words, one of sums, and one that does not stream."""
+    folder, store = tmp_path_factory.mktemp("models"), tmp_path_factory.mktemp("store")
+    for name, handler in (("words", GENERATOR), ("sums", STEPS), ("twice", HANDLER)):
+        streaming_archive(folder, name, handler, store)
+    with started("slotwise", tmp_path_factory.mktemp("home"), store) as live:
+        for name in ("words", "sums", "twice"):
+            live.management.register(f"{name}.mar", batch_size=4, initial_workers=1)
+            live.management.wait_ready(name, 1)
+        yield live
+
+
+@pytest.fixture
+def client(live: Live) -> Iterator[httpx.Client]:
+    with httpx.Client(
+        base_url=live.record.inference_url, headers=live.inference_headers(), timeout=PATIENCE_S, trust_env=False
+    ) as client:
+        yield client
+
+
+def events(text: str) -> list[tuple[str, dict[str, object]]]:
+    """The events of a stream: kind and data."""
+    found = []
+    for block in text.split("\n\n"):
+        lines = [line for line in block.split("\n") if line and not line.startswith(":")]
+        if lines:
+            kind = next((line[7:] for line in lines if line.startswith("event: ")), "piece")
+            found.append((kind, json.loads("\n".join(line[6:] for line in lines if line.startswith("data: ")))))
+    return found
+
+
+def words(count: int) -> list[tuple[str, dict[str, object]]]:
+    return [("piece", {"text": f"word{i} "}) for i in range(count)]
+
+
+def test_the_same_request_whole_and_in_pieces(client: httpx.Client) -> None:
+    streamed = client.post("/predictions/words", content="[3]", headers=EVENTS)
+    assert (streamed.status_code, streamed.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+    assert events(streamed.text) == [*words(3), ("end", {"pieces": 3})]
+    whole = client.post("/predictions/words", content="[3]", headers={"content-type": "application/json"})
+    assert (whole.status_code, whole.text) == (200, "word0 word1 word2 ")
+
+
+def test_errors_before_and_after_the_first_piece(client: httpx.Client) -> None:
+    early = client.post("/predictions/words", content="[]", headers=EVENTS)
+    assert (early.status_code, early.json()["error"]["message"]) == (400, "there is nothing to say")
+    late = client.post("/predictions/words", content='[5, "raise", 2]', headers={**EVENTS, "x-request-id": "late"})
+    *pieces, (kind, error) = events(late.text)
+    assert (late.status_code, pieces, kind) == (200, words(2), "error")
+    assert error == {"error": {"code": 500, "message": "the model failed on this input", "request_id": "late"}}
+
+
+def test_a_model_that_answers_whole_only_says_so(client: httpx.Client) -> None:
+    refused = client.post("/predictions/twice", content="2", headers={**EVENTS, "content-type": "text/plain"})
+    assert (refused.status_code, "application/json" in refused.json()["error"]["message"]) == (406, True)
+    either = {"accept": "text/event-stream, */*", "content-type": "text/plain"}
+    assert client.post("/predictions/twice", content="2", headers=either).text == "4.0"
+
+
+def test_a_stream_without_a_token_is_refused(live: Live) -> None:
+    url = f"{live.record.inference_url}/predictions/words"
+    assert httpx.post(url, content="[3]", headers=EVENTS, trust_env=False).status_code in (400, 401, 403)
+
+
+def test_a_worker_that_is_killed_in_the_middle_costs_nobody_a_piece(live: Live, client: httpx.Client) -> None:
+    def asked(i: int) -> str:
+        headers = {**EVENTS, "content-type": "text/plain", "x-request-id": f"killed-{i}"}
+        return client.post("/predictions/sums", content=f"{i + 1} 400", headers=headers).text
+
+    alone = [asked(i) for i in range(4)]
+    together: dict[int, str] = {}
+    threads = [threading.Thread(target=lambda i=i: together.setdefault(i, asked(i))) for i in range(1, 4)]
+    with client.stream("POST", "/predictions/sums", content="1 400", headers={**EVENTS, "x-request-id": "killed-0"}) as first:
+        for thread in threads:
+            thread.start()
+        parts = first.iter_text()
+        text = next(parts)
+        os.kill(live.pids("sums")[0], signal.SIGKILL)
+        text += "".join(parts)
+    for thread in threads:
+        thread.join()
+    assert [text, *(together[i] for i in range(1, 4))] == alone
+    assert all(one.endswith('event: end\ndata: {"pieces": 400}\n\n') for one in alone)
+
+
+def test_who_hangs_up_frees_the_slot(live: Live, client: httpx.Client) -> None:
+    for _ in range(12):  # the worker runs four at once
+        with client.stream("POST", "/predictions/words", content='[1000000, "slow"]', headers=EVENTS) as stream:
+            next(stream.iter_text())
+    assert events(client.post("/predictions/words", content="[2]", headers=EVENTS).text) == [*words(2), ("end", {"pieces": 2})]
+    until = time.monotonic() + PATIENCE_S
+    name = 'slotwise_host_open_requests{model="words",version="1.0"} 0.0'
+    while name not in httpx.get(f"{live.record.metrics_url}/metrics", trust_env=False).text:
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+def test_through_a_gateway_too(live: Live, tmp_path: Path) -> None:
+    with live.front() as record, httpx.Client(base_url=record.url, timeout=PATIENCE_S, trust_env=False) as client:
+        assert events(client.post("/predictions/words", content="[3]", headers=EVENTS).text)[-1] == ("end", {"pieces": 3})
+        resumed = client.post("/predictions/words", content="[3]", headers={**EVENTS, "last-event-id": "1"})
+        assert resumed.status_code == 400
