@@ -52,7 +52,10 @@ class ForwardCost:
 
     def moved(self, n: int, *, cached: bool = True) -> float:
         """Bytes for a batch of n; not cached: every activation is written once and read once."""
-        return self.weight_bytes + n * (self.io_bytes + (0 if cached else 2 * self.activation_bytes))
+        return self.weight_bytes + n * self._item_bytes(cached)
+
+    def _item_bytes(self, cached: bool) -> float:
+        return self.io_bytes + (0 if cached else 2 * self.activation_bytes)
 
     def intensity(self, n: int, *, cached: bool = True) -> float:
         """Operations a byte for a batch of n."""
@@ -60,7 +63,7 @@ class ForwardCost:
 
     def enough(self, machine: Machine, *, cached: bool = True) -> int | None:
         """The least batch size that memory does not limit; None where it limits every one."""
-        gain = self.operations - machine.ridge * (self.moved(1, cached=cached) - self.weight_bytes)
+        gain = self.operations - machine.ridge * self._item_bytes(cached)
         if gain <= 0:
             return None
         n = max(1, math.floor(machine.ridge * self.weight_bytes / gain))

@@ -31,6 +31,7 @@ class Spoken:
     process: subprocess.Popen[bytes]
     reader: FrameReader = field(default_factory=lambda: FrameReader(frames.FROM_WORKER))
     said: dict[int, list[Frame]] = field(default_factory=dict)
+    turns: int = 0  # that it told of
     order: list[int] = field(default_factory=list)
 
     def send(self, *sent: Frame) -> None:
@@ -45,6 +46,7 @@ class Spoken:
         """Wait for more; returns whether there is any."""
         data = self.sock.recv(1 << 16)
         for frame in self.reader.frames(data):
+            self.turns += frame.kind == frames.BEAT and frame.flags == frames.TURN
             if frame.kind not in (frames.BEAT, frames.NUMBERS):
                 self.said.setdefault(frame.id, []).append(frame)
                 self.order.append(frame.id)
@@ -70,7 +72,7 @@ class Spoken:
         return frames.answer_about(last.text)[0], json.loads(last.body)["error"]["message"]
 
 
-def spoken(archive: Path, folder: Path) -> Iterator[Spoken]:
+def spoken(archive: Path, folder: Path, *, streams: bool = True) -> Iterator[Spoken]:
     ours, theirs = socket.socketpair()
     ours.settimeout(PATIENCE_S)
     model_dir = extract(archive, folder / archive.stem)
@@ -81,7 +83,7 @@ def spoken(archive: Path, folder: Path) -> Iterator[Spoken]:
             stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),),
         )  # fmt: skip
     worker = Spoken(ours, process)
-    worker.send(frames.of_json(frames.START, {"version": frames.VERSION, "batch_size": 4}))
+    worker.send(frames.of_json(frames.START, {"version": frames.VERSION, "batch_size": 4, "streams": streams}))
     worker.answer(0)
     yield worker
     ours.close()
@@ -220,6 +222,23 @@ def test_a_front_that_breaks_the_protocol_ends_its_worker(words: Spoken, sent: F
     while words.hear():
         pass
     assert words.process.wait(PATIENCE_S) == 1
+
+
+def test_a_worker_that_says_nothing_for_long_tells_of_its_turns(words: Spoken) -> None:
+    words.ask(1, '[100000, "slow"]', pieces=False)
+    while words.turns < 2:
+        words.hear()
+    assert 1 not in words.said
+
+
+def test_a_front_that_knows_no_streams_gets_batches(generator: Path, tmp_path: Path) -> None:
+    for worker in spoken(generator, tmp_path, streams=False):
+        text = frames.request_text({"content-type": "application/json"}, "")
+        worker.send(Frame(frames.REQUEST, 1, text, b"[2]", frames.MORE), Frame(frames.REQUEST, 2, text, b"[1]"))
+        assert [worker.answer(i)[0].body for i in (1, 2)] == [b"word0 word1 ", b"word0 "]
+        while len(worker.said[0]) < 2:
+            worker.hear()
+        assert worker.said[0][1].kind == frames.DONE
 
 
 def test_a_worker_ends_with_its_front(words: Spoken) -> None:

@@ -26,11 +26,13 @@ from slotwise.frontend.protocols.records import ProtocolFault
 from slotwise.host import server
 from slotwise.host.torchserve_grpc.form_body import body_of
 from slotwise.host.torchserve_grpc.torchserve_messages import INFERENCE, INFERENCE_SERVICE, MANAGEMENT
+from slotwise.profiles.ports import Ports
 from slotwise.worker.hosts import forms
 from slotwise.worker.request import Request
-from tests.campaign.management import installed, shape
+from tests.drop_in.side_by_side import shape
 from tests.server.conftest import BATCHES, Live, build_handler, started
 from tests.server.grpc_calls import CALLS, MORE, REASONS, GrpcCall
+from tests.support.deployments import TORCHSERVE, deployed
 from tests.support.torchserve_client import Outcome, TorchServeClient, client_of
 
 DOCS = Path(__file__).parents[2] / "docs" / "host.md"
@@ -64,7 +66,7 @@ def ours(host: Live) -> Iterator[TorchServeClient]:
 @pytest.fixture(scope="module")
 def theirs(grpc_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TorchServeClient]:
     folder = tmp_path_factory.mktemp("theirs") / "installed"
-    with installed(folder, grpc_store) as api, client_of(api.ports, folder) as client:
+    with deployed(TORCHSERVE, folder, grpc_store) as theirs, client_of(theirs.ports, folder) as client:
         yield client
 
 
@@ -270,8 +272,7 @@ async def test_without_grpcio_the_host_says_so_and_goes_on(
     for module in [one for one in sys.modules if one.startswith(("slotwise.frontend.grpc", "slotwise.host.torchserve_grpc"))]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "grpc", None)
-    record = type("Record", (), {"ports": type("P", (), {"grpc_inference": 7070, "grpc_management": 7071})})
     with caplog.at_level(logging.WARNING):
-        async with server.grpc_services(None, None, None, record, None):  # type: ignore[arg-type]  # none of them is asked
+        async with server.grpc_services(None, None, None, None, Ports()):  # type: ignore[arg-type]  # none of them is asked
             pass
     assert [one.getMessage().partition(":")[0] for one in caplog.records] == ["no gRPC on 7070 and 7071"]

@@ -18,6 +18,7 @@ from slotwise.archive.inspection import inspect
 from slotwise.archive.make_script import without_int8, without_missing_int8
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import load_spec
+from slotwise.worker.engines.processor import has_int8
 from slotwise.zoo import efficientnet
 from slotwise.zoo.networks import network
 from tests.worker.serving import Served
@@ -62,6 +63,8 @@ def test_photos_get_their_labels_on_every_engine(archive: Path, engine: str, pre
     assert cat.value["label"] in CATS
     assert len(cat.value["probabilities"]) == 5
     assert coffee.value["label"] == "espresso"
+    if precision == "int8" and not has_int8():
+        pytest.skip("this processor has no VNNI: sums of int8 saturate, and the rocket may be something else")
     assert rocket.value["label"] in ("missile", "projectile", "space shuttle")
 
 

@@ -153,7 +153,8 @@ class WorkerLink(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is ours: ask the worker to start."""
         self.transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
-        start = frames.of_json(frames.START, {"version": frames.VERSION, "batch_size": self.command.batch_size})
+        about = {"version": frames.VERSION, "batch_size": self.command.batch_size, "streams": True}
+        start = frames.of_json(frames.START, about)
         self.transport.writelines([start.head, start.text])
 
     def data_received(self, data: bytes) -> None:
@@ -181,7 +182,10 @@ class WorkerLink(asyncio.Protocol):
             self._start(frame.json())
         elif frame.kind == frames.FAILED and self.status == "STARTING":
             self.why = frame.text.decode("utf-8", "replace")
-        elif frame.kind != frames.BEAT:
+        elif frame.kind == frames.BEAT:
+            if frame.flags & frames.TURN and isinstance(self.worker, StreamWorker):
+                self.worker.busy_since = self.loop.time()
+        else:
             raise BrokenFrame("a start, or a piece, that nobody has asked for")
 
     def _heard_stream(self, worker: StreamWorker, frame: Frame) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import numpy as np
 import openvino
 
 from slotwise.worker.engines.choice import output_of
-from slotwise.worker.engines.processor import cpu_precision
+from slotwise.worker.engines.processor import cpu_precision, has_int8
 from slotwise.worker.environment.settings import Settings
+
+logger = logging.getLogger(__name__)
 
 
 class OpenVinoEngine:
@@ -47,6 +50,8 @@ def load(model_dir: Path, settings: Settings) -> OpenVinoEngine:
         raise ValueError("openvino runs on the CPU here: set device to cpu")
     int8 = settings.precision == "int8"
     precision = "int8" if int8 else cpu_precision(settings.precision)
+    if int8 and not has_int8():
+        logger.warning("this processor has no VNNI: sums of int8 saturate, so answers may differ from where they were measured")
     core = openvino.Core()
     graph = core.read_model(model_dir / settings.model["weights"]["openvino_int8" if int8 else "onnx"])
     options = {

@@ -14,6 +14,11 @@ def has_bf16() -> bool:
     return bool({"avx512_bf16", "amx_bf16", "bf16"} & features())
 
 
+def has_int8() -> bool:
+    """Whether products of int8 are added up in hardware without saturating (VNNI, AMX; on ARM, dot products)."""
+    return bool({"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"} & features())
+
+
 def fingerprint() -> str:
     """A short text that differs between processors with different instructions."""
     return hashlib.sha256(" ".join(sorted(features())).encode()).hexdigest()[:12]

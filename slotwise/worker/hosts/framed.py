@@ -71,6 +71,7 @@ class FramedHost:
     def __init__(self, link: HostLink) -> None:
         self.link = link
         self.local: Answerer | None = None
+        self.front_streams = False
 
     def serve(self) -> None:
         """Answer until the host closes its end, or the engine is dead."""
@@ -79,7 +80,8 @@ class FramedHost:
         for frame in received:
             if frame.kind == frames.START:
                 self._start(frame)
-                if streaming := getattr(self.local, "streaming", None):  # a guard has none
+                streaming = getattr(self.local, "streaming", None)  # a guard has none
+                if streaming and self.front_streams:
                     streaming(as_request).serve(self.link, received)
                     return
                 continue
@@ -111,6 +113,7 @@ class FramedHost:
 
     def _start(self, frame: Frame) -> None:
         wanted = frame.json()
+        self.front_streams = wanted.get("streams") is True
         threading.Thread(target=self._beat, name="slotwise-beat", daemon=True).start()
         try:
             if wanted["version"] != frames.VERSION:

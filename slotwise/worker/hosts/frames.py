@@ -4,7 +4,7 @@ A frame is a head of 24 bytes (what it is, flags, how long the text and the body
 makes the ids, and never one twice; an answer has its request's. The same frames carry a batch that is answered as a whole, and
 answers that come one by one.
 
-    front -> worker   START     text: JSON {"version": 1, "batch_size": 8}
+    front -> worker   START     text: JSON {"version": 1, "batch_size": 8, "streams": true}
                       REQUEST   text: headers and query; body. Flag MORE: another request of the same batch follows
                       CANCEL    id of a request whose answer nobody wants any more
                       SENT      id of a request that comes next; body: a piece of its answer that another worker has sent
@@ -13,13 +13,13 @@ answers that come one by one.
                       ANSWER    id of a request; text: status, content type and headers; body
                       DONE      the batch is over, each of it answered. Flag DEAD: the worker ends, its engine is gone
                       NUMBERS   text: JSON {"metrics": [[name, value, unit, status], ...]}
-                      BEAT      it lives; nobody has asked
+                      BEAT      it lives; nobody has asked. Flag TURN: its streams have had a turn
                       PIECE     id of a request. Flag MORE: body: the next piece of its answer; text: as an ANSWER's, of the
                                 first one. Without MORE: the answer is whole, or was cancelled
 
-CANCEL, SENT, PIECE and the flag STREAM are for a worker that says `"streams": {"slots": 8}` when it has STARTED. It takes each
-REQUEST by itself and at any time, sends no DONE but a DEAD one, and answers one with the flag STREAM in pieces. An ANSWER to
-such a request is its error, whatever was sent before.
+CANCEL, SENT, PIECE and the flag STREAM are for a front that knows streams (it says so in START), and for a worker that says
+`"streams": {"slots": 8}` when it has STARTED. That one takes each REQUEST by itself and at any time, sends no DONE but a DEAD
+one, and answers one with the flag STREAM in pieces. An ANSWER to such a request is its error, whatever was sent before.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ FROM_FRONT, FROM_WORKER = range(START, SENT + 1), range(STARTED, PIECE + 1)
 MORE = 1  # a flag of REQUEST and of PIECE
 STREAM = 2  # a flag of REQUEST
 DEAD = 1  # a flag of DONE
+TURN = 1  # a flag of BEAT
 LONGEST_TEXT = 16 << 20
 LARGEST_BODY = 1 << 31
 

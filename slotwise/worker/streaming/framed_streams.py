@@ -26,6 +26,7 @@ from slotwise.worker.streaming.stream_desk import OpenRequest, StreamDesk, alone
 logger = logging.getLogger(__name__)
 
 IDLE_S = 0.2  # how often a worker without streams looks at its numbers
+TURN_S = 1.0  # how often it says that there are turns: a stream that is computed again says nothing for long
 
 
 class Link(Protocol):
@@ -54,6 +55,7 @@ class FramedStreams:
         self.to_decode: SimpleQueue[Frame] = SimpleQueue()
         self.decoding: set[int] = set()
         self.sent: dict[int, list[bytes]] = {}
+        self.told_at = 0.0
 
     def serve(self, link: Link, received: Iterator[Frame]) -> None:
         """Serve until the host closes its end, or the engine is dead. Raises BrokenFrame, OSError where the host has gone."""
@@ -66,6 +68,9 @@ class FramedStreams:
                 link.send(self._taken(came))
             if self.desk.busy:
                 link.send(self.desk.turn())
+                if time.monotonic() - self.told_at > TURN_S:
+                    self.told_at = time.monotonic()
+                    link.send([Frame(frames.BEAT, flags=frames.TURN)])
             if self.desk.runner.dead or self.pipeline.dead:
                 link.send([Frame(frames.DONE, flags=frames.DEAD)])
                 return
