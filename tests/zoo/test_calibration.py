@@ -15,7 +15,7 @@ from slotwise.console import progress  # noqa: E402
 from slotwise.model_spec import load_spec  # noqa: E402
 from slotwise.worker import Settings  # noqa: E402
 from slotwise.worker.engines import load_engine, samples  # noqa: E402
-from slotwise.worker.engines.processor import has_int8
+from slotwise.worker.engines.processor import has_int8  # noqa: E402
 from slotwise.zoo import imagenet, pictures  # noqa: E402
 
 SIDE = 48
