@@ -20,7 +20,7 @@ from tests.server.guarded_models import fitting
 from tests.support.deployments import OURS, TORCHSERVE, Deployment, deployed
 
 torch = pytest.importorskip("torch")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 NETWORK = """
 import torch

@@ -46,7 +46,7 @@ def differing(calls: Iterable[Call], theirs: Side, ours: Side) -> dict[str, str]
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_every_call_is_answered_as_there_or_for_a_reason(tmp_path: Path) -> None:
     with sides(tmp_path, LINES, OPTIONS) as both:

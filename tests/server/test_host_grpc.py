@@ -71,6 +71,7 @@ def theirs(grpc_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 @pytest.mark.server
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_every_call_ends_as_on_torchserve_or_differs_for_a_reason(theirs: TorchServeClient, ours: TorchServeClient) -> None:
     wrong = []

@@ -27,6 +27,8 @@ from slotwise.worker.steps.streams import Stream, StreamPiece, TurnLimits
 from tests.worker.serving import Served
 from tests.worker.texts import LANGUAGES, SENTENCES, odd_texts
 
+pytestmark = pytest.mark.long  # a minute
+
 MOST = 48
 POISONED = 6  # the place of a sentence
 
