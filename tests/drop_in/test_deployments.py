@@ -67,9 +67,9 @@ def until(true: object, what: str) -> None:
 def test_archives_of_every_form_answer_and_what_is_none_is_logged(running: Deployment) -> None:
     for model in ("echo", "folded", "balled"):
         assert asked(running, f"/predictions/{model}", b"text", content_type="text/plain").json()["value"] == "text"
-    log = (running.folder / "logs" / "ts_log.log").read_text()
-    assert "Failed to load model: gone.mar: Model not found at: gone.mar" in log
-    assert "Failed to load model: junk.mar" in log
+    log = running.folder / "logs" / "ts_log.log"
+    until(lambda: "Failed to load model: junk.mar" in log.read_text(), "no word of what is no archive")
+    assert "Failed to load model: gone.mar: Model not found at: gone.mar" in log.read_text()
 
 
 def test_settings_come_from_the_configuration(running: Deployment) -> None:
@@ -139,7 +139,7 @@ def test_the_logs_are_torchserves(running: Deployment) -> None:
     assert re.search(
         r"\[DEBUG\] main \S+WorkerThread - W-9\d{3}-echo_1\.0 State change WORKER_STARTED -> WORKER_MODEL_LOADED", server
     )
-    assert "Model server started." in running.printed()
+    until(lambda: "Model server started." in running.printed(), "it does not say that it has started")
     assert (running.folder / "key_file.json").stat().st_mode & 0o077 == 0
 
 
@@ -327,7 +327,7 @@ def test_logs_that_cannot_be_written_stop_nothing(place: Path, store: Path) -> N
     environ = {"LOG_LOCATION": "/proc/nowhere", "METRICS_LOCATION": "/proc/nowhere"}
     with deployed(OURS, place, store, (), ("--models", "echo.mar"), environ) as deployment:
         assert deployment.call("GET", "/models").status_code == 200
-        assert "cannot be written" in deployment.printed()
+        until(lambda: "cannot be written" in deployment.printed(), "no word of the logs")
 
 
 def test_pages_of_other_origins_may_call_where_the_deployment_says_so(place: Path, store: Path) -> None:
@@ -372,7 +372,8 @@ def test_an_archive_by_url_comes_only_from_an_allowed_one_and_by_no_detour(place
             assert deployment.call("POST", "/models", url=f"{address}/echo.mar").status_code == 200
             assert deployment.call("POST", "/models", url=f"{address}/echo.mar").status_code == 500
             assert sorted(file.name for file in own.iterdir()) == ["echo.mar"]
-            assert re.search(r"downloaded echo\.mar .* SHA-256 [0-9a-f]{64}", deployment.printed())
+            digest = re.compile(r"downloaded echo\.mar .* SHA-256 [0-9a-f]{64}")
+            until(lambda: digest.search(deployment.printed()), "the digest is in no log")
 
 
 @contextlib.contextmanager
@@ -403,8 +404,9 @@ def test_without_guards_a_coroutine_answers_and_a_batch_fails_as_a_whole(place: 
     lines = (f"models={json.dumps(settings)}", "default_workers_per_model=1")
     options = ("--ncs", "--models", "waits.mar")
     with deployed(OURS, place, tmp_path / "store", lines, options) as guarded:
+        why = "waits.mar cannot be guarded: handle is a coroutine"
+        until(lambda: why in guarded.printed(), "no word of what cannot be guarded")
         assert guarded.call("GET", "/models").json() == {"models": []}
-        assert "waits.mar cannot be guarded: handle is a coroutine" in guarded.printed()
     with deployed(OURS, place, tmp_path / "store", lines, (*options, "--no-guard")) as bare:
         bare.wait_ready("waits")
         assert asked(bare, "/predictions/waits", b"one").text == "1 1"
