@@ -42,18 +42,18 @@ def keep(sockets: list[socket.socket], was_up: Callable[[int], bool]) -> Kept:
     keeper, restarts, short_lives = os.getpid(), 0, 0
     while True:
         started = time.monotonic()
-        with held():
+        with held():  # a signal that comes at the fork is the gateway's, in whichever of the two it is noted
             pid = os.fork()
-        if not pid:
-            _end_with(keeper)
-            return Kept(keeper, sockets, restarts)
-        with _Signals(pid) as signals:
-            code = _exit_code(pid)
-            if signals.came or code == 0 or not was_up(pid):
-                os._exit(code)  # the gateway has said everything, and left nothing to do
-            _say(pid, code)
-            short_lives = short_lives + 1 if time.monotonic() - started < SHORT_LIFE_S else 0
-            signals.pause(PAUSES_S[min(short_lives, len(PAUSES_S) - 1)])
+            if not pid:
+                _end_with(keeper)
+                return Kept(keeper, sockets, restarts)
+            with _Signals(pid) as signals:
+                code = _exit_code(pid)
+                if signals.came or code == 0 or not was_up(pid):
+                    os._exit(code)  # the gateway has said everything, and left nothing to do
+                _say(pid, code)
+                short_lives = short_lives + 1 if time.monotonic() - started < SHORT_LIFE_S else 0
+                signals.pause(PAUSES_S[min(short_lives, len(PAUSES_S) - 1)])
         restarts += 1
 
 

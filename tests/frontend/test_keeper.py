@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -69,3 +71,26 @@ async def test_without_its_keeper_it_ends_in_order(record: GatewayRecord) -> Non
     while record.alive():
         await asyncio.sleep(0.02)
     assert GatewayRecord.load("default") is None
+
+
+STRUCK_AT_THE_FORK = """
+import os, signal, sys
+from slotwise import interrupts
+from slotwise.frontend.keeper import keep
+
+interrupts.install()
+os.register_at_fork(**{sys.argv[1]: lambda: os.kill(os.getpid(), signal.SIGINT)})
+try:
+    with interrupts.let_through():
+        keep([], lambda pid: True)
+        signal.pause()
+except KeyboardInterrupt:
+    os.write(2, b"stopped\\n")
+    os._exit(130)
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "after_in_parent"])
+def test_a_signal_at_the_fork_is_heard_once(when: str) -> None:
+    ended = subprocess.run([sys.executable, "-c", STRUCK_AT_THE_FORK, when], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (130, "stopped\n")
