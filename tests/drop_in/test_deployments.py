@@ -410,7 +410,7 @@ def test_without_guards_a_coroutine_answers_and_a_batch_fails_as_a_whole(place: 
     with deployed(OURS, place, tmp_path / "store", lines, (*options, "--no-guard")) as bare:
         bare.wait_ready("waits")
         assert asked(bare, "/predictions/waits", b"one").text == "1 1"
-        with ThreadPoolExecutor(4) as clients:
+        with ThreadPoolExecutor(5) as clients:
             until(lambda: {503} == batch_of_four(bare, clients), "never are four of them in one batch")
         assert asked(bare, "/predictions/waits", b"one").status_code == 200
         failed = asked(bare, "/predictions/waits", b"boom")
@@ -418,8 +418,13 @@ def test_without_guards_a_coroutine_answers_and_a_batch_fails_as_a_whole(place: 
 
 
 def batch_of_four(deployment: Deployment, clients: ThreadPoolExecutor) -> set[int]:
+    """The statuses of four requests that come while the worker is busy, so that they wait for it together."""
+    slow = clients.submit(asked, deployment, "/predictions/waits", b"slow")
+    time.sleep(0.2)
     bodies = [b"boom", b"one", b"two", b"three"]
-    return set(clients.map(lambda body: asked(deployment, "/predictions/waits", body).status_code, bodies))
+    statuses = set(clients.map(lambda body: asked(deployment, "/predictions/waits", body).status_code, bodies))
+    assert slow.result().status_code == 200
+    return statuses
 
 
 def test_the_same_archive_can_be_registered_many_times_at_once(running: Deployment) -> None:
