@@ -151,17 +151,20 @@ class ModelQueue:
             log.warning("a worker of %s ended with these in hand: %s", lost[0].request.model, names)
         for one in lost:
             one.deaths += 1
-            one.calm_at = self.loop.time() + CALM_S
-            if alone and one.deaths > 1:
-                one.request.convict()
-                one.refuse(500, "the worker ended on this request, and another one when it went alone")
-            elif not one.request.repeatable:
-                one.refuse(500, "the worker ended while it had this request, which must not be sent twice")
-            else:
-                one.request.sent = "alone"
-                self.suspects.append(one)
+            self._suspect(one, convicted=alone and one.deaths > 1)
         worker.in_hand, worker.held, worker.batch = {}, [], ()
         self._dispatch_soon()
+
+    def _suspect(self, one: WaitingRequest, *, convicted: bool) -> None:
+        one.calm_at = self.loop.time() + CALM_S
+        if convicted:
+            one.request.convict()
+            one.refuse(500, "the worker ended on this request, and another one when it went alone")
+        elif not one.request.repeatable:
+            one.refuse(500, "the worker ended while it had this request, which must not be sent twice")
+        else:
+            one.request.sent = "alone"
+            self.suspects.append(one)
 
     # Batches.
 

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from typing import Literal
 
 from slotwise.backends.exchange import CLIENT_GONE, BackendAnswer, BackendRequest, RawHeaders, Refused
-from slotwise.backends.local import model_queue
 from slotwise.backends.local.model_queue import ModelQueue
 from slotwise.backends.local.queue_members import BatchWorker, LyingWorker, StreamWorker, WaitingRequest
 
@@ -138,17 +137,6 @@ class StreamQueue(ModelQueue):
             self._suspect(one, convicted=blamed and len(held) == 1 and one.deaths > 1)
         worker.in_hand, worker.headers, worker.trying = {}, {}, None
         self._dispatch_soon()
-
-    def _suspect(self, one: WaitingRequest, *, convicted: bool) -> None:
-        one.calm_at = self.loop.time() + model_queue.CALM_S
-        if convicted:
-            one.request.convict()
-            one.refuse(500, "the worker ended on this request, and another one when it went alone")
-        elif not one.request.repeatable:
-            one.refuse(500, "the worker ended while it had this request, which must not be sent twice")
-        else:
-            one.request.sent = "alone"
-            self.suspects.append(one)
 
     # Who joins.
 
