@@ -21,6 +21,20 @@ from slotwise.worker.labels import CLASSIFIERS, declared_output
 SLACK = 1e-4  # of rows that sum to one, in half precision as well
 
 
+def checked_graph(source: Path) -> Any:
+    """The ONNX graph in a file. Raises SlotwiseError where there is none."""
+    import onnx  # noqa: PLC0415  optional
+
+    try:
+        graph = onnx.load(source)
+        onnx.checker.check_model(graph)
+    except Exception as error:
+        raise SlotwiseError(
+            f"{source.name} is no ONNX graph: {str(error).splitlines()[0]}", "export the model again"
+        ) from error
+    return graph
+
+
 def named_output(graph: Any, spec: ModelSpec, source: Any) -> str:
     """The name of the ONNX graph's output that is served: the one that model.toml names, or the only one.
 

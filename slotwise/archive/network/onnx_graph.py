@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from slotwise.archive.network.graph_classes import labelled, with_classes
-from slotwise.archive.network.network_output import named_output
+from slotwise.archive.network.network_output import checked_graph, named_output
 from slotwise.archive.network.table_graph import HANDLER, fit_table
 from slotwise.archive.network.text_network import TEXTS, fit_texts
 from slotwise.console import say
@@ -60,15 +60,7 @@ def prepare(spec: ModelSpec, source: Path) -> tuple[Path | None, dict[str, Any]]
     Raises SlotwiseError where the graph's input is not one tensor of spec.input.shape, and where nobody says which of several
     outputs is served.
     """
-    import onnx  # noqa: PLC0415  optional
-
-    try:
-        graph = onnx.load(source)
-        onnx.checker.check_model(graph)
-    except Exception as error:
-        raise SlotwiseError(
-            f"{source.name} is no ONNX graph: {str(error).splitlines()[0]}", "export the model again"
-        ) from error
+    graph = checked_graph(source)
     tensor = _input(graph, spec, source)
     first = tensor.type.tensor_type.shape.dim[0]
     opset = next((o.version for o in graph.opset_import if o.domain in ("", "ai.onnx")), OPSET)  # a tree needs no other domain

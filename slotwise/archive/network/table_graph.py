@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import mimetypes
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,12 @@ from typing import Any
 import numpy as np
 
 from slotwise.archive.network.graph_classes import labelled, with_classes
-from slotwise.archive.network.network_output import check_output, named_output
+from slotwise.archive.network.named_examples import named_examples
+from slotwise.archive.network.network_output import check_output, checked_graph, named_output
 from slotwise.errors import SlotwiseError, missing_package
 from slotwise.model_spec import ModelSpec
 from slotwise.worker.environment.settings import Settings
 from slotwise.worker.labels import SCORELESS, kind_of
-from slotwise.worker.request import Headers
-from slotwise.worker.slot_errors import SlotError
 from slotwise.worker.tables.columns import Row, TableSchema
 from slotwise.worker.tables.table_body import rows_of
 from slotwise.worker.tables.table_engine import TableEngine, load_table
@@ -33,15 +31,7 @@ def fit_table(spec: ModelSpec, sources: list[Path]) -> tuple[ModelSpec, dict[str
     Raises SlotwiseError where the graph is not for these columns, refuses an example, or gives what nobody has named.
     """
     source = _source(spec, sources)
-    import onnx  # noqa: PLC0415  optional
-
-    try:
-        graph = onnx.load(source)
-        onnx.checker.check_model(graph)
-    except Exception as error:
-        raise SlotwiseError(
-            f"{source.name} is no ONNX graph: {str(error).splitlines()[0]}", "export the model again"
-        ) from error
+    graph = checked_graph(source)
     output = named_output(graph, spec, source)
     opsets = {one.domain or "ai.onnx": one.version for one in graph.opset_import}
     facts: dict[str, Any] = {"opset": str(opsets.get("ai.onnx", "")), "batch": "dynamic"}
@@ -90,7 +80,8 @@ def _engine(spec: ModelSpec, source: Path) -> TableEngine:
 
 def _rows(spec: ModelSpec, sources: list[Path], engine: TableEngine) -> list[Row]:
     """The rows of the examples, and of noise that the graph runs. Raises SlotwiseError for an example that is refused."""
-    rows = list(_examples(spec, sources, engine.columns))
+    columns = engine.columns
+    rows = list(named_examples(spec, sources, lambda body, headers: rows_of(body, headers, columns), "[input.columns]"))
     for i, row in enumerate(rows):
         _run(spec, engine, [row], f"row {i + 1} of its examples")
     texts = rows or [engine.columns.example()]
@@ -104,22 +95,6 @@ def _rows(spec: ModelSpec, sources: list[Path], engine: TableEngine) -> list[Row
             continue
         rows.append(row)
     return rows
-
-
-def _examples(spec: ModelSpec, sources: list[Path], columns: TableSchema) -> Iterator[Row]:
-    for name in spec.examples:
-        file = next((path for folder in sources if (path := folder / name).is_file()), None)
-        if file is None:
-            continue  # packing names what is missing
-        headers = Headers({"content-type": mimetypes.guess_type(name)[0] or ""})
-        try:
-            found = rows_of(file.read_bytes(), headers, columns)
-        except SlotError as error:
-            found = [error]
-        for row in found:
-            if isinstance(row, SlotError):
-                raise SlotwiseError(f"{name}: {row.message}", "correct the example, or [input.columns]")
-            yield row
 
 
 def _noise(columns: TableSchema, like: list[Row]) -> Iterator[Row]:

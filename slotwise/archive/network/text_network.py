@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import mimetypes
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from slotwise.archive.network.graph_classes import check_order
+from slotwise.archive.network.named_examples import named_examples
 from slotwise.errors import SlotwiseError, missing_package
 from slotwise.model_spec import ModelSpec
 from slotwise.worker.engines.pretrained import FOLDER
 from slotwise.worker.environment.settings import Settings
 from slotwise.worker.labels import declared_output
-from slotwise.worker.request import Headers
 from slotwise.worker.slot_errors import SlotError
 from slotwise.worker.texts.text_body import Texts, texts_of
 from slotwise.worker.texts.text_engine import TextEngine, architecture
@@ -41,7 +39,11 @@ def fit_texts(spec: ModelSpec, sources: list[Path]) -> tuple[ModelSpec, dict[str
     labels = _labels(spec, config) if kind != "regression" or _count(config) > 1 else []
     engine, tokenizer = _loaded(spec, folder, sigmoid=sigmoid)
     facts: dict[str, Any] = {"most_tokens": tokenizer.most, "sigmoid": sigmoid}
-    rows = _tokens(spec, tokenizer, list(_examples(spec, sources)))
+    pairs = bool(spec.options.get("pairs"))
+    found = named_examples(
+        spec, sources, lambda body, headers: texts_of(body, headers, pairs=pairs), "[options] pairs in model.toml"
+    )
+    rows = _tokens(spec, tokenizer, list(found))
     _check_rows(spec, engine, tokenizer, rows, len(labels) or 1)
     spec = spec.model_copy(update={"labels": labels, "output": kind, "options": {**spec.options, "texts": facts}})
     return spec, {"texts": facts}
@@ -135,22 +137,6 @@ def _runs(engine: TextEngine, tokenizer: TextTokenizer) -> bool:
     except (IndexError, RuntimeError, ValueError):
         return False
     return True
-
-
-def _examples(spec: ModelSpec, sources: list[Path]) -> Iterator[Texts]:
-    for name in spec.examples:
-        file = next((path for folder in sources if (path := folder / name).is_file()), None)
-        if file is None:
-            continue  # packing names what is missing
-        headers = Headers({"content-type": mimetypes.guess_type(name)[0] or ""})
-        try:
-            found = texts_of(file.read_bytes(), headers, pairs=bool(spec.options.get("pairs")))
-        except SlotError as error:
-            found = [error]
-        for one in found:
-            if isinstance(one, SlotError):
-                raise SlotwiseError(f"{name}: {one.message}", "correct the example, or [options] pairs in model.toml")
-            yield one
 
 
 def _tokens(spec: ModelSpec, tokenizer: TextTokenizer, texts: list[Texts]) -> list[Tokens]:
