@@ -17,6 +17,7 @@ from tests.campaign.management_calls import CALLS, NO_WORKERS, STORE, Call
 from tests.campaign.own_server import CHOSEN, own_home, started
 from tests.campaign.tally import Tally
 from tests.server.conftest import build_handler
+from tests.support.answer_shapes import covers, shape
 from tests.support.deployments import TORCHSERVE, deployed
 
 TIMEOUT_S = 120.0
@@ -55,24 +56,6 @@ class Api:
         self.ask(Call("PUT", "/models/faults", {"min_worker": "1", "max_worker": "1", "synchronous": "true"}))
 
 
-def shape(value: Any) -> Any:
-    """What a program can rely on: keys and types; the words of a text may differ."""
-    if isinstance(value, dict):
-        return {key: shape(one) for key, one in sorted(value.items())}
-    if isinstance(value, list):
-        return [shape(one) for one in value]
-    return "number" if isinstance(value, int | float) and not isinstance(value, bool) else type(value).__name__
-
-
-def covers(theirs: Any, ours: Any) -> bool:
-    """Whether all that a program can rely on is there; our own host may say more of a model."""
-    if CHOSEN.kind == "slotwise" and isinstance(theirs, dict) and isinstance(ours, dict):
-        return all(key in ours and covers(one, ours[key]) for key, one in theirs.items())
-    if isinstance(theirs, list) and isinstance(ours, list):
-        return len(theirs) == len(ours) and all(map(covers, theirs, ours))
-    return bool(theirs == ours)
-
-
 @contextlib.contextmanager
 def start(work: Path, scale: float) -> Iterator[Case]:
     """Give what tries one call on both servers."""
@@ -97,9 +80,14 @@ def try_call(call: Call, theirs: Api, ours: Api, i: int, tally: Tally) -> None:
     tally.refused += our_status >= 400
     if our_status >= 500 and their_status < 500:
         tally.fail(i, "unplanned", f"{call}: {our_status} {str(our_body)[:150]}, installed {their_status}")
-    elif not (reason or (their_status == our_status and covers(shape(their_body), shape(our_body)))):
+    elif not (reason or (their_status == our_status and _as_good(shape(their_body), shape(our_body)))):
         both = f"installed {their_status} {str(their_body)[:150]}, served {our_status} {str(our_body)[:150]}"
         tally.fail(i, "wrong", f"{call}: {both}")
+
+
+def _as_good(theirs: Any, ours: Any) -> bool:
+    """Whether ours has the same shape; our own host may say more of a model."""
+    return covers(theirs, ours) if CHOSEN.kind == "slotwise" else bool(theirs == ours)
 
 
 @contextlib.contextmanager

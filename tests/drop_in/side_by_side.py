@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 
 from tests.drop_in.calls import NO_WORKERS, Call, manage
+from tests.support.answer_shapes import covers, shape
 from tests.support.deployments import Deployment
 
 EXTRA = ("spare", "another", "echo/2.0", "never", "folded", "balled", "junk")
@@ -80,24 +81,6 @@ def described(answer: httpx.Response, call: Call) -> tuple[Any, ...]:
         return (answer.status_code, shape(content))
     headers = {name: answer.headers.get(name) for name in ("content-type", "content-language", "x-made-by")}
     return (answer.status_code, content, headers)
-
-
-def shape(value: Any) -> Any:
-    """What a program can rely on: keys and types."""
-    if isinstance(value, dict):
-        return {key: shape(one) for key, one in sorted(value.items())}
-    if isinstance(value, list):
-        return [shape(one) for one in value]
-    return "number" if isinstance(value, int | float) and not isinstance(value, bool) else type(value).__name__
-
-
-def covers(theirs: Any, ours: Any) -> bool:
-    """Whether all that a program can rely on is there; ours may say more."""
-    if isinstance(theirs, dict) and isinstance(ours, dict):
-        return all(key in ours and covers(one, ours[key]) for key, one in theirs.items())
-    if isinstance(theirs, list) and isinstance(ours, list):
-        return len(theirs) == len(ours) and all(map(covers, theirs, ours))
-    return bool(theirs == ours)
 
 
 def _says_more(theirs: Any, ours: Any, status: int, call: Call) -> bool:

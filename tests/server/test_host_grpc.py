@@ -29,9 +29,9 @@ from slotwise.host.torchserve_grpc.torchserve_messages import INFERENCE, INFEREN
 from slotwise.profiles.ports import Ports
 from slotwise.worker.hosts import forms
 from slotwise.worker.request import Request
-from tests.drop_in.side_by_side import shape
 from tests.server.conftest import BATCHES, Live, build_handler, started
 from tests.server.grpc_calls import CALLS, MORE, REASONS, GrpcCall
+from tests.support.answer_shapes import shape
 from tests.support.deployments import TORCHSERVE, deployed
 from tests.support.torchserve_client import Outcome, TorchServeClient, client_of
 
