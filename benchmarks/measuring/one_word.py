@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measuring.alone import OneAtATime
-from benchmarks.measuring.rounds import WARM_UP_S, Cell, Reading, in_turn, ratio, rows
+from benchmarks.measuring.rounds import WARM_UP_S, Cell, Reading, in_turn, rows_beside
 from benchmarks.measuring.servers import built
 from slotwise.bench import load, load_tools
 from slotwise.bench.bodies import RequestBody, examples
@@ -70,9 +70,4 @@ def measure(options: Namespace, work: Path) -> dict[str, Any]:
 
         cells = [(what, clients) for what in MODELS.values() for clients in CLIENTS]
         readings = in_turn(cells, list(SYSTEMS), ask, options.rounds, say=say, warm_ups=1)
-    table = rows(readings, detail=True)
-    for row in table:
-        bare = readings[(row["workload"], row["concurrency"])]["torchserve"]
-        found = ratio(row["rounds"], [reading.rps for reading in bare])
-        row["to_torchserve"] = found._asdict() if found else None
-    return {"rows": table}
+    return {"rows": rows_beside(readings, "torchserve")}

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.measuring.alone import OneAtATime
 from benchmarks.measuring.on_hosts import bodies
-from benchmarks.measuring.rounds import WARM_UP_S, Cell, Reading, Readings, in_turn, ratio, rows
+from benchmarks.measuring.rounds import WARM_UP_S, Cell, Reading, Readings, in_turn, rows_beside
 from benchmarks.measuring.servers import built, server
 from slotwise.archive.archive_info import ArchiveInfo
 from slotwise.bench import load, load_tools
@@ -38,12 +38,7 @@ def measure(options: Namespace, work: Path) -> dict[str, Any]:
         fronts = {kind: _gateway(stack, kind) for kind in records}
         for model, info in infos.items():
             readings |= _one_model(options, records, fronts, info, SETTINGS[model])
-    table = rows(readings, detail=True)
-    for row in table:
-        bare = readings[(row["workload"], row["concurrency"])]["torchserve"]
-        found = ratio(row["rounds"], [reading.rps for reading in bare])
-        row["to_torchserve"] = found._asdict() if found else None
-    return {"rows": table}
+    return {"rows": rows_beside(readings, "torchserve")}
 
 
 def _gateway(stack: ExitStack, name: str) -> gateway_process.GatewayRecord:

@@ -111,6 +111,16 @@ def rows(readings: Mapping[Cell, Mapping[str, Sequence[Reading]]], *, detail: bo
     return table
 
 
+def rows_beside(readings: Readings, other: str) -> list[dict[str, Any]]:
+    """The rows in detail, each with its ratio to the system `other`: "to_torchserve", say."""
+    table = rows(readings, detail=True)
+    for row in table:
+        bare = readings[row["workload"], row["concurrency"]][other]
+        found = ratio(row["rounds"], [reading.rps for reading in bare])
+        row[f"to_{other}"] = found._asdict() if found else None
+    return table
+
+
 def by_cell(table: Iterable[Row]) -> dict[Cell, dict[str, Row]]:
     """The rows by cell and system, in their order."""
     cells: dict[Cell, dict[str, Row]] = {}
