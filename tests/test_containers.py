@@ -76,7 +76,7 @@ def test_the_two_images_end_alike() -> None:
 def test_the_build_context_holds_what_is_copied() -> None:
     allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines() if line.startswith("!")}
     included = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert {*included["packages"], *included["force-include"], "pyproject.toml", "scripts/container-entry.sh"} <= allowed
+    assert {*included["only-include"], "pyproject.toml", "hatch_build.py", "scripts/container-entry.sh"} <= allowed
     assert all((ROOT / name).exists() for name in allowed - {"wheels"})
 
 

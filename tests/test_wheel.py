@@ -1,27 +1,69 @@
-"""The wheel, installed elsewhere, builds a given model and a new one from an empty folder."""
+"""The wheel and the sdist carry what git tracks; the wheel, installed elsewhere, builds models from an empty folder."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+CARRIED = ("handlers", "models", "profiles")
+LITTER = (
+    "models/ants_bees/weights.pt",  # ignored by git: trained on somebody's pictures
+    "models/mine/model.toml",  # not ignored, and not tracked either
+    "models/digits/examples/their #1 [draft]!.png",
+    "slotwise/draft.py",
+    "slotwise/__pycache__/cli.cpython-311.pyc",
+    "notes.txt",
+)
+
+
+def git(*arguments: str, cwd: Path) -> str:
+    """What git prints."""
+    return subprocess.run(["git", *arguments], cwd=cwd, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What git tracks of this checkout, and beside it what lies in a checkout that is worked in."""
+    place = tmp_path_factory.mktemp("checkout")
+    for name in git("ls-files", "-z", cwd=ROOT).split("\0"):
+        if name and (ROOT / name).is_file():
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, place / name)
+    git("init", "--quiet", cwd=place)
+    git("add", "--all", cwd=place)
+    for name in LITTER:
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text("nobody else's business")
+    return place
+
+
+@pytest.fixture(scope="module")
+def built(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the checkout's sdist, its wheel, and in `again` the wheel that the unpacked sdist gives."""
+    out = tmp_path_factory.mktemp("built")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--skip-dependency-check"]
+    subprocess.run([*command, "--sdist", "--wheel", "--outdir", str(out), str(checkout)], check=True, stdout=subprocess.DEVNULL)
+    with tarfile.open(next(out.glob("*.tar.gz"))) as source:
+        source.extractall(out, filter="data")
+    unpacked = next(path for path in out.iterdir() if path.is_dir())
+    subprocess.run([*command, "--wheel", "--outdir", str(out / "again"), str(unpacked)], check=True, stdout=subprocess.DEVNULL)
+    return out
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
     """The wheel of this checkout."""
-    out = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run([*command, "--wheel-dir", str(out), str(ROOT)], check=True)
-    return next(out.glob("slotwise-*.whl"))
+    return next(built.glob("slotwise-*.whl"))
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +88,28 @@ def run(command: Path, *arguments: str, cwd: Path) -> str:
     return done.stdout
 
 
-def test_the_wheel_carries_handlers_models_and_profiles_and_no_litter(wheel: Path) -> None:
+def test_the_wheel_carries_what_git_tracks_and_nothing_else(checkout: Path, wheel: Path) -> None:
+    tracked = [name for name in git("ls-files", cwd=checkout).splitlines() if name.split("/")[0] in ("slotwise", *CARRIED)]
     with zipfile.ZipFile(wheel) as source:
-        names = source.namelist()
-    for kind in ("handlers", "models", "profiles"):
-        here = {f"slotwise/_data/{kind}/{file.relative_to(ROOT / kind)}" for file in (ROOT / kind).rglob("*") if file.is_file()}
-        assert {name for name in here if "__pycache__" not in name} <= set(names)
+        names = [name for name in source.namelist() if ".dist-info/" not in name]
+    assert sorted(names) == sorted(f"slotwise/_data/{name}" if name.split("/")[0] in CARRIED else name for name in tracked)
     assert "slotwise/worker/handler.py" in names
-    assert not [name for name in names if "__pycache__" in name or name.startswith("tests/")]
+
+
+def test_the_sdist_carries_what_git_tracks_and_builds_the_same_wheel(checkout: Path, built: Path, wheel: Path) -> None:
+    with tarfile.open(next(built.glob("*.tar.gz"))) as source:
+        names = [member.name.partition("/")[2] for member in source.getmembers() if member.isfile()]
+    assert sorted(names) == sorted([*git("ls-files", cwd=checkout).splitlines(), "PKG-INFO"])
+    assert next((built / "again").glob("*.whl")).read_bytes() == wheel.read_bytes()
+
+
+def test_an_editable_install_has_no_copy_beside_it(checkout: Path, tmp_path: Path) -> None:
+    code = "import sys; from hatchling.build import build_editable; build_editable(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=checkout, check=True)
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as source:
+        names = [name for name in source.namelist() if ".dist-info/" not in name]
+        assert names == ["_slotwise.pth"]
+        assert source.read("_slotwise.pth").decode() == str(checkout)
 
 
 def test_a_given_model_is_built_from_an_empty_folder(installed: Path, tmp_path: Path) -> None:
