@@ -1,8 +1,4 @@
-"""Leave out of a wheel or an sdist whatever git does not track: somebody's weights, data and drafts lie in a checkout, too.
-
-Hatchling itself leaves out what .gitignore names. Where there is no checkout (an sdist, an image's build context), all else is
-taken.
-"""
+"""How a wheel and an sdist are made: which files go into them, and what a package index shows."""
 
 from __future__ import annotations
 
@@ -12,10 +8,32 @@ from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
+
+PICTURE = re.compile(r"^!\[[^\]]*\]\((?!https?:)[^)]*\)\n+", re.MULTILINE)
+LINK = re.compile(r"\[([^\]]+)\]\((?!https?:|#)[^)]*\)")
+WHERE = "\nThe pages and pictures behind these words lie in the source distribution: README.md and docs/.\n"
+
+
+class IndexReadme(MetadataHookInterface):
+    """Makes a README whose links are not broken where it stands alone, as on a package index.
+
+    A file of the checkout has no address there: its link becomes plain words, a picture goes.
+    """
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Set the field `readme`."""
+        text = (Path(self.root) / "README.md").read_text("utf-8")
+        alone = LINK.sub(r"\1", PICTURE.sub("", text))
+        metadata["readme"] = {"content-type": "text/markdown", "text": alone if alone == text else alone + WHERE}
 
 
 class TrackedFiles(BuildHookInterface[Any]):
-    """Excludes files that git knows nothing of."""
+    """Leaves out what git does not track: somebody's weights, data and drafts lie in a checkout, too.
+
+    Hatchling itself leaves out what .gitignore names. Where there is no checkout (an sdist, an image's build context), all else
+    is taken.
+    """
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called before the files are gathered, with the configuration that says which."""

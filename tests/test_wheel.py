@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import email
+import email.policy
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +16,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).resolve().parents[1]
 CARRIED = ("handlers", "models", "profiles")
@@ -110,6 +114,32 @@ def test_an_editable_install_has_no_copy_beside_it(checkout: Path, tmp_path: Pat
         names = [name for name in source.namelist() if ".dist-info/" not in name]
         assert names == ["_slotwise.pth"]
         assert source.read("_slotwise.pth").decode() == str(checkout)
+
+
+def test_what_an_index_shows_has_no_broken_link(built: Path, wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as source:
+        text = source.read(next(name for name in source.namelist() if name.endswith(".dist-info/METADATA"))).decode()
+    metadata = email.message_from_string(text, policy=email.policy.default.clone(utf8=True))
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    page = MarkdownIt().enable("table").parse(metadata.get_payload())
+    inline = [token for block in page for token in block.children or []]
+    targets = [
+        str(token.attrs.get("href") or token.attrs.get("src")) for token in inline if token.type in ("link_open", "image")
+    ]
+    assert [target for target in targets if not target.startswith(("https://", "#"))] == []
+    assert [token.content for token in inline if "](" in token.content] == []
+    readme = (ROOT / "README.md").read_text("utf-8")
+    blocks = [[token.content for token in MarkdownIt().parse(shown) if token.type == "fence"] for shown in (readme, text)]
+    assert blocks[0] == blocks[1] != []  # code stays as it is
+
+
+def test_the_metadata_names_no_host_of_this_machine(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as source:
+        text = source.read(next(name for name in source.namelist() if name.endswith(".dist-info/METADATA"))).decode()
+    head = text.partition("\n\n")[0]
+    assert re.findall(r"https?://\S+|\S+@\S+", head) == []
+    assert "License-Expression: Apache-2.0" in head
+    assert {f"Classifier: Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13)} <= set(head.splitlines())
 
 
 def test_a_given_model_is_built_from_an_empty_folder(installed: Path, tmp_path: Path) -> None:
