@@ -5,6 +5,7 @@ SlotwiseError        what went wrong in one sentence, and a hint what to do; the
 
 from __future__ import annotations
 
+import re
 import sys
 
 EXTRAS = {  # Python package: the extra of slotwise that brings it
@@ -47,5 +48,15 @@ def pip_install(what: str) -> str:
 def missing_package(name: str, needed_by: str) -> SlotwiseError:
     """The error to raise where an optional package is not installed."""
     package = name.split(".")[0]
-    requirement = f'"slotwise[{EXTRAS[package]}]"' if package in EXTRAS else "slotwise" if package in BASE else package
-    return SlotwiseError(f"{needed_by} needs the Python package {package}", pip_install(requirement))
+    return SlotwiseError(f"{needed_by} needs the Python package {package}", pip_install(_requirement(package)))
+
+
+def what_brings(failure: str) -> str:
+    """The command that brings the package which a worker says it lacks; "" where it names none of ours."""
+    lacked = re.search(r"(\w+) is not installed|No module named '(\w+)", failure)
+    package = (lacked[1] or lacked[2]) if lacked else ""
+    return pip_install(_requirement(package)) if package in (*BASE, *EXTRAS) else ""
+
+
+def _requirement(package: str) -> str:
+    return f'"slotwise[{EXTRAS[package]}]"' if package in EXTRAS else "slotwise" if package in BASE else package
