@@ -1,15 +1,16 @@
 """Try the wheel in empty environments, without this clone: python scripts/empty_environments.py --write docs/installing.md
 
-    python scripts/empty_environments.py --python 3.11 3.12 --extras base tune     only these; prints the table
+    python scripts/empty_environments.py --python 3.11 --extras base tune     only these are tried; the others as they were
 
 For each Python and extra it makes an environment, installs the wheel with constraints.txt, and takes a model from `new` to
 `predict`. A command works, or names in one line what it needs, or fails: then the exit code is 1. A Python that is not on this
-machine is left out, and named.
+machine is left out, and named. What came of each environment is kept in .slotwise/environments.json as soon as it is known.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import subprocess
@@ -17,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,6 +28,7 @@ from scripts.other_python import interpreter  # noqa: E402
 PYTHONS = ("3.11", "3.12", "3.13")
 EXTRAS = ("base", "torch", "onnx", "openvino", "torchserve", "mms", "ray", "triton", "images", "text", "tune")
 BASE = "base"
+KEPT = ROOT / ".slotwise" / "environments.json"
 BEGIN, END = "<!-- written by scripts/empty_environments.py -->", "<!-- end of what it writes -->"
 PATIENCE_S = 600
 HANDLER = "def handle(data, context):\n    return data and [len(row['body']) for row in data]\n"
@@ -125,6 +127,21 @@ def table(results: Sequence[Tried]) -> Iterator[str]:
     yield f"| `new` to the first answer, s | {' | '.join(f'{one.answered_s:.0f}' for one in results)} |"
 
 
+def kept() -> list[Tried]:
+    """What is known of each environment, in the table's order."""
+    known = [Tried(**one) for one in json.loads(KEPT.read_text("utf-8"))] if KEPT.is_file() else []
+    return sorted(
+        known, key=lambda one: (one.extra != BASE, EXTRAS.index(one.extra) if one.extra in EXTRAS else 99, one.python)
+    )
+
+
+def keep(result: Tried) -> None:
+    """In the place of what was known of its environment."""
+    others = [one for one in kept() if (one.python, one.extra) != (result.python, result.extra)]
+    KEPT.parent.mkdir(exist_ok=True)
+    KEPT.write_text(json.dumps([asdict(one) for one in [*others, result]], indent=1), "utf-8")
+
+
 def main() -> int:
     """The exit code: 1 where a command fails and does not say what it needs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -136,16 +153,17 @@ def main() -> int:
         build = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT)
         subprocess.run(build, check=True)
         wheel = next(Path(folder).glob("*.whl"))
-        results = []
         for version in options.python:
             program = interpreter(version)
             if program is None:
                 print(f"Python {version} is not here: nothing was tried on it", file=sys.stderr)
                 continue
             for extra in options.extras if version == options.python[0] else [BASE]:
-                results.append(tried(wheel, version, program, extra))
-                for title, text in filter(lambda one: one[1], results[-1].printed.items()):
-                    print(f"{version} {extra}, {title}: {results[-1].cells[title]} {text}", file=sys.stderr, flush=True)
+                result = tried(wheel, version, program, extra)
+                keep(result)
+                for title, text in filter(lambda one: one[1], result.printed.items()):
+                    print(f"{version} {extra}, {title}: {result.cells[title]} {text}", file=sys.stderr, flush=True)
+    results = kept()
     lines = "\n".join(table(results))
     print(lines)
     if options.write:
