@@ -18,7 +18,7 @@ RUN --mount=type=cache,target=/var/cache/pip pip install -c wheels/constraints.t
 COPY . .
 # hadolint ignore=DL3013
 RUN --mount=type=cache,target=/var/cache/pip if [ "${PROFILE}" = cuda ]; then vision=,torch; fi; \
-    pip install -c constraints.txt ".[torchserve,gateway,${EXTRAS}${vision:-}]" torch==2.13.0
+    pip install -c constraints.txt ".[torchserve,images,${EXTRAS}${vision:-}]" torch==2.13.0
 
 FROM environment AS archives
 ARG MODELS=digits

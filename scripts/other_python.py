@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 NOT_HERE = 77
-LIBRARIES = ("onnx", "onnxruntime", "simplejpeg", "torch-model-archiver==0.12.0", "setuptools", "packaging", "pyyaml")
+LIBRARIES = ("simplejpeg", "setuptools", "packaging")
 TESTING = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis")
 ALONE = ("multi-model-server==1.1.11", "torchserve==0.12.0")  # without what they require: the server's torch, an old Pillow
 NEED_TORCH = (  # what cannot be tried without it, as its models are trained or its server imports it

@@ -28,9 +28,9 @@ command -v "$python" >/dev/null || fail "there is no $python" "install Python 3.
     fail "Python's venv module is missing" "apt-get install $(basename "$("$python" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')")-venv"
 
 case $set_name in
-    serve) extras=torchserve,onnx,gateway,digits,efficientnet ;;
-    test) extras=torchserve,onnx,openvino,text,gateway,tune,digits,efficientnet,test,dev ;;
-    full | constraints) extras=torchserve,onnx,openvino,text,gateway,ray,tune,digits,efficientnet,test,dev ;;
+    serve) extras=torchserve,onnx,images,digits,efficientnet ;;
+    test) extras=torch,torchserve,mms,onnx,openvino,images,text,tune,digits,efficientnet,test,dev ;;
+    full | constraints) extras=all,test,dev ;;
     *) fail "there is no set $set_name" "sets: serve, test, full, constraints" ;;
 esac
 
@@ -70,7 +70,7 @@ if [ "$set_name" != serve ]; then
 fi
 step "slotwise and its libraries ($extras)" $pip -e ".[$extras]" torch==2.13.0
 if [ "$set_name" != serve ]; then
-    # its requirements are those of 2021; nothing of them is imported by the server
+    # one of its requirements, its own archiver, overwrites TorchServe's; the server imports none of them
     step "Multi Model Server 1.1.11" $pip --no-deps multi-model-server==1.1.11
 fi
 if [ "$set_name" = full ] || [ "$set_name" = constraints ]; then

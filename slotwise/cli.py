@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slotwise import __version__, commands, interrupts
-from slotwise.errors import EXTRAS, SlotwiseError, missing_package
+from slotwise.errors import BASE, EXTRAS, SlotwiseError, missing_package
 
 if TYPE_CHECKING:
     import typer
@@ -64,7 +64,7 @@ def _as_slotwise_error(problem: SlotwiseError | ModuleNotFoundError | OSError) -
         from slotwise.files import disk, project
 
         return disk.explain(problem, (Path("model_store"), project.state_root(), Path(tempfile.gettempdir()), Path()))
-    if (problem.name or "").split(".")[0] not in EXTRAS:
+    if (problem.name or "").split(".")[0] not in (*BASE, *EXTRAS):
         raise problem
     return missing_package(problem.name or "", "this command")
 

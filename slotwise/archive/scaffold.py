@@ -5,9 +5,13 @@ The model needs no training. Its weights are chosen by hand, and it tells a red,
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
+from typing import Literal
 
-from slotwise.errors import SlotwiseError
+import numpy as np
+
+from slotwise.errors import SlotwiseError, missing_package
 from slotwise.model_spec import NAME
 
 MODEL_TOML = """\
@@ -28,17 +32,26 @@ shape = [3, 32, 32]              # channels, height, width
 mean = [0.5, 0.5, 0.5]           # one number a channel, for values 0..1
 std = [0.5, 0.5, 0.5]
 
+{weights}
+# [profiles.cpu]                 # values for this model instead of the profile's
+# batch_size = 16
+"""
+
+TORCH_WEIGHTS = """\
 [weights]                        # one form is enough; with several, the profile's engine takes the one it knows
 state_dict = "weights.pt"        # torch.save(model.state_dict(), "weights.pt")
 module = "net.py"                # the file of its module class
 # torchscript = "model.pt"       # torch.jit.save
 # export = "model.pt2"           # torch.export.save, exported with a dynamic batch axis
 # onnx = "model.onnx"            # with a dynamic batch axis; runs on onnxruntime and OpenVINO
-
-# [profiles.cpu]                 # values for this model instead of the profile's
-# batch_size = 16
 """
-
+ONNX_WEIGHTS = """\
+[weights]                        # one form is enough; with several, the profile's engine takes the one it knows
+onnx = "model.onnx"              # with a dynamic batch axis; runs on onnxruntime and OpenVINO
+# state_dict = "weights.pt"      # torch.save(model.state_dict(), "weights.pt"), and module = "net.py", its class
+# torchscript = "model.pt"       # torch.jit.save
+# export = "model.pt2"           # torch.export.save, exported with a dynamic batch axis
+"""
 NET_PY = """\
 from torch import Tensor, nn
 
@@ -52,25 +65,61 @@ class Net(nn.Module):
     def forward(self, x: Tensor) -> Tensor:  # [b, 3, h, w] -> [b, 3] logits
         return self.head(self.pool(x).flatten(1))
 """
+OPSET, IR_VERSION = 17, 8  # what onnxruntime 1.20 knows, too
+Form = Literal["torch", "onnx"]
 COLOURS = {"red": (214, 40, 40), "green": (44, 160, 44), "blue": (31, 90, 200)}
 
 
-def new(name: str) -> list[Path]:
-    """Write the folder NAME (or PATH/NAME) and return its files. Raises SlotwiseError where it exists already."""
+def new(name: str, form: Form | None = None) -> list[Path]:
+    """Write the folder NAME (or PATH/NAME) and return its files.
+
+    form: of its weights; None is torch where that is installed, onnx elsewhere. Raises SlotwiseError where the folder exists
+    already, or torch is wanted and not installed.
+    """
     folder = Path(name)
     if not NAME.fullmatch(folder.name):
         raise SlotwiseError(f"{folder.name!r} cannot be a model's name", "use letters, digits, - _ and .")
     if folder.exists():
         raise SlotwiseError(f"{folder} exists already", "choose another name, or delete it first")
-    import torch  # noqa: PLC0415  heavy
+    has_torch = importlib.util.find_spec("torch") is not None
+    if form == "torch" and not has_torch:
+        raise missing_package("torch", "--form torch")
+    form = form or ("torch" if has_torch else "onnx")
     from PIL import Image  # noqa: PLC0415  slow to import
 
     folder.mkdir(parents=True)
-    (folder / "model.toml").write_text(MODEL_TOML.format(name=folder.name, path=folder), "utf-8")
-    (folder / "net.py").write_text(NET_PY, "utf-8")
-    # a channel's logit is that channel minus the mean of the other two, times 4
-    weight = 6.0 * torch.eye(3) - 2.0 * torch.ones(3, 3)
-    torch.save({"head.weight": weight, "head.bias": torch.zeros(3)}, folder / "weights.pt")
+    weights = TORCH_WEIGHTS if form == "torch" else ONNX_WEIGHTS
+    (folder / "model.toml").write_text(MODEL_TOML.format(name=folder.name, path=folder, weights=weights), "utf-8")
+    (_write_torch if form == "torch" else _write_onnx)(folder)
     for colour, rgb in COLOURS.items():
         Image.new("RGB", (64, 48), rgb).save(folder / f"{colour}.png")
     return sorted(folder.iterdir())
+
+
+def _weight() -> np.ndarray:
+    """[3, 3]: a channel's logit is that channel minus the mean of the other two, times 4."""
+    return 6.0 * np.eye(3, dtype=np.float32) - 2.0
+
+
+def _write_torch(folder: Path) -> None:
+    import torch  # noqa: PLC0415  heavy
+
+    (folder / "net.py").write_text(NET_PY, "utf-8")
+    torch.save({"head.weight": torch.from_numpy(_weight()), "head.bias": torch.zeros(3)}, folder / "weights.pt")
+
+
+def _write_onnx(folder: Path) -> None:
+    """The graph of Net: [b, 3, h, w] -> [b, 3] logits."""
+    import onnx  # noqa: PLC0415  slow to import
+    from onnx import TensorProto, helper, numpy_helper  # noqa: PLC0415
+
+    nodes = [
+        helper.make_node("GlobalAveragePool", ["x"], ["pooled"]),  # [b, 3, 1, 1]
+        helper.make_node("Flatten", ["pooled"], ["flat"]),  # [b, 3]
+        helper.make_node("MatMul", ["flat", "weight"], ["logits"]),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["b", 3, "h", "w"])
+    logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["b", 3])
+    graph = helper.make_graph(nodes, "colours", [x], [logits], [numpy_helper.from_array(_weight(), "weight")])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+    onnx.save(made, folder / "model.onnx")

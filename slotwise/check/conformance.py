@@ -1,4 +1,4 @@
-"""Check one archive: every promise, on both servers' workers."""
+"""Check one archive: every promise, on the workers of both servers or of our own host."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from slotwise.archive.inspection import extract, inspect
 from slotwise.bench.bodies import RequestBody, from_files
 from slotwise.check.conversation import Conversation, PromiseBroken, PromiseUntested
 from slotwise.check.promises import PROMISES
-from slotwise.check.real_worker import SERVERS, RealWorker, WorkerFault, installed
+from slotwise.check.real_worker import OWN_HOST, SERVERS, CheckedWorker, WorkerFault, installed, started
 from slotwise.check.rows import RowsApart, known_of_rows
 from slotwise.errors import MMS, SlotwiseError, pip_install
 
@@ -63,7 +63,7 @@ class CheckedArchive:
     timeout_s: float
     folder: Path
     rows: RowsApart
-    workers: list[RealWorker] = field(default_factory=list)
+    workers: list[CheckedWorker] = field(default_factory=list)
     stopped: Event = field(default_factory=Event)
 
     def stop(self) -> None:
@@ -80,7 +80,7 @@ class CheckedArchive:
         """Weights, vocabularies and the like."""
         return [name for name in self.names() if not name.endswith(".py") and name.split("/")[0] not in OWN_PARTS]
 
-    def worker(self, kind: str, *, damaged: bool = False) -> RealWorker:
+    def worker(self, kind: str, *, damaged: bool = False) -> CheckedWorker:
         """Start a worker of `kind` that has loaded the archive. All workers of a kind share one extraction, as on the server.
 
         damaged: with every data file overwritten.
@@ -98,7 +98,7 @@ class CheckedArchive:
         environ |= {"SLOTWISE_PROFILE": self.profile} if self.profile else {}
         environ.pop("SLOTWISE_STATE", None)
         run = Path(tempfile.mkdtemp(prefix="run-", dir=self.folder))
-        worker = RealWorker(kind, model_dir, run, self.timeout_s, environ)
+        worker = started(kind, model_dir, run, self.timeout_s, environ)
         self.workers.append(worker)
         try:
             if self.stopped.is_set():
@@ -118,17 +118,18 @@ def check(
     profile: str | None = None,
     timeout_s: float = 120.0,
     tolerance: float | None = None,
-    servers: Sequence[str] = tuple(SERVERS),
+    servers: Sequence[str] = (),
     progress: Callable[[str, str], None] = lambda kind, promise: None,
 ) -> CheckReport:
-    """Check `path` on every installed server. bodies: example files besides the archive's own.
+    """Check `path` on workers of `servers`, of those that are present() where none is named.
 
+    bodies: example files besides the archive's own.
     tolerance: how far the numbers of two answers to one request may be apart; None takes it from what is proven of the rows.
 
     Raises SlotwiseError for an archive that is not sound, has no example, or cannot be checked for want of a server.
     """
     info = inspect(path, need_digests=False)
-    kinds = {kind: version for kind in servers if (version := installed(kind))}
+    kinds = {kind: version for kind in servers or present() if (version := installed(kind))}
     if not kinds:
         hint = pip_install('"slotwise[torchserve]"') + f"; for MMS: {pip_install(MMS)}"
         raise SlotwiseError(f"{' and '.join(servers)}: not installed here", hint)
@@ -151,6 +152,11 @@ def check(
             except BaseException:
                 subject.stop()
                 raise
+
+
+def present() -> list[str]:
+    """TorchServe and MMS as far as they are installed; our own host where neither is."""
+    return [kind for kind in SERVERS if installed(kind)] or [OWN_HOST]
 
 
 def carried_bodies(info: ArchiveInfo) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from slotwise.bench.bodies import RequestBody
 from slotwise.check.example_variants import variants
-from slotwise.check.real_worker import RealWorker, WorkerFault
+from slotwise.check.worker_process import CheckedWorker, WorkerFault
 from slotwise.check.worker_protocol import SlotAnswer
 from slotwise.worker.separability.agree import TOLERANCE, agree
 
@@ -30,10 +30,10 @@ class Conversation:
     """
 
     def __init__(
-        self, start: Callable[[], RealWorker], examples: list[RequestBody], batch_size: int, tolerance: float = TOLERANCE
+        self, start: Callable[[], CheckedWorker], examples: list[RequestBody], batch_size: int, tolerance: float = TOLERANCE
     ) -> None:
         self.start, self.examples, self.batch_size, self.tolerance = start, examples, batch_size, tolerance
-        self.worker: RealWorker | None = None
+        self.worker: CheckedWorker | None = None
         self.good: list[RequestBody] = []
         self.alone: list[Any] = []
         self.distinct: list[int] = []

@@ -17,7 +17,7 @@ import httpx
 
 from slotwise.client.api import TIMEOUT_S, Api
 from slotwise.client.live_model import LiveModel, live_model
-from slotwise.errors import SlotwiseError
+from slotwise.errors import SlotwiseError, what_brings
 from slotwise.profiles.batch_delay import check_delay, whole_as_int
 from slotwise.server.failures import WorkerLog
 
@@ -173,7 +173,8 @@ class ManagementClient:
             if problem is None and time.monotonic() > deadline:
                 problem = f"{live.ready_workers} of {workers} workers ready after {timeout_s:.0f} s"
             if problem:
-                raise SlotwiseError(f"{model} does not become ready: {problem}", f"see {self.record.state_dir / 'logs'}")
+                hint = what_brings(problem) or f"see {self.record.state_dir / 'logs'}"
+                raise SlotwiseError(f"{model} does not become ready: {problem}", hint)
             time.sleep(0.1)
 
     def close(self) -> None:

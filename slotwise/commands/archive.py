@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -137,7 +137,7 @@ def check(
     ] = None,
     batch_size: Annotated[int, typer.Option(min=2, help="Requests in a full batch.")] = 8,
     profile: Annotated[str | None, typer.Option(help="Run as under this profile (default: cpu).")] = None,
-    server: Annotated[str | None, typer.Option(help="Ask only torchserve, or only mms.")] = None,
+    server: Annotated[str | None, typer.Option(help="Ask only torchserve, only mms, or slotwise.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds that one batch may take.")] = 120.0,
     tolerance: Annotated[
         float | None,
@@ -147,6 +147,7 @@ def check(
 ) -> None:
     """Ask both servers' real workers, without Java, which promises an archive keeps; fail if one is broken.
 
+    Where neither is installed, a worker is asked as our own host starts it.
     Where several are compared, those of other tools may break promises: they made none.
     """
     from dataclasses import asdict
@@ -154,12 +155,12 @@ def check(
     from slotwise.archive.guarding.foreign import lacks
     from slotwise.archive.inspection import inspect
     from slotwise.archive.store import archive_of
-    from slotwise.check.conformance import SENTENCES, carried_bodies, check
-    from slotwise.check.real_worker import SERVERS
+    from slotwise.check.conformance import SENTENCES, carried_bodies, check, present
+    from slotwise.check.real_worker import OWN_HOST, SERVERS
 
-    if server not in (None, *SERVERS):
-        raise typer.BadParameter(f"{server!r} is not one of {', '.join(SERVERS)}", param_hint="--server")
-    servers = [server] if server else list(SERVERS)
+    if server not in (None, OWN_HOST, *SERVERS):
+        raise typer.BadParameter(f"{server!r} is not one of {', '.join((*SERVERS, OWN_HOST))}", param_hint="--server")
+    servers = [server] if server else present()
     paths = [archive_of(archive) for archive in archives]
     infos = {path: inspect(path, need_digests=False) for path in paths}
     foreign = {path: lines for path, info in infos.items() if (lines := lacks(info))}
@@ -205,12 +206,15 @@ def _render_check(reports: list[CheckReport], sentences: dict[str, str]) -> None
 
 def new(
     name: Annotated[str, typer.Argument(help="The model's name, or the path of its folder.")],
+    form: Annotated[
+        Literal["torch", "onnx"] | None, typer.Option(help="The form of its weights (default: torch where it is installed).")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Write a model's folder to start from: it builds and serves as it is."""
     from slotwise.archive import scaffold
 
-    files = scaffold.new(name)
+    files = scaffold.new(name, form)
 
     def render() -> None:
         for file in files:

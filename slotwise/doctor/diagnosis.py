@@ -15,7 +15,7 @@ from slotwise.archive.renewal import outdated_in
 from slotwise.client.live_model import LiveModel
 from slotwise.client.management import ManagementClient
 from slotwise.deploy import drift
-from slotwise.errors import EXTRAS, MMS, TRITON, SlotwiseError, pip_install
+from slotwise.errors import BASE, EXTRAS, MMS, TRITON, SlotwiseError, pip_install
 from slotwise.files import project
 from slotwise.files.disk import file_system
 from slotwise.frontend import process
@@ -39,12 +39,12 @@ TOOLS = ("curl", "wrk", "ab", "docker", "kubectl")
 INSTRUCTIONS = {"AVX2": "avx2", "AVX-512": "avx512f", "AVX-512 BF16": "avx512_bf16", "AMX": "amx_tile"}
 BRINGS = {
     "torchserve": "the server TorchServe, with a Java",
-    "torch": "the models resnet18, resnet152 and ants_bees, and `slotwise train`",
-    "onnx": "the engine ONNX Runtime, and the build of ONNX graphs",
+    "torch": "the engine PyTorch, the models resnet18, resnet152 and ants_bees, and `slotwise train`",
+    "onnx": "graphs of ONNX made from a network of PyTorch",
     "openvino": "the engine OpenVINO, int8",
     "efficientnet": "the ImageNet weights of the model efficientnet",
     "text": "the models captions and translation",
-    "gateway": "the page, REST and `slotwise gateway`",
+    "images": "JPEGs decoded in less time",
     "ray": "the server Ray Serve, on one machine or many",
     "tune": "`slotwise tune`, and the figures of bench and roofline",
     "digits": "the training of digits and mnist",
@@ -93,6 +93,9 @@ def installed() -> dict[str, Any]:
         for name, (what, brings) in APART.items()
         if servers[name] is None
     ]
+    if needed := [package for package in BASE if importlib.util.find_spec(package) is None]:
+        whole = {"extra": "slotwise", "packages": needed, "brings": "what the base install has", "get": pip_install("slotwise")}
+        missing.insert(0, whole)
     return {
         "servers": servers,
         "engines": {name: version_of(name) or None for name in ENGINES},

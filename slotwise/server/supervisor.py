@@ -128,7 +128,7 @@ async def management_api(
 @asynccontextmanager
 async def web_application(app: Any, address: tuple[str, int], tls: ssl.SSLContext | None = None) -> AsyncIterator[None]:
     """Within, an application of aiohttp's answers on this address."""
-    from aiohttp import web  # noqa: PLC0415  optional, the extra gateway
+    from aiohttp import web  # noqa: PLC0415  slow to import
 
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=CALLS_END_S)
     await runner.setup()
