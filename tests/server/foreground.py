@@ -13,8 +13,10 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
+import pytest
 
 ENVIRON = {key: value for key, value in os.environ.items() if key not in ("SLOTWISE_HOME", "JAVA_HOME")}
 ROUND = "SIGNAL_TEST_ROUND"  # every process of a round carries it
@@ -39,6 +41,11 @@ class Ended:
     def stopped(self) -> tuple[int, str]:
         """The exit code and the last line."""
         return self.code, (self.lines or [""])[-1]
+
+
+def rounds(count: int, *, quick: int) -> Any:
+    """The rounds of a test; those after the first `quick` are in the long run."""
+    return pytest.mark.parametrize("n", [pytest.param(n, marks=[pytest.mark.long] if n >= quick else []) for n in range(count)])
 
 
 def struck(command: str, arguments: Sequence[str], lines: Sequence[str], n: int, folder: Path, **environ: str) -> Ended:

@@ -1,4 +1,7 @@
-"""Two hundred random command lines, most of them without a server: no traceback, no orphan, exit codes 0, 1, 2 and 130 only."""
+"""Two hundred random command lines, most of them without a server: no traceback, no orphan, exit codes 0, 1, 2 and 130 only.
+
+Twelve of the twenty evenings are in the long run.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ import pytest
 
 from tests.server.command_lines import commands, line
 from tests.server.conftest import build_handler
-from tests.server.foreground import ENVIRON, ROUND, SIGNALS, end_round, handles, hear_hangups, send
+from tests.server.foreground import ENVIRON, ROUND, SIGNALS, end_round, handles, hear_hangups, rounds, send
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
@@ -69,10 +72,10 @@ def folders(tmp_path: Path, archive: Path) -> Iterator[list[Path]]:
 
 
 @pytest.mark.timeout(1500)
-@pytest.mark.parametrize("number", range(ROUNDS))
-def test_a_clumsy_operator_does_no_harm(number: int, folders: list[Path]) -> None:
-    chance = random.Random(f"clumsy {number}")
-    with_server = number < 3
+@rounds(ROUNDS, quick=8)
+def test_a_clumsy_operator_does_no_harm(n: int, folders: list[Path]) -> None:
+    chance = random.Random(f"clumsy {n}")
+    with_server = n < 3
     if with_server:
         typed(folders[0], ["serve", "faults.mar", "--port", "0", "--detach"], chance, {}, None)
     try:

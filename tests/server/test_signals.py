@@ -9,14 +9,13 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from slotwise.archive.inspection import inspect
 from slotwise.zoo.trained import FACTS, KEPT, WEIGHTS
 from tests.server.conftest import Live, build_handler, started
-from tests.server.foreground import START, struck
+from tests.server.foreground import START, rounds, struck
 from tests.support.insects import draw
 from tests.support.sleeper import sleeper
 from tests.support.tuning import state
@@ -32,11 +31,6 @@ def make(out, weights, progress):
     return {"parts": 4}
 """
 HANDLER = (Path(__file__).parent / "handlers" / "faults.py").read_text("utf-8")
-
-
-def rounds(count: int, *, quick: int) -> Any:
-    """The rounds of a command; those after the first `quick` are in the long run."""
-    return pytest.mark.parametrize("n", [pytest.param(n, marks=[pytest.mark.long] if n >= quick else []) for n in range(count)])
 
 
 @pytest.fixture(scope="module")

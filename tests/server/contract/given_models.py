@@ -1,6 +1,7 @@
 """Every given model on both real servers: a bad request at every place of a batch, and pictures that are dear to decode.
 
-digits runs in `make test`; the others in `make test-full`, most of them with made-up weights.
+digits runs in `make test`; the others in `make test-full`, most of them with made-up weights. Those that are served by the same
+handler and engines as resnet18, only with other weights, run in `make long`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
 
 BATCH_SIZE = 4
 QUICK = ("digits",)
+LIKE_RESNET18 = ("ants_bees", "resnet152")
 LARGE = ("iris", "moods", "efficientnet", "mnist", "ants_bees", "resnet18", "resnet152", "captions", "translation")
 WEIGHTS = {"ants_bees": "none", "resnet18": "none", "resnet152": "none"}  # the others have small ones of their own
 PICTURES = ("digits", "efficientnet", "ants_bees", "resnet18", "resnet152", "captions")
@@ -39,8 +41,10 @@ NO_TEXTS = {"nothing": b"", "blanks": b" \n", "no UTF-8": b"\xff\xfe"}  # to a m
 
 
 def given(*models: str) -> list[Any]:
-    """The models as parameters; the large ones are slow tests."""
-    return [pytest.param(model, marks=[] if model in QUICK else [pytest.mark.slow]) for model in models]
+    """The models as parameters; the large ones are slow tests, those like another one are for the long run."""
+    long = [pytest.mark.slow, pytest.mark.long]
+    marks = {model: [] if model in QUICK else long if model in LIKE_RESNET18 else long[:1] for model in models}
+    return [pytest.param(model, marks=marks[model]) for model in models]
 
 
 @pytest.fixture(scope="session")
