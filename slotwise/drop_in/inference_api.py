@@ -14,7 +14,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from slotwise import __version__
@@ -28,6 +28,9 @@ from slotwise.frontend.http.access import LONGEST_MODEL_PATH, Entrance, Names
 from slotwise.frontend.inference_request import InferenceRequest, Scope
 from slotwise.host.local_backend import LocalBackend
 from slotwise.host.model_versions import ModelVersions
+
+if TYPE_CHECKING:
+    from slotwise.drop_in.one_port import OnePort
 
 KINDS = {
     400: "BadRequestException",
@@ -50,6 +53,7 @@ KINDS_OF = {  # what a message begins with
 NOT_FOUND = "Requested resource is not found, please refer to API document."
 NOT_ALLOWED = "Requested method is not allowed, please refer to API document."
 MESSAGES = {"Not Found": NOT_FOUND, "Method Not Allowed": NOT_ALLOWED, "there is no such model": "Model not found"}
+DESCRIBED = (("/", "OPTIONS"), ("/api-description", "GET"))  # needs no token, as there
 HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "upgrade", "trailer", "date", "server"}
 KEPT_BACK = HOP_BY_HOP | {"authorization", "proxy-authorization", "x-api-key", "host", "te", "expect"}
 _PATH = re.compile(r"/(predictions|explanations)/([^/]+)(?:/([^/]*)(?:/(.*))?)?").fullmatch
@@ -131,15 +135,24 @@ class DropInForward(Forward):
 
 
 class DropInEntrance(Entrance):
-    """TorchServe's other paths, before the front's own. versions: the models that there are. cors: whether pages may call."""
+    """TorchServe's other paths, before the front's own. versions: the models that there are. cors: whether pages may call.
+
+    shared: answers the management API where that has this port, too.
+    """
 
     versions: ModelVersions
     cors: bool = False
+    shared: OnePort | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See Entrance."""
         if scope["type"] != "http":
             await super().__call__(scope, receive, send)
+            return
+        if self.shared and self.shared.takes(scope["method"], scope["path"]):
+            began, managed = time.monotonic(), await self.shared.answer(scope)
+            kind = managed.headers["content-type"].encode()
+            await self._send(scope, began, managed.status, bytes(managed.body or b""), send, (b"content-type", kind))  # type: ignore[arg-type]
             return
         answer = self._own(scope["method"], scope["path"])
         if answer is None and (scope["method"], scope["path"]) == ("POST", "/invocations"):
@@ -149,14 +162,25 @@ class DropInEntrance(Entrance):
             return
         began = time.monotonic()
         try:
-            if not (self.cors and is_preflight(scope)):
+            if (scope["path"], scope["method"]) not in DESCRIBED and not (self.cors and is_preflight(scope)):
                 self.check(scope)
             status, body = answer()
         except Refused as refused:
             status, body = refused.status, torchserve_error(refused.status, refused.message, "")
+        await self._send(scope, began, status, body, send)
+
+    async def _send(
+        self,
+        scope: Scope,
+        began: float,
+        status: int,
+        body: bytes,
+        send: Send,
+        content_type: tuple[bytes, bytes] = replies.JSON_TYPE,
+    ) -> None:
         if self.took is not None:
             self.took(scope, status, began)
-        headers = [replies.JSON_TYPE, (b"content-length", b"%d" % len(body)), *replies.ANSWER, *replies.SECURITY]
+        headers = [content_type, (b"content-length", b"%d" % len(body)), *replies.ANSWER, *replies.SECURITY]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
@@ -170,7 +194,7 @@ class DropInEntrance(Entrance):
     def _own(self, method: str, path: str) -> Callable[[], tuple[int, bytes]] | None:
         if path == "/ping":
             return self._health
-        if (path, method) in (("/", "OPTIONS"), ("/api-description", "GET")):
+        if (path, method) in DESCRIBED:
             return lambda: (200, _json(DESCRIPTION))
         if method == "OPTIONS":
             return lambda: self._described(path)

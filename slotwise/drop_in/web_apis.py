@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from aiohttp import web
@@ -17,6 +17,7 @@ from slotwise.backends.management.bearer import Tokens
 from slotwise.drop_in.configuration import Address, Configuration
 from slotwise.drop_in.inference_api import NOT_ALLOWED, NOT_FOUND, PREFLIGHT, cors_headers, torchserve_error
 from slotwise.drop_in.model_table import DropInModels
+from slotwise.drop_in.one_port import CHANGES
 from slotwise.drop_in.server_numbers import ServerNumbers
 from slotwise.errors import SlotwiseError
 from slotwise.frontend.frontend import Gateway
@@ -25,7 +26,6 @@ from slotwise.server import supervisor
 log = logging.getLogger("org.pytorch.serve.ModelServer")  # whose lines these are
 
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
-CHANGES = ("POST", "DELETE")  # of /models, where the model API is off
 
 Took = Callable[
     [str, str, str, int, float], None
@@ -61,10 +61,7 @@ async def metrics(
     """Within, Prometheus reads TorchServe's metrics, and behind them ours."""
 
     async def answer(request: web.Request) -> web.Response:
-        names = request.query.getall("name[]", [])
-        text = numbers.text(names).encode()
-        if numbers.mode == "prometheus" and not names:
-            text += generate_latest(gateway.metrics.registry)
+        text = metrics_text(gateway, numbers, request.query.getall("name[]", []))
         return web.Response(body=text, headers={"content-type": PROMETHEUS})
 
     async def description(request: web.Request) -> web.Response:
@@ -87,6 +84,14 @@ async def metrics(
     async with supervisor.web_application(app, (address.host, address.port), _tls(configuration, address)):
         log.info("Metrics API bind to: %s", address.url)
         yield
+
+
+def metrics_text(gateway: Gateway, numbers: ServerNumbers, names: Sequence[str]) -> bytes:
+    """TorchServe's metrics of these names; of all, and behind them ours, where there are none."""
+    text = numbers.text(list(names)).encode()
+    if numbers.mode == "prometheus" and not names:
+        text += generate_latest(gateway.metrics.registry)
+    return text
 
 
 def _watched(app: web.Application, took: Took, headers: dict[str, str]) -> None:

@@ -1,0 +1,69 @@
+"""Management and /metrics on the port of inference, as TorchServe has them where both addresses are one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from urllib.parse import parse_qs
+
+from aiohttp import web
+
+from slotwise.backends.management.api import NOT_OFFERED, ManagementCall, PlainCall, let_in, refused, routes
+from slotwise.backends.management.bearer import Tokens
+from slotwise.backends.management.models import ApiError
+from slotwise.drop_in.configuration import Configuration
+from slotwise.drop_in.model_table import DropInModels
+from slotwise.frontend.inference_request import Scope
+
+CHANGES = ("POST", "DELETE")  # of /models, where the model API is off
+OTHERS = ("/token", "/metrics")
+NEW_TOKENS = ("management", "inference")
+
+
+class OnePort:
+    """Answers what is for the management API and for Prometheus. numbers: what /metrics says of these names, or of all."""
+
+    def __init__(
+        self, configuration: Configuration, models: DropInModels, tokens: Tokens, numbers: Callable[[Sequence[str]], bytes]
+    ) -> None:
+        self.configuration, self.tokens, self.numbers = configuration, tokens, numbers
+        renewable = NEW_TOKENS if configuration.tokens else ()
+        self.routes = [(method, _pattern(path), call) for method, path, call in routes(models, tokens, renewable)]
+
+    def takes(self, method: str, path: str) -> bool:
+        """Whether it answers this; predictions, health and the description are inference's."""
+        models = path == "/models" or path.startswith("/models/")
+        return path in OTHERS or (models and not path.endswith("/invoke") and method != "OPTIONS")
+
+    async def answer(self, scope: Scope) -> web.Response:
+        """The answer to what it takes."""
+        brought = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        try:
+            if scope["path"] == "/metrics":
+                return self._numbers(query.get("name[]", []))
+            let_in(self.tokens, scope["path"], brought)
+            return await self._managed(scope["method"], scope["path"], {name: values[0] for name, values in query.items()})
+        except Exception as error:
+            return refused(error)
+
+    def _numbers(self, names: Sequence[str]) -> web.Response:
+        if not self.configuration.flag("enable_metrics_api", default=True):
+            raise ApiError(404, *NOT_OFFERED[404])
+        return web.Response(body=self.numbers(names), content_type="text/plain", charset="utf-8")
+
+    async def _managed(self, method: str, path: str, query: dict[str, str]) -> web.Response:
+        if not self.configuration.flag("enable_model_api") and method in CHANGES and path.startswith("/models"):
+            raise ApiError(405, *NOT_OFFERED[405])
+        found = [(own, call, match) for own, pattern, call in self.routes if (match := pattern.fullmatch(path))]
+        for own, call, match in found:
+            if own == method:
+                asked: ManagementCall = PlainCall(query, match.groupdict())
+                return await call(asked)
+        status = 405 if found else 404
+        raise ApiError(status, *NOT_OFFERED[status])
+
+
+def _pattern(path: str) -> re.Pattern[str]:
+    """What a path of a route stands for."""
+    return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path))
