@@ -48,6 +48,9 @@ KEYS: dict[str, KnownKey] = {
     "service_envelope": KnownKey("used", "wraps handlers of other tools, as there; it needs TorchServe's Python package"),
     "private_key_file": KnownKey("used", "for https addresses"),
     "certificate_file": KnownKey("used", "for https addresses"),
+    "install_py_dep_per_model": KnownKey(
+        "used", "pip installs an archive's requirements for its workers alone; off by default"
+    ),
     "enable_grpc_ssl": KnownKey("used", "TLS on both gRPC ports, by the same two files"),
     "enable_envvars_config": KnownKey("used", "whether variables TS_<KEY> win over this file"),
     "disable_token_authorization": KnownKey("used", "whether anybody may call"),
@@ -62,7 +65,6 @@ KEYS: dict[str, KnownKey] = {
     "cors_allowed_origin": KnownKey("used", "which pages may call"),
     "cors_allowed_methods": KnownKey("used", "and how"),
     "cors_allowed_headers": KnownKey("used", "and with which headers"),
-    "install_py_dep_per_model": KnownKey("refused", "nothing is installed at run time: install the packages in the image"),
     "keystore": KnownKey("refused", KEYSTORE),
     "keystore_pass": KnownKey("refused", KEYSTORE),
     "keystore_type": KnownKey("refused", KEYSTORE),

@@ -65,7 +65,6 @@ def test_ts_config_file_wins_over_the_option() -> None:
     ("text", "why"),
     [
         ("keystore=a.p12", "keystore is refused"),
-        ("install_py_dep_per_model=true", "install_py_dep_per_model is refused"),
         ("job_queue_size=many", "job_queue_size is not a whole number"),
         ("default_response_timeout=-1", "below 0"),
         ("inference_address=ftp://x:1", "is no address"),
@@ -93,7 +92,7 @@ def test_what_is_missing_is_named(words: str) -> None:
 
 
 def test_what_is_false_is_not_asked_for() -> None:
-    assert configured_with("install_py_dep_per_model=false\nenable_grpc_ssl=False").text("enable_grpc_ssl") == "False"
+    assert configured_with("keystore=false\nenable_grpc_ssl=False").text("enable_grpc_ssl") == "False"
 
 
 def test_what_has_no_meaning_is_named_once_and_without_its_value() -> None:
