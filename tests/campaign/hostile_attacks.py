@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gzip
 import json
 import random
 import re
@@ -14,12 +13,12 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
 
 import grpc
 import grpc.aio
 
 from slotwise.frontend.grpc.open_inference_messages import SERVICE
+from tests.campaign.hostile_bodies import bomb, fields, large_instances, parts
 from tests.frontend.smuggling import FAMILIES, LAST, Case, tried
 
 SOURCE = "127.0.0.66"  # an address of its own
@@ -152,31 +151,6 @@ def bodies(make: Callable[[Aim], list[bytes]], every_s: float) -> Attack:
             wait_s = every_s
 
     return attack
-
-
-@cache
-def large_instances() -> bytes:
-    """1,024 records of 768 floats: 14 MiB of JSON."""
-    row = [round(random.Random(1).random(), 15)] * 768
-    return json.dumps({"instances": [row] * 1024}).encode()
-
-
-@cache
-def fields(count: int) -> bytes:
-    """A form of so many fields."""
-    return b"&".join(b"a%d=1" % i for i in range(count))
-
-
-@cache
-def parts(count: int) -> bytes:
-    """A form of so many parts, as multipart."""
-    return b'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\n1\r\n' * count + b"--b--\r\n"
-
-
-@cache
-def bomb() -> bytes:
-    """256 MiB of zeros, packed."""
-    return gzip.compress(bytes(2**28), 1)
 
 
 URLENCODED = "Content-Type: application/x-www-form-urlencoded"
