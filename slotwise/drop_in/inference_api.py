@@ -17,6 +17,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
+from aiohttp import web
+
 from slotwise import __version__
 from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
 from slotwise.drop_in.configuration import Configuration
@@ -151,8 +153,9 @@ class DropInEntrance(Entrance):
             return
         if self.shared and self.shared.takes(scope["method"], scope["path"]):
             began, managed = time.monotonic(), await self.shared.answer(scope)
-            kind = managed.headers["content-type"].encode()
-            await self._send(scope, began, managed.status, bytes(managed.body or b""), send, (b"content-type", kind))  # type: ignore[arg-type]
+            if self.took is not None:
+                self.took(scope, managed.status, began)
+            await send_answer(send, managed)
             return
         answer = self._own(scope["method"], scope["path"])
         if answer is None and (scope["method"], scope["path"]) == ("POST", "/invocations"):
@@ -167,22 +170,9 @@ class DropInEntrance(Entrance):
             status, body = answer()
         except Refused as refused:
             status, body = refused.status, torchserve_error(refused.status, refused.message, "")
-        await self._send(scope, began, status, body, send)
-
-    async def _send(
-        self,
-        scope: Scope,
-        began: float,
-        status: int,
-        body: bytes,
-        send: Send,
-        content_type: tuple[bytes, bytes] = replies.JSON_TYPE,
-    ) -> None:
         if self.took is not None:
             self.took(scope, status, began)
-        headers = [content_type, (b"content-length", b"%d" % len(body)), *replies.ANSWER, *replies.SECURITY]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        await send_answer(send, web.Response(body=body, status=status, content_type="application/json"))
 
     def _invoked(self, query: str) -> str:
         """SageMaker's path as a model's: of the one that the query names, else of the only one."""
@@ -226,6 +216,17 @@ class DropInEntrance(Entrance):
         }
         info = {"title": f"RESTful API for: {match[2]}", "version": "1.0.0"}
         return 200, _json({"openapi": "3.0.1", "info": info, "paths": {f"/predictions/{match[2]}": {"post": operation}}})
+
+
+async def send_answer(send: Send, answer: web.Response, identity: str = "") -> None:
+    """A whole answer, with the headers that all have. identity: of the request, where it is told."""
+    body = bytes(answer.body or b"")  # type: ignore[arg-type]  # it is no payload
+    kind = answer.headers.get("content-type", "").encode()
+    headers = [(b"content-type", kind)] if kind else []
+    headers += [(b"x-request-id", identity.encode())] if identity else []
+    headers += [(b"content-length", b"%d" % len(body)), *replies.ANSWER, *replies.SECURITY]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 def is_preflight(scope: Scope) -> bool:

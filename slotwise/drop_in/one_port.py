@@ -1,4 +1,4 @@
-"""Management and /metrics on the port of inference, as TorchServe has them where both addresses are one."""
+"""What the management API answers, on a port of its own or on that of inference, where TorchServe has /metrics, too."""
 
 from __future__ import annotations
 
@@ -16,15 +16,23 @@ from slotwise.drop_in.model_table import DropInModels
 from slotwise.frontend.inference_request import Scope
 
 CHANGES = ("POST", "DELETE")  # of /models, where the model API is off
+PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 OTHERS = ("/token", "/metrics")
 NEW_TOKENS = ("management", "inference")
 
 
 class OnePort:
-    """Answers what is for the management API and for Prometheus. numbers: what /metrics says of these names, or of all."""
+    """Answers what is for the management API and for Prometheus.
+
+    numbers: what /metrics says of these names, or of all; None: there is no /metrics on this port.
+    """
 
     def __init__(
-        self, configuration: Configuration, models: DropInModels, tokens: Tokens, numbers: Callable[[Sequence[str]], bytes]
+        self,
+        configuration: Configuration,
+        models: DropInModels,
+        tokens: Tokens,
+        numbers: Callable[[Sequence[str]], bytes] | None = None,
     ) -> None:
         self.configuration, self.tokens, self.numbers = configuration, tokens, numbers
         renewable = NEW_TOKENS if configuration.tokens else ()
@@ -40,17 +48,14 @@ class OnePort:
         brought = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
         query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         try:
-            if scope["path"] == "/metrics":
-                return self._numbers(query.get("name[]", []))
+            if scope["path"] == "/metrics" and self.numbers:
+                if not self.configuration.flag("enable_metrics_api", default=True):
+                    raise ApiError(404, *NOT_OFFERED[404])
+                return web.Response(body=self.numbers(query.get("name[]", [])), headers={"content-type": PROMETHEUS})
             let_in(self.tokens, scope["path"], brought)
             return await self._managed(scope["method"], scope["path"], {name: values[0] for name, values in query.items()})
         except Exception as error:
             return refused(error)
-
-    def _numbers(self, names: Sequence[str]) -> web.Response:
-        if not self.configuration.flag("enable_metrics_api", default=True):
-            raise ApiError(404, *NOT_OFFERED[404])
-        return web.Response(body=self.numbers(names), content_type="text/plain", charset="utf-8")
 
     async def _managed(self, method: str, path: str, query: dict[str, str]) -> web.Response:
         if not self.configuration.flag("enable_model_api") and method in CHANGES and path.startswith("/models"):

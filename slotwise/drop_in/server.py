@@ -47,14 +47,14 @@ from slotwise.drop_in.one_port import OnePort
 from slotwise.drop_in.own_host import CountedVersions, DropInHost
 from slotwise.drop_in.server_numbers import ServerNumbers
 from slotwise.drop_in.snapshots import Snapshots
-from slotwise.drop_in.web_apis import Took, management, metrics, metrics_text
+from slotwise.drop_in.web_apis import Took, access_to, management, metrics, metrics_text
 from slotwise.errors import SlotwiseError
 from slotwise.frontend import replies
 from slotwise.frontend.certificates import CertificateFiles
 from slotwise.frontend.frontend import Gateway, GatewayOptions
 from slotwise.frontend.http.app import build_app
 from slotwise.frontend.inference_request import Scope
-from slotwise.frontend.serve import LARGE_BLOCK_BYTES, Access
+from slotwise.frontend.serve import LARGE_BLOCK_BYTES
 from slotwise.host.server import TokenCheck, grpc_services, listening, live_models, loop_factory
 from slotwise.profiles import memory
 from slotwise.profiles.ports import Ports
@@ -125,7 +125,7 @@ async def serve(configuration: Configuration, files: LogFiles, folder: Path) -> 
             backend.numbers = numbers
             gateway = await open_.enter_async_context(_front(configuration, profile, backend, models, tokens, took))
             if not configuration.one_port:
-                await open_.enter_async_context(management(configuration, models, tokens, took))
+                await open_.enter_async_context(management(configuration, gateway, models, tokens, took))
             certificate = configuration.certificate if configuration.flag("enable_grpc_ssl") else None
             opened = {
                 "inference_host": configuration.text("grpc_inference_address", LOOPBACK),
@@ -182,11 +182,8 @@ async def _front(
         took(f"{host}:{port}", scope["method"], target, status, began)
 
     app.took = told
-    address, certificate = configuration.address("inference"), configuration.certificate
-    cert, key = certificate if address.tls and certificate else (None, None)
-    access = Access(tls_cert=cert, tls_key=key, headers=tuple(cors_headers(configuration).items()))
-    access.check()
-    async with listening(app, gateway, (address.host, address.port), access):
+    address = configuration.address("inference")
+    async with listening(app, gateway, (address.host, address.port), access_to(configuration, address)):
         log.info("Inference API bind to: %s", address.url)
         yield gateway
 

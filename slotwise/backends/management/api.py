@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -56,12 +56,10 @@ class PlainCall:
     match_info: Mapping[str, str] = field(default_factory=dict)
 
 
-def application(
-    models: ModelTable, tokens: Tokens, renewable: Collection[str] = (), inside: Iterable[Any] = ()
-) -> web.Application:
+def application(models: ModelTable, tokens: Tokens, renewable: Collection[str] = ()) -> web.Application:
     """The API as an aiohttp application. A call has to bring the management token, the one for a new token that of the API.
 
-    renewable: the kinds of tokens that can be made anew while the server runs. inside: middlewares, for calls that were let in.
+    renewable: the kinds of tokens that can be made anew while the server runs.
     """
 
     @web.middleware
@@ -72,7 +70,7 @@ def application(
         except Exception as error:
             return refused(error)
 
-    app = web.Application(middlewares=[guarded, *inside])
+    app = web.Application(middlewares=[guarded])
     for method, path, call in routes(models, tokens, renewable):
         if method == "GET":
             app.router.add_get(path, call)  # and HEAD
