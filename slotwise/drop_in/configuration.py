@@ -88,6 +88,11 @@ class Configuration:
         return Address.parsed(self.text(key, f"http://127.0.0.1:{DEFAULT_PORTS[api]}"), key)
 
     @property
+    def one_port(self) -> bool:
+        """Whether models are registered where predictions are answered."""
+        return self.address("inference") == self.address("management")
+
+    @property
     def model_store(self) -> Path:
         """Where archives are."""
         return Path(self.text("model_store")).resolve()
@@ -131,10 +136,13 @@ class Configuration:
             if self.number(number, 1) < 0:
                 raise SlotwiseError(f"{number} is below 0", "correct config.properties")
         addresses = {api: self.address(api) for api in DEFAULT_PORTS}
-        if len({address.port for address in addresses.values()}) < len(addresses):
-            raise SlotwiseError("inference, management and metrics share a port", "give each of them its own: 8080, 8081, 8082")
-        if any(address.tls for address in addresses.values()) and not self.certificate:
-            raise SlotwiseError("an https address needs private_key_file and certificate_file", "both are PEM files")
+        if len({address.port for address in addresses.values()}) < len(addresses) - self.one_port:
+            hint = "only inference_address and management_address may be one, to the letter"
+            raise SlotwiseError("inference, management and metrics share a port", hint)
+        secured = "an https address" if any(address.tls for address in addresses.values()) else ""
+        secured = secured or ("enable_grpc_ssl" if self.flag("enable_grpc_ssl") else "")
+        if secured and not self.certificate:
+            raise SlotwiseError(f"{secured} needs private_key_file and certificate_file", "both are PEM files")
         if not self.text("model_store"):
             raise SlotwiseError("Missing mandatory parameter --model-store", "--model-store FOLDER, or model_store in the file")
         if not self.model_store.is_dir():

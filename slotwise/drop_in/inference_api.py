@@ -14,8 +14,10 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
+
+from aiohttp import web
 
 from slotwise import __version__
 from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
@@ -28,6 +30,9 @@ from slotwise.frontend.http.access import LONGEST_MODEL_PATH, Entrance, Names
 from slotwise.frontend.inference_request import InferenceRequest, Scope
 from slotwise.host.local_backend import LocalBackend
 from slotwise.host.model_versions import ModelVersions
+
+if TYPE_CHECKING:
+    from slotwise.drop_in.one_port import OnePort
 
 KINDS = {
     400: "BadRequestException",
@@ -50,6 +55,7 @@ KINDS_OF = {  # what a message begins with
 NOT_FOUND = "Requested resource is not found, please refer to API document."
 NOT_ALLOWED = "Requested method is not allowed, please refer to API document."
 MESSAGES = {"Not Found": NOT_FOUND, "Method Not Allowed": NOT_ALLOWED, "there is no such model": "Model not found"}
+DESCRIBED = (("/", "OPTIONS"), ("/api-description", "GET"))  # needs no token, as there
 HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "upgrade", "trailer", "date", "server"}
 KEPT_BACK = HOP_BY_HOP | {"authorization", "proxy-authorization", "x-api-key", "host", "te", "expect"}
 _PATH = re.compile(r"/(predictions|explanations)/([^/]+)(?:/([^/]*)(?:/(.*))?)?").fullmatch
@@ -131,15 +137,25 @@ class DropInForward(Forward):
 
 
 class DropInEntrance(Entrance):
-    """TorchServe's other paths, before the front's own. versions: the models that there are. cors: whether pages may call."""
+    """TorchServe's other paths, before the front's own. versions: the models that there are. cors: whether pages may call.
+
+    shared: answers the management API where that has this port, too.
+    """
 
     versions: ModelVersions
     cors: bool = False
+    shared: OnePort | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See Entrance."""
         if scope["type"] != "http":
             await super().__call__(scope, receive, send)
+            return
+        if self.shared and self.shared.takes(scope["method"], scope["path"]):
+            began, managed = time.monotonic(), await self.shared.answer(scope)
+            if self.took is not None:
+                self.took(scope, managed.status, began)
+            await send_answer(send, managed)
             return
         answer = self._own(scope["method"], scope["path"])
         if answer is None and (scope["method"], scope["path"]) == ("POST", "/invocations"):
@@ -149,16 +165,14 @@ class DropInEntrance(Entrance):
             return
         began = time.monotonic()
         try:
-            if not (self.cors and is_preflight(scope)):
+            if (scope["path"], scope["method"]) not in DESCRIBED and not (self.cors and is_preflight(scope)):
                 self.check(scope)
             status, body = answer()
         except Refused as refused:
             status, body = refused.status, torchserve_error(refused.status, refused.message, "")
         if self.took is not None:
             self.took(scope, status, began)
-        headers = [replies.JSON_TYPE, (b"content-length", b"%d" % len(body)), *replies.ANSWER, *replies.SECURITY]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        await send_answer(send, web.Response(body=body, status=status, content_type="application/json"))
 
     def _invoked(self, query: str) -> str:
         """SageMaker's path as a model's: of the one that the query names, else of the only one."""
@@ -170,7 +184,7 @@ class DropInEntrance(Entrance):
     def _own(self, method: str, path: str) -> Callable[[], tuple[int, bytes]] | None:
         if path == "/ping":
             return self._health
-        if (path, method) in (("/", "OPTIONS"), ("/api-description", "GET")):
+        if (path, method) in DESCRIBED:
             return lambda: (200, _json(DESCRIPTION))
         if method == "OPTIONS":
             return lambda: self._described(path)
@@ -202,6 +216,17 @@ class DropInEntrance(Entrance):
         }
         info = {"title": f"RESTful API for: {match[2]}", "version": "1.0.0"}
         return 200, _json({"openapi": "3.0.1", "info": info, "paths": {f"/predictions/{match[2]}": {"post": operation}}})
+
+
+async def send_answer(send: Send, answer: web.Response, identity: str = "") -> None:
+    """A whole answer, with the headers that all have. identity: of the request, where it is told."""
+    body = bytes(answer.body or b"")  # type: ignore[arg-type]  # it is no payload
+    kind = answer.headers.get("content-type", "").encode()
+    headers = [(b"content-type", kind)] if kind else []
+    headers += [(b"x-request-id", identity.encode())] if identity else []
+    headers += [(b"content-length", b"%d" % len(body)), *replies.ANSWER, *replies.SECURITY]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 def is_preflight(scope: Scope) -> bool:

@@ -23,7 +23,7 @@ NO_SEQUENCES = "sequences are not there yet"
 
 KEYS: dict[str, KnownKey] = {
     "inference_address": KnownKey("used", "where predictions are answered; http or https"),
-    "management_address": KnownKey("used", "where models are registered; an address of its own"),
+    "management_address": KnownKey("used", "where models are registered; may be inference's"),
     "metrics_address": KnownKey("used", "where /metrics is; an address of its own"),
     "grpc_inference_address": KnownKey("used", "where TorchServe's gRPC answers predictions"),
     "grpc_management_address": KnownKey("used", "where TorchServe's gRPC registers models"),
@@ -48,6 +48,10 @@ KEYS: dict[str, KnownKey] = {
     "service_envelope": KnownKey("used", "wraps handlers of other tools, as there; it needs TorchServe's Python package"),
     "private_key_file": KnownKey("used", "for https addresses"),
     "certificate_file": KnownKey("used", "for https addresses"),
+    "install_py_dep_per_model": KnownKey(
+        "used", "pip installs an archive's requirements for its workers alone; off by default"
+    ),
+    "enable_grpc_ssl": KnownKey("used", "TLS on both gRPC ports, by the same two files"),
     "enable_envvars_config": KnownKey("used", "whether variables TS_<KEY> win over this file"),
     "disable_token_authorization": KnownKey("used", "whether anybody may call"),
     "token_expiration_min": KnownKey("used", "how long a token opens"),
@@ -61,11 +65,9 @@ KEYS: dict[str, KnownKey] = {
     "cors_allowed_origin": KnownKey("used", "which pages may call"),
     "cors_allowed_methods": KnownKey("used", "and how"),
     "cors_allowed_headers": KnownKey("used", "and with which headers"),
-    "install_py_dep_per_model": KnownKey("refused", "nothing is installed at run time: install the packages in the image"),
     "keystore": KnownKey("refused", KEYSTORE),
     "keystore_pass": KnownKey("refused", KEYSTORE),
     "keystore_type": KnownKey("refused", KEYSTORE),
-    "enable_grpc_ssl": KnownKey("refused", "gRPC with TLS is not there on 7070: use the gateway's --grpc-port"),
     "decode_input_request": KnownKey(
         "no meaning", "text and JSON are decoded as there for other tools' handlers, never for ours"
     ),

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from slotwise.archive.archive_info import ArchiveInfo
-from slotwise.backends.management.models import ApiError, HostedModel, ModelHost, ModelTable, refusal
+from slotwise.backends.exchange import BackendRequest, Refused
+from slotwise.backends.management.models import ApiError, CustomizedMetadata, HostedModel, ModelTable, refusal
 from slotwise.drop_in.archive_source import DeployedArchives
 from slotwise.drop_in.configuration import Configuration
+from slotwise.drop_in.own_host import DropInHost
 from slotwise.drop_in.snapshots import Occasion, SnapshotModel, Snapshots, models_of
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.profile import Profile
@@ -25,6 +29,7 @@ KEYS = {  # of a model-config.yaml, of `models` and of a snapshot: as a registra
     "minWorkers": "initial_workers",
     "maxWorkers": "max_workers",
 }
+NO_WORKER = 'Model "{}" has no worker to serve describe request. Please use scale workers API to add workers.'
 REFUSED = {  # keys of a model-config.yaml that would change what is answered
     "parallelType": "several processes for one model are not there",
     "continuousBatching": "continuous batching is not there yet",
@@ -43,7 +48,7 @@ class DropInModels(ModelTable):
 
     def __init__(
         self,
-        host: ModelHost,
+        host: DropInHost,
         configuration: Configuration,
         profile: Profile,
         source: DeployedArchives,
@@ -51,6 +56,7 @@ class DropInModels(ModelTable):
     ) -> None:
         super().__init__(host, configuration.model_store, profile, {}, "slotwise")
         self.configuration, self.source, self.snapshots = configuration, source, snapshots
+        self.loaded = host.loaded
         self._starting = False
         self._saving = threading.Lock()
         named = models_of(configuration.text("models"), "models") if configuration.text("models") else []
@@ -59,6 +65,19 @@ class DropInModels(ModelTable):
     def found(self, archive: str) -> ArchiveInfo:
         """See ModelTable."""
         return self.source.served(archive)
+
+    async def customized(self, model: HostedModel) -> CustomizedMetadata:
+        """See ModelTable; the handler is asked as TorchServe asks it: a request without a body, with the header describe."""
+        served = self.loaded.find(model.name, model.version)
+        if not served.wanted:
+            raise ApiError(503, "ServiceUnavailableException", NO_WORKER.format(model.name))
+        deadline = time.monotonic() + model.response_timeout_s
+        request = BackendRequest(model.name, deadline, "describe", headers={"describe": "True"}, version=model.version)
+        try:
+            answer = await served.answer(request)
+        except Refused as refused:
+            raise ApiError(refused.status, "InternalServerException", refused.message) from refused
+        return CustomizedMetadata(answer.status, _object(answer.body))
 
     def usual(self, info: ArchiveInfo, name: str) -> tuple[Profile, dict[str, Any]]:
         """See ModelTable."""
@@ -173,6 +192,19 @@ def _positive(own: Mapping[str, Any]) -> dict[str, Any]:
     """The settings among these keys, those that are numbers above 0."""
     found = {name: own[key] for key, name in KEYS.items() if isinstance(own.get(key), int | float)}
     return {name: value for name, value in found.items() if not isinstance(value, bool) and value > 0}
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    """A JSON object without what is null in it, as TorchServe writes it; an empty one where it is none."""
+
+    def without_null(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {name: value for name, value in pairs if value is not None}
+
+    try:
+        content = json.loads(body, object_pairs_hook=without_null)
+    except (ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _split(word: str) -> tuple[str | None, str]:

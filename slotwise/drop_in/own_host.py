@@ -6,14 +6,19 @@ import itertools
 import logging
 import os
 import re
+import shutil
+import subprocess
+import sys
 import time
+import zipfile
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slotwise.backends.local.prints import LinePrints
 from slotwise.backends.local.served_model import Link, ModelSettings, ServedModel
-from slotwise.backends.local.worker_link import Measured
-from slotwise.backends.management.models import HostedModel, Observation
+from slotwise.backends.local.worker_link import PACKAGES, Measured
+from slotwise.backends.management.models import ApiError, HostedModel, Observation
 from slotwise.drop_in.configuration import Configuration
 from slotwise.drop_in.line_files import LogFiles
 from slotwise.drop_in.server_numbers import ServerNumbers
@@ -27,6 +32,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("org.pytorch.serve.wlm.WorkerThread")  # whose lines these are
 
 FIRST_WORKER = 9000
+PIP_OPTIONS = ("--no-input", "--disable-pip-version-check", "--no-color")
+INSTALL_S = 600.0
 TOOK_TOO_LONG = "it did not answer within"
 
 
@@ -85,8 +92,28 @@ class DropInHost(OwnHost):
         super().__init__(loaded, record, configuration.gpus())
         self.prints = LinePrints(files.model)
         self.environ = _environ(configuration)
+        self.installs = configuration.flag("install_py_dep_per_model")
         self.numbers = numbers
         self._next = itertools.count(FIRST_WORKER)
+
+    def register(self, model: HostedModel, *, default: bool) -> None:
+        """See OwnHost; first its packages are installed, where the deployment wants that."""
+        if self.installs and model.info.requirements:
+            _install(model, self._packages(model))
+        super().register(model, default=default)
+
+    def unregister(self, model: HostedModel) -> None:
+        """See OwnHost."""
+        super().unregister(model)
+        shutil.rmtree(self._packages(model), ignore_errors=True)
+
+    def _environ(self, model: HostedModel) -> dict[str, str]:
+        packages = {PACKAGES: str(self._packages(model))} if self._packages(model).is_dir() else {}
+        return {**super()._environ(model), **packages}
+
+    def _packages(self, model: HostedModel) -> Path:
+        """The folder of what was installed for it."""
+        return self.folder / f"{model.id}.packages"
 
     def served(self, settings: ModelSettings, measured: Measured) -> ServedModel:
         """See OwnHost."""
@@ -113,6 +140,29 @@ class CountedVersions(ModelVersions):
         """See ModelVersions."""
         super().measured(model, name, value, unit, code)
         self.numbers.from_handler(model, name, value, unit)
+
+
+def _install(model: HostedModel, folder: Path) -> None:
+    """Have pip install what an archive requires into this folder. Raises ApiError."""
+    archive, named = model.info.path, model.info.requirements
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    with zipfile.ZipFile(archive) as packed:
+        (folder / named).write_bytes(packed.read(named))
+    command = [sys.executable, "-m", "pip", "install", *PIP_OPTIONS, "--target", str(folder), "-r", str(folder / named)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, stdin=subprocess.DEVNULL)
+        failed = done.returncode != 0
+        said = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+    except subprocess.TimeoutExpired:
+        failed, said = True, [f"ERROR: it takes more than {INSTALL_S:.0f} s"]
+    if failed:
+        shutil.rmtree(folder, ignore_errors=True)
+        why = next((line for line in said if line.startswith("ERROR:")), said[-1] if said else "pip says nothing")
+        message = f"Custom pip package installation failed for model {model.name}: {why.removeprefix('ERROR: '):.300}"
+        raise ApiError(400, "ModelException", message)
+    installed = next((line for line in said if line.startswith("Successfully installed")), "nothing was to be installed")
+    log.info("%s %s, %s: %s", model.name, model.version, named, installed)
 
 
 def _environ(configuration: Configuration) -> dict[str, str]:

@@ -18,6 +18,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from slotwise import __version__
@@ -42,16 +43,18 @@ from slotwise.drop_in.inference_api import (
 from slotwise.drop_in.known_keys import remarks
 from slotwise.drop_in.line_files import LogFiles, ToLogFiles
 from slotwise.drop_in.model_table import DropInModels
+from slotwise.drop_in.one_port import OnePort
 from slotwise.drop_in.own_host import CountedVersions, DropInHost
 from slotwise.drop_in.server_numbers import ServerNumbers
 from slotwise.drop_in.snapshots import Snapshots
-from slotwise.drop_in.web_apis import Took, management, metrics
+from slotwise.drop_in.web_apis import Took, access_to, management, metrics, metrics_text
 from slotwise.errors import SlotwiseError
 from slotwise.frontend import replies
+from slotwise.frontend.certificates import CertificateFiles
 from slotwise.frontend.frontend import Gateway, GatewayOptions
 from slotwise.frontend.http.app import build_app
 from slotwise.frontend.inference_request import Scope
-from slotwise.frontend.serve import LARGE_BLOCK_BYTES, Access
+from slotwise.frontend.serve import LARGE_BLOCK_BYTES
 from slotwise.host.server import TokenCheck, grpc_services, listening, live_models, loop_factory
 from slotwise.profiles import memory
 from slotwise.profiles.ports import Ports
@@ -67,8 +70,6 @@ NAME = "torchserve"
 LOOPBACK = "127.0.0.1"
 LOOPBACKS = (LOOPBACK, "localhost", "::1")
 LAST_LINE = "Model server started."
-PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
-CHANGES = ("POST", "DELETE")  # of /models, where the model API is off
 
 
 def profile_of(configuration: Configuration) -> Profile:
@@ -122,12 +123,15 @@ async def serve(configuration: Configuration, files: LogFiles, folder: Path) -> 
             took = _took(files, numbers)
             backend = CountedBackend(loaded, record, profile.max_request_bytes, lambda: live_models(models, record))
             backend.numbers = numbers
-            gateway = await open_.enter_async_context(_front(configuration, profile, backend, tokens, took))
-            await open_.enter_async_context(management(configuration, models, tokens, took))
+            gateway = await open_.enter_async_context(_front(configuration, profile, backend, models, tokens, took))
+            if not configuration.one_port:
+                await open_.enter_async_context(management(configuration, gateway, models, tokens, took))
+            certificate = configuration.certificate if configuration.flag("enable_grpc_ssl") else None
             opened = {
                 "inference_host": configuration.text("grpc_inference_address", LOOPBACK),
                 "management_host": configuration.text("grpc_management_address", LOOPBACK),
                 "changeable": configuration.flag("enable_model_api"),
+                "certificate": CertificateFiles(*certificate) if certificate else None,
             }
             await open_.enter_async_context(grpc_services(gateway, models, loaded, tokens, record.ports, **opened))
             if configuration.flag("enable_metrics_api", default=True):
@@ -147,7 +151,12 @@ async def serve(configuration: Configuration, files: LogFiles, folder: Path) -> 
 
 @asynccontextmanager
 async def _front(
-    configuration: Configuration, profile: Profile, backend: CountedBackend, tokens: Tokens, took: Took
+    configuration: Configuration,
+    profile: Profile,
+    backend: CountedBackend,
+    models: DropInModels,
+    tokens: Tokens,
+    took: Took,
 ) -> AsyncIterator[Gateway]:
     """Within, predictions are answered."""
     options = GatewayOptions(
@@ -162,6 +171,8 @@ async def _front(
     app = DropInEntrance(plain.app, DropInForward(gateway), plain.checks)
     app.checks.append(TokenCheck(tokens))
     app.versions, app.cors = backend.loaded, bool(cors_headers(configuration))
+    if configuration.one_port:
+        app.shared = OnePort(configuration, models, tokens, partial(metrics_text, gateway, backend.numbers))
     app.names = names_of(enveloped=bool(configuration.text("service_envelope")))
 
     def told(scope: Scope, status: int, began: float) -> None:
@@ -171,11 +182,8 @@ async def _front(
         took(f"{host}:{port}", scope["method"], target, status, began)
 
     app.took = told
-    address, certificate = configuration.address("inference"), configuration.certificate
-    cert, key = certificate if address.tls and certificate else (None, None)
-    access = Access(tls_cert=cert, tls_key=key, headers=tuple(cors_headers(configuration).items()))
-    access.check()
-    async with listening(app, gateway, (address.host, address.port), access):
+    address = configuration.address("inference")
+    async with listening(app, gateway, (address.host, address.port), access_to(configuration, address)):
         log.info("Inference API bind to: %s", address.url)
         yield gateway
 

@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import logging
-import ssl
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from urllib.parse import parse_qs
 
 from aiohttp import web
 from prometheus_client import generate_latest
 
 from slotwise import __version__
-from slotwise.backends.management.api import Handler, application
 from slotwise.backends.management.bearer import Tokens
 from slotwise.drop_in.configuration import Address, Configuration
-from slotwise.drop_in.inference_api import NOT_ALLOWED, NOT_FOUND, PREFLIGHT, cors_headers, torchserve_error
+from slotwise.drop_in.inference_api import (
+    DESCRIBED,
+    NOT_ALLOWED,
+    NOT_FOUND,
+    cors_headers,
+    is_preflight,
+    send_answer,
+    torchserve_error,
+)
 from slotwise.drop_in.model_table import DropInModels
+from slotwise.drop_in.one_port import PROMETHEUS, OnePort
 from slotwise.drop_in.server_numbers import ServerNumbers
-from slotwise.errors import SlotwiseError
+from slotwise.frontend import replies
+from slotwise.frontend.admission.limits import Receive
+from slotwise.frontend.forward import Send
 from slotwise.frontend.frontend import Gateway
-from slotwise.server import supervisor
+from slotwise.frontend.inference_request import Scope
+from slotwise.frontend.serve import Access
+from slotwise.host.server import listening
 
 log = logging.getLogger("org.pytorch.serve.ModelServer")  # whose lines these are
-
-PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
-CHANGES = ("POST", "DELETE")  # of /models, where the model API is off
 
 Took = Callable[
     [str, str, str, int, float], None
@@ -33,20 +42,13 @@ Took = Callable[
 
 
 @asynccontextmanager
-async def management(configuration: Configuration, models: DropInModels, tokens: Tokens, took: Took) -> AsyncIterator[None]:
+async def management(
+    configuration: Configuration, gateway: Gateway, models: DropInModels, tokens: Tokens, took: Took
+) -> AsyncIterator[None]:
     """Within, models can be registered, where that is on, described and scaled."""
-    changeable = configuration.flag("enable_model_api")
-
-    @web.middleware
-    async def allowed(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if not changeable and request.method in CHANGES and request.path.startswith("/models"):
-            return _refused(405, NOT_ALLOWED)
-        return await handler(request)
-
-    app = application(models, tokens, ("management", "inference") if configuration.tokens else (), [allowed])
-    _watched(app, took, cors_headers(configuration))
+    app = PortEntrance(OnePort(configuration, models, tokens).answer, took, bool(cors_headers(configuration)))
     address = configuration.address("management")
-    async with supervisor.web_application(app, (address.host, address.port), _tls(configuration, address)):
+    async with listening(app, gateway, (address.host, address.port), access_to(configuration, address)):
         log.info("Management API bind to: %s", address.url)
         yield
 
@@ -59,64 +61,61 @@ async def metrics(
     took: Took,
 ) -> AsyncIterator[None]:
     """Within, Prometheus reads TorchServe's metrics, and behind them ours."""
+    paths = {"/metrics": {"get": {"description": "TorchServe's metrics", "responses": {"200": {"description": "OK"}}}}}
+    description = {"openapi": "3.0.1", "info": {"title": "Metrics", "version": __version__}, "paths": paths}
 
-    async def answer(request: web.Request) -> web.Response:
-        names = request.query.getall("name[]", [])
-        text = numbers.text(names).encode()
-        if numbers.mode == "prometheus" and not names:
-            text += generate_latest(gateway.metrics.registry)
-        return web.Response(body=text, headers={"content-type": PROMETHEUS})
+    async def answer(scope: Scope) -> web.Response:
+        path, method = scope["path"], scope["method"]
+        if path == "/metrics":  # by any method, as there
+            names = parse_qs(scope["query_string"].decode("latin-1")).get("name[]", [])
+            return web.Response(body=metrics_text(gateway, numbers, names), headers={"content-type": PROMETHEUS})
+        if (path, method) in DESCRIBED:
+            return web.json_response(description)
+        status = 405 if path in dict(DESCRIBED) else 404
+        return web.Response(
+            body=torchserve_error(status, NOT_ALLOWED if status == 405 else NOT_FOUND, ""),
+            status=status,
+            content_type="application/json",
+        )
 
-    async def description(request: web.Request) -> web.Response:
-        paths = {"/metrics": {"get": {"description": "TorchServe's metrics", "responses": {"200": {"description": "OK"}}}}}
-        return web.json_response({"openapi": "3.0.1", "info": {"title": "Metrics", "version": __version__}, "paths": paths})
-
-    @web.middleware
-    async def shaped(request: web.Request, handler: Handler) -> web.StreamResponse:
-        try:
-            return await handler(request)
-        except web.HTTPException as error:
-            return _refused(error.status, {404: NOT_FOUND, 405: NOT_ALLOWED}.get(error.status, error.reason))
-
-    app = web.Application(middlewares=[shaped])
-    app.router.add_route("*", "/metrics", answer)  # as there
-    app.router.add_route("OPTIONS", "/", description)
-    app.router.add_get("/api-description", description)
-    _watched(app, took, cors_headers(configuration))
+    app = PortEntrance(answer, took, bool(cors_headers(configuration)))
     address = configuration.address("metrics")
-    async with supervisor.web_application(app, (address.host, address.port), _tls(configuration, address)):
+    async with listening(app, gateway, (address.host, address.port), access_to(configuration, address)):
         log.info("Metrics API bind to: %s", address.url)
         yield
 
 
-def _watched(app: web.Application, took: Took, headers: dict[str, str]) -> None:
-    """Have every answer of an aiohttp application told, and give it these headers."""
+class PortEntrance:
+    """Answers on one of these ports, behind the front's own reader of HTTP and its limits. cors: whether pages may call."""
 
-    @web.middleware
-    async def watched(request: web.Request, handler: Handler) -> web.StreamResponse:
+    def __init__(self, answer: Callable[[Scope], Awaitable[web.Response]], took: Took, cors: bool) -> None:
+        self.answer, self.took, self.cors = answer, took, cors
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request. Its body, where there is one, is not read."""
+        if scope["type"] != "http":
+            return
         began = time.monotonic()
-        preflight = headers and request.method == "OPTIONS" and PREFLIGHT in request.headers
-        answer = web.Response() if preflight else await handler(request)
-        answer.headers.update(headers)
-        peer = request.transport.get_extra_info("peername") if request.transport else None
-        took(f"{peer[0]}:{peer[1]}" if peer else "", request.method, request.path_qs, answer.status, began)
-        return answer
-
-    app.middlewares.insert(0, watched)
-
-
-def _refused(status: int, message: str) -> web.Response:
-    return web.Response(body=torchserve_error(status, message, ""), status=status, content_type="application/json")
+        answer = web.Response() if self.cors and is_preflight(scope) else await self.answer(scope)
+        host, port = scope["client"] or ("", 0)
+        query = scope["query_string"].decode("latin-1")
+        target = scope["path"] + (f"?{query}" if query else "")
+        self.took(f"{host}:{port}" if host else "", scope["method"], target, answer.status, began)
+        given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
+        await send_answer(send, answer, replies.request_id(given))
 
 
-def _tls(configuration: Configuration, address: Address) -> ssl.SSLContext | None:
-    if not address.tls or configuration.certificate is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(*configuration.certificate)
-    except (OSError, ssl.SSLError) as error:
-        raise SlotwiseError(
-            f"the certificate cannot be used: {error}", "certificate_file and private_key_file are PEM"
-        ) from error
-    return context
+def access_to(configuration: Configuration, address: Address) -> Access:
+    """How one reaches an address: over TLS where it is https, and from other pages where the deployment says so."""
+    cert, key = configuration.certificate if address.tls and configuration.certificate else (None, None)
+    access = Access(tls_cert=cert, tls_key=key, headers=tuple(cors_headers(configuration).items()))
+    access.check()
+    return access
+
+
+def metrics_text(gateway: Gateway, numbers: ServerNumbers, names: Sequence[str]) -> bytes:
+    """TorchServe's metrics of these names; of all, and behind them ours, where there are none."""
+    text = numbers.text(list(names)).encode()
+    if numbers.mode == "prometheus" and not names:
+        text += generate_latest(gateway.metrics.registry)
+    return text

@@ -101,17 +101,22 @@ def phrase(status: int) -> str:
 
 
 def error_from_server(status: int, body: bytes, identity: str) -> bytes:
-    """A server's error in our shape: a slot's `{"error": {...}}`, TorchServe's `{"code", "type", "message"}`, or text."""
+    """A server's error in our shape."""
+    return error_body(status, message_of(status, body), identity)
+
+
+def message_of(status: int, body: bytes) -> str:
+    """What an error says: a slot's `{"error": {...}}`, TorchServe's `{"code", "type", "message"}`, or text."""
     message = ""
     if len(body) > LONGEST_ERROR_BYTES:  # no error that anybody meant
-        return error_body(status, phrase(status), identity)
+        return phrase(status)
     try:
         content = json.loads(body)
         inner = content.get("error", content) if isinstance(content, dict) else {}
         message = str(inner.get("message", "")) if isinstance(inner, dict) else ""
     except ValueError:
         message = body[:500].decode("utf-8", "replace").strip() if body[:1] != b"<" else ""
-    return error_body(status, message or phrase(status), identity)
+    return message or phrase(status)
 
 
 def passed_on(raw: Iterable[tuple[bytes, bytes]], to_client: HeaderFilter) -> RawHeaders:

@@ -27,7 +27,7 @@ from slotwise.backends.management.descriptions import described
 from slotwise.backends.management.models import ApiError, ModelTable
 from slotwise.client.live_model import LiveModel, live_model
 from slotwise.frontend.frontend import Gateway, GatewayOptions
-from slotwise.frontend.http.access import PROBES, Entrance
+from slotwise.frontend.http.access import PROBES
 from slotwise.frontend.http.app import build_app
 from slotwise.frontend.inference_request import Scope
 from slotwise.frontend.serve import LARGE_BLOCK_BYTES, Access, http_config
@@ -111,7 +111,7 @@ async def front(backend: LocalBackend, profile: Profile, record: ServerRecord, t
 
 
 @asynccontextmanager
-async def listening(app: Entrance, gateway: Gateway, address: tuple[str, int], access: Access) -> AsyncIterator[None]:
+async def listening(app: Any, gateway: Gateway, address: tuple[str, int], access: Access) -> AsyncIterator[None]:
     """Within, a front answers on this address, over TLS where `access` has a certificate."""
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     taken = socket.create_server(address, family=family, backlog=BACKLOG)

@@ -14,7 +14,6 @@ import dataclasses
 import importlib.util
 import logging
 import signal
-import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
@@ -126,14 +125,14 @@ async def management_api(
 
 
 @asynccontextmanager
-async def web_application(app: Any, address: tuple[str, int], tls: ssl.SSLContext | None = None) -> AsyncIterator[None]:
+async def web_application(app: Any, address: tuple[str, int]) -> AsyncIterator[None]:
     """Within, an application of aiohttp's answers on this address."""
     from aiohttp import web  # noqa: PLC0415  slow to import
 
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=CALLS_END_S)
     await runner.setup()
     try:
-        await web.TCPSite(runner, *address, ssl_context=tls).start()
+        await web.TCPSite(runner, *address).start()
         yield
     finally:
         await runner.cleanup()

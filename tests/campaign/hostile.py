@@ -13,10 +13,9 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import psutil
@@ -27,9 +26,10 @@ from slotwise.console import say
 from slotwise.frontend import process as gateway_process
 from slotwise.frontend.admission import keys
 from slotwise.frontend.admission.limits import derived_budget
+from slotwise.frontend.grpc.open_inference_messages import CLASSES
 from slotwise.server.lifecycle import ServerRecord, stop
 from tests.campaign.cases import Case, Part
-from tests.campaign.hostile_attacks import ATTACKS, Aim, Seen
+from tests.campaign.hostile_attacks import ATTACKS, Aim, Attack, Seen
 from tests.campaign.innocents import KINDS, TIMEOUT_S, Innocents
 from tests.campaign.own_server import CHOSEN, front_pid, own_home, started
 from tests.campaign.tally import Tally
@@ -44,19 +44,40 @@ SAMPLE_S = 0.05
 RECOVERY_S = 30.0
 STOP_S = 90.0  # for the attacks to end
 TOGETHER = "all of these at once"
-NAMES = (*ATTACKS, TOGETHER)
+Strike = Callable[[threading.Event, Seen], None]  # one attack on this place, until it is told to stop
 
 
-@dataclass
-class Place:
+class Place(Protocol):
+    """What is attacked, and how one sees how it is. strikes: the attacks, by name."""
+
+    strikes: dict[str, Strike]
+
+    def open(self) -> None:
+        """Start it."""
+
+    def close(self) -> None:
+        """Stop it."""
+
+    def ask_well(self, seconds: float) -> Innocents:
+        """The innocents, so long."""
+
+    def pid(self) -> int:
+        """The process that answers its clients."""
+
+    def died(self) -> bool:
+        """Whether another process, or none, is there since it was opened."""
+
+
+class GatewayPlace:
     """A server, the gateway before it, and everybody's keys."""
 
-    store: Path
-    key_file: Path
-    innocents: list[str]
-    hostile: str
-    record: ServerRecord | None = None
-    front: gateway_process.GatewayRecord | None = None
+    def __init__(self, store: Path, key_file: Path) -> None:
+        self.store, self.key_file = store, key_file
+        self.innocents = [keys.add(key_file, f"innocent-{i}") for i in range(len(KINDS))]
+        self.hostile = keys.add(key_file, "hostile")
+        self.record: ServerRecord | None = None
+        self.front: gateway_process.GatewayRecord | None = None
+        self.strikes = {name: self._strike(attack) for name, attack in ATTACKS.items()}
 
     def open(self) -> None:
         """Start both."""
@@ -77,32 +98,56 @@ class Place:
     def ask_well(self, seconds: float) -> Innocents:
         """The innocents, so long."""
         assert self.front is not None
-        asked = {"url": self.front.url, "grpc_address": self.front.grpc, "keys": self.innocents, "seconds": seconds}
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.campaign.innocents"],
-            input=json.dumps(asked),
-            capture_output=True,
-            text=True,
-            check=True,
-            cwd=ROOT,
-            timeout=seconds + 2 * TIMEOUT_S,
-        )
-        return Innocents(**json.loads(done.stdout))
+        credentials = [("x-api-key", key) for key in self.innocents]
+        return asked_well(seconds, url=self.front.url, grpc_address=self.front.grpc, credentials=credentials)
 
-    def aim(self) -> Aim:
-        """Where the hostile client's requests go."""
+    def pid(self) -> int:
+        """See Place."""
         assert self.front is not None
-        parts = urlsplit(self.front.url)
-        return Aim((str(parts.hostname), int(parts.port or 0)), self.front.grpc, self.hostile)
+        assert self.record is not None
+        return front_pid(self.record, self.front)
 
-    def recovered(self) -> bool:
-        """Whether innocents are answered again."""
-        until = time.monotonic() + RECOVERY_S
-        while time.monotonic() < until:
-            found = self.ask_well(1.0)
-            if found.waits_s and not found.lost:
-                return True
-        return False
+    def died(self) -> bool:
+        """See Place."""
+        before, self.front = self.front, gateway_process.running("default") or self.front
+        now = gateway_process.running("default")
+        return now is None or before is None or now.pid != before.pid
+
+    def _strike(self, attack: Attack) -> Strike:
+        def strike(over: threading.Event, seen: Seen) -> None:
+            assert self.front is not None
+            parts = urlsplit(self.front.url)
+            message = CLASSES["ModelInferRequest"](model_name="killers")
+            message.inputs.add(name="x", datatype="BYTES", shape=[64]).contents.bytes_contents.extend([b"1"] * 64)
+            address = (str(parts.hostname), int(parts.port or 0))
+            data = message.SerializeToString()
+            attack(Aim(address, ("x-api-key", self.hostile), grpc=self.front.grpc, message=data), over, seen)
+
+        return strike
+
+
+def asked_well(seconds: float, **where: object) -> Innocents:
+    """The innocents, so long. where: what tests.campaign.innocents.ask is told besides."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.campaign.innocents"],
+        input=json.dumps({**where, "seconds": seconds}),
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+        timeout=seconds + 2 * TIMEOUT_S,
+    )
+    return Innocents(**json.loads(done.stdout))
+
+
+def recovered(place: Place) -> bool:
+    """Whether innocents are answered again."""
+    until = time.monotonic() + RECOVERY_S
+    while time.monotonic() < until:
+        found = place.ask_well(1.0)
+        if found.waits_s and not found.lost:
+            return True
+    return False
 
 
 @contextlib.contextmanager
@@ -129,7 +174,7 @@ def watched(pid: int) -> Iterator[list[float]]:
 def attacked(place: Place, names: list[str]) -> Iterator[dict[str, Seen]]:
     """Within, the hostile client does all of this; what it was answered."""
     over, seen = threading.Event(), {name: Counter[str]() for name in names}
-    threads = [threading.Thread(target=ATTACKS[name], args=(place.aim(), over, seen[name]), daemon=True) for name in names]
+    threads = [threading.Thread(target=place.strikes[name], args=(over, seen[name]), daemon=True) for name in names]
     for thread in threads:
         thread.start()
     try:
@@ -148,11 +193,9 @@ def p99(waits_s: list[float]) -> float:
 
 def attack(place: Place, i: int, quiet_p99_s: float, seconds: float, tally: Tally) -> None:
     """One attack, or all, beside the innocents."""
-    front, name = place.front, NAMES[i]
-    assert front is not None
-    assert place.record is not None
-    names = list(ATTACKS) if name == TOGETHER else [name]
-    with watched(front_pid(place.record, front)) as most_mb, attacked(place, names) as seen:
+    name = [*place.strikes, TOGETHER][i]
+    names = list(place.strikes) if name == TOGETHER else [name]
+    with watched(place.pid()) as most_mb, attacked(place, names) as seen:
         found = place.ask_well(seconds)
     late = sum(wait_s > quiet_p99_s + ALLOWED_S for wait_s in found.waits_s)
     budget_mb = derived_budget() / 1e6
@@ -175,18 +218,16 @@ def attack(place: Place, i: int, quiet_p99_s: float, seconds: float, tally: Tall
         tally.fail(i, "wrong", f"{name}: a hidden request was answered")
     if most_mb[0] > budget_mb + ALLOWED_MB:
         tally.fail(i, "leaks", f"{name}: the gateway held {most_mb[0]:.0f} MB, its budget is {budget_mb:.0f}")
-    _whole_again(place, i, tally)
+    _whole_again(place, i, name, tally)
 
 
-def _whole_again(place: Place, i: int, tally: Tally) -> None:
+def _whole_again(place: Place, i: int, name: str, tally: Tally) -> None:
     """What one attack broke must not be seen in the next."""
-    now = gateway_process.running("default")
-    if now is None or place.front is None or now.pid != place.front.pid:
-        tally.fail(i, "unplanned", f"{NAMES[i]}: the gateway died")
+    if place.died():
+        tally.fail(i, "unplanned", f"{name}: the process that answers died")
         tally.restarts += 1
-    place.front = now or place.front
-    if now is None or not place.recovered():
-        tally.fail(i, "hangs", f"{NAMES[i]}: nobody is answered {RECOVERY_S:.0f} s afterwards")
+    if not recovered(place):
+        tally.fail(i, "hangs", f"{name}: nobody is answered {RECOVERY_S:.0f} s afterwards")
         tally.restarts += 1
         place.close()
         place.open()
@@ -211,28 +252,30 @@ def start(work: Path, scale: float) -> Iterator[Case]:
     """Give what tries one attack; the quiet time is measured first."""
     for model in MODELS:
         store = build_handler(model, work / "store", work, handler=model).parent
-    file = work / "keys.json"
-    place = Place(store, file, [keys.add(file, f"innocent-{i}") for i in range(len(KINDS))], keys.add(file, "hostile"))
-    with own_home(work / "home"):
-        try:
-            place.open()
-            place.ask_well(LEAST_S)  # warm
-            assert place.front is not None
-            assert place.record is not None
-            with watched(front_pid(place.record, place.front)) as most_mb:
-                quiet = place.ask_well(max(LEAST_S, QUIET_S * scale))
-            quiet_p99_s = p99(quiet.waits_s)
-            say(f"hostile: a quiet p99 of {1000 * quiet_p99_s:.0f} ms")
+    with own_home(work / "home"), attacks(GatewayPlace(store, work / "keys.json"), scale) as case:
+        yield case
 
-            def case(i: int, draw: object, tally: Tally) -> None:
-                tally.measured["quiet"] = {**shown(quiet), "memory_mb": round(most_mb[0], 1)}
-                seconds = max(LEAST_S, (TOGETHER_S if NAMES[i] == TOGETHER else ALONE_S) * scale)
-                attack(place, i, quiet_p99_s, seconds, tally)
 
-            yield case
-        finally:
-            place.close()
+@contextlib.contextmanager
+def attacks(place: Place, scale: float) -> Iterator[Case]:
+    """Within, the place is open; gives what tries one of its strikes, or all of them. The quiet time is measured first."""
+    try:
+        place.open()
+        place.ask_well(LEAST_S)  # warm
+        with watched(place.pid()) as most_mb:
+            quiet = place.ask_well(max(LEAST_S, QUIET_S * scale))
+        quiet_p99_s = p99(quiet.waits_s)
+        say(f"a quiet p99 of {1000 * quiet_p99_s:.0f} ms")
+
+        def case(i: int, draw: object, tally: Tally) -> None:
+            tally.measured["quiet"] = {**shown(quiet), "memory_mb": round(most_mb[0], 1)}
+            seconds = max(LEAST_S, (TOGETHER_S if i == len(place.strikes) else ALONE_S) * scale)
+            attack(place, i, quiet_p99_s, seconds, tally)
+
+        yield case
+    finally:
+        place.close()
 
 
 WHAT = "one hostile client beside sixteen others, each attack alone and all at once"
-PART = Part("hostile", WHAT, len(NAMES), start, 1200.0, scaled=False, own_memory=True)
+PART = Part("hostile", WHAT, len(ATTACKS) + 1, start, 1200.0, scaled=False, own_memory=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gzip
 import json
 import random
 import re
@@ -14,31 +13,38 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
 
 import grpc
 import grpc.aio
 
-from slotwise.frontend.grpc.open_inference_messages import CLASSES, SERVICE
+from slotwise.frontend.grpc.open_inference_messages import SERVICE
+from tests.campaign.hostile_bodies import bomb, fields, large_instances, parts
 from tests.frontend.smuggling import FAMILIES, LAST, Case, tried
 
 SOURCE = "127.0.0.66"  # an address of its own
 PATIENCE_S = 5.0  # for an answer
 HELD = 64  # connections or calls that are held
 STATUS = re.compile(rb"HTTP/1\.1 (\d\d\d) ")
+PATHS = ("/predictions/killers", "/v1/models/killers:predict", "/v2/models/killers/infer")
 
 
 @dataclass(frozen=True)
 class Aim:
-    """The gateway, and the hostile client's key."""
+    """The server, and what the hostile client shows of itself: a header in small letters, and its value.
+
+    path: of a POST that the server reads. grpc: where `method` is. message: a good one for it.
+    """
 
     address: tuple[str, int]
-    grpc: str
-    key: str
+    credential: tuple[str, str]
+    path: str = PATHS[0]
+    grpc: str = ""
+    method: str = f"/{SERVICE}/ModelInfer"
+    message: bytes = b""
 
     def head(self, first: str, *lines: str) -> bytes:
         """The head of a request, without its end."""
-        own = [f"Host: {self.address[0]}:{self.address[1]}", f"x-api-key: {self.key}"]
+        own = [f"Host: {self.address[0]}:{self.address[1]}", ": ".join(self.credential)]
         return "\r\n".join([f"{first} HTTP/1.1", *own, *lines]).encode() + b"\r\n"
 
     def post(self, path: str, body: bytes, *lines: str) -> bytes:
@@ -147,34 +153,8 @@ def bodies(make: Callable[[Aim], list[bytes]], every_s: float) -> Attack:
     return attack
 
 
-@cache
-def large_instances() -> bytes:
-    """1,024 records of 768 floats: 14 MiB of JSON."""
-    row = [round(random.Random(1).random(), 15)] * 768
-    return json.dumps({"instances": [row] * 1024}).encode()
-
-
-@cache
-def fields(count: int) -> bytes:
-    """A form of so many fields."""
-    return b"&".join(b"a%d=1" % i for i in range(count))
-
-
-@cache
-def parts(count: int) -> bytes:
-    """A form of so many parts, as multipart."""
-    return b'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\n1\r\n' * count + b"--b--\r\n"
-
-
-@cache
-def bomb() -> bytes:
-    """256 MiB of zeros, packed."""
-    return gzip.compress(bytes(2**28), 1)
-
-
 URLENCODED = "Content-Type: application/x-www-form-urlencoded"
 MULTIPART = "Content-Type: multipart/form-data; boundary=b"
-PATHS = ("/predictions/killers", "/v1/models/killers:predict", "/v2/models/killers/infer")
 
 
 def many_records(aim: Aim, stop: threading.Event, seen: Seen) -> None:
@@ -203,8 +183,8 @@ def many_records(aim: Aim, stop: threading.Event, seen: Seen) -> None:
 
 def upgrades(aim: Aim, stop: threading.Event, seen: Seen) -> None:
     """An Upgrade whose body is a request: there must be one answer."""
-    hidden = aim.post(PATHS[0], b"3")
-    data = aim.post(PATHS[0], hidden, "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAAP__")
+    hidden = aim.post(aim.path, b"3")
+    data = aim.post(aim.path, hidden, "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAAP__")
     while not stop.wait(0.1):
         with aim.connected() as connection:
             connection.sendall(data)
@@ -215,19 +195,19 @@ def upgrades(aim: Aim, stop: threading.Event, seen: Seen) -> None:
 
 def smuggling(aim: Aim, stop: threading.Event, seen: Seen) -> None:
     """The published requests: one answer each and one for what comes behind it, or a refusal."""
-    own = b"Host: %b:%d\r\nx-api-key: %b" % (aim.address[0].encode(), aim.address[1], aim.key.encode())
+    own = "Host: {}:{}\r\n{}: {}".format(*aim.address, *aim.credential).encode()
 
     class Keyed(Case):
         def sent(self, aim: str) -> bytes:
             return super().sent(aim).replace(b"Host: x", own, 1)  # the hidden one keeps its length
 
-    cases = [case for family in FAMILIES.values() for case in family(f"POST {PATHS[0]}")]
+    cases = [case for family in FAMILIES.values() for case in family(f"POST {aim.path}")]
     for i in range(10**9):
         if stop.wait(0.05):
             break
         case = cases[i % len(cases)]
         keyed = Keyed(case.name, case.head, case.body, case.bodies, case.first_line)
-        found = tried(aim.address, keyed, f"POST {PATHS[0]}", 2.0, 0.0, LAST.replace(b"Host: x", own))
+        found = tried(aim.address, keyed, f"POST {aim.path}", 2.0, 0.0, LAST.replace(b"Host: x", own))
         seen.update(map(str, found.statuses or ["closed" if found.ended else "silent"]))
         if len(found.statuses) - found.last > 1:
             seen["smuggled"] += 1
@@ -247,13 +227,11 @@ def over_grpc(call: Callable[[grpc.aio.Channel, Aim, Seen], AsyncIterator[None]]
 
 async def cancelled_calls(channel: grpc.aio.Channel, aim: Aim, seen: Seen) -> AsyncIterator[None]:
     """25 calls at a time that are cancelled within 10 ms, or have a deadline of 5 ms."""
-    message = CLASSES["ModelInferRequest"](model_name="killers")
-    message.inputs.add(name="x", datatype="BYTES", shape=[64]).contents.bytes_contents.extend([b"1"] * 64)
-    data, key = message.SerializeToString(), (("x-api-key", aim.key),)
     while True:
         asked = []
         for i in range(25):
-            asked.append(channel.unary_unary(f"/{SERVICE}/ModelInfer")(data, timeout=60 if i % 5 else 0.005, metadata=key))
+            timeout = 60 if i % 5 else 0.005
+            asked.append(channel.unary_unary(aim.method)(aim.message, timeout=timeout, metadata=(aim.credential,)))
             await asyncio.sleep(random.uniform(0, 0.01))
             asked[-1].cancel()
         await asyncio.gather(*(one.code() for one in asked))
@@ -275,8 +253,8 @@ async def idle_calls(channel: grpc.aio.Channel, aim: Aim, seen: Seen) -> AsyncIt
             for one in [one for one in asked if one.done()]:
                 asked.remove(one)
                 seen[(await one.code()).name] += 1
-            method = channel.stream_unary(f"/{SERVICE}/ModelInfer")
-            asked += [method(never(), timeout=60, metadata=(("x-api-key", aim.key),)) for _ in range(HELD - len(asked))]
+            method = channel.stream_unary(aim.method)
+            asked += [method(never(), timeout=60, metadata=(aim.credential,)) for _ in range(HELD - len(asked))]
             await asyncio.sleep(0.5)
             yield
     finally:
@@ -288,8 +266,8 @@ ATTACKS: dict[str, Attack] = {
     "64 MiB of header lines": flood_of_headers,
     "256 KiB of GETs at once": pipelined,
     "connections that say nothing": held(lambda aim: b"", b""),
-    "slow heads": held(lambda aim: aim.head("POST /predictions/killers"), b"x"),
-    "slow bodies": held(lambda aim: aim.head("POST /predictions/killers", "Content-Length: 100000") + b"\r\n", b"x"),
+    "slow heads": held(lambda aim: aim.head(f"POST {aim.path}"), b"x"),
+    "slow bodies": held(lambda aim: aim.head(f"POST {aim.path}", "Content-Length: 100000") + b"\r\n", b"x"),
     "V1 bodies of 14 MiB, answers of 20": bodies(lambda aim: [aim.post("/v1/models/wide:predict", large_instances())], 1.0),
     "V1 requests of 1,024 records, some hang up": many_records,
     "forms of 200,000 fields": bodies(

@@ -19,6 +19,7 @@ import grpc
 import grpc.aio
 
 from slotwise.frontend.grpc.open_inference_messages import CLASSES, SERVICE
+from slotwise.host.torchserve_grpc.torchserve_messages import INFERENCE, INFERENCE_SERVICE, MANAGEMENT, MANAGEMENT_SERVICE
 
 TIMEOUT_S = 65.0  # the gateway's deadline and 5 s
 PAUSE_S = 0.05  # between an answer and the next request
@@ -59,31 +60,59 @@ def answer_to(number: int) -> dict[str, float]:
     return {"answer": 2.0 * number + 1}
 
 
-async def ask(url: str, grpc_address: str, keys: list[str], seconds: float) -> Innocents:
-    """All of them, so long; a request that is under way then is waited for."""
+@dataclass(frozen=True)
+class Operator:
+    """One more client, at the other ports of `slotwise torchserve`. credential: what it shows there."""
+
+    management: str
+    metrics: str
+    grpc_address: str
+    credential: tuple[str, str]
+
+
+async def ask(
+    url: str, grpc_address: str, credentials: list[tuple[str, str]], seconds: float, operator: Operator | None = None
+) -> Innocents:
+    """All of them, so long; a request that is under way then is waited for.
+
+    credentials: a header and its value for each. operator: where there is one, 7070's gRPC is asked, too.
+    """
     found, numbers, until = Innocents(), itertools.count(1), time.monotonic() + seconds
     limits = aiohttp.ClientTimeout(total=TIMEOUT_S)
     async with (
         aiohttp.ClientSession(url, timeout=limits, connector=aiohttp.TCPConnector(limit=0)) as http,
         grpc.aio.insecure_channel(grpc_address) as channel,
     ):
-        calls = {"plain": _plain, "v1": _v1}
+        over_http, over_grpc = {"plain": _plain, "v1": _v1}, _predictions if operator else _model_infer
 
-        async def client(kind: str, key: str) -> None:
+        async def client(kind: str, credential: tuple[str, str]) -> None:
             while time.monotonic() < until:
                 number, began = next(numbers), time.monotonic()
-                asked = _over_grpc(channel, key, number) if kind == "grpc" else calls[kind](http, key, number)
+                if kind == "grpc":
+                    asked = over_grpc(channel, credential, number)
+                else:
+                    asked = over_http[kind](http, dict([credential]), number)
                 status, right, what = await _settled(asked)
                 found.count(status, right, time.monotonic() - began, f"{kind}: {what}")
                 await asyncio.sleep(PAUSE_S)
 
         async def readiness() -> None:
             while time.monotonic() < until:
-                status, _, _ = await _settled(_ready(http))
+                status, _, _ = await _settled(_ready(http, "/ping" if operator else "/ready"))
                 found.unready += status != "200"
                 await asyncio.sleep(READY_EVERY_S)
 
-        await asyncio.gather(readiness(), *(client(*each) for each in zip(KINDS, keys, strict=True)))
+        async def operate(operator: Operator, calls: grpc.aio.Channel) -> None:
+            while time.monotonic() < until:
+                for one in (_described(http, operator), _scraped(http, operator), _listed(calls, operator)):
+                    began = time.monotonic()
+                    status, right, what = await _settled(one)
+                    found.count(status, right, time.monotonic() - began, f"operator: {what}")
+                await asyncio.sleep(PAUSE_S)
+
+        async with grpc.aio.insecure_channel(operator.grpc_address if operator else grpc_address) as calls:
+            others = [operate(operator, calls)] if operator else []
+            await asyncio.gather(readiness(), *others, *(client(*each) for each in zip(KINDS, credentials, strict=True)))
     return found
 
 
@@ -107,28 +136,55 @@ async def _read(answer: aiohttp.ClientResponse, due: Callable[[Any], bool]) -> S
     return str(answer.status), answer.status == 200 and due(json.loads(text)), text
 
 
-async def _plain(http: aiohttp.ClientSession, key: str, number: int) -> Said:
-    async with http.post("/predictions/killers", data=b"%d" % number, headers={"x-api-key": key}) as answer:
+async def _plain(http: aiohttp.ClientSession, credential: dict[str, str], number: int) -> Said:
+    async with http.post("/predictions/killers", data=b"%d" % number, headers=credential) as answer:
         return await _read(answer, lambda said: bool(said == answer_to(number)))
 
 
-async def _v1(http: aiohttp.ClientSession, key: str, number: int) -> Said:
+async def _v1(http: aiohttp.ClientSession, credential: dict[str, str], number: int) -> Said:
     instances = [1000 * number + i for i in range(RECORDS)]
     due = {"predictions": [answer_to(one) for one in instances]}
-    async with http.post("/v1/models/killers:predict", json={"instances": instances}, headers={"x-api-key": key}) as answer:
+    async with http.post("/v1/models/killers:predict", json={"instances": instances}, headers=credential) as answer:
         return await _read(answer, lambda said: bool(said == due))
 
 
-async def _ready(http: aiohttp.ClientSession) -> Said:
-    async with http.get("/ready") as answer:
+async def _ready(http: aiohttp.ClientSession, path: str) -> Said:
+    async with http.get(path) as answer:
         return await _read(answer, lambda said: True)
 
 
-async def _over_grpc(channel: grpc.aio.Channel, key: str, number: int) -> Said:
+async def _described(http: aiohttp.ClientSession, operator: Operator) -> Said:
+    async with http.get(f"{operator.management}/models/killers", headers=dict([operator.credential])) as answer:
+        return await _read(answer, lambda said: bool(said[0]["modelName"] == "killers"))
+
+
+async def _scraped(http: aiohttp.ClientSession, operator: Operator) -> Said:
+    async with http.get(f"{operator.metrics}/metrics") as answer:
+        text = await answer.text()
+        return str(answer.status), "ts_inference_requests_total" in text, text
+
+
+async def _listed(channel: grpc.aio.Channel, operator: Operator) -> Said:
+    message = MANAGEMENT.classes["ListModelsRequest"](limit=10).SerializeToString()
+    asked = channel.unary_unary(f"/{MANAGEMENT_SERVICE}/ListModels")
+    data = await asked(message, timeout=TIMEOUT_S, metadata=(tuple(operator.credential),))
+    text = MANAGEMENT.classes["ManagementResponse"].FromString(data).msg
+    return "200", "killers" in text, text
+
+
+async def _predictions(channel: grpc.aio.Channel, credential: tuple[str, str], number: int) -> Said:
+    message = INFERENCE.classes["PredictionsRequest"](model_name="killers", input={"data": b"%d" % number})
+    asked = channel.unary_unary(f"/{INFERENCE_SERVICE}/Predictions")
+    data = await asked(message.SerializeToString(), timeout=TIMEOUT_S, metadata=(tuple(credential),))
+    said = INFERENCE.classes["PredictionResponse"].FromString(data).prediction
+    return "200", json.loads(said) == answer_to(number), said.decode()
+
+
+async def _model_infer(channel: grpc.aio.Channel, credential: tuple[str, str], number: int) -> Said:
     message = CLASSES["ModelInferRequest"](model_name="killers")
     message.inputs.add(name="x", datatype="BYTES", shape=[1]).contents.bytes_contents.append(b"%d" % number)
     asked = channel.unary_unary(f"/{SERVICE}/ModelInfer")
-    data = await asked(message.SerializeToString(), timeout=TIMEOUT_S, metadata=(("x-api-key", key),))
+    data = await asked(message.SerializeToString(), timeout=TIMEOUT_S, metadata=(tuple(credential),))
     (said,) = next(
         one.contents.bytes_contents for one in CLASSES["ModelInferResponse"].FromString(data).outputs if one.name == "answer"
     )
@@ -136,4 +192,6 @@ async def _over_grpc(channel: grpc.aio.Channel, key: str, number: int) -> Said:
 
 
 if __name__ == "__main__":
-    json.dump(asdict(asyncio.run(ask(**json.load(sys.stdin)))), sys.stdout)
+    told = json.load(sys.stdin)
+    told["operator"] = Operator(**told["operator"]) if told.get("operator") else None
+    json.dump(asdict(asyncio.run(ask(**told))), sys.stdout)

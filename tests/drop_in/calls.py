@@ -98,7 +98,9 @@ def inference() -> Iterator[Call]:
         yield Call("inference", method, path)
     for path in ("/", "/predictions/echo", "/predictions/nobody", "/ping"):
         yield Call("inference", "OPTIONS", path, compared="status")
-    yield Call("inference", "GET", "/api-description", compared="status")
+    for token in ("same", ""):
+        yield Call("inference", "GET", "/api-description", token=token, compared="status")
+    yield Call("inference", "OPTIONS", "/", token="", compared="status")
     yield Call("inference", "POST", "/predictions/echo", body=bytes(7_000_000), compared="status")
 
 
@@ -150,6 +152,9 @@ def models() -> Iterator[Call]:
     for path in (echo, f"{echo}/1.0", f"{echo}/all", "/models/headers", "/models"):
         yield manage("GET", path)
         yield manage("GET", path, SECOND)
+    for model in ("echo", "echo/1.0", "echo/all", "headers", "errors", "nobody", "echo/9.9"):
+        yield manage("GET", f"/models/{model}", customized="true")
+    yield manage("GET", "/models/spare", SPARE, customized="true")
     for limit, token in itertools.product(("1", "2", "0", "-1", "x"), ("0", "1", "-1", "x")):
         yield manage("GET", "/models", limit=limit, next_page_token=token)
     yield manage("PUT", f"{echo}/2.0/set-default", SECOND)

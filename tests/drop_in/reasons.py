@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from tests.server import grpc_calls
+
 
 class Reason(NamedTuple):
     """One reason. pattern: of the calls that it holds for, by their text. refused: for security."""
@@ -33,18 +35,12 @@ REASONS = (
     Reason(r"management GET /ping$", "`GET /ping` on the management port", "404", "200", "that it runs"),
     Reason(
         r"management POST .*(batch_size|response_timeout|max_batch_delay)=(0|-1|x|1\.5)&"
-        r"|management .*(initial_workers|min_worker|limit|next_page_token)=x",
-        "`batch_size=0`, `min_worker=x`, `limit=x` and the like",
-        "takes another number in silence",
+        r"|management .*(initial_workers|min_worker|limit|next_page_token)=x"
+        r"|management PUT .*min_worker=-1|management POST .*initial_workers=-1",
+        "`batch_size=0`, `min_worker=-1`, `limit=x` and the like",
+        "takes another number in silence, or 500",
         "400",
         "nobody meant that",
-    ),
-    Reason(
-        r"management PUT .*min_worker=-1|management POST .*initial_workers=-1",
-        "`min_worker=-1`",
-        "500 IndexOutOfBoundsException",
-        "400",
-        "it is the caller's mistake",
     ),
     Reason(
         r"management GET /models\?limit=",
@@ -77,6 +73,23 @@ REASONS = (
         refused=True,
     ),
 )
+
+
+BY_GRPC = {  # what differs by gRPC alone: why, in the words of tests/server/grpc_calls.py, and the row
+    grpc_calls.SLOT: ("a prediction that the handler answers with 400 or more", "`OK`, the error as its answer", "its code"),
+    grpc_calls.NO_WORKER: ("a prediction without a worker", "`INTERNAL`", "`UNAVAILABLE`"),
+    grpc_calls.STREAM: (
+        "`StreamPredictions` where the handler sends none, `StreamPredictions2`",
+        "`INTERNAL`",
+        "`OK` with one message, `UNIMPLEMENTED`",
+    ),
+    grpc_calls.LARGE: ("a message over the limit", "the connection is reset", "`RESOURCE_EXHAUSTED`"),
+    grpc_calls.EMPTY: ("what is no message, or can be done only once", "`UNKNOWN`, no words", "a code, and HTTP's words"),
+    grpc_calls.LIST: ("`ListModels` without `limit`", "an empty list", "100 models"),
+    grpc_calls.WORDS: ("an unknown method", "`UNIMPLEMENTED`", "`UNIMPLEMENTED`"),
+}
+AS_BY_HTTP = {grpc_calls.STORE, grpc_calls.NUMBER, grpc_calls.LAST}  # reasons above that hold for gRPC, too
+MOOT = {grpc_calls.WORKERS, grpc_calls.CUSTOMIZED}  # where only `slotwise serve` differs
 
 
 def reason_for(call: str) -> Reason | None:

@@ -65,17 +65,24 @@ def test_ts_config_file_wins_over_the_option() -> None:
     ("text", "why"),
     [
         ("keystore=a.p12", "keystore is refused"),
-        ("install_py_dep_per_model=true", "install_py_dep_per_model is refused"),
         ("job_queue_size=many", "job_queue_size is not a whole number"),
         ("default_response_timeout=-1", "below 0"),
         ("inference_address=ftp://x:1", "is no address"),
-        ("inference_address=http://127.0.0.1:8081", "share a port"),
+        ("metrics_address=http://127.0.0.1:8081", "share a port"),
+        ("management_address=http://0.0.0.0:8080", "share a port"),
+        ("management_address=http://127.0.0.1:8080\nmetrics_address=http://127.0.0.1:8080", "share a port"),
         ("inference_address=https://127.0.0.1:8443", "private_key_file and certificate_file"),
+        ("enable_grpc_ssl=true", "enable_grpc_ssl needs private_key_file and certificate_file"),
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(text: str, why: str) -> None:
     with pytest.raises(SlotwiseError, match=why):
         configured_with(text)
+
+
+def test_inference_and_management_may_be_one() -> None:
+    assert configured_with("management_address=http://127.0.0.1:8080").one_port
+    assert not configured_with("").one_port
 
 
 @pytest.mark.parametrize("words", ["", "--model-store nowhere", "--model-store store --ts-config nowhere"])
@@ -85,7 +92,7 @@ def test_what_is_missing_is_named(words: str) -> None:
 
 
 def test_what_is_false_is_not_asked_for() -> None:
-    assert configured_with("install_py_dep_per_model=false\nenable_grpc_ssl=False").text("enable_grpc_ssl") == "False"
+    assert configured_with("keystore=false\nenable_grpc_ssl=False").text("enable_grpc_ssl") == "False"
 
 
 def test_what_has_no_meaning_is_named_once_and_without_its_value() -> None:

@@ -29,14 +29,14 @@ def loaded(name: str) -> Any:
 
 def check(document: Any) -> None:
     """Raise where the document does not fit the schema of its kind."""
-    kind = document["kind"]
+    kind = document["kind"].removeprefix("Cluster")
     schema = {"$ref": f"#/definitions/{kind}", "definitions": SCHEMAS["definitions"]}
     jsonschema.Draft7Validator(schema).validate(document)
 
 
-def workload(service: Any) -> Any:
+def workload(service: Any, runtime: str = "runtime") -> Any:
     """The Deployment that KServe makes: the runtime's container, with what the service's model says of it."""
-    spec, predictor = copy.deepcopy(loaded("runtime")["spec"]), service["spec"]["predictor"]
+    spec, predictor = copy.deepcopy(loaded(runtime)["spec"]), service["spec"]["predictor"]
     container, model = spec["containers"][0], predictor["model"]
     container |= {key: model[key] for key in CONTAINER if key in model}
     if "runtimeVersion" in model:
@@ -53,7 +53,7 @@ def workload(service: Any) -> Any:
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": service["metadata"]["name"]}, "spec": spec}
 
 
-@pytest.mark.parametrize("name", ["runtime", "cpu", "cuda"])
+@pytest.mark.parametrize("name", ["runtime", "cpu", "cuda", "torchserve"])
 def test_the_committed_files_fit_their_schemas(name: str) -> None:
     check(loaded(name))
 

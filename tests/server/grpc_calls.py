@@ -1,12 +1,16 @@
-"""Calls of TorchServe's gRPC, in an order in which each finds the same state on TorchServe and on our own host.
+"""Calls of TorchServe's gRPC, in an order in which each finds the same state there and on our own host; and how the two differ.
 
 `faults` 1.0 and 2.0 and `spare` are in the model store; nothing is registered at first.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
+
+from tests.support.answer_shapes import covers, shape
+from tests.support.torchserve_client import Outcome, TorchServeClient
 
 # Why a call may end otherwise here: each of these stands in docs/host.md.
 LIST = "nobody asks for a list of none"
@@ -145,3 +149,34 @@ CALLS = (
     GrpcCall("ListModel", message=b"", own=WORDS, code="UNIMPLEMENTED"),
     call("Ping"),
 )
+
+
+def unexpected(theirs: TorchServeClient, ours: TorchServeClient, moot: Collection[str] = ()) -> list[str]:
+    """The calls that end otherwise than on TorchServe without a reason, or as there in spite of one.
+
+    moot: reasons that do not hold for this host of ours, so that it has to answer as TorchServe does.
+    """
+    wrong = []
+    for each in CALLS:
+        their, our = [_asked(client, each) for client in (theirs, ours)]
+        same = (their.code, their.details) == (our.code, our.details) and _says_as_much(their, our)
+        own = each.own not in moot and each.own
+        if (same and own) or (not same and not (own and our.code == each.code)):
+            wrong.append(f"{each}: {their} there, {our} here")
+        if our.code != "OK":
+            assert our.details
+            assert "secret" not in our.details
+            assert str(ours.folder) not in our.details
+    return wrong
+
+
+def _asked(client: TorchServeClient, each: GrpcCall) -> Outcome:
+    token = client.token(each.token) if each.token in ("inference", "management") else each.token
+    return client.ask(each.method, each.message, token, **each.fields)
+
+
+def _says_as_much(their: Outcome, our: Outcome) -> bool:
+    if their.code != "OK":
+        return True
+    there, here = their.value, our.value
+    return bool(there == here) if isinstance(there, str) or "answer" in there else covers(shape(there), shape(here))

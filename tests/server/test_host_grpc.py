@@ -30,10 +30,9 @@ from slotwise.profiles.ports import Ports
 from slotwise.worker.hosts import forms
 from slotwise.worker.request import Request
 from tests.server.conftest import BATCHES, Live, build_handler, started
-from tests.server.grpc_calls import CALLS, MORE, REASONS, GrpcCall
-from tests.support.answer_shapes import shape
+from tests.server.grpc_calls import CALLS, MORE, REASONS, unexpected
 from tests.support.deployments import TORCHSERVE, deployed
-from tests.support.torchserve_client import Outcome, TorchServeClient, client_of
+from tests.support.torchserve_client import TorchServeClient, client_of
 
 DOCS = Path(__file__).parents[2] / "docs" / "host.md"
 PATIENCE_S = 90.0
@@ -74,38 +73,7 @@ def theirs(grpc_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_every_call_ends_as_on_torchserve_or_differs_for_a_reason(theirs: TorchServeClient, ours: TorchServeClient) -> None:
-    wrong = []
-    for call in CALLS:
-        their, our = [_asked(client, call) for client in (theirs, ours)]
-        same = (their.code, their.details) == (our.code, our.details) and _says_as_much(their, our)
-        if (same and call.own) or (not same and not (call.own and our.code == call.code)):
-            wrong.append(f"{call}: {their} there, {our} here")
-        if our.code != "OK":
-            assert our.details
-            assert "secret" not in our.details
-            assert str(ours.folder) not in our.details
-    assert not wrong, "\n".join(wrong)
-
-
-def _asked(client: TorchServeClient, call: GrpcCall) -> Outcome:
-    token = client.token(call.token) if call.token in ("inference", "management") else call.token
-    return client.ask(call.method, call.message, token, **call.fields)
-
-
-def _says_as_much(their: Outcome, our: Outcome) -> bool:
-    if their.code != "OK":
-        return True
-    there, here = their.value, our.value
-    return bool(there == here) if isinstance(there, str) or "answer" in there else _covers(shape(there), shape(here))
-
-
-def _covers(there: object, here: object) -> bool:
-    """Whether all that a program can rely on is there: a description says more here (MORE)."""
-    if isinstance(there, dict) and isinstance(here, dict):
-        return all(key in here and _covers(one, here[key]) for key, one in there.items())
-    if isinstance(there, list) and isinstance(here, list):
-        return len(there) == len(here) and all(map(_covers, there, here))
-    return there == here
+    assert unexpected(theirs, ours) == []
 
 
 def test_every_reason_stands_on_the_page() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+NAME = "slotwise.example"
+
 
 def certificate(folder: Path, name: str = "cert", ca: tuple[Path, Path] | None = None) -> tuple[Path, Path]:
     """A certificate and its key; signed by that of `ca`, else by itself."""
@@ -19,7 +21,7 @@ def certificate(folder: Path, name: str = "cert", ca: tuple[Path, Path] | None =
         "-days",
         "2",
         "-subj",
-        f"/CN={name}" if ca else "/CN=slotwise.example",
+        f"/CN={name}" if ca else f"/CN={NAME}",
     ]
     command += ["-CA", str(ca[0]), "-CAkey", str(ca[1])] if ca else []
     subprocess.run([*command, "-keyout", key, "-out", cert], check=True, capture_output=True)

@@ -19,8 +19,7 @@ import psutil
 from slotwise.profiles.ports import Ports
 from slotwise.server.java.runtime import java_home
 
-TIMEOUT_S = 60.0
-READY_S = 240.0  # for workers that import torch side by side on a busy machine
+TIMEOUT_S = READY_S = 240.0  # for workers that import torch side by side on a busy machine
 TORCHSERVE, OURS = "ts.model_server", "slotwise.drop_in.command_line"  # what stands where the word stands
 
 
@@ -104,10 +103,11 @@ def deployed(
     options: Sequence[str] = ("--ncs", "--enable-model-api"),
     environ: Mapping[str, str] = {},
     scheme: str = "http",
+    ports: Ports | None = None,
 ) -> Iterator[Deployment]:
-    """A running deployment. program: TORCHSERVE or OURS. lines: of its config.properties, beside its ports."""
+    """A running deployment. program: TORCHSERVE or OURS. lines: of its config.properties, beside its ports: free ones."""
     folder.mkdir(exist_ok=True)
-    ports = Ports.free()
+    ports = ports or Ports.free()
     configured(folder, ports, lines, scheme)
     command = [sys.executable, "-m", program, "--start", "--foreground", *options]
     command += ["--ts-config", "config.properties", "--model-store", str(store)]

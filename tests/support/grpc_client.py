@@ -10,6 +10,7 @@ from typing import Any
 import grpc.aio
 
 from slotwise.frontend.grpc.open_inference_messages import CLASSES, SERVICE
+from tests.support.certificates import NAME
 
 Call = Callable[..., Awaitable[Any]]
 
@@ -19,7 +20,7 @@ async def client_of(address: str, trusted: bytes | None = None, own: tuple[Path,
     """A client; call(method, message, ...) gives the answer. own: its certificate and key."""
     certificate, key = (file.read_bytes() for file in own) if own else (None, None)
     credentials = grpc.ssl_channel_credentials(trusted, key, certificate) if trusted else None
-    named = [("grpc.ssl_target_name_override", "slotwise.example")]
+    named = [("grpc.ssl_target_name_override", NAME)]
     channel = grpc.aio.secure_channel(address, credentials, named) if credentials else grpc.aio.insecure_channel(address)
 
     async def call(method: str, message: Any = b"", compression: Any = None, timeout: float = 60, **metadata: str) -> Any:

@@ -13,6 +13,7 @@ import grpc
 
 from slotwise.host.torchserve_grpc.torchserve_messages import INFERENCE, INFERENCE_SERVICE, MANAGEMENT, MANAGEMENT_SERVICE
 from slotwise.profiles.ports import Ports
+from tests.support.certificates import NAME
 
 UP_S, ANSWER_S = 120.0, 120.0
 OF_INFERENCE = ("Ping", "Predictions", "StreamPredictions", "StreamPredictions2")
@@ -85,10 +86,16 @@ def _request(method: str) -> str:
 
 
 @contextmanager
-def client_of(ports: Ports, folder: Path) -> Iterator[TorchServeClient]:
-    """A client, once both ports are there: TorchServe opens them after those of HTTP."""
-    numbers = (ports.grpc_inference, ports.grpc_management)
-    channels = [grpc.insecure_channel(f"127.0.0.1:{number}", [("grpc.max_receive_message_length", -1)]) for number in numbers]
+def client_of(ports: Ports, folder: Path, trusted: Path | None = None) -> Iterator[TorchServeClient]:
+    """A client, once both ports are there: TorchServe opens them after those of HTTP. trusted: their certificate, for TLS."""
+    options: list[tuple[str, Any]] = [("grpc.max_receive_message_length", -1)]
+    addresses = [f"127.0.0.1:{number}" for number in (ports.grpc_inference, ports.grpc_management)]
+    if trusted:
+        credentials = grpc.ssl_channel_credentials(trusted.read_bytes())
+        options.append(("grpc.ssl_target_name_override", NAME))
+        channels = [grpc.secure_channel(address, credentials, options) for address in addresses]
+    else:
+        channels = [grpc.insecure_channel(address, options) for address in addresses]
     try:
         for channel in channels:
             grpc.channel_ready_future(channel).result(UP_S)

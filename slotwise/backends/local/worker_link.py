@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 import subprocess
 import sys
@@ -27,6 +28,7 @@ log = logging.getLogger("slotwise.host")
 
 BUFFER_BYTES = 1 << 22  # of the socket, as far as the system lets anybody have it
 REAP_S = 5.0
+PACKAGES = "SLOTWISE_PACKAGES"  # a variable of the worker's: the folder of what was installed for its model
 
 Measured = Callable[[str, float, str, int | None], None]
 
@@ -43,10 +45,11 @@ class WorkerCommand:
 
     def start(self, descriptor: int, output: int) -> subprocess.Popen[bytes]:
         """Start the process, which gets these descriptors as its socket and its output."""
+        packages = [self.environ[PACKAGES]] if PACKAGES in self.environ else []
         return subprocess.Popen(
             [sys.executable, "-P", "-m", self.module, str(descriptor)],
             cwd=self.model_dir,
-            env={**self.environ, "PYTHONPATH": str(self.model_dir)},
+            env={**self.environ, "PYTHONPATH": os.pathsep.join([str(self.model_dir), *packages])},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

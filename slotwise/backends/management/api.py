@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from aiohttp import web
@@ -31,6 +32,7 @@ NOT_OFFERED = {
 }
 PROCESSING = {"status": "Processing worker updates..."}
 
+Answers = Callable[["ManagementCall"], Awaitable[web.Response]]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -46,16 +48,42 @@ class ManagementCall(Protocol):
         """Of which model it is."""
 
 
-def application(
-    models: ModelTable, tokens: Tokens, renewable: Collection[str] = (), inside: Iterable[Any] = ()
-) -> web.Application:
+@dataclass(frozen=True)
+class PlainCall:
+    """A call that did not come to aiohttp (ManagementCall)."""
+
+    query: Mapping[str, str] = field(default_factory=dict)
+    match_info: Mapping[str, str] = field(default_factory=dict)
+
+
+def application(models: ModelTable, tokens: Tokens, renewable: Collection[str] = ()) -> web.Application:
     """The API as an aiohttp application. A call has to bring the management token, the one for a new token that of the API.
 
-    renewable: the kinds of tokens that can be made anew while the server runs. inside: middlewares, for calls that were let in.
+    renewable: the kinds of tokens that can be made anew while the server runs.
     """
+
+    @web.middleware
+    async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            let_in(tokens, request.path, request.headers.get("Authorization", "").encode("utf-8", "surrogateescape"))
+            return await handler(request)
+        except Exception as error:
+            return refused(error)
+
+    app = web.Application(middlewares=[guarded])
+    for method, path, call in routes(models, tokens, renewable):
+        if method == "GET":
+            app.router.add_get(path, call)  # and HEAD
+        else:
+            app.router.add_route(method, path, call)
+    return app
+
+
+def routes(models: ModelTable, tokens: Tokens, renewable: Collection[str] = ()) -> list[tuple[str, str, Answers]]:
+    """Every call: its method, its path with {name} and {version} in it, and what answers it."""
     api = ManagementApi(models)
 
-    async def token(request: web.Request) -> web.Response:
+    async def token(request: ManagementCall) -> web.Response:
         if request.query.get("type") not in ("inference", "management"):
             raise ApiError(bearer.STATUS, bearer.TYPE, bearer.NO_NEW_TOKEN)
         if request.query["type"] not in renewable:
@@ -63,32 +91,35 @@ def application(
         await asyncio.to_thread(tokens.renew, request.query["type"])
         return web.Response(text="\n", content_type="application/json")  # as TorchServe: it stands in key_file.json
 
-    @web.middleware
-    async def guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
-        try:
-            brought = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
-            kind = "API" if request.path == "/token" else "management"
-            if request.path not in OPEN and not tokens.opens(kind, brought):
-                raise ApiError(bearer.STATUS, bearer.TYPE, bearer.MESSAGE if kind != "API" else bearer.NO_NEW_TOKEN)
-            return await handler(request)
-        except web.HTTPException as error:
-            return _error(ApiError(error.status, *NOT_OFFERED.get(error.status, ("BadRequestException", error.reason))))
-        except Exception as error:
-            return _error(refusal(error))
-
-    app = web.Application(middlewares=[guarded, *inside])
-    app.router.add_get("/ping", api.ping)
-    app.router.add_route("OPTIONS", "/", api.description)
-    app.router.add_get("/api-description", api.description)
-    app.router.add_get("/token", token)
-    app.router.add_get("/models", api.list)
-    app.router.add_post("/models", api.register)
+    of_models: list[tuple[str, str, Answers]] = []
     for path in ("/models/{name}", "/models/{name}/{version}"):
-        app.router.add_get(path, api.describe)
-        app.router.add_put(path, api.scale)
-        app.router.add_delete(path, api.unregister)
-    app.router.add_put("/models/{name}/{version}/set-default", api.set_default)
-    return app
+        of_models += [("GET", path, api.describe), ("PUT", path, api.scale), ("DELETE", path, api.unregister)]
+    return [
+        ("GET", "/ping", api.ping),
+        ("OPTIONS", "/", api.description),
+        ("GET", "/api-description", api.description),
+        ("GET", "/token", token),
+        ("GET", "/models", api.list),
+        ("POST", "/models", api.register),
+        *of_models,
+        ("PUT", "/models/{name}/{version}/set-default", api.set_default),
+    ]
+
+
+def let_in(tokens: Tokens, path: str, brought: bytes) -> None:
+    """Raise ApiError where a call does not bring the token of its path. brought: its header Authorization."""
+    kind = "API" if path == "/token" else "management"
+    if path not in OPEN and not tokens.opens(kind, brought):
+        raise ApiError(bearer.STATUS, bearer.TYPE, bearer.MESSAGE if kind != "API" else bearer.NO_NEW_TOKEN)
+
+
+def refused(error: Exception) -> web.Response:
+    """The answer to a call that raised this."""
+    if isinstance(error, web.HTTPException):
+        error = ApiError(error.status, *NOT_OFFERED.get(error.status, ("BadRequestException", error.reason)))
+    known = refusal(error)
+    body = {"code": known.status, "type": known.type_, "message": known.message}
+    return web.json_response(body, status=known.status)
 
 
 class ManagementApi:
@@ -139,11 +170,17 @@ class ManagementApi:
         return await self._once_ready(request, model, done)
 
     async def describe(self, request: ManagementCall) -> web.Response:
-        """One version, or "all", as a list with an object a version."""
+        """One version, or "all", as a list with an object a version. customized=true: with what the handler says of itself."""
         name, version = _named(request)
         models = self.models.versions(name) if version == "all" else [self.models.get(name, version)]
+        asked = version != "all" and request.query.get("customized", "").lower() == "true"
+        metadata = await self.models.customized(models[0]) if asked else None
         seen = await asyncio.gather(*(asyncio.to_thread(self.models.host.describe, model) for model in models))
-        return web.json_response([described(model, one) for model, one in zip(models, seen, strict=True)])
+        descriptions = [described(model, one) for model, one in zip(models, seen, strict=True)]
+        if metadata is None:
+            return web.json_response(descriptions)
+        descriptions[0]["customizedMetadata"] = metadata.content
+        return web.json_response(descriptions, status=metadata.status)
 
     async def scale(self, request: ManagementCall) -> web.Response:
         """Change the number of workers."""
@@ -204,8 +241,3 @@ def _float(text: str) -> float:
     if not 0 <= number <= 60_000:
         raise ApiError(400, "BadRequestException", f"max_batch_delay is not between 0 and 60000 ms: {text[:40]}")
     return int(number) if number.is_integer() else number
-
-
-def _error(error: ApiError) -> web.Response:
-    body = {"code": error.status, "type": error.type_, "message": error.message}
-    return web.json_response(body, status=error.status)

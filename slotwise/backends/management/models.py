@@ -100,6 +100,14 @@ class Observation:
     waiting: int = 0
 
 
+@dataclass(frozen=True)
+class CustomizedMetadata:
+    """What a handler says of itself, and with which status of HTTP."""
+
+    status: int
+    content: Mapping[str, Any]
+
+
 class ModelHost(Protocol):
     """What makes models serve. Each call may block, and raises SlotwiseError, or ApiError, where it cannot be done.
 
@@ -142,6 +150,10 @@ class ModelTable:
     def found(self, archive: str) -> ArchiveInfo:
         """An archive as it is to be served. Raises ApiError or SlotwiseError."""
         return inspect(self.path(archive), need_digests=False)
+
+    async def customized(self, model: HostedModel) -> CustomizedMetadata | None:
+        """What a handler says of itself. Raises ApiError. None: handlers are not asked what they are."""
+        return None
 
     def usual(self, info: ArchiveInfo, name: str) -> tuple[Profile, dict[str, Any]]:
         """The profile as this model wants it, and the settings that hold where its registration says nothing."""

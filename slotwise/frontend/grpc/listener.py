@@ -6,14 +6,19 @@ import grpc
 import grpc.aio
 
 from slotwise.errors import SlotwiseError
+from slotwise.frontend.certificates import CertificateFiles
 from slotwise.frontend.grpc.service import GrpcService
 
 
 class GrpcListener:
-    """One port on which a service is offered. port: 0 takes a free one, which stands here once it is bound."""
+    """One port on which a service is offered. port: 0 takes a free one, which stands here once it is bound.
 
-    def __init__(self, service: GrpcService, host: str, port: int, credentials: grpc.ServerCredentials | None = None) -> None:
-        self.service, self.host, self.port, self.credentials = service, host, port, credentials
+    files: the certificate for TLS; None: without TLS.
+    """
+
+    def __init__(self, service: GrpcService, host: str, port: int, files: CertificateFiles | None = None) -> None:
+        self.service, self.host, self.port = service, host, port
+        self.credentials = _credentials(files) if files else None
 
     def listen(self, max_message_bytes: int, hint: str, *, shared: bool) -> None:
         """Take the port. Raises SlotwiseError with that hint. shared: a successor takes it, too, before this one leaves."""
@@ -46,3 +51,15 @@ class GrpcListener:
     async def stop(self, grace_s: float | None) -> None:
         """Take no new calls, and give those under way so long to end; None: cut them off."""
         await self._server.stop(grace_s)
+
+
+def _credentials(files: CertificateFiles) -> grpc.ServerCredentials:
+    def configuration() -> grpc.ServerCertificateConfiguration:
+        pair = (files.key.read_bytes(), files.certificate.read_bytes())
+        return grpc.ssl_server_certificate_configuration([pair], files.client_ca)
+
+    return grpc.dynamic_ssl_server_credentials(
+        configuration(),
+        lambda: configuration() if files.changed() else None,  # looked at for every connection
+        require_client_authentication=files.client_ca is not None,
+    )

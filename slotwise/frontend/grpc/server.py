@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import grpc
-
 from slotwise.backends.interface import Refused
 from slotwise.frontend.certificates import CertificateFiles
 from slotwise.frontend.forward import Forward
@@ -129,11 +127,6 @@ class InferenceService(GrpcService):
         return batch
 
 
-def _configuration(files: CertificateFiles) -> grpc.ServerCertificateConfiguration:
-    pair = (files.key.read_bytes(), files.certificate.read_bytes())
-    return grpc.ssl_server_certificate_configuration([pair], files.client_ca)
-
-
 class GrpcServer(GrpcListener):
     """The gRPC port of a gateway."""
 
@@ -145,15 +138,8 @@ class GrpcServer(GrpcListener):
         files: CertificateFiles | None = None,
         limits: ConnectionLimits = ConnectionLimits(),
     ) -> None:
-        credentials = None
-        if files:
-            credentials = grpc.dynamic_ssl_server_credentials(
-                _configuration(files),
-                lambda: _configuration(files) if files.changed() else None,  # looked at for every connection
-                require_client_authentication=files.client_ca is not None,
-            )
         self.gateway = gateway
-        super().__init__(InferenceService(gateway, limits), host, port, credentials)
+        super().__init__(InferenceService(gateway, limits), host, port, files)
 
     async def bind(self) -> None:
         """Take the port. Raises SlotwiseError. A message may be as long as a body for the server that is there now."""

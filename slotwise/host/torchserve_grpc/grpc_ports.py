@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from slotwise.backends.management.bearer import Tokens
 from slotwise.backends.management.models import ModelTable
+from slotwise.frontend.certificates import CertificateFiles
 from slotwise.frontend.frontend import Gateway
 from slotwise.frontend.grpc.listener import GrpcListener
 from slotwise.host.model_versions import ModelVersions
@@ -24,11 +25,12 @@ HINT = "`slotwise serve --port 0` takes free ports, --port N counts from N"
 
 @dataclass(frozen=True)
 class OpenedGrpc:
-    """Where gRPC listens, and whether models can be registered by it."""
+    """Where gRPC listens, and whether models can be registered by it. certificate: for TLS on both ports; None: without."""
 
     inference_host: str = "127.0.0.1"
     management_host: str = "127.0.0.1"
     changeable: bool = True
+    certificate: CertificateFiles | None = None
 
 
 @asynccontextmanager
@@ -42,8 +44,10 @@ async def grpc_ports(
 ) -> AsyncIterator[None]:
     """Within, TorchServe's services answer on the ports for gRPC. Raises SlotwiseError where one of them is taken."""
     service = ManagementService(gateway, tokens, models, changeable=opened.changeable)
-    inference = GrpcListener(InferenceApi(gateway, tokens, loaded), opened.inference_host, ports.grpc_inference)
-    management = GrpcListener(service, opened.management_host, ports.grpc_management)
+    inference = GrpcListener(
+        InferenceApi(gateway, tokens, loaded), opened.inference_host, ports.grpc_inference, opened.certificate
+    )
+    management = GrpcListener(service, opened.management_host, ports.grpc_management, opened.certificate)
     inference.listen(gateway.backend.max_body_bytes, HINT, shared=False)
     management.listen(MANAGEMENT_BYTES, HINT, shared=False)
     await inference.start()

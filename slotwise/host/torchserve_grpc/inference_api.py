@@ -14,7 +14,7 @@ from slotwise.frontend.frontend import Gateway
 from slotwise.frontend.grpc.call import Call
 from slotwise.frontend.grpc.service import Messages
 from slotwise.frontend.inference_request import InferenceRequest
-from slotwise.frontend.replies import ClientReply
+from slotwise.frontend.replies import ClientReply, message_of
 from slotwise.host.model_versions import ModelVersions
 from slotwise.host.torchserve_grpc.form_body import body_of
 from slotwise.host.torchserve_grpc.torchserve_messages import INFERENCE, INFERENCE_SERVICE
@@ -89,7 +89,7 @@ class InferenceApi(TorchServeService):
             return reply.body
         if request.refusal is not None and reply.status == 404:
             raise self._not_found(request.model, version)
-        message = str(json.loads(reply.body)["error"]["message"])
+        message = message_of(reply.status, reply.body)
         retry_after_s = next((int(value) for name, value in reply.headers if name == b"retry-after"), 0)
         raise CallRefused(reply.status, message, retry_after_s=retry_after_s)
 

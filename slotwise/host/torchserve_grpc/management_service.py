@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
 
-from slotwise.backends.management.api import ManagementApi, ManagementCall
+from slotwise.backends.management.api import ManagementApi, ManagementCall, PlainCall
 from slotwise.backends.management.bearer import Tokens
 from slotwise.backends.management.models import ApiError, ModelTable, refusal
 from slotwise.errors import SlotwiseError
@@ -21,23 +20,6 @@ from slotwise.host.torchserve_grpc.torchserve_service import CallRefused, TorchS
 
 NAMED = {"model_name": "name", "model_version": "version"}  # fields of a message, and the parts of the address they are
 Asked = Callable[[ManagementCall], Awaitable[web.Response]]
-
-
-@dataclass(frozen=True)
-class MessageCall:
-    """A message as the management API reads a call (ManagementCall)."""
-
-    query: Mapping[str, str] = field(default_factory=dict)
-    match_info: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, message: Any, *, named: bool) -> MessageCall:
-        """A field that is not set, or 0, is left out, as TorchServe does. named: model and version stand in the address."""
-        given = {one.name: _text(value) for one, value in message.ListFields()}
-        if not named:
-            return cls(given)
-        address = {"name": "", **{NAMED[name]: given.pop(name) for name in NAMED if name in given}}
-        return cls(given, address)
 
 
 class ManagementService(TorchServeService):
@@ -67,7 +49,7 @@ class ManagementService(TorchServeService):
     def _answer(self, kind: str, asked: Asked, *, named: bool = True) -> Answer:
         async def answer(call: Call, messages: Messages) -> bytes:
             message = MANAGEMENT.parsed(kind, await self.read(messages, call))
-            response = await asked(MessageCall.of(message, named=named))
+            response = await asked(call_of(message, named=named))
             written: bytes = MANAGEMENT.classes["ManagementResponse"](msg=_words(response)).SerializeToString()
             return written
 
@@ -84,6 +66,18 @@ def _words(response: web.Response) -> str:
     return str(content["status"]) if list(content) == ["status"] else json.dumps(content, indent=2)
 
 
+def call_of(message: Any, *, named: bool) -> PlainCall:
+    """A message as a call. A field that is not set, or 0, is left out, as TorchServe does.
+
+    named: model and version stand in the address.
+    """
+    given = {one.name: _text(value) for one, value in message.ListFields()}
+    if not named:
+        return PlainCall(given)
+    address = {"name": "", **{NAMED[name]: given.pop(name) for name in NAMED if name in given}}
+    return PlainCall(given, address)
+
+
 def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -92,7 +86,7 @@ def _with_version(asked: Asked) -> Asked:
     """The call where a version that is not given is none that there can be."""
 
     async def with_version(call: ManagementCall) -> web.Response:
-        return await asked(MessageCall(call.query, {"version": "", **call.match_info}))
+        return await asked(PlainCall(call.query, {"version": "", **call.match_info}))
 
     return with_version
 

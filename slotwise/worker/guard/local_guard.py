@@ -75,6 +75,8 @@ def _row(request: Request) -> dict[str, Any]:
     """The row that TorchServe would make of it: JSON is parsed, text decoded, a form taken apart; else it is a bytearray."""
     kind = request.headers.get("content-type", "")
     row = forms.url_encoded(request.body) if kind.startswith(forms.URL_ENCODED) else forms.row(request)
+    if request.headers.get("describe") == "True" and not request.body:  # GET /models/MODEL?customized=true has none
+        row.pop("body", None)
     if "body" in row:
         row["body"] = unreadable.decoded(row["body"], kind, "torchserve")
     return {name: bytearray(value) if isinstance(value, bytes) else value for name, value in row.items()}
