@@ -1,6 +1,6 @@
 """GIT decoded step by step, with random joins: each caption is what transformers' own `generate` gives alone.
 
-The weights are random, so captions run to the limit; the demonstration model's are in tests/worker/test_captions_by_steps.py.
+The weights are random, so captions run to the limit; the demonstration model's are in tests/worker/test_text_streams.py.
 """
 
 from __future__ import annotations
