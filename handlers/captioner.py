@@ -1,21 +1,36 @@
-"""Caption pictures with GIT: a picture in, one sentence out. With `Accept: text/plain` the answer is the bare sentence."""
+"""Caption pictures with GIT: a picture in, one sentence out. With `Accept: text/plain` the answer is the bare sentence.
+
+With `decoding = "steps"` each picture is a stream: it joins and leaves between two steps, and its caption is sent as it grows.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from slotwise.worker import BatchHandler, Headers, Request, Settings
+from slotwise.worker import End, Headers, Next, Request, Settings, StepState, StreamHandler
 from slotwise.worker.budget import Cost
 from slotwise.worker.engines import git
 from slotwise.worker.engines.pretrained import FOLDER, about, suited
+from slotwise.worker.engines.steps import git as git_steps
 from slotwise.worker.inputs.images import Recipe
 from slotwise.worker.inputs.uploads import cost_of, each, items_of
+from slotwise.worker.streaming.greedy_text import by_steps, max_tokens_of, next_text
 
 
-class Captioner(BatchHandler):
+@dataclass(frozen=True)
+class Picture:
+    """pixels: uint8 [h, w, 3]. most: tokens of its caption."""
+
+    pixels: Any
+    most: int
+
+
+class Captioner(StreamHandler):
     """Decodes and cuts pictures one by one in the pool of threads; the engine normalises a whole batch of pixels at once."""
 
     def load(self, model_dir: Path, settings: Settings) -> Any:
@@ -24,23 +39,35 @@ class Captioner(BatchHandler):
         self.note = facts["note"]
         self.recipe = Recipe.of(facts["image"])
         self.words = git.load_words(model_dir / FOLDER)
-        tokens = settings.model.get("options", {}).get("max_output_tokens", 48)
-        return git.load(model_dir, settings, self, max_output_tokens=tokens)
+        options = settings.model.get("options", {})
+        self.most, self.streams = options.get("max_output_tokens", 48), by_steps(options)
+        if self.streams:
+            return git_steps.load(model_dir, settings, max_output_tokens=self.most)
+        return git.load(model_dir, settings, self, max_output_tokens=self.most)
 
-    def example(self) -> Any:
-        return np.zeros((self.recipe.height, self.recipe.width, 3), np.uint8)
+    def example(self) -> Picture:
+        return Picture(np.zeros((self.recipe.height, self.recipe.width, 3), np.uint8), self.most)
 
     def cost(self, body: bytes, headers: Headers) -> Cost | None:
         return cost_of(body, headers, self.recipe.cost)
 
     def read(self, request: Request) -> list[Any]:
-        return each(items_of(request.body, request.headers, getattr(request, "fields", None)), self.recipe)
+        most = max_tokens_of(request.query, self.most)
+        items = items_of(request.body, request.headers, getattr(request, "fields", None))
+        return each(items, lambda file: replace(self._picture(file), most=most))
 
     def decode(self, body: bytes, headers: Headers) -> list[Any]:
-        return each(items_of(body, headers), self.recipe)  # [h, w, 3] an item
+        return each(items_of(body, headers), self._picture)
 
-    def encode(self, output: list[int], item: Any) -> dict[str, str]:
-        return {"caption": self.words.decode(output, skip_special_tokens=True)}
+    def collate(self, items: list[Picture]) -> Any:
+        return items if self.streams else np.stack([item.pixels for item in items])  # [b, h, w, 3]
+
+    def advance(self, state: StepState, output: Any) -> Next | End:
+        held_words = 2 if self.words.clean_up_tokenization_spaces else 0  # it also draws "is n ' t" together, to "isn't"
+        return next_text(state, output, self.engine.last, state.item.most, self._text, held_words)
+
+    def encode(self, output: Any, item: Picture) -> dict[str, str]:
+        return {"caption": super().encode(output, item) if self.streams else self._text(output[: item.most])}
 
     def respond(self, request: Request, results: list[Any]) -> tuple[Any, str]:
         body, content_type = super().respond(request, results)
@@ -50,6 +77,13 @@ class Captioner(BatchHandler):
 
     def response_headers(self) -> dict[str, str]:
         return {"x-model-note": self.note} if self.note else {}
+
+    def _picture(self, file: bytes) -> Picture:
+        return Picture(self.recipe(file), self.most)
+
+    @property
+    def _text(self) -> Any:
+        return partial(self.words.decode, skip_special_tokens=True)
 
 
 handle = Captioner.entry_point()

@@ -138,6 +138,13 @@ def stress(options: Namespace, work: Path) -> dict[str, Any]:
         return stress_cases.measure(deployed(record, info), info)
 
 
+def by_steps(options: Namespace, work: Path) -> dict[str, Any]:
+    """Closed batches against steps: requests a second, and when the first piece comes."""
+    from benchmarks.measuring.by_steps import measure
+
+    return measure(options, work)
+
+
 def hostile(options: Namespace, work: Path) -> dict[str, Any]:
     """Pictures that are dear to decode beside each picture model's example."""
     with server(work) as record:

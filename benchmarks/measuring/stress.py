@@ -41,20 +41,20 @@ CASES = [
 ]
 
 
-def folder(translation: ArchiveInfo, work: Path) -> Path:
-    """The folder of a model with the weights, options and settings of `translation` and the slow handler."""
-    made = extract(translation.path, work / NAME, trusted=True)
+def folder(translation: ArchiveInfo, work: Path, name: str = NAME, handler: str = NAME) -> Path:
+    """The folder of a model with the weights, options and settings of `translation` and another handler."""
+    made = extract(translation.path, work / name, trusted=True)
     for carried in ("slotwise", "MAR-INF"):
         shutil.rmtree(made / carried)
     shutil.copytree(made / "examples", made, dirs_exist_ok=True)
-    shutil.copy(Path(__file__).with_name(f"{NAME}.py"), made)
+    shutil.copy(Path(__file__).with_name(f"{handler}.py"), made)
     described = (project.model_folder("translation") / "model.toml").read_text("utf-8")
-    for given, slow in {
-        'name = "translation"': f'name = "{NAME}"',
-        'handler = "translator"': f'handler = "{NAME}.py"',
+    for given, other in {
+        'name = "translation"': f'name = "{name}"',
+        'handler = "translator"': f'handler = "{handler}.py"',
         'files = ["model"': 'files = ["translator.py", "model"',
     }.items():
-        described = described.replace(given, slow, 1)
+        described = described.replace(given, other, 1)
     (made / "model.toml").write_text(described, "utf-8")
     return made
 

@@ -28,7 +28,7 @@ class BatchHandler:
     """
 
     max_rows: ClassVar[int | None] = None
-    streams: ClassVar[bool] = False  # a StreamHandler's do
+    streams: bool = False  # a StreamHandler's do
 
     settings: Settings
     engine: Any

@@ -81,7 +81,7 @@ def test_pictures_become_the_processors_pixels(served: Served) -> None:
     for shapes, side in (([("red", "circle")], 64), ([("blue", "square"), ("black", "triangle")], 256)):
         drawn = draw(shapes, side, 1)
         wanted = processor(images=drawn, return_tensors="np")["pixel_values"][0]  # [3, h, w]
-        pixels = served.handler.decode(_png(drawn), {})[0]  # [h, w, 3]
+        pixels = served.handler.decode(_png(drawn), {})[0].pixels  # [h, w, 3]
         ours = (pixels.transpose(2, 0, 1) - engine.mean.numpy()[0]) / engine.std.numpy()[0]
         assert np.abs(ours - wanted).max() < 0.02
 

@@ -41,8 +41,7 @@ class GitEngine:
         self.device, self.precision = device, precision
         # transformers has only the eager attention for GIT
         self.model = load_pretrained("GitForCausalLM", folder, device, precision, attn_implementation="eager")
-        self.mean = torch.tensor(mean, device=device).reshape(1, 3, 1, 1) * 255
-        self.std = torch.tensor(std, device=device).reshape(1, 3, 1, 1) * 255
+        self.mean, self.std = by_channel(mean, device), by_channel(std, device)
         self.options: dict[str, Any] = {"max_new_tokens": max_output_tokens, "do_sample": False, "num_beams": 1}
 
     def __call__(self, pictures: Any) -> list[list[int]]:
@@ -50,8 +49,7 @@ class GitEngine:
         import torch  # noqa: PLC0415  heavy
 
         config = self.model.config
-        pixels = torch.from_numpy(pictures).to(self.device).permute(0, 3, 1, 2).float()  # [b, 3, h, w]
-        pixels = ((pixels - self.mean) / self.std).to(self.model.dtype)
+        pixels = normalised(pictures, self.mean, self.std).to(self.model.dtype)  # [b, 3, h, w]
         start = torch.full((len(pictures), 1), config.bos_token_id, device=self.device)  # [b, 1]
         with torch.inference_mode():
             ids = self.model.generate(
@@ -64,6 +62,20 @@ class GitEngine:
     def release(self) -> None:
         """Free what a failed call holds."""
         release(self.device)
+
+
+def by_channel(numbers: Sequence[float], device: str) -> Any:
+    """One number for each channel, for values 0..1, as [1, 3, 1, 1] for values 0..255."""
+    import torch  # noqa: PLC0415  heavy
+
+    return torch.tensor(numbers, device=device).reshape(1, 3, 1, 1) * 255
+
+
+def normalised(pictures: Any, mean: Any, std: Any) -> Any:
+    """uint8 [b, h, w, 3] to [b, 3, h, w] around 0. mean, std: as `by_channel` gives them."""
+    import torch  # noqa: PLC0415  heavy
+
+    return (torch.from_numpy(pictures).to(mean.device).permute(0, 3, 1, 2).float() - mean) / std
 
 
 def load(model_dir: Path, settings: Settings, handler: samples.ItemSource, *, max_output_tokens: int) -> GitEngine:

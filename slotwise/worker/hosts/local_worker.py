@@ -47,15 +47,20 @@ class LocalWorker(StartedWorker):
         """What it runs on."""
         engine = getattr(self.handler.engine, "name", type(self.handler.engine).__name__)
         said = {"engine": engine, "profile": self.pipeline.settings.profile}
-        return {**said, "streams": {"slots": self.handler.slots}} if isinstance(self.handler, StreamHandler) else said
+        return said if (handler := self._stream_handler) is None else {**said, "streams": {"slots": handler.slots}}
 
     @property
     def streaming(self) -> Callable[[Callable[[Frame], Request]], FramedStreams] | None:
         """What makes of this worker one that streams; None where its handler answers whole."""
-        if not isinstance(self.handler, StreamHandler):
+        if (handler := self._stream_handler) is None:
             return None
-        self.desk = StreamDesk(self.pipeline, self.handler.runner)
+        self.desk = StreamDesk(self.pipeline, handler.runner)
         return partial(FramedStreams, self)
+
+    @property
+    def _stream_handler(self) -> StreamHandler | None:
+        """The handler where it answers in pieces. Known once it is loaded: it depends on its engine."""
+        return self.handler if isinstance(self.handler, StreamHandler) and self.handler.streams else None
 
     def measured_streams(self, ended: Sequence[Batch]) -> list[list[object]]:
         """The numbers since the last call, those of these batches of one request among them."""

@@ -9,6 +9,9 @@
 
 Or `load` returns a StepEngine, and `advance` takes the place of `stream`: then requests join and leave between two steps. Where
 a host knows no streams, or a client asks for none, the same handler answers whole: `encode` makes the answer of the pieces.
+
+A `load` that sets `self.streams = False` has an engine for closed batches: `collate` and `predict` are then BatchHandler's, and
+a stream is refused.
 """
 
 from __future__ import annotations
@@ -32,11 +35,11 @@ from slotwise.worker.streaming.piece_objects import Piece, each_as_object, outco
 class StreamHandler(BatchHandler):
     """Override `load`, `decode`, and `stream` or `advance`. A piece is a text, or an object that JSON can say.
 
-    at_once: how many generators take turns; None means the batch_size of the registration. A step engine has its own `slots`.
-    limits: of a turn.
+    streams: whether it does; `load` may say no. at_once: how many generators take turns; None means the batch_size of the
+    registration. A step engine has its own `slots`. limits: of a turn.
     """
 
-    streams: ClassVar[bool] = True
+    streams: bool = True
     at_once: ClassVar[int | None] = None
     limits: ClassVar[TurnLimits] = TurnLimits()
 
@@ -53,6 +56,8 @@ class StreamHandler(BatchHandler):
 
         output: the pieces as objects, in order; a text is {"text": ...}.
         """
+        if not self.streams:
+            return super().encode(output, item)
         text = whole_text(output)
         return output if text is None else text
 
@@ -77,13 +82,15 @@ class StreamHandler(BatchHandler):
 
     def collate(self, items: list[Any]) -> Any:
         """The items as they are: each is a stream of its own."""
-        return items
+        return items if self.streams else super().collate(items)
 
     def predict(self, inputs: Sequence[Any]) -> list[list[Piece] | SlotError]:
         """Run these items' streams to their ends: the pieces of each, or its error.
 
         Raises RuntimeError where the engine is dead.
         """
+        if not self.streams:
+            return super().predict(inputs)  # type: ignore[no-any-return]
         until = time.monotonic() + self.settings.response_timeout_s / 2
         runner, pieces, errors = self.runner, [list[bytes]() for _ in inputs], dict[int, Refusal | None]()
         try:

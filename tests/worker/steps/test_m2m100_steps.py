@@ -16,7 +16,7 @@ import pytest
 
 from slotwise.archive.build import build
 from slotwise.worker.engines.m2m100 import M2M100Engine
-from slotwise.worker.engines.m2m100_steps import M2M100StepEngine
+from slotwise.worker.engines.steps.m2m100 import M2M100StepEngine
 from slotwise.worker.inputs.text import EOS, Vocabulary
 from slotwise.worker.padding import Padding
 from slotwise.worker.steps.repeatable import objection

@@ -1,4 +1,6 @@
-"""Decode M2M100 step by step: the network of m2m100.py, with a cache for each slot, greedy or sampled by whoever advances it.
+"""Decode M2M100 step by step: the network of engines/m2m100.py, with a cache for each slot.
+
+Whoever advances it chooses the tokens, greedily or by drawing them.
 
 Letters: b rows of a step, l layers, h heads, d numbers of a head, t tokens.
 """
@@ -9,16 +11,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from slotwise.worker.engines.pretrained import load_pretrained, release
+from slotwise.worker.engines.choice import choose, installed
+from slotwise.worker.engines.pretrained import FOLDER, load_pretrained, precision_of, release
+from slotwise.worker.environment.settings import Settings
 from slotwise.worker.inputs.text import EOS, PAD
 from slotwise.worker.steps.step_engine import StepEngine, StepRow
 
+ORDER = {"cpu": ("transformers",), "cuda": ("transformers",)}
 PREFIX = 2  # positions of the decoder before the answer: the end token, which starts it, and the language
 FIRST_POSITION = PAD + 1  # row of the table of positions
 
 
 class TranslatedItem(Protocol):
-    """source: token ids, language first. target: the id of the target language."""
+    """source: token ids, language first; empty where nothing has to be translated. target: the id of the target language."""
 
     source: Sequence[int]
     target: int
@@ -27,13 +32,16 @@ class TranslatedItem(Protocol):
 class M2M100StepEngine(StepEngine):
     """An engine of M2M100 whose output is a row of logits [v]. Its caches have their whole size from the start."""
 
+    name = "transformers"
+
     def __init__(
         self, folder: Path, *, device: str, precision: str, threads: int, slots: int, longest_item: int, longest_answer: int
     ):
         import torch  # noqa: PLC0415  heavy
 
         torch.set_num_threads(threads)
-        self.device, self.slots, self.longest_item, self.longest_answer = device, slots, longest_item, longest_answer
+        self.device, self.precision, self.slots = device, precision, slots
+        self.longest_item, self.longest_answer = longest_item, longest_answer
         self.model = load_pretrained("M2M100ForConditionalGeneration", folder, device, precision)
         self.decoder = self.model.model.decoder
         self.decoder.embed_positions.make_weights(longest_answer + PREFIX + FIRST_POSITION, self.model.config.d_model, PAD)
@@ -50,10 +58,14 @@ class M2M100StepEngine(StepEngine):
         return len(item.source)
 
     def prefill(self, slot: int, item: TranslatedItem) -> Any:
-        """Encode the source, and start the decoder with the language."""
+        """Encode the source, and start the decoder with the language. Zeros [v] where the source is empty."""
         import torch  # noqa: PLC0415  heavy
 
         with torch.inference_mode():
+            for cache in (self.keys, self.values, self.source_keys, self.source_values):
+                cache[:, slot] = 0  # what is not finite would spoil a sum in which it weighs nothing
+            if not item.source:
+                return torch.zeros(self.model.config.vocab_size)
             ids = torch.tensor([list(item.source)], device=self.device)  # [1, t]
             encoded = self.model.get_encoder()(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state[0]
             t = self.lengths[slot] = len(encoded)
@@ -111,3 +123,27 @@ class M2M100StepEngine(StepEngine):
     def _heads(self, rows: Any) -> Any:
         """[n, h * d] to [n, h, d]."""
         return rows.reshape(len(rows), self.model.config.decoder_attention_heads, -1)
+
+
+def load(model_dir: Path, settings: Settings, *, beams: int, max_input_tokens: int, max_output_tokens: int) -> M2M100StepEngine:
+    """The archive's M2M100 with as many slots as the registration's batch_size. Raises ValueError where it cannot decode so."""
+    if settings.engine == "ctranslate2":
+        raise ValueError('ctranslate2 lets no request join a running batch: decoding = "steps" needs the engine transformers')
+    if beams != 1:
+        raise ValueError(f'beams is {beams}, but decoding = "steps" is greedy')
+
+    def start(name: str) -> M2M100StepEngine:
+        return M2M100StepEngine(
+            model_dir / FOLDER,
+            device=settings.device,
+            precision=precision_of(settings),
+            threads=settings.threads,
+            slots=settings.batch_size,
+            longest_item=max_input_tokens,
+            longest_answer=max_output_tokens,
+        )
+
+    chosen: M2M100StepEngine = choose(
+        settings, ORDER, lambda name: None if installed(name) else f"{name} is not installed", start
+    )
+    return chosen

@@ -1,0 +1,154 @@
+"""Closed batches against steps: the same translations, of 4 to 64 tokens each, from one process of our own host, asked in turn.
+
+Both are transformers in fp32 with the same weights; the lengths are forced (forced_translator.py). A client of the closed
+batches has its first piece when it has its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import statistics
+import time
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.measuring import stress
+from benchmarks.measuring.rounds import Cell, Reading, Readings, in_turn, ratio, rows_beside
+from benchmarks.measuring.servers import built, server
+from slotwise.archive.archive_info import ArchiveInfo
+from slotwise.bench.http_connection import Target, run
+from slotwise.bench.load import percentile
+from slotwise.client.management import ManagementClient
+from slotwise.console import say
+from slotwise.deploy.deploy import deploy
+from slotwise.errors import SlotwiseError
+
+HANDLER = "forced_translator"
+CLIENTS, SHORTEST, LONGEST, SLOTS = 32, 4, 64, 32
+SYSTEMS = {"closed": "application/json", "steps": "text/event-stream"}
+BODY = json.dumps(
+    {"payload": {"fromLang": "en", "toLang": "fr", "records": [{"id": "1", "text": "Life is like a box of chocolates."}]}}
+).encode()
+
+
+@dataclass(frozen=True)
+class PieceReading(Reading):
+    """A round whose first pieces were timed, too."""
+
+    first_p50_ms: float = 0.0
+    first_p99_ms: float = 0.0
+
+
+class Timed(NamedTuple):
+    """One answer: seconds to its first piece and to its end, and its text."""
+
+    first_s: float
+    whole_s: float
+    text: str
+
+
+def measure(options: Namespace, work: Path) -> dict[str, Any]:
+    """Every round asks both decodings once."""
+    translation = built("translation", work)
+    infos = {decoding: _archive(translation, work, decoding) for decoding in SYSTEMS}
+    with server(work, "slotwise", engine="transformers", precision="fp32") as record:
+        with ManagementClient(record) as client:
+            for info in infos.values():
+                deploy(client, info, {"batch_size": SLOTS, "max_batch_delay": 2, "initial_workers": 1, "response_timeout": 60})
+        targets = {name: Target.of(record, info.name) for name, info in infos.items()}
+        for length in (SHORTEST, LONGEST // 2, LONGEST):
+            texts = {name: run(_asked(target, SYSTEMS[name], length)).text for name, target in targets.items()}
+            if len(set(texts.values())) > 1:
+                raise SlotwiseError(f"the two decodings answer otherwise: {texts}")
+
+        def ask(cell: Cell, system: str) -> PieceReading:
+            return _loaded(targets[system], SYSTEMS[system], options.seconds)
+
+        cell = (f"translation of {SHORTEST} to {LONGEST} tokens", CLIENTS)
+        readings = in_turn([cell], list(SYSTEMS), ask, options.rounds, say=say, warm_ups=1)
+    return {"rows": _rows(readings), "slots": SLOTS}
+
+
+def _archive(translation: ArchiveInfo, work: Path, decoding: str) -> ArchiveInfo:
+    """The translation model's weights under the forced handler."""
+    made = stress.folder(translation, work, f"{HANDLER}_{decoding}", HANDLER)
+    described = (made / "model.toml").read_text("utf-8")
+    (made / "model.toml").write_text(described.replace('decoding = "closed"', f'decoding = "{decoding}"', 1), "utf-8")
+    return built(str(made), work)
+
+
+def _rows(readings: Readings) -> list[dict[str, Any]]:
+    """The rows with their ratios to closed batches, first pieces among them."""
+    table = rows_beside(readings, "closed")
+    for row in table:
+        found = readings[row["workload"], row["concurrency"]]
+        for key in ("first_p50_ms", "first_p99_ms"):
+            values, closed = ([getattr(reading, key) for reading in found[name]] for name in (row["system"], "closed"))
+            beside = ratio(values, closed)
+            row[key] = round(statistics.median(values), 1)
+            row[f"{key.removesuffix('_ms')}_to_closed"] = beside._asdict() if beside else None
+    return table
+
+
+def _loaded(target: Target, accept: str, seconds: float) -> PieceReading:
+    """CLIENTS ask one answer after the other for so many seconds."""
+    draw = random.Random(0)
+    lengths = iter(lambda: draw.randint(SHORTEST, LONGEST), None)
+    timed: list[Timed] = []
+    failed = 0
+
+    async def client(until: float, lengths: Iterator[int | None]) -> None:
+        nonlocal failed
+        while time.perf_counter() < until:
+            try:
+                timed.append(await _asked(target, accept, next(lengths) or SHORTEST))
+            except (OSError, ValueError, SlotwiseError) as error:
+                say(f"lost: {error}")
+                failed += 1
+
+    async def all_clients() -> float:
+        began = time.perf_counter()
+        await asyncio.gather(*(client(began + seconds, lengths) for _ in range(CLIENTS)))
+        return time.perf_counter() - began
+
+    took = run(all_clients())
+    first, whole = (sorted(1000 * one[i] for one in timed) for i in (0, 1))
+    numbers = [percentile(ordered, p) for ordered in (whole, first) for p in (50, 99)]
+    return PieceReading(len(timed) / took, numbers[0], numbers[1], failed, first_p50_ms=numbers[2], first_p99_ms=numbers[3])
+
+
+async def _asked(target: Target, accept: str, length: int) -> Timed:
+    """Ask for an answer of this length. Raises SlotwiseError where it is another one, or none."""
+    began, first, body = time.perf_counter(), 0.0, b""
+    asking = Target(f"{target.url}?max_tokens={length}", {**target.headers, "accept": accept, "connection": "close"})
+    reader, writer = await asyncio.open_connection(*asking.address)
+    try:
+        writer.write(asking.request(BODY, "application/json"))
+        head = await reader.readuntil(b"\r\n\r\n")
+        while part := await reader.read(1 << 16):
+            first = first or time.perf_counter() - began
+            body += part
+    finally:
+        writer.close()
+    if b" 200 " not in head.split(b"\r\n", 1)[0]:
+        raise SlotwiseError(f"{head[:60]!r}: {body[:200]!r}")
+    return Timed(first, time.perf_counter() - began, _text(body, whole=accept == SYSTEMS["closed"]))
+
+
+def _text(body: bytes, *, whole: bool) -> str:
+    """The translation in an answer, or in the events of one. Raises SlotwiseError where it broke off."""
+    if whole:
+        (result,) = json.loads(body)["result"]
+        if "text" not in result:
+            raise SlotwiseError(f"the record was refused: {result}")
+        return str(result["text"])
+    lines = body.decode().splitlines()  # the chunks' own lines are no events
+    if "event: end" not in lines:
+        raise SlotwiseError(f"a stream without an end: {body[-200:]!r}")
+    data = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+    return "".join(piece["text"] for piece in data if "text" in piece)
