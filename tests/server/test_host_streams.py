@@ -16,6 +16,7 @@ import pytest
 from tests.backends.streaming_models import GENERATOR, STEPS, streaming_archive
 from tests.backends.test_archives import HANDLER
 from tests.server.conftest import Live, started
+from tests.server.test_serve import slotwise
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
 
@@ -119,6 +120,32 @@ def test_who_hangs_up_frees_the_slot(live: Live, client: httpx.Client) -> None:
     while name not in httpx.get(f"{live.record.metrics_url}/metrics", trust_env=False).text:
         assert time.monotonic() < until
         time.sleep(0.1)
+
+
+def test_the_command_prints_pieces_as_they_come(live: Live, tmp_path: Path) -> None:
+    home = str(live.record.state_dir.parent)
+
+    def predict(model: str, body: str, *more: str) -> tuple[int, list[str], list[str]]:
+        (tmp_path / "body.json").write_text(body)
+        done = slotwise(
+            tmp_path, "predict", model, "body.json", "--name", live.record.name, "--stream", *more, SLOTWISE_HOME=home
+        )
+        return done.returncode, done.stdout.splitlines(), done.stderr.splitlines()
+
+    assert predict("words", "[3]") == (0, ["word0 word1 word2 "], [])
+    code, lines, _ = predict("words", '[3, "lines", 1]', "--json")
+    assert (code, [json.loads(line) for line in lines][1]) == (0, {"text": "a\nb\r\u2028c", "more": [1, {}]})
+    code, lines, (error, hint) = predict("words", '[5, "raise", 2]')
+    assert (code, lines, error) == (
+        1,
+        ["word0 word1 "],
+        "error: the stream ended after piece 2: the model failed on this input",
+    )
+    assert hint.startswith("hint: ")
+    for model, body, status in (("words", "[]", 400), ("none", "[3]", 404), ("twice", "2", 406)):
+        code, lines, errors = predict(model, body)
+        assert (code, lines, errors[0].startswith(f"error: HTTP {status}: ")) == (1, [], True)
+    assert predict("words", "[3]", "body.json")[0] == 2
 
 
 def test_through_a_gateway_too(live: Live, tmp_path: Path) -> None:
