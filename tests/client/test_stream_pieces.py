@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
+from slotwise.cli import build_app
 from slotwise.client.stream_pieces import events, pieces_of
 from slotwise.errors import SlotwiseError
 
@@ -59,6 +61,10 @@ def test_an_end_that_is_none(more: bytes, what: str) -> None:
     with pytest.raises(SlotwiseError) as error:
         next(pieces)
     assert error.value.message.startswith(what)
+
+
+def test_the_command_takes_one_file() -> None:
+    assert CliRunner().invoke(build_app(), ["predict", "m", "a", "b", "--stream"]).exit_code == 2
 
 
 def test_a_connection_that_breaks() -> None:

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from slotwise.backends.exchange import BackendAnswer, BackendRequest
+from slotwise.frontend.events.piece_stream import text_of
 from slotwise.frontend.protocols.generate import body_of
 from slotwise.frontend.protocols.records import ProtocolFault
 
@@ -121,6 +122,21 @@ async def test_errors_have_their_status_and_a_text(front: Front, streaming: Stre
     assert not streaming.asked
     front.gateway.backend.streams = False
     assert await refused(STREAM) == (406, "this model gives no stream here: ask for its whole answer, at /generate")
+
+
+@pytest.mark.parametrize(
+    ("piece", "text"),
+    [
+        (b'{"text": "\\u00f6"}', "ö"),
+        (b'{"text": 7}', '{"text": 7}'),
+        (b'{"text": "a", "n": 1}', '{"text": "a", "n": 1}'),
+        (b"7", "7"),
+        (b"{", "{"),
+        (b"\xff", "\ufffd"),
+    ],
+)
+def test_what_a_piece_says(piece: bytes, text: str, anyio_backend: str) -> None:
+    assert text_of(piece) == text
 
 
 def posted(text: str, more: str = "") -> bytes:

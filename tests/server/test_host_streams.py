@@ -15,10 +15,12 @@ import pytest
 
 from slotwise.archive import scaffold
 from slotwise.archive.build import build
+from slotwise.errors import SlotwiseError
 from tests.backends.streaming_models import GENERATOR, STEPS, streaming_archive
 from tests.backends.test_archives import HANDLER
 from tests.server.conftest import Live, started
 from tests.server.test_serve import slotwise
+from tests.support.torchserve_client import Outcome, TorchServeClient, client_of
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
 
@@ -47,6 +49,12 @@ def client(live: Live) -> Iterator[httpx.Client]:
         base_url=live.record.inference_url, headers=live.inference_headers(), timeout=PATIENCE_S, trust_env=False
     ) as client:
         yield client
+
+
+@pytest.fixture
+def calls(live: Live) -> Iterator[TorchServeClient]:
+    with client_of(live.record.ports, live.record.state_dir) as calls:
+        yield calls
 
 
 def events(text: str) -> list[tuple[str, dict[str, object]]]:
@@ -151,30 +159,51 @@ def wait_for_metric(live: Live, line: str) -> None:
         time.sleep(0.1)
 
 
+def test_torchserves_grpc_gives_a_message_a_piece(calls: TorchServeClient) -> None:
+    def streamed(model: str, body: str) -> Outcome:
+        return calls.ask("StreamPredictions", model_name=model, input={"data": body.encode()})
+
+    assert streamed("words", "[3]") == Outcome("OK", "", (b"word0 ", b"word1 ", b"word2 "))
+    assert streamed("twice", "2") == Outcome("OK", "", (b"4.0",))
+    lines = json.loads(streamed("words", '[1, "lines", 0]').content[0])
+    assert lines == {"text": "a\nb\r\u2028c", "more": [1, {}]}
+    early, late = streamed("words", "[]"), streamed("words", '[5, "raise", 2]')
+    assert (early.code, early.details.splitlines()[0], early.content) == ("INVALID_ARGUMENT", "there is nothing to say", ())
+    assert (late.code, late.content) == ("INTERNAL", (b"word0 ", b"word1 "))
+    assert late.details.startswith("the model failed on this input")
+
+
+def test_who_cancels_a_call_or_does_not_read_it_frees_the_slot(live: Live, calls: TorchServeClient) -> None:
+    silent = calls.streamed("words", b'[1000000, "large"]')
+    wait_for_metric(live, 'slotwise_cut_off_readers_total{model="words"} 1.0')
+    for _ in range(12):
+        stream = calls.streamed("words", b'[1000000, "slow"]')
+        next(stream)
+        stream.cancel()
+    assert calls.ask("StreamPredictions", model_name="words", input={"data": b"[2]"}).content == (b"word0 ", b"word1 ")
+    wait_for_metric(live, 'slotwise_host_open_requests{model="words",version="1.0"} 0.0')
+    silent.cancel()
+
+
 def test_the_command_prints_pieces_as_they_come(live: Live, tmp_path: Path) -> None:
-    home = str(live.record.state_dir.parent)
-
-    def predict(model: str, body: str, *more: str) -> tuple[int, list[str], list[str]]:
+    def predict(body: str, *more: str) -> tuple[int, list[str], str]:
         (tmp_path / "body.json").write_text(body)
-        done = slotwise(
-            tmp_path, "predict", model, "body.json", "--name", live.record.name, "--stream", *more, SLOTWISE_HOME=home
-        )
-        return done.returncode, done.stdout.splitlines(), done.stderr.splitlines()
+        line = ("predict", "words", "body.json", "--name", live.record.name, "--stream", *more)
+        done = slotwise(tmp_path, *line, SLOTWISE_HOME=str(live.record.state_dir.parent))
+        return done.returncode, done.stdout.splitlines(), done.stderr
 
-    assert predict("words", "[3]") == (0, ["word0 word1 word2 "], [])
-    code, lines, _ = predict("words", '[3, "lines", 1]', "--json")
-    assert (code, [json.loads(line) for line in lines][1]) == (0, {"text": "a\nb\r\u2028c", "more": [1, {}]})
-    code, lines, (error, hint) = predict("words", '[5, "raise", 2]')
-    assert (code, lines, error) == (
-        1,
-        ["word0 word1 "],
-        "error: the stream ended after piece 2: the model failed on this input",
-    )
-    assert hint.startswith("hint: ")
-    for model, body, status in (("words", "[]", 400), ("none", "[3]", 404), ("twice", "2", 406)):
-        code, lines, errors = predict(model, body)
-        assert (code, lines, errors[0].startswith(f"error: HTTP {status}: ")) == (1, [], True)
-    assert predict("words", "[3]", "body.json")[0] == 2
+    code, lines, said = predict('[2, "lines", 1]', "--json")
+    pieces = [{"text": "word0 "}, {"text": "a\nb\r\u2028c", "more": [1, {}]}, {"text": "word1 "}]
+    assert (code, [json.loads(line) for line in lines], said) == (0, pieces, "")
+    code, lines, said = predict('[5, "raise", 2]')
+    assert (code, lines) == (1, ["word0 word1 "])
+    assert said.startswith("error: the stream ended after piece 2: the model failed on this input\nhint: ")
+
+
+def test_a_client_in_python_is_told_why_there_is_no_stream(live: Live) -> None:
+    for model, body, status in (("words", b"[]", 400), ("none", b"[3]", 404), ("twice", b"2", 406)):
+        with live.inference.stream(model, body) as pieces, pytest.raises(SlotwiseError, match=f"HTTP {status}: "):
+            next(pieces)
 
 
 def test_through_a_gateway_too(live: Live, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ off: nobody else waits for that client.
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable
@@ -16,6 +17,17 @@ from slotwise.frontend.inference_request import InferenceRequest
 log = logging.getLogger("slotwise.gateway")
 
 MOST_WAITING = 256 * 1024  # bytes that a client has not taken yet
+
+
+def text_of(piece: bytes) -> str:
+    """What a piece says, where it is a text and nothing else; the JSON of any other piece."""
+    try:
+        content = json.loads(piece)
+    except (ValueError, RecursionError):
+        content = None
+    if isinstance(content, dict) and content.keys() == {"text"} and isinstance(content["text"], str):
+        return content["text"]
+    return piece.decode("utf-8", "replace")
 
 
 class PieceStream:

@@ -17,7 +17,7 @@ from functools import partial
 from slotwise.backends.interface import Refused
 from slotwise.frontend import replies
 from slotwise.frontend.events.event_stream import EventClient, EventStream
-from slotwise.frontend.events.piece_stream import Opened
+from slotwise.frontend.events.piece_stream import Opened, text_of
 from slotwise.frontend.forward import Forward
 from slotwise.frontend.inference_request import InferenceRequest
 from slotwise.frontend.protocols import json_pieces
@@ -83,9 +83,7 @@ class _GenerateEvents(EventStream):
     """Events as Triton writes them: all of one kind, and none that says that the answer is whole."""
 
     def piece_event(self, piece: bytes) -> bytes:
-        content = json.loads(piece)
-        text = content.get("text") if content.keys() == {"text"} else None
-        return b"data: %b\n\n" % _object(self.request, text if isinstance(text, str) else piece.decode())
+        return b"data: %b\n\n" % _object(self.request, text_of(piece))
 
     def end_event(self) -> bytes:
         return b""
