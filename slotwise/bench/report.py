@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise.bench.load import BUSY, LoadResult, rounded
 from slotwise.bench.offline import BatchTiming, LinearTime
+from slotwise.bench.stream_load import StreamLoadResult
 from slotwise.console import table
 
 if TYPE_CHECKING:
@@ -27,6 +28,16 @@ def load_table(model: str, results: Sequence[LoadResult]) -> Any:
         row = [str(m.rate or m.clients), f"{m.req_s:.1f}" if m.req_s < 100 else f"{m.req_s:.0f}", *times, f"{m.mean_batch:.1f}"]
         row += [_ms(m.decode_ms + m.inference_ms), by_status(m.errors) or "0"]
         rows.append(row)
+    return table(f"{model}: times in ms", columns, rows)
+
+
+def stream_table(model: str, results: Sequence[StreamLoadResult]) -> Any:
+    """A table with a row for each load of streams. first: until the first piece. between: from one piece to the next."""
+    columns = ["clients", "streams/s", "pieces/s", "first p50", "first p99", "between p50", "between p99", "lost"]
+    rows = []
+    for m in results:
+        times = [_ms(v) for v in (m.first_p50_ms, m.first_p99_ms, m.between_p50_ms, m.between_p99_ms)]
+        rows.append([str(m.clients), f"{m.streams_s:.1f}", f"{m.pieces_s:.0f}", *times, by_status(m.errors) or "0"])
     return table(f"{model}: times in ms", columns, rows)
 
 

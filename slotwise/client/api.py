@@ -73,16 +73,22 @@ class Api:
         params: Mapping[str, Any] | None = None,
         content: bytes | None = None,
         headers: Mapping[str, str] | None = None,
+        stream: bool = False,
     ) -> httpx.Response:
         """The server's answer, whatever its status. A refused token is looked up again, once.
 
-        Raises SlotwiseError where no server answers.
+        stream: the body of a good answer is not read yet, and the answer has to be closed. Raises SlotwiseError where no server
+        answers.
         """
         query = {key: str(value) for key, value in (params or {}).items() if value is not None}
         auth = auth_headers(self.record, self.kind)
         for attempt in (1, 2):
             try:
-                response = self.http.request(method, path, params=query, content=content, headers={**(headers or {}), **auth})
+                all_headers = {**(headers or {}), **auth}
+                request = self.http.build_request(method, path, params=query, content=content, headers=all_headers)
+                response = self.http.send(request, stream=stream)
+                if response.status_code >= 400:
+                    response.read()
             except httpx.TimeoutException as error:
                 raise SlotwiseError(
                     f"the server at {self.http.base_url} did not answer in time", "see its logs, or `slotwise describe`"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import httpx
 
 from slotwise.client import triton_protocol
 from slotwise.client.api import TIMEOUT_S, Api
+from slotwise.client.stream_pieces import EVENTS, NO_STREAM, pieces_of
 from slotwise.client.tokens import auth_headers
+from slotwise.errors import SlotwiseError
 
 if TYPE_CHECKING:
     from slotwise.server.lifecycle import ServerRecord
@@ -51,6 +54,22 @@ class InferenceClient:
         got = self._api.send("POST", sent.path, content=sent.body, headers=sent.headers)
         plain = triton_protocol.answer(got.status_code, got.headers, got.content)
         return httpx.Response(plain.status, headers=plain.headers, content=plain.body, request=got.request)
+
+    @contextmanager
+    def stream(self, model: str, body: bytes, headers: Mapping[str, str] | None = None) -> Iterator[Iterator[dict[str, Any]]]:
+        """Within, the pieces of the answer to one body, each as soon as it has come; the client hangs up at the end.
+
+        Raises SlotwiseError where there is no such answer, where it ends with an error, and where it breaks off.
+        """
+        if self._api.record.kind == "triton":
+            raise SlotwiseError("Triton gives no answer piece by piece", NO_STREAM)
+        all_headers = {"Content-Type": "application/octet-stream", "Accept": EVENTS, **(headers or {})}
+        path = f"/predictions/{quote(model, safe='')}"
+        response = self._api.send("POST", path, content=body, headers=all_headers, stream=True)
+        try:
+            yield pieces_of(response)
+        finally:
+            response.close()
 
     def ping(self) -> bool:
         """Whether the server says that it is healthy. It says so before models are ready, see ManagementClient.ready."""

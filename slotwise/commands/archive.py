@@ -209,12 +209,17 @@ def new(
     form: Annotated[
         Literal["torch", "onnx"] | None, typer.Option(help="The form of its weights (default: torch where it is installed).")
     ] = None,
+    streams: Annotated[
+        bool, typer.Option("--streams", help="A model whose answer comes piece by piece, in place of one of pictures.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Write a model's folder to start from: it builds and serves as it is."""
     from slotwise.archive import scaffold
 
-    files = scaffold.new(name, form)
+    if streams and form:
+        raise typer.BadParameter("a model of words has no weights: without --streams", param_hint="--form")
+    files = scaffold.new(name, form, streams=streams)
 
     def render() -> None:
         for file in files:

@@ -39,6 +39,9 @@ def bench(
     csv: Annotated[Path | None, typer.Option(help="Write the numbers to this CSV file.")] = None,
     figure: Annotated[Path | None, typer.Option(help="Draw the numbers into this .png or .svg file.")] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Time the archive's handler itself, without a server.")] = False,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="Ask for streams: time to the first piece and between pieces, pieces a second.")
+    ] = False,
     batch_sizes: Annotated[str, typer.Option(help="With --offline: the batch sizes.")] = "1,8,16,32,64",
     profile: Annotated[str, typer.Option(help="With --offline: the profile to run as.")] = "cpu",
     set_: Annotated[list[str] | None, typer.Option("--set", help="With --offline: KEY=VALUE of the profile.")] = None,
@@ -60,9 +63,14 @@ def bench(
         return
     from slotwise.bench.load import LoadPlan
 
+    if stream and (rate or poison or figure or tool != "slotwise"):
+        raise typer.BadParameter("it goes without --rate, --poison, --figure and --tool", param_hint="--stream")
     clients = [1000] if rate else counts(concurrency, "--concurrency")
     plans = [LoadPlan(n, seconds, requests, warm_up, rate, poison, timeout) for n in clients]
     target = _target(model, url, name)
+    if stream:
+        _streams(model, target, bodies, plans, csv, as_json)
+        return
     _finish(model, [_measure(tool, target, bodies, plan) for plan in plans], csv, figure, as_json)
 
 
@@ -88,6 +96,21 @@ def _measure(tool: str, target: Target, bodies: list[RequestBody], plan: LoadPla
     if measured.requests and set(measured.errors) == {"connection"} and not measured.req_s:
         raise SlotwiseError(f"nothing answers at {target.url}", "`slotwise list` shows what runs")
     return measured
+
+
+def _streams(
+    model: str, target: Target, bodies: list[RequestBody], plans: list[LoadPlan], csv: Path | None, as_json: bool
+) -> None:
+    from slotwise.bench import report, stream_load
+
+    results = [stream_load.measure(target, bodies, plan) for plan in plans]
+    rows = [result.as_json() for result in results]
+    emit({"model": model, "streams": rows}, as_json, lambda: report.stream_table(model, results))
+    if csv:
+        report.write_csv(csv, rows)
+    if not any(result.streams for result in results):
+        why = report.by_status(results[-1].errors)
+        raise SlotwiseError(f"{model} gave no whole stream: {why}", f"`slotwise predict {model} FILE --stream` shows one")
 
 
 def _finish(model: str, results: list[LoadResult], csv: Path | None, figure: Path | None, as_json: bool) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,9 +28,15 @@ def predict(
     model: Annotated[str, typer.Argument(help="A registered model's name.")],
     files: Annotated[list[Path], typer.Argument(help="Files to send, each as one request.")],
     name: Name = "default",
+    stream: Annotated[
+        bool,
+        typer.Option("--stream", help="Print the answer piece by piece as it comes; of one file. With --json a piece a line."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Send files to a model, all at once, and print each one's answer or error; exit with 1 if one failed."""
+    if stream and len(files) > 1:
+        raise typer.BadParameter("it takes one file", param_hint="--stream")
     from concurrent.futures import ThreadPoolExecutor
 
     from slotwise.client.inference import InferenceClient
@@ -39,6 +47,10 @@ def predict(
         bodies = [file.read_bytes() for file in files]
     except OSError as error:
         raise SlotwiseError(f"{error.filename} cannot be read: {error.strerror}", "name a file to send") from error
+    if stream:
+        with InferenceClient(need(name)) as client, client.stream(model, bodies[0]) as pieces:
+            _print_pieces(pieces, as_json)
+        return
     with InferenceClient(need(name)) as client, ThreadPoolExecutor(min(AT_ONCE, len(files))) as pool:
         answers = list(pool.map(lambda body: client.predict(model, body), bodies))
     results = [_result(file, answer) for file, answer in zip(files, answers, strict=True)]
@@ -53,6 +65,23 @@ def predict(
     emit(results, as_json, render)
     if any(result["status"] != 200 for result in results):
         raise typer.Exit(1)
+
+
+def _print_pieces(pieces: Iterator[dict[str, Any]], as_json: bool) -> None:
+    """Print each piece when it is there: a text as it is, any other object, and with --json every piece, as a line of JSON."""
+    within_line = False
+    try:
+        for piece in pieces:
+            is_text = piece.keys() == {"text"} and not as_json
+            text = str(piece["text"]) if is_text else json.dumps(piece, ensure_ascii=as_json) + "\n"
+            if within_line and not is_text:
+                text = f"\n{text}"
+            within_line = not text.endswith("\n") if text else within_line
+            sys.stdout.write(text)
+            sys.stdout.flush()
+    finally:
+        if within_line:
+            sys.stdout.write("\n")
 
 
 def _result(file: Path, response: httpx.Response) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from slotwise.backends.exchange import CLIENT_GONE, RawHeaders
@@ -20,6 +21,7 @@ from slotwise.frontend.admission.large_work import LARGE_BYTES
 from slotwise.frontend.admission.limits import ClientGone, Receive
 from slotwise.frontend.events.asgi_events import AsgiEvents
 from slotwise.frontend.events.event_stream import EventClient, EventStream
+from slotwise.frontend.events.piece_stream import Opened, PieceStream
 from slotwise.frontend.frontend import Gateway
 from slotwise.frontend.inference_request import ABORT, InferenceRequest, Scope
 from slotwise.frontend.replies import ClientReply
@@ -49,8 +51,9 @@ class Forward:
         abort = scope.get(ABORT)
         events = AsgiEvents(send, receive, lambda: request.leave(), abort) if abort and scope["http_version"] != "1.0" else None
         try:
-            reply = await self.reply(request, scope, receive, client=events)
+            reply = await self.reply(request, scope, receive, opened=self.opens(events))
             if reply is not None:
+                reply = await self.worded(request, reply)
                 await _Client(send, abort).take(reply, request)
             elif events is not None:
                 await events.sent()
@@ -62,25 +65,40 @@ class Forward:
         model = "" if callable(self.model) else self.model or scope["path_params"]["model"]
         return InferenceRequest(model, time.monotonic() + self.gateway.options.timeout_s, gateway=self.gateway)
 
+    # What protocols of their own do differently.
+
+    def opens(self, client: EventClient | None) -> Opened:
+        """What opens the stream of a request that asks for one. client: who may get events; None: nobody."""
+        return partial(EventStream.asked, client=client)
+
+    async def prepare(self, request: InferenceRequest) -> None:
+        """Put what the model is to get in the place of a body that has been read. May raise Refused."""
+
+    async def worded(self, request: InferenceRequest, reply: ClientReply) -> ClientReply:
+        """A whole reply as this protocol has it."""
+        return reply
+
+    # What all of them do alike.
+
     async def reply(
         self,
         request: InferenceRequest,
         scope: Scope,
         receive: Receive,
         whole: bytes | None = None,
-        client: EventClient | None = None,
+        opened: Opened = EventStream.asked,
     ) -> ClientReply | None:
-        """What its client gets; None where that has gone, or got it as events.
+        """What its client gets; None where that has gone, or got it piece by piece.
 
-        whole: its body, where all of it has come. client: who may get events; None: nobody.
+        whole: its body, where all of it has come. opened: opens its stream, where it asks for one.
         """
-        answered = self._read_and_answered(request, scope, receive, whole, client)
+        answered = self._read_and_answered(request, scope, receive, whole, opened)
         try:
             status, headers, body = await self._outcome(request, answered)
-            if isinstance(request.pieces, EventStream) and request.pieces.finish(status, headers, body):
+            if isinstance(request.pieces, PieceStream) and request.pieces.finish(status, headers, body):
                 return None
         finally:
-            if isinstance(request.pieces, EventStream):
+            if isinstance(request.pieces, PieceStream):
                 request.pieces.stop()
         if status == CLIENT_GONE:
             return None
@@ -103,13 +121,14 @@ class Forward:
         scope: Scope,
         receive: Receive,
         whole: bytes | None,
-        client: EventClient | None,
+        opened: Opened,
     ) -> BackendAnswer:
         if callable(self.model):
             request.ask(self.model())
         request.read_head(scope)
-        pieces = EventStream.asked(request, client, scope["headers"])
+        pieces = opened(request, scope["headers"])
         await request.read_body(receive, whole)
+        await self.prepare(request)
         request.pieces = pieces
         return await self._answer(request, receive)
 

@@ -24,6 +24,16 @@ class _AnswerCounts(NamedTuple):
     batch_size: Histogram
 
 
+class StreamNumbers(NamedTuple):
+    """What counts the streams of one model."""
+
+    open: Gauge
+    pieces: Counter
+    first_piece: Histogram
+    between_pieces: Histogram
+    cut_off: Counter
+
+
 class GatewayMetrics:
     """The gateway's own counters, in a registry of their own. beside: the backend's, which /metrics shows with them."""
 
@@ -39,6 +49,13 @@ class GatewayMetrics:
         )
         self.killers = Counter("slotwise_killers", "Requests that ended their worker twice.", model, registry=r)
         self.sheds = Counter("slotwise_sheds", "Requests refused with 429.", model, registry=r)
+        self.streams = StreamNumbers(
+            Gauge("slotwise_open_streams", "Answers that have begun to come piece by piece.", model, registry=r),
+            Counter("slotwise_pieces", "Pieces of answers that were sent.", model, registry=r),
+            Histogram("slotwise_first_piece_seconds", "From body read to first piece.", model, buckets=SECONDS, registry=r),
+            Histogram("slotwise_between_pieces_seconds", "From piece to piece.", model, buckets=SECONDS, registry=r),
+            Counter("slotwise_cut_off_readers", "Clients that did not read their streams.", model, registry=r),
+        )
         self.requests = Counter("slotwise_requests", "Requests by status.", ["model", "status"], registry=r)
         self.up = Gauge("slotwise_server_up", "1 while the model server answers.", registry=r)
         self.restarts = Gauge("slotwise_gateway_restarts", "How often the gateway died and was started again.", registry=r)
@@ -58,7 +75,18 @@ class GatewayMetrics:
         """Forget the labels of every other model."""
         self._by_label.clear()
         counted = (self.in_flight, self.queued, self.latency, self.batch_size, self.sheds, self.requests, self.killers)
-        keep_labels(counted, models)
+        keep_labels((*counted, *self.streams), models)
+
+    def stream(self, model: str) -> StreamNumbers:
+        """What counts a stream of this model."""
+        numbers = self.streams
+        return StreamNumbers(
+            numbers.open.labels(model),
+            numbers.pieces.labels(model),
+            numbers.first_piece.labels(model),
+            numbers.between_pieces.labels(model),
+            numbers.cut_off.labels(model),
+        )
 
     def answer(self, model: str, status: int, seconds: float | None, batch_size: int) -> None:
         """Count one answer. seconds: None where the request never went to the server. batch_size: 0 where no slot answered."""

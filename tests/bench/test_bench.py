@@ -78,6 +78,11 @@ def test_a_wrong_list_of_numbers_is_wrong_usage(body: Path, numbers: str) -> Non
     assert RUN.invoke(build_app(), ["bench", "m", "--body", str(body), f"--concurrency={numbers}"]).exit_code == 2
 
 
+def test_streams_take_neither_a_rate_nor_a_tool(body: Path) -> None:
+    for more in ("--rate=1", "--tool=wrk", "--poison=0.1"):
+        assert RUN.invoke(build_app(), ["bench", "m", "--body", str(body), "--stream", more]).exit_code == 2
+
+
 def test_the_handler_without_a_server(body: Path, tmp_path: Path) -> None:
     archive = sleeper(tmp_path)
     given = ["bench", str(archive), "--offline", "--body", str(body), "--batch-sizes", "1,2,4", "--seconds", "0.1"]

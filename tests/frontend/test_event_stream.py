@@ -47,7 +47,7 @@ class Streaming:
             elif word == "wait":
                 await left.wait()
             else:
-                request.pieces.take(HEADERS, b'{"text": "%b"}' % word.encode())
+                request.pieces.take(HEADERS, word.encode() if word[0] == "{" else b'{"text": "%b"}' % word.encode())
             if left.is_set():
                 self.gone.append(request.identity)
                 raise Refused(499, "its client has gone")
@@ -199,6 +199,32 @@ async def test_memory_for_what_was_sent_is_taken_and_given_back(connect: Connect
     writer.transport.abort()
     while memory.now_bytes:
         await asyncio.sleep(0.01)
+
+
+async def test_streams_are_counted(connect: Connect, streaming: Streaming, front: Front) -> None:
+    def number(name: str) -> float | None:
+        return front.gateway.metrics.registry.get_sample_value(f"slotwise_{name}", {"model": "digits"})
+
+    reader, writer = await connect()
+    writer.write(stream("whole", accept="*/*"))
+    await heard(reader)
+    assert number("open_streams") is None
+    writer.write(stream("a b c"))
+    await heard(reader)
+    writer.write(stream("a ?422"))
+    await heard(reader)
+    writer.write(stream("?422"))
+    await heard(reader)
+    writer.write(stream("a wait"))
+    await reader.readuntil(b"a")
+    assert number("open_streams") == 1
+    writer.transport.abort()
+    _, writer = await connect()
+    writer.write(stream("forever"))  # it never reads
+    while number("cut_off_readers_total") != 1 or number("open_streams"):
+        await asyncio.sleep(0.01)
+    pieces = number("pieces_total") or 0
+    assert (number("first_piece_seconds_count"), number("between_pieces_seconds_count")) == (4, pieces - 4)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,10 @@ ANSWERS = {"Ping": "TorchServeHealthResponse", **dict.fromkeys(OF_INFERENCE[1:],
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a call ended. code: of gRPC, by its name. details: "" where it went well. content: of its messages: text or bytes."""
+    """How a call ended. code: of gRPC, by its name. details: "" where it went well. content: of its messages: text or bytes.
+
+    Of a stream that ended with an error it is what came before.
+    """
 
     code: str
     details: str = ""
@@ -66,15 +69,24 @@ class TorchServeClient:
         if message is None:
             message = b"" if method == "Ping" else table.classes[_request(method)](**fields).SerializeToString()
         path = f"/{service}/{method}"
+        answers: list[bytes] = []
+        code, details = "OK", ""
         try:
             if method.startswith("Stream"):
-                answers = list(channel.unary_stream(path)(message, timeout=timeout, metadata=metadata))
+                for answer in channel.unary_stream(path)(message, timeout=timeout, metadata=metadata):
+                    answers.append(answer)  # what came before an error counts
             else:
-                answers = [channel.unary_unary(path)(message, timeout=timeout, metadata=metadata)]
+                answers.append(channel.unary_unary(path)(message, timeout=timeout, metadata=metadata))
         except grpc.RpcError as error:
-            return Outcome(error.code().name, error.details() or "")
+            code, details = error.code().name, error.details() or ""
         read = [table.classes[ANSWERS.get(method, "ManagementResponse")].FromString(answer) for answer in answers]
-        return Outcome("OK", "", tuple(getattr(one, one.DESCRIPTOR.fields[0].name) for one in read))
+        return Outcome(code, details, tuple(getattr(one, one.DESCRIPTOR.fields[0].name) for one in read))
+
+    def streamed(self, model: str, body: bytes) -> Any:
+        """A stream for one input called data, as grpcio has it: an iterator of messages that can be cancelled."""
+        path, metadata = f"/{INFERENCE_SERVICE}/StreamPredictions", [("authorization", f"Bearer {self.token('inference')}")]
+        message = INFERENCE.classes["PredictionsRequest"](model_name=model, input={"data": body}).SerializeToString()
+        return self.inference.unary_stream(path)(message, timeout=ANSWER_S, metadata=metadata)
 
     def predict(self, model: str, body: bytes, **more: Any) -> Outcome:
         """A prediction for one input called data."""

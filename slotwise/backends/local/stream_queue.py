@@ -99,6 +99,7 @@ class StreamQueue(ModelQueue):
     def _let_go(self, worker: StreamWorker, one: WaitingRequest) -> None:
         worker.in_hand.pop(one.id)
         worker.headers.pop(one.id, None)
+        one.sent.clear()  # an error and its frames hold this request until Python looks for garbage
         one.held_by, worker.busy_since = None, self.loop.time()
         if worker.trying is one:
             self._cleared(worker)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote
 
 import grpc
 
-from slotwise.backends.exchange import CLIENT_GONE
+from slotwise.backends.exchange import CLIENT_GONE, Refused
 from slotwise.frontend import replies
 from slotwise.frontend.admission.key_rates import AccessKey
 from slotwise.frontend.http.client_address import TrustedProxies, one_client
@@ -29,7 +30,7 @@ LONGEST_MESSAGE = 1000  # of an error: it travels as a header
 
 
 class Call:
-    """One call. gone: set when its client waits no more. connection: what gRPC calls the other end of it.
+    """One call. gone: set when its client waits no more, and left() is called. connection: what gRPC calls the other end of it.
 
     What the context says is read here, when the call begins. Once a call has ended, which its client may do at any moment,
     to ask the context ends the process.
@@ -37,6 +38,8 @@ class Call:
 
     def __init__(self, context: Any, timeout_s: float) -> None:
         self._context, self.gone = context, asyncio.Event()
+        self._begun = False
+        self.left: Callable[[], None] = lambda: None
         self.connection = context.peer()
         self._sender = _address(self.connection)
         self.headers = [
@@ -67,6 +70,19 @@ class Call:
             "client": (self._sender,),
             "slotwise.key": self.key,
         }
+
+    async def write(self, message: bytes) -> None:
+        """Send one message of an answer that is a stream. Only from the call's own task.
+
+        Raises Refused where its client has gone. Where this was cancelled, nothing but the call's end can follow.
+        """
+        try:
+            if not self._begun:  # by itself: grpcio does not know that it was sent with a message that was never taken
+                self._begun = True
+                await self._context.send_initial_metadata(())
+            await self._context.write(message)
+        except grpc.aio.BaseError as error:
+            raise Refused(CLIENT_GONE, "the client has gone") from error
 
     async def abort(self, code: grpc.StatusCode, message: str, retry_after_s: int) -> None:
         """End the call. Only from its own task, which ends with it."""

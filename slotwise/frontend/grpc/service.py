@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
@@ -29,7 +29,9 @@ from slotwise.frontend.protocols.records import ProtocolFault
 log = logging.getLogger("slotwise.gateway")
 
 Messages = AsyncIterator[bytes]  # of one call: one
-Answer = Callable[[Call, Messages], Awaitable[bytes]]
+Answer = Callable[[Call, Messages], Awaitable[bytes | None]]
+Method = Callable[[Messages, Any], Awaitable[bytes | None]]  # as grpcio calls it
+Written = TypeVar("Written", bound=bytes | None)
 
 FEWEST_READ = 4  # messages that may be read at once, however large they may be
 COPIES_READ = 2  # of a message that gRPC reads: in pieces, then as one
@@ -48,8 +50,8 @@ class CallEnd:
 class GrpcService:
     """A service whose messages come and go as bytes. answers: its methods, and what answers each.
 
-    name: of the service, package included. streamed: the methods that answer with a stream, which is of one message. under_way:
-    what was asked of models, also by who is gone.
+    name: of the service, package included. streamed: the methods that answer with a stream; they return its last message,
+    or None. under_way: what was asked of models, also by who is gone.
     """
 
     def __init__(
@@ -65,7 +67,7 @@ class GrpcService:
         count = max(FEWEST_READ, gateway.body_memory.max_bytes // (COPIES_READ * gateway.backend.max_body_bytes))
         self._places = ReadingPlaces(count, limits.head_timeout_s)
         self._calls: Counter[str] = Counter()  # by client
-        self.under_way: set[asyncio.Task[bytes]] = set()
+        self.under_way: set[asyncio.Task[Any]] = set()
         self.methods = {method: self._method(method, answer) for method, answer in answers.items()}
 
     # What services do differently.
@@ -91,8 +93,8 @@ class GrpcService:
         }
         return grpc.method_handlers_generic_handler(self.name, of_methods)
 
-    def _method(self, name: str, answer: Answer) -> Callable[..., Awaitable[bytes]]:
-        async def method(messages: Messages, context: Any) -> bytes:
+    def _method(self, name: str, answer: Answer) -> Method:
+        async def method(messages: Messages, context: Any) -> bytes | None:
             call = Call(context, self.gateway.options.timeout_s)
             try:
                 self.let_in(name, call)
@@ -140,29 +142,40 @@ class GrpcService:
             raise ProtocolFault("the call has no message" if not count else "the call has more than one message")
         return message
 
-    async def to_its_end(self, call: Call, asking: Coroutine[Any, Any, bytes]) -> bytes:
-        """The answer. Where the client hangs up, what is at the server keeps its place until it is answered, as over HTTP."""
+    async def to_its_end(
+        self, call: Call, asking: Coroutine[Any, Any, Written], writing: Callable[[], Awaitable[None]] | None = None
+    ) -> Written:
+        """The answer. Where the client hangs up, what is at the server keeps its place until it is answered, as over HTTP.
+
+        writing(): writes what comes before the answer, until there is no more of it.
+        """
         task = asyncio.create_task(asking)
         self.under_way.add(task)
         task.add_done_callback(self._ended)
         try:
+            if writing is not None:
+                await writing()
             return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            call.gone.set()
+        except BaseException:
+            if not task.done():  # it hung up, or cannot be written to
+                call.gone.set()
+                call.left()
             raise
         finally:
             del task  # else its error would hold this frame, and that the task: with its message, until a collection
 
-    def _ended(self, task: asyncio.Task[bytes]) -> None:
+    def _ended(self, task: asyncio.Task[Any]) -> None:
         self.under_way.discard(task)
         if not task.cancelled():
             task.exception()  # was raised in the call, unless its client is gone
 
 
-def _streamed(method: Callable[..., Awaitable[bytes]]) -> Callable[..., AsyncIterator[bytes]]:
-    """The method as one that answers with a stream of one message."""
+def _streamed(method: Method) -> Callable[[Messages, Any], Awaitable[None]]:
+    """The method as one that answers with a stream."""
 
-    async def stream(messages: Messages, context: Any) -> AsyncIterator[bytes]:
-        yield await method(messages, context)
+    async def stream(messages: Messages, context: Any) -> None:
+        last = await method(messages, context)
+        if last is not None:
+            await context.write(last)
 
     return stream

@@ -78,9 +78,9 @@ class DirectCycle(RequestResponseCycle):
 
     async def _answer(self, forward: Forward) -> None:
         request = self.request = forward.request(self.scope)  # type: ignore[arg-type]
-        events = DirectEvents(self)
+        opened = forward.opens(DirectEvents(self))
         try:
-            reply = await forward.reply(request, self.scope, self.receive, self._whole(), events)  # type: ignore[arg-type]
+            reply = await forward.reply(request, self.scope, self.receive, self._whole(), opened)  # type: ignore[arg-type]
             if reply is not None and not self.disconnected:
                 await self._send(reply, request)
         finally:

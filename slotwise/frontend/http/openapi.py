@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Header, Path
 from fastapi.openapi.utils import get_openapi
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
 from slotwise.frontend.inference_request import NAME
@@ -35,6 +35,21 @@ ANY_BODY = {"requestBody": {"content": BINARY | FORM}}
 ModelName = Annotated[str, Path(pattern=f"^{NAME}$")]
 Milliseconds = Annotated[int, Field(ge=0)] | SkipJsonSchema[None]
 Deadline = Annotated[Milliseconds, Header(description="Answer until this Unix time in milliseconds, or not at all (504).")]
+
+
+class GenerateRequest(BaseModel):
+    """Other fields, and parameters, reach the model as they are."""
+
+    model_config = ConfigDict(extra="allow")
+
+    text_input: str = Field(examples=["a text"])
+    parameters: dict[str, str | float | bool] | SkipJsonSchema[None] = None
+
+
+class GenerateAnswer(BaseModel):
+    model_name: str
+    model_version: str
+    text_output: str
 
 
 class ErrorDetail(BaseModel):
@@ -69,6 +84,10 @@ class Translation(BaseModel):
 async def _one(x_deadline_ms: Deadline = None) -> None: ...
 async def _model(model: ModelName, x_deadline_ms: Deadline = None) -> None: ...
 async def _version(model: ModelName, version: ModelName, x_deadline_ms: Deadline = None) -> None: ...
+async def _generate(model: ModelName, body: GenerateRequest, x_deadline_ms: Deadline = None) -> None: ...
+async def _generate_version(
+    model: ModelName, version: ModelName, body: GenerateRequest, x_deadline_ms: Deadline = None
+) -> None: ...
 async def _translation(body: Translation, x_deadline_ms: Deadline = None) -> None: ...
 
 
@@ -86,6 +105,11 @@ PROTOCOLS = (
     ("/v2/models/{model}/infer", "v2_infer", "Open Inference Protocol: ask a model", _model, V2),
     ("/v2/models/{model}/versions/{version}/infer", "v2_infer_version", "Open Inference Protocol: ask a version", _version, V2),
 )
+GENERATE = (
+    ("/v2/models/{model}", "", _generate),
+    ("/v2/models/{model}/versions/{version}", "_version", _generate_version),
+)
+WHOLE_ONLY = "The model, or the server, gives whole answers only"
 
 
 def failure(description: str) -> dict[str, Any]:
@@ -116,7 +140,17 @@ def _described() -> APIRouter:
         answers = _answers({"description": "One answer a record, in order", "content": _holding(found) | BINARY}, text_failure)
         body = {"requestBody": {"required": True, "content": _holding(given)}}
         router.post(path, operation_id=identity, summary=summary, responses=answers, openapi_extra=body)(function)
+    _add_generate(router)
     return router
+
+
+def _add_generate(router: APIRouter) -> None:
+    whole = _answers({"description": "The answer", "model": GenerateAnswer}, text_failure)
+    pieces = _answers(content("text/event-stream", "An answer a piece"), text_failure) | {406: text_failure(WHOLE_ONLY)}
+    for path, ending, function in GENERATE:
+        for name, summary, answers in (("generate", "whole", whole), ("generate_stream", "piece by piece", pieces)):
+            about = f"Triton: a text for a text, {summary}"
+            router.post(f"{path}/{name}", operation_id=f"v2_{name}{ending}", summary=about, responses=answers)(function)
 
 
 def _answers(ok: dict[str, Any], failed: Callable[[str], dict[str, Any]]) -> dict[int | str, dict[str, Any]]:

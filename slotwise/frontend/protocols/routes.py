@@ -22,6 +22,7 @@ from slotwise.frontend.http import openapi
 from slotwise.frontend.inference_request import InferenceRequest
 from slotwise.frontend.protocols import kserve_v1, open_inference, sagemaker, triton_extensions
 from slotwise.frontend.protocols.each_record import Found, answered
+from slotwise.frontend.protocols.generate import Generate, GenerateStream
 from slotwise.frontend.protocols.known_model import found_model, model_input
 from slotwise.frontend.protocols.open_inference_outputs import InferRequest
 from slotwise.frontend.protocols.records import JSON, ProtocolFault, RecordAnswer, failed_alike
@@ -181,8 +182,14 @@ def _add_v1(app: FastAPI, gateway: Gateway, forward: Forward) -> None:
 
 def _add_v2(app: FastAPI, gateway: Gateway, forward: Forward) -> None:
     infer = ManyRecords(forward, _V2(gateway))
-    for path in ("/v2/models/{model}/infer", "/v2/models/{model}/versions/{version}/infer"):
-        app.router.routes.append(Route(path, infer.__call__, methods=["POST"], include_in_schema=False))
+    for path in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
+        endpoints: dict[str, Any] = {
+            "infer": infer.__call__,
+            "generate": Generate(gateway),
+            "generate_stream": GenerateStream(gateway),
+        }
+        for name, endpoint in endpoints.items():
+            app.router.routes.append(Route(f"{path}/{name}", endpoint, methods=["POST"], include_in_schema=False))
 
     @app.get("/v2", summary="Open Inference Protocol: the server")
     async def server() -> dict[str, Any]:

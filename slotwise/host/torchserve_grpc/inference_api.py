@@ -9,6 +9,7 @@ import grpc
 from slotwise.backends.exchange import CLIENT_GONE
 from slotwise.backends.interface import Refused
 from slotwise.backends.management.bearer import Tokens
+from slotwise.frontend.events.event_stream import EventStream
 from slotwise.frontend.forward import Forward
 from slotwise.frontend.frontend import Gateway
 from slotwise.frontend.grpc.call import Call
@@ -17,10 +18,10 @@ from slotwise.frontend.inference_request import InferenceRequest
 from slotwise.frontend.replies import ClientReply, message_of
 from slotwise.host.model_versions import ModelVersions
 from slotwise.host.torchserve_grpc.form_body import body_of
-from slotwise.host.torchserve_grpc.torchserve_messages import INFERENCE, INFERENCE_SERVICE
+from slotwise.host.torchserve_grpc.piece_messages import PieceMessages
+from slotwise.host.torchserve_grpc.torchserve_messages import ANSWERED, ASKED, INFERENCE, INFERENCE_SERVICE
 from slotwise.host.torchserve_grpc.torchserve_service import CallRefused, TorchServeService, class_of
 
-ASKED, ANSWERED = "PredictionsRequest", "PredictionResponse"
 REPLY_COPIES = 2  # of an answer's body, while its message is written
 LONGEST_NAME = 128  # of what a refusal repeats
 NO_BOTH_WAYS = "StreamPredictions2 is not offered: ask StreamPredictions, a call for each request"
@@ -34,7 +35,7 @@ class InferenceApi(TorchServeService):
         answers = {
             "Ping": self._ping,
             "Predictions": self._predictions,
-            "StreamPredictions": self._predictions,
+            "StreamPredictions": self._stream_predictions,
             "StreamPredictions2": self._both_ways,
         }
         super().__init__(gateway, tokens, "inference", INFERENCE_SERVICE, answers, ("StreamPredictions", "StreamPredictions2"))
@@ -49,11 +50,19 @@ class InferenceApi(TorchServeService):
     async def _both_ways(self, call: Call, messages: Messages) -> bytes:
         raise CallRefused(501, NO_BOTH_WAYS, "")
 
-    async def _predictions(self, call: Call, messages: Messages) -> bytes:
+    async def _predictions(self, call: Call, messages: Messages) -> bytes | None:
         return await self.to_its_end(call, self._predict(call, await self.read(messages, call)))
 
-    async def _predict(self, call: Call, data: bytes) -> bytes:
+    async def _stream_predictions(self, call: Call, messages: Messages) -> bytes | None:
+        """A message a piece; one, of the whole answer, where the model does not stream."""
+        pieces = PieceMessages()
+        asking = self._predict(call, await self.read(messages, call), pieces)
+        return await self.to_its_end(call, asking, lambda: pieces.write_to(call))
+
+    async def _predict(self, call: Call, data: bytes, pieces: PieceMessages | None = None) -> bytes | None:
+        """The message of the answer; None where all of it is in `pieces`."""
         request = InferenceRequest("", call.deadline, gateway=self.gateway)
+        call.left = lambda: request.leave()
         try:
             request.hold(data)
             del data
@@ -61,11 +70,16 @@ class InferenceApi(TorchServeService):
             scope, body = call.scope(version), request.body
             if content_type:
                 scope["headers"].append((b"content-type", content_type.encode("ascii")))
-            reply = await self.forward.reply(request, scope, call.gone.wait, body)
+            opened = pieces.opened if pieces else EventStream.asked
+            reply = await self.forward.reply(request, scope, call.gone.wait, body, opened)
             del body
+            if pieces and pieces.whole:
+                return None
             return await self._written(request, self._answer(request, version, reply))
         finally:
             request.release()
+            if pieces:
+                pieces.close()
 
     async def _take_apart(self, request: InferenceRequest) -> tuple[str, str]:
         """The version and the content type; the request's body is from now on that of its inputs. Raises ProtocolFault."""

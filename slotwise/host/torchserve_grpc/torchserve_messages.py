@@ -11,6 +11,7 @@ INFERENCE_PACKAGE = "org.pytorch.serve.grpc.inference"
 INFERENCE_SERVICE = f"{INFERENCE_PACKAGE}.InferenceAPIsService"
 MANAGEMENT_PACKAGE = "org.pytorch.serve.grpc.management"
 MANAGEMENT_SERVICE = f"{MANAGEMENT_PACKAGE}.ManagementAPIsService"
+ASKED, ANSWERED = "PredictionsRequest", "PredictionResponse"
 
 # An answer's third field, `status`, is for StreamPredictions2 alone, which is not offered.
 INFERENCE = MessageTable(
