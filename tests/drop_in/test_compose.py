@@ -6,8 +6,7 @@ import re
 import shlex
 import shutil
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,12 +21,12 @@ from slotwise.drop_in.known_keys import KEYS
 from slotwise.profiles.ports import Ports
 from tests.drop_in.stores import archive
 from tests.support.deployments import OURS, deployed
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = yaml.safe_load((ROOT / "compose.torchserve.yaml").read_text("utf-8"))
 SERVICE = COMPOSE["services"]["torchserve"]
 CONTENTS = {name: one["content"].replace("$$", "$") for name, one in COMPOSE["configs"].items()}
-WAIT_S = 90.0
 
 needs_prometheus = pytest.mark.skipif(
     shutil.which("prometheus") is None, reason="prometheus is not here (apt-get install prometheus): the alerts are NOT checked"
@@ -55,18 +54,6 @@ def test_every_file_goes_where_the_image_looks_for_it() -> None:
     used = {one["source"] for service in COMPOSE["services"].values() for one in service["configs"]}
     assert used == set(COMPOSE["configs"])
     assert (ROOT / SERVICE["volumes"][0].split(":")[0]).is_dir()
-
-
-def until(there: Callable[[], Any], what: str) -> Any:
-    end = time.monotonic() + WAIT_S
-    while time.monotonic() < end:
-        try:
-            if found := there():
-                return found
-        except (httpx.HTTPError, KeyError, IndexError):
-            pass
-        time.sleep(0.2)
-    raise AssertionError(what)
 
 
 @needs_prometheus

@@ -25,9 +25,9 @@ from slotwise.profiles.ports import Ports
 from tests.drop_in.stores import archive, plain_store
 from tests.support.certificates import certificate
 from tests.support.deployments import OURS, Deployment, configured, deployed, environment
+from tests.support.waiting import until
 
 PROGRAM = [sys.executable, "-m", OURS]
-WAIT_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -52,16 +52,6 @@ BATCHED = {"errors": {"1.0": {"defaultVersion": True, "marName": "errors.mar", "
 def asked(deployment: Deployment, path: str, body: bytes = b"x", method: str = "POST", **headers: str) -> httpx.Response:
     about = {**deployment.headers("inference"), **{name.replace("_", "-"): value for name, value in headers.items()}}
     return deployment.asked(method, deployment.inference + path, headers=about, content=body)
-
-
-def until(true: object, what: str) -> None:
-    """Wait until `true()` is so."""
-    end = time.monotonic() + WAIT_S
-    while time.monotonic() < end:
-        if true():  # type: ignore[operator]
-            return
-        time.sleep(0.05)
-    raise AssertionError(what)
 
 
 def test_archives_of_every_form_answer_and_what_is_none_is_logged(running: Deployment) -> None:

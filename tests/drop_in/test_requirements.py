@@ -9,6 +9,7 @@ import pytest
 
 from tests.drop_in.stores import archive
 from tests.support.deployments import OURS, deployed
+from tests.support.waiting import until
 
 HANDLER = """
 import tiny_package
@@ -71,6 +72,7 @@ def test_they_are_installed_for_its_workers_alone_or_the_model_is_refused(tmp_pa
 
 def test_nothing_is_installed_where_nobody_asked_for_it(tmp_path: Path, store: Path) -> None:
     with deployed(OURS, tmp_path / "d", store, ("default_workers_per_model=1",), ("--ncs", "--models", "needs.mar")) as one:
+        until(lambda: "No module named 'tiny_package'" in one.printed(), "no word of what it lacks")
         assert not list((one.folder / "tmp").glob("*/models/*.packages"))
         model_log = one.folder / "logs" / "model_log.log"
         (described,) = one.call("GET", "/models/needs").json()
