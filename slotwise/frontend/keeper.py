@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from slotwise.interrupts import handed_to, held
+from slotwise.interrupts import SIGNALS, handed_to, held
 
 SHORT_LIFE_S = 10.0  # who dies sooner is started again after a pause, which grows
 PAUSES_S = (0.0, 0.5, 1.0, 2.0, 5.0)
@@ -43,7 +43,7 @@ def keep(sockets: list[socket.socket], was_up: Callable[[int], bool]) -> Kept:
     while True:
         started = time.monotonic()
         with held():  # a signal that comes at the fork is the gateway's, in whichever of the two it is noted
-            pid = os.fork()
+            pid = _fork()
             if not pid:
                 _end_with(keeper)
                 return Kept(keeper, sockets, restarts)
@@ -55,6 +55,15 @@ def keep(sockets: list[socket.socket], was_up: Callable[[int], bool]) -> Kept:
                 short_lives = short_lives + 1 if time.monotonic() - started < SHORT_LIFE_S else 0
                 signals.pause(PAUSES_S[min(short_lives, len(PAUSES_S) - 1)])
         restarts += 1
+
+
+def _fork() -> int:
+    """As os.fork. A signal to the child waits until it can be heard: Python drops those that come before."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        return os.fork()
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 class _Signals:

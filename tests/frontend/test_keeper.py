@@ -90,7 +90,8 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.parametrize("times", range(2))
 @pytest.mark.parametrize("when", ["before", "after_in_parent"])
-def test_a_signal_at_the_fork_is_heard_once(when: str) -> None:
+def test_a_signal_at_the_fork_is_heard_once(when: str, times: int) -> None:
     ended = subprocess.run([sys.executable, "-c", STRUCK_AT_THE_FORK, when], capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (130, "stopped\n")
