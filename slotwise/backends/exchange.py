@@ -54,6 +54,7 @@ class BackendRequest:
     no harm. sent: how it was sent, where not plainly (hedged, alone, again), which the backend says. leave(): what the backend
     wants to be told when its client has gone. taken_at: when a worker got it, by the event loop's time, where a queue of ours
     knows. pieces: takes the answer as it comes; the answer itself then only says that it is whole. None: it is asked for whole.
+    alone: a queue of ours puts nobody else into its batch.
     """
 
     model: str
@@ -69,6 +70,7 @@ class BackendRequest:
     leave: Callable[[], None] = lambda: None
     taken_at: float = 0.0
     pieces: PieceSink | None = None
+    alone: bool = False
 
     @property
     def left_s(self) -> float:

@@ -72,7 +72,9 @@ class DropInModels(ModelTable):
         if not served.wanted:
             raise ApiError(503, "ServiceUnavailableException", NO_WORKER.format(model.name))
         deadline = time.monotonic() + model.response_timeout_s
-        request = BackendRequest(model.name, deadline, "describe", headers={"describe": "True"}, version=model.version)
+        request = BackendRequest(
+            model.name, deadline, "describe", headers={"describe": "True"}, version=model.version, alone=True
+        )
         try:
             answer = await served.answer(request)
         except Refused as refused:

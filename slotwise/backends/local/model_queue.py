@@ -239,6 +239,8 @@ class ModelQueue:
             return []
         batch: list[WaitingRequest] = []
         while self.waiting and len(batch) < self.batch_size:
+            if batch and (batch[0].request.alone or self.waiting[0].request.alone):
+                break
             one = self.waiting.popleft()
             if one.open:
                 batch.append(one)

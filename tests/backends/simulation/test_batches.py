@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pytest
 
@@ -39,20 +39,20 @@ class Served:
         worker.heard_at = float("inf")
         return worker
 
-    async def asked(self, *at_s: float) -> None:
-        """Requests that come at these times."""
+    async def asked(self, *at_s: float, alone: Collection[int] = ()) -> None:
+        """Requests that come at these times. alone: which of them are to have no mates."""
 
-        async def one(when: float) -> None:
+        async def one(i: int, when: float) -> None:
             await asyncio.sleep(when - self.loop.time())
-            await self.queue.answer(BackendRequest("m", 1000.0))
+            await self.queue.answer(BackendRequest("m", 1000.0, alone=i in alone))
 
-        await asyncio.gather(*map(one, at_s))
+        await asyncio.gather(*(one(i, when) for i, when in enumerate(at_s)))
 
 
-def batches(workers: int, *at_s: float, linger: Linger = "free") -> list[tuple[float, int]]:
+def batches(workers: int, *at_s: float, linger: Linger = "free", alone: Collection[int] = ()) -> list[tuple[float, int]]:
     async def history() -> list[tuple[float, int]]:
         served = Served(workers, linger)
-        await served.asked(*at_s)
+        await served.asked(*at_s, alone=alone)
         return served.batches
 
     return run(history(), 1)
@@ -78,3 +78,9 @@ def test_another_worker_that_is_free_takes_them_at_once() -> None:
 
 def test_exact_waits_as_torchserve_does() -> None:
     assert batches(1, 0, 0.01, 5.0, linger="exact") == [(DELAY_S, 2), (5.0 + DELAY_S, 1)]
+
+
+def test_who_is_to_be_alone_has_no_mates() -> None:
+    at_s = (0, 0.1, 0.2, 0.3, 0.4)
+    assert batches(1, *at_s, alone={2}) == [(0, 1), (1, 1), (2, 1), (3, 2)]
+    assert batches(1, *at_s, alone={1}) == [(0, 1), (1, 1), (2, 3)]
