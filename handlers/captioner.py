@@ -5,7 +5,7 @@ With `decoding = "steps"` each picture is a stream: it joins and leaves between 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -54,10 +54,10 @@ class Captioner(StreamHandler):
     def read(self, request: Request) -> list[Any]:
         most = max_tokens_of(request.query, self.most)
         items = items_of(request.body, request.headers, getattr(request, "fields", None))
-        return each(items, lambda file: replace(self._picture(file), most=most))
+        return each(items, lambda file: Picture(self.recipe(file), most))
 
     def decode(self, body: bytes, headers: Headers) -> list[Any]:
-        return each(items_of(body, headers), self._picture)
+        return each(items_of(body, headers), lambda file: Picture(self.recipe(file), self.most))
 
     def collate(self, items: list[Picture]) -> Any:
         return items if self.streams else np.stack([item.pixels for item in items])  # [b, h, w, 3]
@@ -77,9 +77,6 @@ class Captioner(StreamHandler):
 
     def response_headers(self) -> dict[str, str]:
         return {"x-model-note": self.note} if self.note else {}
-
-    def _picture(self, file: bytes) -> Picture:
-        return Picture(self.recipe(file), self.most)
 
     @property
     def _text(self) -> Any:
