@@ -19,13 +19,11 @@ from slotwise.errors import SlotwiseError
 from tests.backends.streaming_models import GENERATOR, STEPS, streaming_archive
 from tests.backends.test_archives import HANDLER
 from tests.server.conftest import Live, started
+from tests.server.event_client import EVENTS, PATIENCE_S, client_to, events
 from tests.server.test_serve import slotwise
 from tests.support.torchserve_client import Outcome, TorchServeClient, client_of
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
-
-PATIENCE_S = 120.0
-EVENTS = {"accept": "text/event-stream", "content-type": "application/json"}
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +43,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 @pytest.fixture
 def client(live: Live) -> Iterator[httpx.Client]:
-    with httpx.Client(
-        base_url=live.record.inference_url, headers=live.inference_headers(), timeout=PATIENCE_S, trust_env=False
-    ) as client:
+    with client_to(live) as client:
         yield client
 
 
@@ -55,17 +51,6 @@ def client(live: Live) -> Iterator[httpx.Client]:
 def calls(live: Live) -> Iterator[TorchServeClient]:
     with client_of(live.record.ports, live.record.state_dir) as calls:
         yield calls
-
-
-def events(text: str) -> list[tuple[str, dict[str, object]]]:
-    """The events of a stream: kind and data."""
-    found = []
-    for block in text.split("\n\n"):
-        lines = [line for line in block.split("\n") if line and not line.startswith(":")]
-        if lines:
-            kind = next((line[7:] for line in lines if line.startswith("event: ")), "piece")
-            found.append((kind, json.loads("\n".join(line[6:] for line in lines if line.startswith("data: ")))))
-    return found
 
 
 def words(count: int) -> list[tuple[str, dict[str, object]]]:

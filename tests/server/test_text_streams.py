@@ -10,7 +10,7 @@ import pytest
 
 from slotwise.archive.build import build
 from tests.server.conftest import Live, started
-from tests.server.test_host_streams import EVENTS, PATIENCE_S, events
+from tests.server.event_client import EVENTS, client_to, events
 from tests.worker.by_steps import built_by_steps
 from tests.worker.texts import SENTENCES, payload
 
@@ -34,9 +34,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 @pytest.fixture
 def client(live: Live) -> Iterator[httpx.Client]:
-    with httpx.Client(
-        base_url=live.record.inference_url, headers=live.inference_headers(), timeout=PATIENCE_S, trust_env=False
-    ) as client:
+    with client_to(live) as client:
         yield client
 
 
