@@ -67,7 +67,7 @@ class DropInModels(ModelTable):
         return self.source.served(archive)
 
     async def customized(self, model: HostedModel) -> CustomizedMetadata:
-        """See ModelTable; the handler is asked as TorchServe asks it: a request without a body, with the header describe."""
+        """See ModelTable; the handler is asked as TorchServe asks it: without a body or mates, with the header describe."""
         served = self.loaded.find(model.name, model.version)
         if not served.wanted:
             raise ApiError(503, "ServiceUnavailableException", NO_WORKER.format(model.name))

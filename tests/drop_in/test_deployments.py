@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -401,17 +401,23 @@ def test_without_guards_a_coroutine_answers_and_a_batch_fails_as_a_whole(place: 
         bare.wait_ready("waits")
         assert asked(bare, "/predictions/waits", b"one").text == "1 1"
         with ThreadPoolExecutor(5) as clients:
-            until(lambda: {503} == batch_of_four(bare, clients), "never are four of them in one batch")
+            bad = [b"boom", b"one", b"two", b"three"]
+            until(lambda: {503} == together(bare, clients, bad), "never are four of them in one batch")
+            assert together(bare, clients, bad[1:], described=True) == {200}
         assert asked(bare, "/predictions/waits", b"one").status_code == 200
         failed = asked(bare, "/predictions/waits", b"boom")
         assert failed.json() == {"code": 503, "type": "ServiceUnavailableException", "message": "Prediction failed"}
 
 
-def batch_of_four(deployment: Deployment, clients: ThreadPoolExecutor) -> set[int]:
-    """The statuses of four requests that come while the worker is busy, so that they wait for it together."""
+def together(deployment: Deployment, clients: ThreadPoolExecutor, bodies: Sequence[bytes], described: bool = False) -> set[int]:
+    """The statuses of requests that come while the worker is busy, so that they wait for it together.
+
+    described: the handler is asked what it is, too; this one cannot say it, and fails.
+    """
     slow = clients.submit(asked, deployment, "/predictions/waits", b"slow")
     time.sleep(0.2)
-    bodies = [b"boom", b"one", b"two", b"three"]
+    if described:
+        clients.submit(deployment.call, "GET", "/models/waits", customized="true")
     statuses = set(clients.map(lambda body: asked(deployment, "/predictions/waits", body).status_code, bodies))
     assert slow.result().status_code == 200
     return statuses
