@@ -68,7 +68,7 @@ def test_its_prometheus_reads_ours_and_its_alerts_tell(tmp_path: Path) -> None:
 
             def asked(query: str) -> Any:
                 answer = httpx.get(f"http://127.0.0.1:{web}/api/v1/query", params={"query": query}, trust_env=False)
-                return answer.json()["data"]["result"]
+                return answer.raise_for_status().json()["data"]["result"]
 
             def served(body: bytes) -> int:
                 headers = deployment.headers("inference")
