@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -310,3 +312,10 @@ def test_a_named_engine_or_precision_stays_without_a_gpu(tmp_path: Path, monkeyp
 def test_nobody_looks_for_a_gpu_that_no_profile_wants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "has_cuda", lambda: pytest.fail("torch would be imported"))
     assert Settings.load(tmp_path, {}).device == "cpu"
+
+
+@pytest.mark.skipif(settings.has_driver(), reason="there is a driver")
+def test_without_a_driver_nobody_imports_torch_to_look_for_a_gpu() -> None:
+    program = "import sys; from slotwise.worker.environment.settings import has_cuda; print(has_cuda(), 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]

@@ -10,10 +10,12 @@ is now, which may have changed since the archive was built. `SLOTWISE_OVERRIDES`
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import json
 import logging
 import os
+import sys
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -129,12 +131,23 @@ class Settings:
 
 
 def has_cuda() -> bool:
-    """Whether PyTorch sees a CUDA device. Imports torch, so it is called only where somebody asks for CUDA."""
-    if importlib.util.find_spec("torch") is None:
+    """Whether PyTorch sees a CUDA device. Imports torch, which takes seconds, only where there is a driver."""
+    if importlib.util.find_spec("torch") is None or not has_driver():
         return False
     import torch  # noqa: PLC0415  heavy
 
     return bool(torch.cuda.is_available())
+
+
+def has_driver() -> bool:
+    """Whether there is what PyTorch needs to see a GPU: NVIDIA's driver, or AMD's."""
+    if not sys.platform.startswith("linux") or Path("/dev/kfd").exists():
+        return True
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def pin_gpu(gpu_id: int, environ: MutableMapping[str, str] = os.environ) -> None:
