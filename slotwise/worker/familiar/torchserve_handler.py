@@ -96,7 +96,7 @@ class TorchServeHandler(BatchHandler):
     def load(self, model_dir: Path, settings: Settings) -> Any:
         """Call `initialize`; the engine is `inference`."""
         self._one_at_a_time = threading.Lock()
-        self.context = _context(model_dir, settings)
+        self.context = context_of(model_dir, settings)
         self.initialize(self.context)
         return self.inference
 
@@ -162,14 +162,21 @@ class TorchServeHandler(BatchHandler):
             if "PredictionException" in (kind.__name__ for kind in type(error).__mro__):
                 raise predicted(error) from error
             raise
-        code = slot.get_response_status_code()
-        if code is not None and not (isinstance(code, int) and 200 <= code < 300):
-            refused = SlotError(HTTPStatus(code).phrase if code in set(HTTPStatus) else "the handler refused this request")
-            refused.code = code
+        if refused := what_it_set(slot):
             raise refused
 
 
-def _context(model_dir: Path, settings: Settings) -> OneSlotContext:
+def what_it_set(slot: StandInSlot) -> SlotError | None:
+    """The error that an author's code has set as a request's status; None where it has set none."""
+    code = slot.get_response_status_code()
+    if code is None or (isinstance(code, int) and 200 <= code < 300):
+        return None
+    refused = SlotError(HTTPStatus(code).phrase if code in set(HTTPStatus) else "the handler refused this request")
+    refused.code = code
+    return refused
+
+
+def context_of(model_dir: Path, settings: Settings) -> OneSlotContext:
     """What `initialize` is given. A folder without a manifest is a handler under development."""
     named = {"model": {"modelName": str(settings.model.get("name", "model"))}}
     built = (model_dir / "MAR-INF" / "MANIFEST.json").is_file()
