@@ -3,9 +3,9 @@
 SageMaker's own toolkit loops over a batch, reads every body by the first one's content type, and answers one error for all.
 Here the functions get one request at a time, as they were written for it, and one request's error is its own.
 
-`files` in model.toml is what model.tar.gz holds: the model's files, and the folder code/ with inference.py in it
-(`SAGEMAKER_PROGRAM` names another). A function may take the context as one more argument, as there. What is not written is the
-PyTorch toolkit's: TorchScript from the one .pt or .pth, a tensor of JSON, CSV or NPY, JSON, CSV or NPY of the answer.
+`files` in model.toml is what model.tar.gz holds: the model's files, and the folder code/ with inference.py in it (`program` in
+[options], or SAGEMAKER_PROGRAM, names another file). A function may take the context as one more argument, as there. What is not
+written is the PyTorch toolkit's: TorchScript from the one .pt or .pth, a tensor of JSON, CSV or NPY, the answer as one of them.
 Source: sagemaker-inference 1.10, sagemaker-pytorch-inference 2.0.
 """
 
@@ -41,7 +41,8 @@ class SageMaker(BatchHandler):
     def load(self, model_dir: Path, settings: Settings) -> Any:
         self.context: OneSlotContext = context_of(model_dir, settings)
         self.accept = os.environ.get("SAGEMAKER_DEFAULT_INVOCATIONS_ACCEPT", JSON)
-        self.own = _functions(model_dir / "code")
+        program = os.environ.get("SAGEMAKER_PROGRAM") or self.model.get("options", {}).get("program", "inference.py")
+        self.own = _functions(model_dir / "code", program)
         if "pre_model_fn" in self.own:
             self.call("pre_model_fn", str(model_dir))
         self.network = self.call("model_fn", str(model_dir)) if "model_fn" in self.own else _torchscript(model_dir)
@@ -110,9 +111,8 @@ class SageMaker(BatchHandler):
         return value, answered_as
 
 
-def _functions(code: Path) -> dict[str, Callable[..., Any]]:
-    """What inference.py defines; nothing where there is none."""
-    program = os.environ.get("SAGEMAKER_PROGRAM", "inference.py")
+def _functions(code: Path, program: str) -> dict[str, Callable[..., Any]]:
+    """What the program defines; nothing where there is none."""
     if not (code / program).is_file():
         return {}
     sys.path.insert(0, str(code))

@@ -20,6 +20,7 @@ def register(app: typer.Typer) -> None:
     app.command()(renew)
     export = typer.Typer(no_args_is_help=True, help="Write a model in the form that another server wants.")
     export.command()(triton)
+    export.command()(sagemaker)
     app.add_typer(export, name="export")
 
 
@@ -111,3 +112,19 @@ def triton(
         typer.echo(f"next: tritonserver --model-repository={out_dir.resolve()}")
 
     emit({"folder": str(folder), "model": name or info.name, "archive_sha256": info.sha256, **about}, as_json, render)
+
+
+def sagemaker(
+    model: Annotated[str, typer.Argument(help="A model's name, its folder, or a .mar file.")],
+    out_file: Annotated[Path, typer.Option("--out", help="The model.tar.gz to write.")] = Path("model.tar.gz"),
+    as_json: Json = False,
+) -> None:
+    """Write a model.tar.gz for an endpoint that runs an image of ours: the archive, and nothing else."""
+    from slotwise.deploy.deploy import obtain
+    from slotwise.files import project
+    from slotwise.migrate.sagemaker import export_sagemaker
+
+    project.enter()
+    info = obtain(model, project.model_store(), say=say)
+    export_sagemaker(info, out_file)
+    emit({"model": info.name, "written": str(out_file)}, as_json, lambda: f"wrote {out_file}")

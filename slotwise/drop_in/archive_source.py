@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import re
 import shutil
-import tarfile
 import threading
 import zipfile
 from pathlib import Path
@@ -21,10 +20,9 @@ from slotwise.archive.guarding.foreign import lacks
 from slotwise.archive.guarding.guarded import guard
 from slotwise.archive.inspection import inspect
 from slotwise.archive.packaging import MANIFEST
-from slotwise.archive.zip_safety import MAX_UNPACKED_BYTES
+from slotwise.archive.tarball import unpack
 from slotwise.backends.management.models import ApiError
 from slotwise.drop_in.configuration import Configuration
-from slotwise.errors import SlotwiseError
 
 log = logging.getLogger("slotwise.drop_in")
 
@@ -101,7 +99,7 @@ class DeployedArchives:
         folder, unpacked = source, self.folder / f".{name}"
         if not source.is_dir():
             shutil.rmtree(unpacked, ignore_errors=True)
-            _unpack(source, unpacked)
+            unpack(source, unpacked)
             inner = next(unpacked.glob(f"*/{MANIFEST}"), unpacked / MANIFEST)  # the archiver puts a folder around it
             folder = inner.parents[1]
         partial = target.with_suffix(".new")
@@ -112,20 +110,6 @@ class DeployedArchives:
         partial.replace(target)
         shutil.rmtree(unpacked, ignore_errors=True)
         return target
-
-
-def _unpack(tarball: Path, folder: Path) -> None:
-    """Unpack a tarball; nothing of it lands outside the folder. Raises SlotwiseError."""
-    try:
-        with tarfile.open(tarball) as source:
-            size = 0
-            for member in source:
-                size += member.size
-                if size > MAX_UNPACKED_BYTES:
-                    raise SlotwiseError(f"{tarball.name} unpacks to too much", f"at most {MAX_UNPACKED_BYTES >> 30} GiB")
-            source.extractall(folder, filter="data")
-    except (tarfile.TarError, OSError, EOFError) as error:
-        raise SlotwiseError(f"{tarball.name} is no tarball that can be unpacked: {error}", "get a fresh copy") from error
 
 
 def _matches(pattern: str, url: str) -> bool:

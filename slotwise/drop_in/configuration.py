@@ -152,7 +152,7 @@ class Configuration:
 def configured(arguments: Arguments, environ: Mapping[str, str] = os.environ) -> Configuration:
     """What holds. Raises SlotwiseError where the file is missing, or asks for what cannot be done."""
     source = _file(arguments, environ)
-    keys = _read(source) if source else {}
+    keys = read_properties(source) if source else {}
     keys = {key: _resolved(key, value, environ) for key, value in keys.items()}
     keys |= arguments.keys()
     if keys.get("enable_envvars_config", "").strip().lower() == "true":
@@ -180,11 +180,12 @@ def _file(arguments: Arguments, environ: Mapping[str, str]) -> Path | None:
     return Path("config.properties") if Path("config.properties").is_file() else None
 
 
-def _read(source: Path) -> dict[str, str]:
+def read_properties(source: Path) -> dict[str, str]:
+    """The keys of a config.properties, as Java reads it. Raises SlotwiseError."""
     import javaproperties  # noqa: PLC0415  optional, the extra gateway
 
     try:
-        with source.open(encoding="latin-1") as file:  # as Java reads it
+        with source.open(encoding="latin-1") as file:
             keys: dict[str, Any] = javaproperties.load(file)
     except (OSError, ValueError) as error:
         raise SlotwiseError(f"{source} cannot be read: {error}", "name a config.properties") from error

@@ -1,0 +1,1 @@
+"""Deployments of other servers, read and written anew for this one."""

@@ -1,0 +1,191 @@
+"""Read a folder with a TorchServe deployment, say what becomes of it here, and write a copy that Slotwise serves.
+
+config.properties      stays, but for keys that cannot be had; each is a comment then
+archives               get their guards; what cannot be guarded stays as it is, and is said
+Dockerfile and others  name another image, or another word (around.py)
+everything else        is copied
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from slotwise.archive.packaging import MANIFEST
+from slotwise.backends.management.models import ApiError
+from slotwise.drop_in.archive_source import SUFFIXES, DeployedArchives
+from slotwise.drop_in.configuration import Configuration, read_properties
+from slotwise.drop_in.known_keys import KEYS
+from slotwise.drop_in.model_table import REFUSED
+from slotwise.errors import SlotwiseError
+from slotwise.migrate.around import Around
+from slotwise.migrate.findings import Finding
+
+LEFT_BEHIND = {"logs", ".git", "__pycache__", "key_file.json"}  # a server's own, or nobody's
+MOST_TEXT_BYTES = 1 << 20  # of a file that is read to be changed
+MOST_FILES = 20_000
+
+
+class Deployment:
+    """One deployment. image: the name under which your registry has what Dockerfile.torchserve builds."""
+
+    def __init__(self, folder: Path, image: str) -> None:
+        self.folder, self.around = folder, Around(image)
+        self.files = list(_files(folder))
+        self.findings: list[Finding] = []
+        self.texts: dict[Path, str] = {}  # what is written otherwise than it was
+        self.guarded: dict[Path, Path] = {}  # and archives
+
+    def read(self, work: Path) -> list[Finding]:
+        """Look at everything. work: a folder for archives that get a guard. Raises SlotwiseError where there is nothing."""
+        for file in self.files:
+            name = file.relative_to(self.folder).as_posix()
+            if file.suffix == ".war":
+                self._say(name, "cannot", "workflows are not there: ask two models one after the other")
+            elif file.name.endswith(SUFFIXES) or file.is_dir():
+                self._archive(file, name, work)
+            elif file.suffix == ".properties":
+                self._configuration(file, name)
+            elif (text := _text(file)) is not None:
+                found, changed = self.around.read(file.name, text)
+                self.findings += [Finding(name, one.verdict, one.about) for one in found]
+                if changed != text:
+                    self.texts[file] = changed
+        if not self.findings:
+            raise SlotwiseError(
+                f"{self.folder} has nothing of TorchServe's or SageMaker's",
+                "name a folder with a config.properties, archives or a Dockerfile, or a model.tar.gz",
+            )
+        return self.findings
+
+    def write(self, out: Path) -> None:
+        """Write the copy. Raises SlotwiseError where something is there already."""
+        out.mkdir(parents=True, exist_ok=True)
+        for file in self.files:
+            target = out / file.relative_to(self.folder)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if file in self.texts:
+                target.write_text(self.texts[file], "utf-8")
+                shutil.copymode(file, target)
+            elif file.is_dir():
+                shutil.copytree(file, target)
+            else:
+                shutil.copy2(self.guarded.get(file, file), target)
+
+    def command(self, out: Path) -> str:
+        """The line that starts the copy on this machine."""
+        config = next((file for file in self.files if file.suffix == ".properties" and self._is_configuration(file)), None)
+        stores = [file.parent for file in self.files if file.name.endswith(SUFFIXES) or file.is_dir()]
+        words = ["slotwise torchserve --start"]
+        words += [f"--ts-config {config.relative_to(self.folder).as_posix()}"] if config else []
+        words += [f"--model-store {stores[0].relative_to(self.folder).as_posix()} --models all"] if stores else []
+        return f"cd {out} && {' '.join(words)}"
+
+    def _say(self, what: str, verdict: str, about: str) -> None:
+        self.findings.append(Finding(what, verdict, about))  # type: ignore[arg-type]
+
+    def _archive(self, path: Path, name: str, work: Path) -> None:
+        folder = work / str(len(self.findings))
+        store = {"model_store": str(path.parent)}
+        try:
+            info = DeployedArchives(Configuration(store), folder).served(path.name)
+            about, verdict = "gets a guard: a bad request costs only its sender", "works"
+        except (SlotwiseError, ApiError) as error:
+            try:
+                info = DeployedArchives(Configuration(store, guards=False), folder).served(path.name)
+            except (SlotwiseError, ApiError):
+                return self._say(name, "cannot", _reason(error))
+            about = f"{_reason(error)}; with --no-guard it is called as TorchServe calls it, and a batch fails as a whole"
+            return self._say(name, "note", about)
+        if unknown := [f"{key} ({why})" for key, why in REFUSED.items() if info.config.get(key)]:
+            return self._say(name, "cannot", f"its model-config.yaml has {', '.join(unknown)}")
+        if info.path.parent != folder:
+            about = "is one of ours"
+        elif path.name.endswith(".mar"):
+            self.guarded[path] = info.path
+        else:
+            about = "stays as it is, and gets its guard when it is registered"
+        self._say(name, verdict, about)
+        return None
+
+    def _is_configuration(self, file: Path) -> bool:
+        try:
+            return bool(read_properties(file).keys() & KEYS.keys())
+        except SlotwiseError:
+            return False
+
+    def _configuration(self, file: Path, name: str) -> None:
+        if not self._is_configuration(file):
+            return
+        keys = read_properties(file)
+        uses = {key: KEYS[key].use if key in KEYS else "unknown" for key in keys}
+        used = sum(use == "used" for use in uses.values())
+        self._say(name, "works", f"{used} of its {len(keys)} keys mean the same here")
+        for key, use in uses.items():
+            if use == "unknown":
+                self._say(f"{name}: {key}", "note", "TorchServe does not know it, and nor does this")
+            elif use == "no meaning":
+                self._say(f"{name}: {key}", "note", KEYS[key].note)
+            elif use == "refused" and keys[key].strip().lower() != "false":
+                self._say(f"{name}: {key}", "cannot", KEYS[key].note)
+                self.texts[file] = _commented(self.texts.get(file, file.read_text("latin-1")), key)
+        kept = {key: value for key, value in keys.items() if uses[key] == "used" and "$$" not in value}
+        try:
+            Configuration({**kept, "model_store": str(file.parent)}).check()
+        except SlotwiseError as error:
+            self._say(name, "cannot", error.message)
+
+
+def migrate(folder: Path, out: Path | None, image: str) -> tuple[list[Finding], str]:
+    """What becomes of a deployment, and the line that starts its copy; the copy is written into `out`, where one is named.
+
+    Raises SlotwiseError where there is nothing to migrate, or `out` is not empty.
+    """
+    if out and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise SlotwiseError(f"{out} is there already", "name a new folder with --out")
+    if out and out.resolve().is_relative_to(folder.resolve()):
+        raise SlotwiseError(f"{out} is inside {folder}", "name a folder beside it")
+    deployment = Deployment(folder, image)
+    with tempfile.TemporaryDirectory(prefix="slotwise-migrate-") as work:
+        findings = deployment.read(Path(work))
+        if out:
+            deployment.write(out)
+    return findings, deployment.command(out or folder)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Every file below a folder, and each folder that is an archive. What leads out of it is not of it."""
+    count = 0
+    for place, folders, files in os.walk(folder):
+        here = Path(place)
+        archives = [name for name in folders if (here / name / MANIFEST).is_file()]
+        folders[:] = sorted(name for name in folders if name not in LEFT_BEHIND and name not in archives)
+        for name in sorted([*archives, *files]):
+            if name in LEFT_BEHIND or not (here / name).resolve().is_relative_to(folder.resolve()):
+                continue
+            count += 1
+            if count > MOST_FILES:
+                raise SlotwiseError(f"{folder} has more than {MOST_FILES} files", "name the deployment's own folder")
+            yield here / name
+
+
+def _text(file: Path) -> str | None:
+    """A file's text; None where it is none, or too much to be one that is changed."""
+    if not file.is_file() or file.stat().st_size > MOST_TEXT_BYTES:
+        return None
+    try:
+        return file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _commented(text: str, key: str) -> str:
+    return re.sub(rf"^(\s*{re.escape(key)}\s*[=: ])", r"# not here: \1", text, flags=re.MULTILINE)
+
+
+def _reason(error: SlotwiseError | ApiError) -> str:
+    return str(error.message)

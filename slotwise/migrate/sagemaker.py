@@ -1,0 +1,147 @@
+"""A SageMaker model becomes a model's folder here, and an archive becomes what SageMaker takes.
+
+model.tar.gz holds the model's files and code/ with inference.py; they stay as they are, beside a model.toml for the handler
+`sagemaker` (handlers/sagemaker.py), which calls its functions for one request at a time.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import shutil
+import tarfile
+import tempfile
+from pathlib import Path
+
+from slotwise.archive.archive_info import ArchiveInfo
+from slotwise.archive.tarball import unpack
+from slotwise.errors import SlotwiseError
+from slotwise.files.disk import written_whole
+from slotwise.migrate.findings import Finding
+from slotwise.model_spec import NAME
+
+FUNCTIONS = {"model_fn", "input_fn", "predict_fn", "output_fn", "transform_fn"}
+OURS = {"model.toml", "slotwise", "slotwise.json", "MAR-INF", "sagemaker.py", "examples"}
+TOOLKIT = ("sagemaker_inference", "sagemaker_pytorch_serving_container", "sagemaker_containers")
+NO_PYTHON = {"saved_model.pb": "a TensorFlow SavedModel", "xgboost-model": "the XGBoost container's own form"}
+TOML = """\
+# A SageMaker model, as it was. Build: slotwise build FOLDER   Serve: slotwise serve FOLDER
+name = {name}
+version = "1.0"
+handler = "sagemaker"            # calls {functions} for one request at a time
+files = {files}
+{options}"""
+
+
+def is_sagemaker(path: Path) -> bool:
+    """Whether this is a SageMaker model: a tarball, or a folder with code/ or a program of its functions."""
+    if path.is_file():
+        return path.name.endswith((".tar.gz", ".tgz"))
+    return (path / "code").is_dir() and any(_defined(file) & FUNCTIONS for file in (path / "code").glob("*.py"))
+
+
+def migrate_sagemaker(path: Path, out: Path | None, name: str) -> list[Finding]:
+    """What becomes of a SageMaker model; its folder is written to `out`, where one is named. Raises SlotwiseError."""
+    if not NAME.fullmatch(name):
+        raise SlotwiseError(f"{name!r} cannot be a model's name", "name it with --name: letters, digits, - _ and .")
+    if out and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise SlotwiseError(f"{out} is there already", "name a new folder with --out")
+    with tempfile.TemporaryDirectory(prefix="slotwise-migrate-") as work:
+        folder = path
+        if path.is_file():
+            folder = Path(work) / "model"
+            unpack(path, folder)
+        files = sorted(file.name for file in folder.iterdir() if not file.name.startswith(".") and file.name not in ("logs",))
+        findings, options = _found(folder, files)
+        if out and not any(finding.verdict == "cannot" for finding in findings):
+            out.mkdir(parents=True, exist_ok=True)
+            for file in files:
+                copied = shutil.copytree if (folder / file).is_dir() else shutil.copy2
+                copied(folder / file, out / file)
+            functions = ", ".join(sorted(_functions(folder))) or "the PyTorch toolkit's functions"
+            text = TOML.format(name=json.dumps(name), files=json.dumps(files), options=options, functions=functions)
+            (out / "model.toml").write_text(text, "utf-8")
+    return findings
+
+
+def export_sagemaker(info: ArchiveInfo, out: Path) -> None:
+    """Write the model.tar.gz that a container of ours takes on SageMaker: the archive, and nothing else."""
+    with written_whole(out) as unfinished, tarfile.open(unfinished, "w:gz", compresslevel=1) as packed:
+        packed.add(info.path, f"{info.name}.mar", filter=_nobodys)
+
+
+def _nobodys(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Without who made it, and when: the same archive gives the same bytes."""
+    member.uid = member.gid = member.mtime = 0
+    member.uname = member.gname = ""
+    member.mode = 0o644
+    return member
+
+
+def _found(folder: Path, files: list[str]) -> tuple[list[Finding], str]:
+    """The findings, and the lines of [options]."""
+    for name, what in NO_PYTHON.items():
+        if any(folder.rglob(name)):
+            return [Finding(name, "cannot", f"{what}: there is no inference.py that loads it")], ""
+    if taken := sorted(OURS & set(files)):
+        return [Finding(taken[0], "cannot", "an archive has a file of its own with this name: rename it")], ""
+    program = _program(folder)
+    functions = _functions(folder)
+    scripts = [file for file in files if file.endswith((".pt", ".pth"))]
+    if "model_fn" not in functions and len(scripts) != 1 and "model.pt" not in scripts:
+        return [Finding("code/inference.py", "cannot", "there is no model_fn, nor one .pt or .pth of TorchScript to load")], ""
+    if "transform_fn" in functions and functions & {"input_fn", "predict_fn", "output_fn"}:
+        return [Finding(program, "cannot", "transform_fn stands for input_fn, predict_fn and output_fn: have it, or them")], ""
+    findings = [Finding(program or scripts[0], "works", "each request runs alone, so nobody gets another's error")]
+    if "model_fn" not in functions:
+        findings.append(Finding("model_fn", "works", "the toolkit's own: TorchScript from the one .pt or .pth"))
+    imported = {name for file in (folder / "code").rglob("*.py") for name in _imported(file)}
+    if imported & set(TOOLKIT):
+        findings.append(
+            Finding(program, "note", "it imports SageMaker's toolkit: pip install sagemaker-inference where it is served")
+        )
+    for requirements in (folder / "code" / "requirements.txt", folder / "requirements.txt"):
+        if requirements.is_file():
+            name = requirements.relative_to(folder).as_posix()
+            findings.append(Finding(name, "note", "nothing is installed at the start: install it where it is served"))
+    options = "" if program in ("", "code/inference.py") else f"\n[options]\nprogram = {json.dumps(Path(program).name)}\n"
+    return findings, options
+
+
+def _program(folder: Path) -> str:
+    """The file with the functions, "" where there is none."""
+    files = [folder / "code" / "inference.py", *sorted((folder / "code").glob("*.py"))]
+    return next((f"code/{file.name}" for file in files if file.is_file() and _defined(file) & FUNCTIONS), "")
+
+
+def _functions(folder: Path) -> set[str]:
+    program = _program(folder)
+    return _defined(folder / program) & FUNCTIONS if program else set()
+
+
+def _tree(file: Path) -> ast.Module | None:
+    try:
+        return ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def _defined(file: Path) -> set[str]:
+    tree = _tree(file)
+    found: set[str] = set()
+    for node in tree.body if tree else ():
+        if isinstance(node, ast.FunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Assign):
+            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {alias.asname or alias.name for alias in node.names}
+    return found
+
+
+def _imported(file: Path) -> set[str]:
+    tree = _tree(file)
+    nodes = list(ast.walk(tree)) if tree else []
+    direct = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    direct |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    return {name.split(".")[0] for name in direct}
