@@ -4,9 +4,9 @@ SageMaker's own toolkit loops over a batch, reads every body by the first one's 
 Here the functions get one request at a time, as they were written for it, and one request's error is its own.
 
 `files` in model.toml is what model.tar.gz holds: the model's files, and the folder code/ with inference.py in it (`program` in
-[options], or SAGEMAKER_PROGRAM, names another file). A function may take the context as one more argument, as there. What is not
-written is the PyTorch toolkit's: TorchScript from the one .pt or .pth, a tensor of JSON, CSV or NPY, the answer as one of them.
-Source: sagemaker-inference 1.10, sagemaker-pytorch-inference 2.0.
+[options], or SAGEMAKER_PROGRAM, names another file). A function may take the context as one more argument, as there. What is
+not written is the PyTorch toolkit's: TorchScript from the one .pt or .pth, a tensor of JSON, CSV or NPY, the answer as one of
+them. Source: sagemaker-inference 1.10, sagemaker-pytorch-inference 2.0.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
+from slotwise.archive.guarding.foreign import is_small
 from slotwise.drop_in.arguments import parsed
 from slotwise.migrate.findings import Finding
 
@@ -60,7 +61,7 @@ class Around:
         import yaml  # noqa: PLC0415  optional: TorchServe brings it
 
         try:
-            documents = [one for one in yaml.safe_load_all(text) if isinstance(one, dict)]
+            documents = [one for one in yaml.safe_load_all(text) if isinstance(one, dict) and is_small(one)]
         except (yaml.YAMLError, ValueError, RecursionError):
             return [], text
         found: list[Finding] = []

@@ -26,7 +26,7 @@ from slotwise.migrate.around import Around
 from slotwise.migrate.findings import Finding
 
 LEFT_BEHIND = {"logs", ".git", "__pycache__", "key_file.json"}  # a server's own, or nobody's
-MOST_TEXT_BYTES = 1 << 20  # of a file that is read to be changed
+MOST_TEXT_BYTES = 1 << 18  # of a file that is read to be changed
 MOST_FILES = 20_000
 
 

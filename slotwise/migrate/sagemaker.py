@@ -34,10 +34,10 @@ files = {files}
 
 
 def is_sagemaker(path: Path) -> bool:
-    """Whether this is a SageMaker model: a tarball, or a folder with code/ or a program of its functions."""
+    """Whether this is a SageMaker model: a tarball, or what is in one, code/ with its functions or TorchScript alone."""
     if path.is_file():
         return path.name.endswith((".tar.gz", ".tgz"))
-    return (path / "code").is_dir() and any(_defined(file) & FUNCTIONS for file in (path / "code").glob("*.py"))
+    return bool(_program(path)) or {file.suffix for file in path.iterdir()} in ({".pt"}, {".pth"})
 
 
 def migrate_sagemaker(path: Path, out: Path | None, name: str) -> list[Finding]:

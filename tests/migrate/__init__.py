@@ -1,0 +1,1 @@
+"""Deployments of other servers that become ours."""

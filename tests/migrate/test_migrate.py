@@ -1,0 +1,184 @@
+"""`slotwise migrate`: what it says of twenty deployments, what it writes, and what hostile folders do to it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from slotwise.archive.inspection import inspect
+from slotwise.errors import SlotwiseError
+from slotwise.migrate.deployment import migrate
+from slotwise.migrate.findings import worst
+from slotwise.migrate.sagemaker import export_sagemaker, is_sagemaker, migrate_sagemaker
+from slotwise.model_spec import load_spec
+from tests.migrate.twenty import OWN_FUNCTIONS, TWENTY, command, made
+
+pytest.importorskip("model_archiver")
+
+IMAGE = "slotwise-torchserve"
+KEYS = ["keystore=a.p12", "keystore_pass = secret", "metrics_mode=prometheus", "nobody_knows=1"]
+BOTH = b"def model_fn(d): pass\ndef transform_fn(): pass\ndef input_fn(): pass"
+
+
+@pytest.mark.parametrize("name", TWENTY)
+def test_what_is_said_of_the_twenty(name: str, tmp_path: Path) -> None:
+    if "torch's" in name or "TorchScript" in name:
+        pytest.importorskip("torch")
+    folder, out, told = made(tmp_path, name), tmp_path / "out", TWENTY[name]
+    before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    findings = migrate_sagemaker(folder, out, "echo") if is_sagemaker(folder) else migrate(folder, out, IMAGE)[0]
+    assert worst(findings) == told.verdict, findings
+    for words in told.about:
+        assert any(words in finding.about for finding in findings), findings
+    assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
+    for archive in out.rglob("*.mar"):
+        assert "_slotwise_guard/__init__.py" in zipfile.ZipFile(archive).namelist() or "streams" in archive.name
+        inspect(archive, need_digests="streams" not in archive.name)
+
+
+def test_only_the_words_change_that_have_to(tmp_path: Path) -> None:
+    changes = {
+        ("a Dockerfile", "Dockerfile"): {"FROM pytorch/torchserve:0.12.0-cpu": "FROM registry.example/ours:1"},
+        ("a compose file", "compose.yaml"): {"image: pytorch/torchserve:0.12.0-cpu ": "image: registry.example/ours:1 "},
+        ("Helm's values", "values.yaml"): {"pytorch/torchserve:latest-gpu": "registry.example/ours:1"},
+        ("KServe", "service.yaml"): {"      runtimeVersion: 0.9.0\n": ""},
+        ("a start script", "start.sh"): {"torchserve --st": "slotwise torchserve --st"},
+    }
+    for (name, file), change in changes.items():
+        folder = made(tmp_path, name)
+        migrate(folder, tmp_path / f"new {name}", "registry.example/ours:1")
+        expected = (folder / file).read_text()
+        for before, after in change.items():
+            assert before in expected
+            expected = expected.replace(before, after)
+        assert (tmp_path / f"new {name}" / file).read_text() == expected
+    assert os.access(tmp_path / "new a start script" / "start.sh", os.X_OK) == os.access(folder / "start.sh", os.X_OK)
+
+
+def test_a_key_that_is_refused_is_a_comment_in_the_copy(tmp_path: Path) -> None:
+    folder = made(tmp_path, "a store alone")
+    (folder / "config.properties").write_text("\n".join(KEYS))
+    findings, start = migrate(folder, tmp_path / "out", "x")
+    said = {finding.what: finding.verdict for finding in findings}
+    assert said["config.properties: keystore"] == said["config.properties: keystore_pass"] == "cannot"
+    assert (said["config.properties"], said["config.properties: nobody_knows"]) == ("works", "note")
+    assert not any("secret" in str(finding) for finding in findings)
+    lines = (tmp_path / "out" / "config.properties").read_text().splitlines()
+    assert lines == [*(f"# not here: {line}" for line in KEYS[:2]), *KEYS[2:]]
+    assert start.endswith("slotwise torchserve --start --ts-config config.properties --model-store model-store --models all")
+
+
+def test_the_command_tells_people_and_programs(tmp_path: Path) -> None:
+    folder = made(tmp_path, "a workflow")
+    done = command("migrate", str(folder), "--json")
+    answer = json.loads(done.stdout)
+    assert (done.returncode, answer["verdict"], answer["written"]) == (1, "cannot", None)
+    assert {"what": "wf/two.war", "verdict": "cannot"}.items() <= next(
+        one for one in answer["findings"] if one["what"].endswith(".war")
+    ).items()
+    done = command("migrate", str(folder), "--out", str(tmp_path / "out"))
+    assert f"cd {tmp_path / 'out'} && slotwise torchserve --start" in done.stdout
+    for words, error in (
+        (("migrate", str(tmp_path / "nothing")), "there is no"),
+        (("migrate", str(folder), "--out", str(tmp_path / "out")), "is there already"),
+        (("migrate", str(folder), "--out", str(folder / "inside")), "is inside"),
+    ):
+        done = command(*words)
+        assert (done.returncode, done.stderr.count("error: ")) == (1, 1)
+        assert error in done.stderr
+
+
+def test_a_folder_with_nothing_of_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "values.yaml").write_text("a: 1\n")
+    (tmp_path / "d" / "Dockerfile").write_text("FROM python:3.11\n")
+    with pytest.raises(SlotwiseError, match="nothing of TorchServe's"):
+        migrate(tmp_path / "d", None, "x")
+
+
+def test_hostile_folders_cost_one_finding_each(tmp_path: Path) -> None:
+    folder = made(tmp_path, "a store alone")
+    secret = tmp_path / "secret"
+    secret.write_text("nobody's business")
+    (folder / "link").symlink_to(secret)
+    (folder / "logs").mkdir()
+    (folder / "logs" / "access_log.log").write_text("10.0.0.1 said so")
+    (folder / "key_file.json").write_text('{"management": {"key": "k"}}')
+    (folder / "junk.mar").write_bytes(b"no zip at all")
+    (folder / "bomb.yaml").write_text("a: &a [1,1]\nb: &b [*a,*a]\n" + "".join(f"c{i}: *b\n" for i in range(50)))
+    (folder / "broken.yaml").write_text("kind: [InferenceService\n")
+    (folder / "deep.yaml").write_text("[" * 5000)
+    (folder / "config.properties").write_bytes(b"inference_address=\xff\xfe\\uZZZZ\n")
+    (folder / "Dockerfile").write_text('FROM pytorch/torchserve\nCMD ["torchserve", "--start", "--nobody"]\nCMD torchserve "\n')
+    findings, _ = migrate(folder, tmp_path / "out", "x")
+    said = {(finding.what, finding.verdict) for finding in findings}
+    assert {("junk.mar", "cannot"), ("Dockerfile", "works"), ("Dockerfile", "cannot")} <= said
+    copied = {file.relative_to(tmp_path / "out").as_posix() for file in (tmp_path / "out").rglob("*")}
+    assert not copied & {"link", "logs", "key_file.json"}
+    assert not any(b"nobody's business" in file.read_bytes() for file in (tmp_path / "out").rglob("*") if file.is_file())
+
+
+def packed(path: Path, **files: bytes) -> Path:
+    """A tarball. `__` stands for a slash, `___` for ..'s slash."""
+    with tarfile.open(path, "w:gz") as tar:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name.replace("__", "/"))
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return path
+
+
+def test_a_model_tar_gz_becomes_a_models_folder(tmp_path: Path) -> None:
+    program = OWN_FUNCTIONS + "\nimport sagemaker_inference\n"
+    tarball = packed(tmp_path / "model.tar.gz", **{"code/serve.py": program.encode(), "factor.json": b"3", "._junk": b"mac"})
+    findings = migrate_sagemaker(tarball, tmp_path / "mine", "mine")
+    assert worst(findings) == "note"
+    spec = load_spec(tmp_path / "mine")
+    assert (spec.name, spec.handler, spec.options) == ("mine", "sagemaker", {"program": "serve.py"})
+    assert spec.files == ["code", "factor.json"]
+    assert (tmp_path / "mine" / "code" / "serve.py").read_text() == program
+
+
+@pytest.mark.parametrize(
+    ("files", "why"),
+    [
+        ({"saved_model.pb": b""}, "a TensorFlow SavedModel"),
+        ({"weights.bin": b""}, "no model_fn"),
+        ({"code/inference.py": b"def input_fn(a, b): pass"}, "no model_fn"),
+        (
+            {"code/inference.py": BOTH},
+            "transform_fn stands for",
+        ),
+        ({"code/inference.py": b"def model_fn(d): pass", "model.toml": b""}, "a file of its own"),
+        ({"code/inference.py": b"def model_fn(d: pass"}, "no model_fn"),
+    ],
+)
+def test_what_cannot_be_taken_says_why_and_writes_nothing(files: dict[str, bytes], why: str, tmp_path: Path) -> None:
+    (finding,) = migrate_sagemaker(packed(tmp_path / "model.tar.gz", **files), tmp_path / "out", "x")
+    assert (finding.verdict, why in finding.about) == ("cannot", True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_tarball_writes_nothing_outside(tmp_path: Path) -> None:
+    with pytest.raises(SlotwiseError, match="no tarball that can be unpacked"):
+        migrate_sagemaker(packed(tmp_path / "model.tar.gz", **{"../outside": b"x"}), tmp_path / "out", "x")
+    assert sorted(os.listdir(tmp_path)) == ["model.tar.gz"]
+
+
+def test_an_archive_becomes_the_same_model_tar_gz_twice(tmp_path: Path) -> None:
+    migrate(made(tmp_path, "a store alone"), tmp_path / "out", "x")
+    info = inspect(tmp_path / "out" / "model-store" / "echo.mar")
+    for name in ("a.tar.gz", "b.tar.gz"):
+        export_sagemaker(info, tmp_path / name)
+    with tarfile.open(tmp_path / "a.tar.gz") as first:
+        (member,) = first.getmembers()
+        assert (member.name, member.size) == ("echo.mar", info.size_bytes)
+        content = first.extractfile(member)
+        assert content is not None
+        assert content.read() == info.path.read_bytes()
