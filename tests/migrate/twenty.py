@@ -207,7 +207,7 @@ def sagemaker_script(folder: Path) -> None:
     import torch
 
     torch.manual_seed(1)
-    torch.jit.script(torch.nn.Linear(2, 3).eval()).save(str(folder / "model.pth"))  # type: ignore[no-untyped-call]
+    torch.jit.script(torch.nn.Linear(2, 3).eval()).save(str(folder / "model.pt"))  # type: ignore[no-untyped-call]
 
 
 BATCHED = {"echo": {"1.0": {"defaultVersion": True, "marName": "echo.mar", "batchSize": 8, "maxBatchDelay": 50}}}
