@@ -22,7 +22,8 @@ PAGES = sorted(page.stem for page in (ROOT / "docs").glob("*.md") if MARK in pag
 NEEDED = {
     "triton": ["pytriton"],
     "leaving-torchserve": ["pytriton", "ray"],
-}  # a page: the packages that only `make full` installs
+    "leaving-sagemaker": [],
+}  # pages of the slow tests, and the packages that only `make full` installs
 LONG = ("tune",)  # its server is warmed up for half a minute, then there are forty rounds
 USUAL = Ports()
 

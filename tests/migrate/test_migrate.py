@@ -182,3 +182,9 @@ def test_an_archive_becomes_the_same_model_tar_gz_twice(tmp_path: Path) -> None:
         content = first.extractfile(member)
         assert content is not None
         assert content.read() == info.path.read_bytes()
+
+
+def test_the_page_says_the_same_of_the_twenty() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "leaving-torchserve.md").read_text("utf-8")
+    words = {"works": "works", "note": "works, with a note", "cannot": "cannot"}
+    assert "\n".join(f"| {name} | {words[told.verdict]} |" for name, told in TWENTY.items()) in page
