@@ -48,7 +48,7 @@ test: lint ## lint, type-check and run the tests, real servers and a real browse
 test-full: full lint ## the tests that are slow besides, on Ray and Triton, too: run both before a change lands
 	@scripts/test-tools.sh
 	@$(PYTEST) -m "slow and not long"
-	@$(PYTEST) benchmarks/tests tests/campaign
+	@$(PYTEST) -m "not long" benchmarks/tests tests/campaign
 
 long: full ## what is too long for every landing (PARTS="tests coverage python-3.12 python-3.13"); its result is kept in .ci/long.json
 	@scripts/test-tools.sh

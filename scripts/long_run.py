@@ -24,7 +24,7 @@ MOST_COMMITS = 200
 RESULTS = {0: "green", 77: "not tried"}  # what such an exit code of a part is called; any other is red
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-n", "2", "--durations=20")
 PARTS: dict[str, Sequence[str]] = {
-    "tests": (*PYTEST, "-m", "long"),
+    "tests": (*PYTEST, "-m", "long", "tests", "benchmarks/tests"),
     "coverage": (sys.executable, "scripts/coverage_by_room.py"),
     "python-3.12": (sys.executable, "scripts/other_python.py", "3.12"),
     "python-3.13": (sys.executable, "scripts/other_python.py", "3.13"),

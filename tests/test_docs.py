@@ -24,7 +24,7 @@ NEEDED = {
     "leaving-torchserve": ["pytriton", "ray"],
     "leaving-sagemaker": [],
 }  # pages of the slow tests, and the packages that only `make full` installs
-LONG = ("tune",)  # its server is warmed up for half a minute, then there are forty rounds
+LONG = ("tune", "bench")  # they measure for minutes; what they start is started by other tests, too
 USUAL = Ports()
 
 

@@ -17,6 +17,7 @@ from tests.support.sleeper import sleeper
 FIGURES = Path(__file__).resolve().parents[2] / "docs" / "figures"
 
 
+@pytest.mark.long
 @pytest.mark.server
 def test_the_study_on_a_stand_in_has_the_published_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path))  # which the part sets

@@ -17,10 +17,9 @@ from tests.server.guarded_models import GATHERED, Guarded, innocents_lost, share
 pytestmark = pytest.mark.server
 
 QUICK = [guarded_models.FUNCTION, guarded_models.ODD]
-SLOW = [
-    *(guarded_models.BASE_LIST, guarded_models.BASE_TENSOR, guarded_models.CLASSIFIER, guarded_models.SEGMENTER),
-    *(guarded_models.DETECTOR, guarded_models.TEXTS),
-]
+SLOW = [guarded_models.BASE_LIST, guarded_models.BASE_TENSOR, guarded_models.CLASSIFIER, guarded_models.TEXTS]
+LONG = [guarded_models.SEGMENTER, guarded_models.DETECTOR]  # whole networks of torchvision
+RARELY = [*((one, pytest.mark.slow) for one in SLOW), *((one, pytest.mark.long) for one in LONG)]
 
 
 def named(models: list[Guarded]) -> dict[str, object]:
@@ -56,9 +55,8 @@ def test_nor_with_a_stock_image_classifier(live: Live, store: Path, tmp_path: Pa
     tried(live, guarded_models.CLASSIFIER, store, tmp_path, [{0}, {5}, {1, 2, 6}])
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("model", **named(SLOW))
+@pytest.mark.parametrize("model", [pytest.param(one, id=one.name, marks=mark) for one, mark in RARELY])
 def test_nor_with_any_default_handler(live: Live, model: Guarded, store: Path, tmp_path: Path) -> None:
     tried(live, model, store, tmp_path, shares())
 
