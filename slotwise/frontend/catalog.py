@@ -25,6 +25,7 @@ INPUTS = {
     "tensor_classifier": "tensor",
     "tabular": "table",
     "text_classifier": "text",
+    "embedder": "text",
 }
 WEIGHTS = "model/slotwise.json"  # what a text model's build wrote down about its weights: its languages, for one
 LANGUAGES = ["en", "ja", "fr", "de"]

@@ -21,8 +21,7 @@ if __name__ == "__main__":
                 import traceback
 
                 traceback.print_exc()
-                print(f"{one.name}: FAILED {type(error).__name__}: {error}", flush=True)
-                continue
-            print(f"{one.name}: {result.engines} {result.answers} answers, {len(result.wrong)} wrong, {len(result.lost)} lost {result.said}")
+                told = f"{result.answers} answers, {len(result.wrong)} wrong, {len(result.lost)} lost"
+            print(f"{one.name}: {', '.join(result.engines)} {told} {result.said}", flush=True)
             for line in [*result.wrong[:2], *result.lost[:2]]:
                 print("   ", line, flush=True)

@@ -104,7 +104,9 @@ def mixed(folder: Path) -> Made:
     rows = [{"age": age, "income": income if income == income else None, "city": city} for age, income, city in table]
     (folder / "row.json").write_text(json.dumps(rows[0]))
     bad = [as_json({**rows[0], "city": "Paris"}), as_json({**rows[0], "age": 1.5}), as_json({"age": 3})]
-    return Made([as_json(row) for row in rows[:REQUESTS]], classified(model.predict_proba(table), model.classes_)[:REQUESTS], bad)
+    return Made(
+        [as_json(row) for row in rows[:REQUESTS]], classified(model.predict_proba(table), model.classes_)[:REQUESTS], bad
+    )
 
 
 @TABLES.add("sk-forest", "scikit-learn", "a random forest that gives a value", needs=SKL)
@@ -121,7 +123,9 @@ def boosting(folder: Path) -> Made:
     return classifier(folder, GradientBoostingClassifier(n_estimators=15, random_state=0))
 
 
-@TABLES.add("sk-scaled-tree", "scikit-learn", "a tree behind a scaler: its thresholds lie between the numbers of float32", needs=SKL)
+@TABLES.add(
+    "sk-scaled-tree", "scikit-learn", "a tree behind a scaler: its thresholds lie between the numbers of float32", needs=SKL
+)
 def scaled_tree(folder: Path) -> Made:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -182,7 +186,9 @@ def words(folder: Path) -> Made:
     texts = [f"the {draw.choice(['soup', 'rice', 'tea'])} was {draw.choice(good if i % 2 else bad)}" for i in range(80)]
     model = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(texts, ["yes" if i % 2 else "no" for i in range(80)])
     exported(folder, model, [("text", StringTensorType([None, 1]))], options={id(model): {"zipmap": False}})
-    described(folder, "tabular", 'output = "probabilities"\nexamples = ["row.json"]', f'[input.columns]\ntext = "text"\n{WEIGHTS}')
+    described(
+        folder, "tabular", 'output = "probabilities"\nexamples = ["row.json"]', f'[input.columns]\ntext = "text"\n{WEIGHTS}'
+    )
     (folder / "row.json").write_text(json.dumps({"text": texts[0]}))
     asks = [*texts[: REQUESTS - 2], "Nothing known here", "GOOD tea, good rice!"]
     bad_ones = [as_json({"text": ""}), as_json({"text": 7})]

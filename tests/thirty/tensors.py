@@ -15,6 +15,19 @@ TENSORS = Shelf()
 TORCH, ONNX = ("torch", "onnxscript"), ("onnx",)
 LABELS = 'labels = ["ash", "birch", "cedar"]'
 KINDS = ["ash", "birch", "cedar"]
+NET = """
+import torch
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        parts = torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten(), torch.nn.Linear(16, 3)
+        self.body = torch.nn.Sequential(*parts)
+
+    def forward(self, x):
+        return 9 * self.body(x)
+"""
 SHAPE = "[input]\nshape = [4]\n"
 
 
@@ -112,7 +125,13 @@ def fixed_batch_1(folder: Path) -> Made:
     return asked(model, rows(4))
 
 
-@TENSORS.add("fixed-batch-4", "PyTorch", "a graph whose batch is fixed at 4", "export it with a dynamic batch, or a batch of 1", needs=TORCH)
+@TENSORS.add(
+    "fixed-batch-4",
+    "PyTorch",
+    "a graph whose batch is fixed at 4",
+    "export it with a dynamic batch, or a batch of 1",
+    needs=TORCH,
+)
 def fixed_batch_4(folder: Path) -> Made:
     import torch
 
@@ -128,9 +147,7 @@ def fixed_length(folder: Path) -> Made:
     torch.manual_seed(2)
     model = torch.nn.Sequential(torch.nn.Embedding(30, 8), torch.nn.Flatten(), torch.nn.Linear(96, 3)).eval()
     exported(folder, model, (torch.zeros(2, 12, dtype=torch.int64),), dynamic_shapes=({0: batch()},))
-    described(
-        folder, "tensor_classifier", LABELS, '[input]\nshape = [12]\ndtype = "int64"\n[weights]\nonnx = "model.onnx"\n'
-    )
+    described(folder, "tensor_classifier", LABELS, '[input]\nshape = [12]\ndtype = "int64"\n[weights]\nonnx = "model.onnx"\n')
     return asked(model, np.random.default_rng(3).integers(0, 30, (REQUESTS, 12)))
 
 
@@ -139,11 +156,7 @@ def torch_picture(folder: Path) -> Made:
     import torch
     from PIL import Image
 
-    (folder / "net.py").write_text(
-        "import torch\n\n\nclass Net(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
-        "        self.body = torch.nn.Sequential(\n            torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(2),\n"
-        "            torch.nn.Flatten(), torch.nn.Linear(16, 3))\n\n    def forward(self, x):\n        return 9 * self.body(x)\n"
-    )
+    (folder / "net.py").write_text(NET, "utf-8")
     space: dict[str, Any] = {}
     exec((folder / "net.py").read_text(), space)
     torch.manual_seed(4)
@@ -213,7 +226,8 @@ def several_outputs(folder: Path) -> Made:
     first, second = drawn(4, 6), drawn(6, 3, seed=9)
     nodes = [helper.make_node("MatMul", ["x", "w"], ["features"]), helper.make_node("MatMul", ["features", "v"], ["scores"])]
     graph(folder, nodes, {"x": (TensorProto.FLOAT, ["b", 4])},
-          {"features": (TensorProto.FLOAT, ["b", 6]), "scores": (TensorProto.FLOAT, ["b", 3])}, {"w": first, "v": second})  # fmt: skip
+          {"features": (TensorProto.FLOAT, ["b", 6]), "scores": (TensorProto.FLOAT, ["b", 3])},
+          {"w": first, "v": second})  # fmt: skip
     described(folder, "tensor_classifier", f'output = "scores:logits"\n{LABELS}', f'{SHAPE}[weights]\nonnx = "model.onnx"\n')
     x = rows(4)
     return Made(bodies(x), classified(softmax(x @ first @ second), KINDS), bad(x))
@@ -244,10 +258,15 @@ def several_inputs(folder: Path) -> Made:
         helper.make_node("Mul", ["a", "c"], ["product"]),
     ]
     graph(folder, nodes, {"user": (TensorProto.FLOAT, ["b", 4]), "item": (TensorProto.FLOAT, ["b", 2])},
-          {"sum": (TensorProto.FLOAT, ["b", 3]), "product": (TensorProto.FLOAT, ["b", 3])}, {"w": left, "v": right})  # fmt: skip
+          {"sum": (TensorProto.FLOAT, ["b", 3]), "product": (TensorProto.FLOAT, ["b", 3])},
+          {"w": left, "v": right})  # fmt: skip
     described(folder, "tensors", "", '[inputs]\nuser = [4]\nitem = [2]\n[weights]\nonnx = "model.onnx"\n')
     users, items = rows(4), rows(2, seed=12)
     a, c = users @ left, items @ right
     sent = [as_json({"user": user.tolist(), "item": item.tolist()}) for user, item in zip(users, items, strict=True)]
-    wrong = [as_json({"user": [1, 2, 3, 4]}), as_json({"user": [1], "item": [1, 2]}), as_json({"user": [1, 2, 3, "x"], "item": [1, 2]})]
+    wrong = [
+        as_json({"user": [1, 2, 3, 4]}),
+        as_json({"user": [1], "item": [1, 2]}),
+        as_json({"user": [1, 2, 3, "x"], "item": [1, 2]}),
+    ]
     return Made(sent, valued(np.concatenate([a + c, a * c], axis=1)), wrong)

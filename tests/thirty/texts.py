@@ -12,7 +12,8 @@ from tests.thirty.made import JSON, REQUESTS, TEXT, Body, Made, Shelf, as_json, 
 
 TEXTS = Shelf()
 HF = ("torch", "transformers")
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"the a soup tea cake was is not very good bad cold i like hate it and , .".split()]
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "a", "soup", "tea", "cake", "was", "is", "not", "very", "good", "bad",
+         "cold", "i", "like", "hate", "it", "and", ",", "."]  # fmt: skip
 SIZE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 BAD: Sequence[Body] = [(b" ", TEXT), as_json({"text": 7}), as_json({"inputs": None}), (b"\xff", TEXT)]
 
@@ -37,7 +38,10 @@ def saved(folder: Path, head: str, kind: str = "Bert", **config: Any) -> tuple[A
         tokenizer, words = byte_pairs(), 300
         sizes = {**SIZE, "pad_token_id": 1, "type_vocab_size": 1}
     else:
-        tokenizer, words = transformers.BertTokenizer(vocab={word: i for i, word in enumerate(WORDS)}, model_max_length=64), len(WORDS)
+        tokenizer, words = (
+            transformers.BertTokenizer(vocab={word: i for i, word in enumerate(WORDS)}, model_max_length=64),
+            len(WORDS),
+        )
         if kind == "DistilBert":
             tokenizer.model_input_names = ["input_ids", "attention_mask"]
     made = getattr(transformers, f"{kind}Config")(vocab_size=words, max_position_embeddings=66, **sizes, **config)
@@ -107,13 +111,19 @@ def pairs(folder: Path) -> Made:
     described(folder, "text_classifier", 'files = ["model"]', "[options]\npairs = true\n")
     asks = [(one[:60], other[:60]) for one, other in zip(sentences(), sentences(1), strict=True)]
     bodies = [as_json({"text": one, "text_pair": other}) for one, other in asks]
-    return Made(bodies, classified(softmax(outputs(model, tokenizer, *asks)), ["same", "other"]), [*BAD, as_json({"text": "alone"})])
+    return Made(
+        bodies, classified(softmax(outputs(model, tokenizer, *asks)), ["same", "other"]), [*BAD, as_json({"text": "alone"})]
+    )
 
 
 @TEXTS.add("hf-several-labels", "transformers", "RoBERTa: several labels a text, pairs of bytes", needs=HF)
 def several_labels(folder: Path) -> Made:
     model, tokenizer = saved(
-        folder, "ForSequenceClassification", "Roberta", problem_type="multi_label_classification", **names("food", "drink", "mood")
+        folder,
+        "ForSequenceClassification",
+        "Roberta",
+        problem_type="multi_label_classification",
+        **names("food", "drink", "mood"),
     )
     described(folder, "text_classifier", 'files = ["model"]')
     asks = [one[:50] for one in sentences()]
