@@ -17,7 +17,7 @@ if __name__ == "__main__":
         for one in [one for one in THIRTY if not wanted or one.name in wanted]:
             try:
                 result = tried(one, Path(name))
-            except Exception as error:
+            except Exception:
                 import traceback
 
                 traceback.print_exc()

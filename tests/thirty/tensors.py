@@ -22,8 +22,8 @@ import torch
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        parts = torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten(), torch.nn.Linear(16, 3)
-        self.body = torch.nn.Sequential(*parts)
+        parts = torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(2)
+        self.body = torch.nn.Sequential(*parts, torch.nn.Flatten(), torch.nn.Linear(16, 3))
 
     def forward(self, x):
         return 9 * self.body(x)
@@ -260,7 +260,7 @@ def several_inputs(folder: Path) -> Made:
     graph(folder, nodes, {"user": (TensorProto.FLOAT, ["b", 4]), "item": (TensorProto.FLOAT, ["b", 2])},
           {"sum": (TensorProto.FLOAT, ["b", 3]), "product": (TensorProto.FLOAT, ["b", 3])},
           {"w": left, "v": right})  # fmt: skip
-    described(folder, "tensors", "", '[inputs]\nuser = [4]\nitem = [2]\n[weights]\nonnx = "model.onnx"\n')
+    described(folder, "tensors", "", '[weights]\nonnx = "model.onnx"\n')
     users, items = rows(4), rows(2, seed=12)
     a, c = users @ left, items @ right
     sent = [as_json({"user": user.tolist(), "item": item.tolist()}) for user, item in zip(users, items, strict=True)]

@@ -12,8 +12,8 @@ from tests.thirty.made import JSON, REQUESTS, TEXT, Body, Made, Shelf, as_json, 
 
 TEXTS = Shelf()
 HF = ("torch", "transformers")
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "a", "soup", "tea", "cake", "was", "is", "not", "very", "good", "bad",
-         "cold", "i", "like", "hate", "it", "and", ",", "."]  # fmt: skip
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "a", "soup", "tea", "cake", "was", "is", "not", "very", "good",
+         "bad", "cold", "i", "like", "hate", "it", "and", ",", "."]  # fmt: skip
 SIZE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 BAD: Sequence[Body] = [(b" ", TEXT), as_json({"text": 7}), as_json({"inputs": None}), (b"\xff", TEXT)]
 
