@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slotwise.frontend.grpc import open_inference as over_grpc
+from slotwise.frontend.grpc.open_inference_messages import CLASSES
 from slotwise.frontend.protocols import open_inference
 from slotwise.frontend.protocols.records import ModelInput, ProtocolFault, RecordAnswer
 
@@ -110,3 +112,28 @@ def test_what_is_no_request_is_named(inputs: Any, said: str) -> None:
     with pytest.raises(ProtocolFault) as raised:
         read(inputs)
     assert said in raised.value.message
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_over_grpc_they_are_the_same(raw: bool) -> None:
+    message = CLASSES["ModelInferRequest"](model_name="net")
+    for tensor, contents, kind in zip(GOOD, ("fp32", "int64", "bool"), ("<f4", "<i8", "?"), strict=True):
+        values = np.array(tensor["data"], kind)
+        added = message.inputs.add(name=tensor["name"], datatype=tensor["datatype"], shape=tensor["shape"])
+        if raw:
+            message.raw_input_contents.append(values.tobytes())
+        else:
+            getattr(added.contents, f"{contents}_contents").extend(values.ravel().tolist())
+    asked = over_grpc.request(message, MODEL)
+    assert asked.records == read(GOOD).records
+    assert over_grpc.reading_bytes(message, MODEL) > sum(len(record.body) for record in asked.records)
+    answers = [RecordAnswer(200, b'{"sum": [0.5, 2, 3], "best": 7}')] * 2
+    answer = CLASSES["ModelInferResponse"].FromString(over_grpc.reply(asked, "net", "1.0", MODEL, answers))
+    assert [(one.name, one.datatype, list(one.shape)) for one in answer.outputs] == [
+        ("sum", "FP32", [2, 3]),
+        ("best", "INT64", [2]),
+    ]
+    if raw:
+        assert np.frombuffer(answer.raw_output_contents[0], "<f4").tolist() == [0.5, 2, 3, 0.5, 2, 3]
+    else:
+        assert list(answer.outputs[1].contents.int64_contents) == [7, 7]

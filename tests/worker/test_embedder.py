@@ -70,7 +70,7 @@ def test_padding_on_either_side_is_in_nobodys_vector(pooling: str, lengths: list
     np.testing.assert_allclose(found, [own(row, pooling) for row in rows], rtol=1e-12)
 
 
-@pytest.mark.parametrize("pooling", POOLING)
+@pytest.mark.parametrize("pooling", ["mean", *(pytest.param(one, marks=pytest.mark.slow) for one in POOLING if one != "mean")])
 def test_the_embedding_is_the_librarys_alone_and_among_mates(tmp_path: Path, pooling: str) -> None:
     model, tokenizer = saved(tmp_path, "Model")
     served, asks = built(tmp_path, SAID.format(pooling, "true")), sentences()

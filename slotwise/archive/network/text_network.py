@@ -20,7 +20,7 @@ from slotwise.worker.environment.settings import Settings
 from slotwise.worker.labels import declared_output
 from slotwise.worker.slot_errors import SlotError
 from slotwise.worker.texts.text_body import Texts, texts_of
-from slotwise.worker.texts.text_engine import TextEngine
+from slotwise.worker.texts.text_engine import BARE, HEAD, TextEngine, architecture
 from slotwise.worker.texts.tokens import TextTokenizer, Tokens, limit
 
 TEXTS, EMBEDDER = HANDLERS = ("text_classifier", "embedder")
@@ -44,6 +44,7 @@ def fit_texts(spec: ModelSpec, sources: list[Path]) -> tuple[ModelSpec, dict[str
         kind, sigmoid = _kind(spec, config)
         labels = _labels(spec, config) if kind != "regression" or _count(config) > 1 else []
         facts = {"sigmoid": sigmoid}
+    _check_head(folder, BARE if spec.handler == EMBEDDER else HEAD)
     engine, tokenizer = _loaded(spec, folder, facts)
     facts["most_tokens"] = tokenizer.most
     pairs = bool(spec.options.get("pairs"))
@@ -72,6 +73,15 @@ def _folder(spec: ModelSpec, sources: list[Path]) -> Path:
     if pickles:
         raise SlotwiseError(f"{FOLDER}/{pickles[0].name} is a pickle", "save_pretrained writes model.safetensors")
     return folder
+
+
+def _check_head(folder: Path, head: str) -> None:
+    """Raise SlotwiseError where the weights are not of a network with this head."""
+    try:
+        architecture(folder, head)
+    except ValueError as error:
+        hint = f'a network of ...{BARE} is for handler = "{EMBEDDER}", one of ...{HEAD} for "{TEXTS}"; any other needs your own'
+        raise SlotwiseError(f"{FOLDER}/ cannot serve: {error}", hint) from error
 
 
 def _count(config: dict[str, Any]) -> int:
