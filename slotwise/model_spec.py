@@ -165,6 +165,8 @@ class ModelSpec(_Section):
     request a second time when its answer is late; false where answering has side effects. separable: "required" refuses to
     build and to serve a network that is not proven to keep the rows of a batch apart; with "auto" its rows run one by one.
 
+    inputs: of a graph of several tensors, the shape of a record's where the graph leaves sides free, by name.
+
     output: what the given classifiers take the network's numbers for, "probabilities", "logits", "regression" or "embedding";
     or the name of one of an ONNX graph's outputs; or both, "scores:logits".
     """
@@ -178,6 +180,7 @@ class ModelSpec(_Section):
     examples: list[File] = []
     files: list[File] = []
     input: Input = Input()
+    inputs: dict[str, list[Count]] = {}
     weights: Weights = Weights()
     options: dict[str, Any] = {}
     hedge: bool = True

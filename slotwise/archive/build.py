@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from slotwise.errors import SlotwiseError
 from slotwise.files import project
 from slotwise.files.disk import check_writable
 from slotwise.interrupts import held
-from slotwise.model_spec import load_spec
+from slotwise.model_spec import ModelSpec, load_spec
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -37,13 +38,15 @@ def build(
     progress: Progress | None = None,
     *,
     int8: bool = False,
+    prove: Callable[[Path, ModelSpec], None] | None = None,
 ) -> Path:
     """Build OUT_DIR/NAME.mar (model_store/ by default) and NAME.report.json beside it. Returns the archive's path.
 
     Where NAME.mar holds another version, it stays, and this one becomes NAME-VERSION.mar beside it.
 
     weights: passed to the model's make.py. int8: the archive serves in int8; the report's `int8` says how far that agrees with
-    fp32. A second build of the same inputs trains nothing and gives the same bytes.
+    fp32. prove: in place of the proof that its rows keep apart.
+    A second build of the same inputs trains nothing and gives the same bytes.
 
     Raises SlotwiseError for what cannot be built, and for int8 that does not answer as fp32 does.
     """
@@ -76,7 +79,7 @@ def build(
     out_dir.mkdir(parents=True, exist_ok=True)
     archive = archive_file(out_dir, spec.name, spec.version)
     with held():  # the archive and its report, or neither
-        pack(spec, sources, archive, inputs, prove_archive)
+        pack(spec, sources, archive, inputs, prove or prove_archive)
         about = {"model": spec.name, "version": spec.version, "archive": archive.name, "weights": weights}
         size = {"size_bytes": archive.stat().st_size, "sha256": file_sha256(archive)}
         report = {**about, **size, "build_s": round(time.monotonic() - started, 1), "measured": measured}

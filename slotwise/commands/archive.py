@@ -1,4 +1,4 @@
-"""build, inspect, guard, check, new: archives and the folders they are made from."""
+"""build, inspect, guard, check, debug, new: archives and the folders they are made from."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from slotwise.commands.options import ModelFolder
+from slotwise.commands.options import ModelFolder, Profile
 from slotwise.console import Json, emit, out, progress, table
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ VERDICTS = {True: "holds", False: "BROKEN", None: "not tested"}
 
 def register(app: typer.Typer) -> None:
     """Add this module's commands."""
-    for command in (build, inspect, guard, check, new):
+    for command in (build, inspect, guard, check, debug, new):
         app.command()(command)
 
 
@@ -202,6 +202,37 @@ def _render_check(reports: list[CheckReport], sentences: dict[str, str]) -> None
         for verdict in report.verdicts[kind]:
             if not verdict.holds or verdict.why:
                 typer.echo(f"{names[id(report)]}{kind}, {verdict.promise}, {VERDICTS[verdict.holds]}: {verdict.why}")
+
+
+def debug(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A model's folder or name, or a .mar file.", show_default=False)
+    ],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The body of one request.", show_default=False)],
+    header: Annotated[list[str] | None, typer.Option(help='One of its headers, "Accept: text/plain"; may be repeated.')] = None,
+    profile: Profile = "cpu",
+    as_json: Json = False,
+) -> None:
+    """Run one request hook by hook, without a server, and print what each one made, or the error with its file and line."""
+    from slotwise.archive.debugging import debug as debug_request
+
+    pairs = [one.partition(":") for one in header or []]
+    if any(not colon for _, colon, _ in pairs):
+        raise typer.BadParameter('a header is "Name: value"', param_hint="--header")
+    headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
+    stages = debug_request(model, file, headers, profile, (lambda told: None) if as_json else _say_stage)
+    if as_json:
+        emit({"stages": stages}, as_json)
+    if stages[-1].get("status") != 200:
+        raise typer.Exit(1)
+
+
+def _say_stage(told: dict[str, Any]) -> None:
+    first, *more = told["made"] if "made" in told else [f"RAISED {told['error']}", *filter(None, [told["code"]])]
+    if told.get("because"):
+        more += [f"because of {one}" for one in told["because"]]
+    took = f"  ({told['ms']:.2f} ms)" if "ms" in told else ""
+    typer.echo("\n".join([f"{told['stage']:<10}{first}{took}", *(f"{'':<10}{line}" for line in more)]))
 
 
 def new(

@@ -25,20 +25,24 @@ INPUTS = {
     "tensor_classifier": "tensor",
     "tabular": "table",
     "text_classifier": "text",
+    "embedder": "text",
+    "tensors": "tensors",
 }
 WEIGHTS = "model/slotwise.json"  # what a text model's build wrote down about its weights: its languages, for one
 LANGUAGES = ["en", "ja", "fr", "de"]
 DRAWABLE_SIDE = 32  # pictures this small are easily drawn by hand, and seldom at hand as a file
 
+NamedShape = tuple[str, str, tuple[int, ...]]
+
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What one model takes. takes: picture, translation, tensor, table, text, or file where nothing is known.
+    """What one model takes. takes: picture, translation, tensor, tensors, table, text, or file where nothing is known.
 
     examples: by file name. draw: a drawing can be sent; as a tensor it is `side` by `side`. hedge: a late request may be sent
     again. shape: of a tensor. classes: whether it answers with a label and probabilities. scores: how many a row has that it
     gives to who asks for every one; -1: nobody knows how many, 0: it gives none. own_output: what its ONNX graph calls them.
-    columns: of a table, each one's name and kind.
+    columns: of a table, each one's name and kind. inputs, outputs: of named tensors, each one's name, numpy's dtype, and shape.
     """
 
     takes: str = "file"
@@ -53,6 +57,8 @@ class ModelCard:
     examples: dict[str, RequestBody] = field(default_factory=dict)
     hedge: bool = True
     columns: tuple[tuple[str, str], ...] = ()
+    inputs: tuple[NamedShape, ...] = ()
+    outputs: tuple[NamedShape, ...] = ()
 
 
 def model_card(name: str, archive: Path) -> ModelCard:
@@ -82,8 +88,15 @@ def _model_card(name: str, archive: Path | None, _changed: int) -> ModelCard:
         languages=languages if takes == "translation" else [],
         examples=_examples(str(archive) if archive else name),
         hedge=bool(spec.get("hedge", True)),
+        inputs=_named(spec, "inputs"),
+        outputs=_named(spec, "outputs"),
         columns=tuple((one["name"], one["kind"]) for one in spec.get("input", {}).get("columns", [])),
     )
+
+
+def _named(spec: Mapping[str, Any], part: str) -> tuple[NamedShape, ...]:
+    listed = spec.get("options", {}).get("tensors", {}).get(part, [])
+    return tuple((one["name"], one["dtype"], tuple(one["shape"])) for one in listed)
 
 
 def _carried(archive: Path) -> tuple[Mapping[str, Any], list[str]]:

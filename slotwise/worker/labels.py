@@ -16,7 +16,13 @@ import numpy as np
 from slotwise.worker.request import Request
 from slotwise.worker.slot_errors import ModelFault, SlotError
 
-CLASSIFIERS = ("image_classifier", "tensor_classifier", "tabular", "text_classifier")  # the given handlers that answer so
+CLASSIFIERS = (
+    "image_classifier",
+    "tensor_classifier",
+    "tabular",
+    "text_classifier",
+    "embedder",
+)  # the given handlers that answer so
 KINDS = ("probabilities", "logits", "regression", "embedding")
 SCORELESS = ("regression", "embedding")  # answered as they are, not as a label
 MMS = "mms"  # options.answer: the list that Multi Model Server's own vision handlers answer with

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 
 from slotwise.archive.network.graph_classes import labelled, with_classes
+from slotwise.archive.network.named_tensors import HANDLER as TENSORS
+from slotwise.archive.network.named_tensors import fit_tensors
 from slotwise.archive.network.network_output import checked_graph, named_output
 from slotwise.archive.network.table_graph import HANDLER, fit_table
-from slotwise.archive.network.text_network import TEXTS, fit_texts
+from slotwise.archive.network.text_network import HANDLERS, fit_texts
 from slotwise.console import say
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
@@ -38,7 +40,10 @@ def fit(spec: ModelSpec, sources: list[Path]) -> tuple[ModelSpec, list[Path], di
     if spec.handler == HANDLER:
         spec, told = fit_table(spec, sources)
         return spec, sources, told
-    if spec.handler == TEXTS:
+    if spec.handler == TENSORS:
+        spec, told = fit_tensors(spec, sources)
+        return spec, sources, told
+    if spec.handler in HANDLERS:
         spec, told = fit_texts(spec, sources)
         return spec, sources, told
     name = spec.weights.onnx

@@ -1,9 +1,10 @@
-"""Look at a folder of `save_pretrained` before `text_classifier` serves it: its labels, its numbers, how long a text may be."""
+"""Look at a folder of `save_pretrained` before it serves: its labels, its numbers, how long a text may be."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from slotwise.archive.network.graph_classes import check_order
 from slotwise.archive.network.named_examples import named_examples
+from slotwise.archive.network.pooling import fit_pooling
 from slotwise.errors import SlotwiseError, missing_package
 from slotwise.model_spec import ModelSpec
 from slotwise.worker.engines.pretrained import FOLDER
@@ -18,10 +20,10 @@ from slotwise.worker.environment.settings import Settings
 from slotwise.worker.labels import declared_output
 from slotwise.worker.slot_errors import SlotError
 from slotwise.worker.texts.text_body import Texts, texts_of
-from slotwise.worker.texts.text_engine import TextEngine, architecture
+from slotwise.worker.texts.text_engine import BARE, HEAD, TextEngine, architecture
 from slotwise.worker.texts.tokens import TextTokenizer, Tokens, limit
 
-TEXTS = "text_classifier"
+TEXTS, EMBEDDER = HANDLERS = ("text_classifier", "embedder")
 KINDS = {"single_label_classification": "logits", "multi_label_classification": "probabilities", "regression": "regression"}
 FAR = 1e-3
 ROBERTA = 2  # positions that its kind keeps for itself
@@ -35,16 +37,22 @@ def fit_texts(spec: ModelSpec, sources: list[Path]) -> tuple[ModelSpec, dict[str
     """
     folder = _folder(spec, sources)
     config = json.loads((folder / "config.json").read_text("utf-8"))
-    kind, sigmoid = _kind(spec, config)
-    labels = _labels(spec, config) if kind != "regression" or _count(config) > 1 else []
-    engine, tokenizer = _loaded(spec, folder, sigmoid=sigmoid)
-    facts: dict[str, Any] = {"most_tokens": tokenizer.most, "sigmoid": sigmoid}
+    facts: dict[str, Any]
+    if spec.handler == EMBEDDER:
+        kind, labels, facts = "embedding", [], fit_pooling(spec, folder)
+    else:
+        kind, sigmoid = _kind(spec, config)
+        labels = _labels(spec, config) if kind != "regression" or _count(config) > 1 else []
+        facts = {"sigmoid": sigmoid}
+    _check_head(folder, BARE if spec.handler == EMBEDDER else HEAD)
+    engine, tokenizer = _loaded(spec, folder, facts)
+    facts["most_tokens"] = tokenizer.most
     pairs = bool(spec.options.get("pairs"))
     found = named_examples(
         spec, sources, lambda body, headers: texts_of(body, headers, pairs=pairs), "[options] pairs in model.toml"
     )
     rows = _tokens(spec, tokenizer, list(found))
-    _check_rows(spec, engine, tokenizer, rows, len(labels) or 1)
+    _check_rows(spec, engine, tokenizer, rows, len(labels) or (1 if kind == "regression" else None))
     spec = spec.model_copy(update={"labels": labels, "output": kind, "options": {**spec.options, "texts": facts}})
     return spec, {"texts": facts}
 
@@ -52,7 +60,7 @@ def fit_texts(spec: ModelSpec, sources: list[Path]) -> tuple[ModelSpec, dict[str
 def _folder(spec: ModelSpec, sources: list[Path]) -> Path:
     for package in ("torch", "transformers"):
         if importlib.util.find_spec(package) is None:
-            raise missing_package(package, "a text classifier")
+            raise missing_package(package, f"the handler {spec.handler}")
     folder = next((path for source in sources if (path := source / FOLDER).is_dir()), None)
     if folder is None or not (folder / "config.json").is_file():
         raise SlotwiseError(
@@ -65,6 +73,15 @@ def _folder(spec: ModelSpec, sources: list[Path]) -> Path:
     if pickles:
         raise SlotwiseError(f"{FOLDER}/{pickles[0].name} is a pickle", "save_pretrained writes model.safetensors")
     return folder
+
+
+def _check_head(folder: Path, head: str) -> None:
+    """Raise SlotwiseError where the weights are not of a network with this head."""
+    try:
+        architecture(folder, head)
+    except ValueError as error:
+        hint = f'a network of ...{BARE} is for handler = "{EMBEDDER}", one of ...{HEAD} for "{TEXTS}"; any other needs your own'
+        raise SlotwiseError(f"{FOLDER}/ cannot serve: {error}", hint) from error
 
 
 def _count(config: dict[str, Any]) -> int:
@@ -110,12 +127,11 @@ def _labels(spec: ModelSpec, config: dict[str, Any]) -> list[str]:
     return own
 
 
-def _loaded(spec: ModelSpec, folder: Path, *, sigmoid: bool) -> tuple[TextEngine, TextTokenizer]:
+def _loaded(spec: ModelSpec, folder: Path, facts: Mapping[str, Any]) -> tuple[TextEngine, TextTokenizer]:
     """The encoder, and its tokenizer with the most tokens that it runs. Raises SlotwiseError for what cannot be served."""
     try:
-        architecture(folder)
-        engine = TextEngine(folder, Settings(threads=1), "fp32", sigmoid=sigmoid)
-        most = limit(folder, engine.model.config)
+        engine = TextEngine(folder, Settings(threads=1), "fp32", facts)
+        most = min(filter(None, [limit(folder, engine.model.config), facts.get("most_tokens")]), default=0)
         if not most:
             raise ValueError("neither its tokenizer nor its config says how long a text may be")
         for length in (most, most - ROBERTA):
@@ -152,7 +168,7 @@ def _tokens(spec: ModelSpec, tokenizer: TextTokenizer, texts: list[Texts]) -> li
     return [(np.array(row.ids[:most], np.int64), np.array(row.type_ids[:most], np.int64)) for row in rows]
 
 
-def _check_rows(spec: ModelSpec, engine: TextEngine, tokenizer: TextTokenizer, rows: list[Tokens], labels: int) -> None:
+def _check_rows(spec: ModelSpec, engine: TextEngine, tokenizer: TextTokenizer, rows: list[Tokens], labels: int | None) -> None:
     """Raise SlotwiseError where a row is refused, padding changes its numbers, or there are not as many as labels."""
     try:
         alone = np.concatenate([engine(tokenizer.padded([row])) for row in rows])
@@ -160,7 +176,7 @@ def _check_rows(spec: ModelSpec, engine: TextEngine, tokenizer: TextTokenizer, r
     except Exception as error:
         reason = str(error).strip().splitlines()[0][:200]
         raise SlotwiseError(f"{spec.name} does not run on its examples: {reason}", "see that line") from error
-    if alone.ndim != 2 or alone.shape[1] not in (labels, *([1] if labels == 2 else [])):
+    if alone.ndim != 2 or (labels and alone.shape[1] not in (labels, *([1] if labels == 2 else []))):
         raise SlotwiseError(f"{spec.name} gives {alone.shape[1:]} numbers a text, but there are {labels} labels", "one each")
     if together.shape != alone.shape or not np.allclose(together, alone, rtol=FAR, atol=FAR):
         raise SlotwiseError(

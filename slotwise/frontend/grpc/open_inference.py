@@ -13,6 +13,7 @@ from slotwise.frontend.grpc.open_inference_messages import CLASSES
 from slotwise.frontend.protocols import open_inference
 from slotwise.frontend.protocols.open_inference import TEXT_COPIES
 from slotwise.frontend.protocols.open_inference_columns import reading_columns
+from slotwise.frontend.protocols.open_inference_named import NAMED, reading_named
 from slotwise.frontend.protocols.open_inference_outputs import InferRequest, errors, infer_request, tensors, with_scores
 from slotwise.frontend.protocols.open_inference_tensors import binary_copies, packed
 from slotwise.frontend.protocols.records import ModelInput, ProtocolFault, RecordAnswer
@@ -40,13 +41,14 @@ def reading_bytes(message: Any, model: ModelInput = open_inference.ANY_MODEL) ->
     numbers = sum(len(values) for tensor in tensors for _, values in tensor.contents.ListFields())
     of_raw = raw * (1 + binary_copies(datatype))
     rest: int = message.ByteSize() - raw
-    return of_raw + numbers * open_inference.NUMBER_BYTES + TEXT_COPIES * rest + reading_columns(model, raw + rest)
+    of_rows = reading_columns(model, raw + rest) + reading_named(model, raw + rest)
+    return of_raw + numbers * open_inference.NUMBER_BYTES + TEXT_COPIES * rest + of_rows
 
 
 def request(message: Any, model: ModelInput) -> InferRequest:
     """Read a ModelInferRequest. Raises ProtocolFault."""
     raw = message.raw_input_contents
-    if not message.inputs or (len(message.inputs) != 1 and model.takes != "table"):
+    if not message.inputs or (len(message.inputs) != 1 and model.takes not in ("table", NAMED)):
         raise ProtocolFault("the request must have one input")
     if raw and (len(raw) != len(message.inputs) or any(tensor.HasField("contents") for tensor in message.inputs)):
         raise ProtocolFault("raw_input_contents are one for each input, which then has no contents of its own")

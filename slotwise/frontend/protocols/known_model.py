@@ -21,7 +21,9 @@ def found_model(gateway: Gateway, model: str, version: str) -> LiveModel | None:
 def model_input(gateway: Gateway, model: str) -> ModelInput:
     """What the model takes, as far as it is known."""
     card = gateway.card(model)
-    return ModelInput(card.takes, card.shape, card.classes, card.scores, card.own_output, card.columns)
+    return ModelInput(
+        card.takes, card.shape, card.classes, card.scores, card.own_output, card.columns, card.inputs, card.outputs
+    )
 
 
 async def permitted_model(gateway: Gateway, key: AccessKey | None, model: str, version: str) -> LiveModel:

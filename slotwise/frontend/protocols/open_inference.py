@@ -16,6 +16,7 @@ from typing import Any
 from slotwise import __version__
 from slotwise.frontend.protocols import json_pieces
 from slotwise.frontend.protocols.open_inference_columns import column_records, described_columns, of_columns, reading_columns
+from slotwise.frontend.protocols.open_inference_named import NAMED, described_tensors, named_records, reading_named
 from slotwise.frontend.protocols.open_inference_outputs import (
     InferRequest,
     described,
@@ -45,7 +46,7 @@ def metadata(name: str, versions: Sequence[str], model: ModelInput) -> dict[str,
     """What `GET /v2/models/NAME` says."""
     tensor = model.takes == "tensor" and bool(model.shape)
     inputs = [{"name": "input", "datatype": "FP32" if tensor else "BYTES", "shape": [-1, *(model.shape if tensor else [1])]}]
-    inputs = described_columns(model) or inputs
+    inputs = described_tensors(model.inputs) or described_columns(model) or inputs
     outputs = described(model)
     return {"name": name, "versions": list(versions), "platform": "slotwise", "inputs": inputs, "outputs": outputs}
 
@@ -66,6 +67,8 @@ def request(body: bytes, header_length: str | None, model: ModelInput) -> InferR
 
 def read_records(inputs: Sequence[Mapping[str, Any]], binary: memoryview, model: ModelInput) -> list[RecordBody]:
     """The records of these inputs: one, unless they are the columns of a table. Raises ProtocolFault."""
+    if model.takes == NAMED and not (len(inputs) == 1 and inputs[0].get("datatype") == "BYTES"):
+        return named_records(inputs, binary, model)
     if of_columns(inputs, model):
         return column_records(inputs, binary, model)
     if len(inputs) != 1:
@@ -80,7 +83,7 @@ def reading_bytes(body: bytes, header_length: str | None, model: ModelInput = AN
     of_json = json_pieces.reading_bytes(head, NUMBER_BYTES) + TEXT_COPIES * json_end
     types = _DATATYPE(head) if b"\\" not in head else []
     copies = binary_copies(types[0].decode() if len(types) == 1 else "")
-    return of_json + copies * (len(body) - json_end) + reading_columns(model, len(body))
+    return of_json + copies * (len(body) - json_end) + reading_columns(model, len(body)) + reading_named(model, len(body))
 
 
 def _length(text: str, most: int) -> int:

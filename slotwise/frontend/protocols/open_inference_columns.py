@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slotwise.frontend.protocols import json_pieces
-from slotwise.frontend.protocols.open_inference_tensors import listed_texts, numbers_of, parameters, shape_of, texts_of
+from slotwise.frontend.protocols.open_inference_tensors import listed_texts, numbers_of, parts_of, shape_of, texts_of
 from slotwise.frontend.protocols.records import JSON, MOST_RECORDS, ModelInput, ProtocolFault, RecordBody, limited
 
 V2_TYPES = {"float": "FP64", "int": "INT64", "bool": "BOOL", "text": "BYTES"}
@@ -41,7 +41,7 @@ def reading_columns(model: ModelInput, size: int) -> int:
 
 def column_records(tensors: Sequence[Mapping[str, Any]], binary: memoryview, model: ModelInput) -> list[RecordBody]:
     """A record a row. The binary data of the inputs that have some follow each other in `binary`. Raises ProtocolFault."""
-    parts = _parts(tensors, binary)
+    parts = parts_of(tensors, binary)
     names = [name for name, _ in model.columns]
     if len(tensors) == 1 and tensors[0].get("name") not in names:
         return _rows_of_all(tensors[0], parts[0], names)
@@ -61,24 +61,6 @@ def column_records(tensors: Sequence[Mapping[str, Any]], binary: memoryview, mod
     keys = [json_pieces.dumped(name) for name in columns]
     rows = zip(*columns.values(), strict=True)
     return [_record(f"{{{', '.join(f'{key}: {_json(value)}' for key, value in zip(keys, row, strict=True))}}}") for row in rows]
-
-
-def _parts(tensors: Sequence[Mapping[str, Any]], binary: memoryview) -> list[memoryview | None]:
-    """What of the binary data is each tensor's."""
-    parts: list[memoryview | None] = []
-    at = 0
-    for tensor in tensors:
-        size = parameters(tensor).get("binary_data_size")
-        if size is None:
-            parts.append(None)
-            continue
-        if type(size) is not int or not 0 <= size <= len(binary) - at:
-            raise ProtocolFault("binary_data_size does not fit the bytes that follow the JSON")
-        parts.append(binary[at : at + size])
-        at += size
-    if at != len(binary):
-        raise ProtocolFault("bytes follow the JSON, and no input says that they are its own")
-    return parts
 
 
 def _rows_of_all(tensor: Mapping[str, Any], part: memoryview | None, names: Sequence[str]) -> list[RecordBody]:

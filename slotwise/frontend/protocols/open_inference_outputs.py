@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slotwise.frontend.protocols import json_pieces
+from slotwise.frontend.protocols.open_inference_named import V2_TYPES, described_tensors, has_outputs, named_values
 from slotwise.frontend.protocols.records import ModelInput, ProtocolFault, RecordAnswer, RecordBody, failed_alike
 from slotwise.worker.labels import EVERY_SCORE, unlisted
 
@@ -39,6 +40,8 @@ class InferRequest:
 
 def output_types(model: ModelInput) -> dict[str, str]:
     """The outputs that a model has, and their datatypes."""
+    if model.outputs:
+        return {name: V2_TYPES[dtype] for name, dtype, _ in model.outputs}
     return ANSWERS | (OF_CLASSES if model.classes else {}) | dict.fromkeys(rows_of_scores(model), "FP32")
 
 
@@ -51,6 +54,8 @@ def rows_of_scores(model: ModelInput) -> list[str]:
 
 def described(model: ModelInput) -> list[dict[str, Any]]:
     """The outputs as the model's metadata has them. The graph's own may be one number for two scores."""
+    if model.outputs:
+        return described_tensors(model.outputs)
     wide = {name: [model.scores if name == SCORES or model.scores > 2 else -1] for name in rows_of_scores(model)}
     return [{"name": name, "datatype": kind, "shape": [-1, *wide.get(name, [])]} for name, kind in output_types(model).items()]
 
@@ -64,6 +69,9 @@ def tensors(
     asked: InferRequest, model: ModelInput, answers: Sequence[RecordAnswer]
 ) -> Iterator[tuple[str, str, list[int], list[Any]]]:
     """Name, datatype, shape and values of each output that is wanted; what failed has an empty value, or zeros."""
+    if model.outputs:
+        yield from named_values(asked.outputs, model, [one.value if one.good else None for one in answers])
+        return
     known, wide = output_types(model), rows_of_scores(model)
     columns: dict[str, list[Any]] = {output: [] for output in asked.outputs}
     for one in answers:  # each is taken apart once, and nothing of it is kept
@@ -98,6 +106,9 @@ def with_scores(asked: InferRequest, model: ModelInput, answers: Sequence[Record
 
     Raises ProtocolFault where that is the error of all of them.
     """
+    if model.outputs:
+        fitting = [not one.good or has_outputs(asked.outputs, model, one.value) for one in answers]
+        return _or_fault([one if fits else RecordAnswer(500, NO_SCORES) for one, fits in zip(answers, fitting, strict=True)])
     if not asked.in_full:
         return answers
     widths = dict.fromkeys(asked.outputs.keys() & set(rows_of_scores(model)), 0)
@@ -111,6 +122,11 @@ def with_scores(asked: InferRequest, model: ModelInput, answers: Sequence[Record
         if one.good and fits:
             widths = lengths
         checked.append(one if fits or not one.good else RecordAnswer(500, NO_SCORES))
+    return _or_fault(checked)
+
+
+def _or_fault(checked: Sequence[RecordAnswer]) -> Sequence[RecordAnswer]:
+    """The same. Raises ProtocolFault where one error is that of all of them."""
     failed = failed_alike(checked)
     if failed:
         raise ProtocolFault(failed.message, failed.status)

@@ -54,6 +54,24 @@ def records(tensor: Mapping[str, Any], binary: memoryview, model: ModelInput) ->
     return _rows(tensor, shape, binary if size is not None else None, model)
 
 
+def parts_of(tensors: Sequence[Mapping[str, Any]], binary: memoryview) -> list[memoryview | None]:
+    """What of the binary data is each tensor's, None where its data are a list. Raises ProtocolFault."""
+    parts: list[memoryview | None] = []
+    at = 0
+    for tensor in tensors:
+        size = parameters(tensor).get("binary_data_size")
+        if size is None:
+            parts.append(None)
+            continue
+        if type(size) is not int or not 0 <= size <= len(binary) - at:
+            raise ProtocolFault("binary_data_size does not fit the bytes that follow the JSON")
+        parts.append(binary[at : at + size])
+        at += size
+    if at != len(binary):
+        raise ProtocolFault("bytes follow the JSON, and no input says that they are its own")
+    return parts
+
+
 def shape_of(tensor: Mapping[str, Any]) -> list[int]:
     """A tensor's shape. Raises ProtocolFault."""
     shape = tensor.get("shape")

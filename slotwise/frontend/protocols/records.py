@@ -14,6 +14,9 @@ MOST_SMALL_BYTES = 64 * 2**10  # of a body that holds no records
 BINARY, JSON = "application/octet-stream", "application/json"
 
 
+NamedShape = tuple[str, str, Sequence[int]]
+
+
 class ProtocolFault(Exception):
     """The request is bad as a whole. status: 400, 413 or 415."""
 
@@ -65,7 +68,7 @@ class ModelInput:
 
     classes: whether it answers with a label and probabilities. scores: how many a record has, where the model gives them all
     to who asks; -1: nobody knows how many, 0: it gives none. own_output: what its graph calls them; "": nothing.
-    columns: of a table, each one's name and kind.
+    columns: of a table, each one's name and kind. inputs, outputs: of named tensors, each one's name, numpy's dtype, and shape.
     """
 
     takes: str = "file"
@@ -74,6 +77,8 @@ class ModelInput:
     scores: int = 0
     own_output: str = ""
     columns: Sequence[tuple[str, str]] = ()
+    inputs: Sequence[NamedShape] = ()
+    outputs: Sequence[NamedShape] = ()
 
 
 def of_few_pieces(body: bytes) -> None:

@@ -49,8 +49,14 @@ def precision_of(settings: Settings) -> str:
     return precision
 
 
-def load_pretrained(architecture: str, folder: Path, device: str, precision: str, **options: Any) -> Any:
-    """A model of transformers' class `architecture`, ready to run. Raises FileNotFoundError where `folder` has none."""
+def load_pretrained(
+    architecture: str, folder: Path, device: str, precision: str, spare: tuple[str, ...] | None = None, **options: Any
+) -> Any:
+    """A model of transformers' class `architecture`, ready to run. Raises FileNotFoundError where `folder` has none.
+
+    spare: with which names tensors begin that may be missing; transformers makes up what is missing. None: nothing is asked.
+    Raises ValueError where others are.
+    """
     if not (folder / "config.json").is_file():  # transformers would take the path for a repository's id
         raise FileNotFoundError(f"there is no config.json in the folder {folder.name}")
     ensure_importable()
@@ -60,7 +66,11 @@ def load_pretrained(architecture: str, folder: Path, device: str, precision: str
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     options = {"dtype": getattr(torch, TORCH_NAMES[precision]), "local_files_only": True, **options}
-    model = getattr(transformers, architecture).from_pretrained(folder, **options).to(device).eval()
+    model, told = getattr(transformers, architecture).from_pretrained(folder, output_loading_info=True, **options)
+    missing = sorted(name for name in told["missing_keys"] if spare is not None and not name.startswith(spare))
+    if missing:
+        raise ValueError(f"its weights lack {', '.join(missing[:3])}{' ...' * (len(missing) > 3)}, which would be made up")
+    model = model.to(device).eval()
     if getattr(model, "generation_config", None) is not None:
         model.generation_config.max_length = None  # beside max_new_tokens, every call would warn
     return model

@@ -89,7 +89,7 @@ def prove_here(folder: Path, batch_size: int, budget_s: float, profile: str = ""
     return {"verdicts": [verdict.to_json() for verdict in verdicts], **({} if verdicts else {"why": why})}
 
 
-def fault_of(error: Exception, folder: Path) -> dict[str, str]:
+def fault_of(error: BaseException, folder: Path) -> dict[str, str]:
     """What kept the handler from being imported or loaded, and the package that is missing, where one is.
 
     {"fault": "gbm.py, line 1: ModuleNotFoundError: ...", "missing": "lightgbm"}; the line is the last one of the archive's own

@@ -1,0 +1,162 @@
+"""Fit the graph of a `tensors` model: its inputs and outputs by name, found in the graph and confirmed by running it."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slotwise import console
+from slotwise.archive.network.named_examples import named_examples
+from slotwise.archive.network.network_output import checked_graph
+from slotwise.errors import SlotwiseError, missing_package
+from slotwise.model_spec import ModelSpec
+from slotwise.worker.tensors.named_engine import KINDS
+from slotwise.worker.tensors.tensor_body import Item, NamedTensor, records_of
+
+HANDLER = "tensors"
+ROWS = 5
+FAR = 1e-3  # a row may differ so much with its mates, or on another engine
+FREE = "export it with a free batch axis, the first of each input and output"
+
+
+def fit_tensors(spec: ModelSpec, sources: list[Path]) -> tuple[ModelSpec, dict[str, Any]]:
+    """Look at the graph and run it. Returns the description with `options.tensors`, and the facts for the report.
+
+    Raises SlotwiseError where the graph is none of tensors with a free batch, or does not keep its rows apart.
+    """
+    if spec.labels or spec.output:
+        raise SlotwiseError(f"{spec.name} answers all outputs of its graph", "write no labels and no output in model.toml")
+    source = _source(spec, sources)
+    graph = checked_graph(source)
+    inputs = _inputs(graph, spec, source.name)
+    outputs = [value.name for value in graph.graph.output]
+    rows = _rows(spec, sources, inputs)
+    found: dict[str, dict[str, Any]] = {}
+    for name in [name for name in ("onnxruntime", "openvino") if importlib.util.find_spec(name)]:
+        try:
+            found[name] = _run(KINDS[name](source, 1, outputs), rows, inputs)
+        except SlotwiseError:
+            raise
+        except Exception as error:
+            if not found:
+                hint = 'name records that it answers in model.toml: examples = ["record.json"]'
+                raise SlotwiseError(f"{source.name} does not run on {name}: {_line(error)}", hint) from error
+            console.say(f"{spec.name}: {source.name} cannot serve on {name}: {_line(error)}")
+    if not found:
+        raise missing_package("onnxruntime", f"the handler {HANDLER}")
+    first, values = next(iter(found.items()))
+    engines = [name for name, other in found.items() if name == first or _alike(values, other)]
+    for name in found.keys() - set(engines):
+        console.say(f"{spec.name}: {source.name} is not served on {name}: it gives other values there than on {first}")
+    facts = {"inputs": [_fact(one) for one in inputs], "outputs": [_fact(one) for one in _outputs(values)], "engines": engines}
+    return spec.model_copy(update={"options": {**spec.options, "tensors": facts}}), {"tensors": facts}
+
+
+def _source(spec: ModelSpec, sources: list[Path]) -> Path:
+    if spec.weights.onnx is None:
+        raise SlotwiseError(f"{spec.name} names no graph", 'write in model.toml: [weights] and below it onnx = "model.onnx"')
+    if importlib.util.find_spec("onnx") is None:
+        raise missing_package("onnx", f"the handler {HANDLER}")
+    source = next((path for folder in sources if (path := folder / spec.weights.onnx).is_file()), None)
+    if source is None:
+        raise SlotwiseError(f"{spec.weights.onnx} is named in model.toml but is not in {sources[-1]}", "add the file")
+    return source
+
+
+def _inputs(graph: Any, spec: ModelSpec, file: str) -> list[NamedTensor]:
+    """The graph's inputs; sides that it leaves free are those of model.toml."""
+    from onnx import helper  # noqa: PLC0415  optional
+
+    constants = {tensor.name for tensor in graph.graph.initializer}
+    values = [value for value in graph.graph.input if value.name not in constants]
+    unknown = next((name for name in spec.inputs if name not in {value.name for value in values}), None)
+    if unknown is not None:
+        has = ", ".join(value.name for value in values)
+        raise SlotwiseError(f"{file} has no input {unknown!r}: it has {has}", "correct [inputs] in model.toml")
+    found = []
+    for value in values:
+        if not value.type.HasField("tensor_type"):
+            raise SlotwiseError(f"{file}: its input {value.name!r} is no tensor", "write a handler of its own")
+        tensor = value.type.tensor_type
+        kind = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+        if kind.kind not in "fiub":
+            raise SlotwiseError(f"{file}: its input {value.name!r} holds no numbers", 'texts in columns: handler = "tabular"')
+        sides = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
+        if not sides or sides[0] is not None:
+            raise SlotwiseError(f"{file}: the batch of its input {value.name!r} is fixed", FREE)
+        shape = _shape(sides[1:], spec.inputs.get(value.name), value.name, file)
+        found.append(NamedTensor(value.name, kind.name, shape))
+    return found
+
+
+def _shape(sides: list[int | None], said: list[int] | None, name: str, file: str) -> tuple[int, ...]:
+    told = "x".join(str(side or "?") for side in sides)
+    if said is None:
+        if None in sides:
+            line = f"write in model.toml: [inputs] and below it {name} = [{', '.join(str(side or 16) for side in sides)}]"
+            raise SlotwiseError(f"{file}: a record's {name!r} is {told}, and nobody says how long it is", line)
+        return tuple(side for side in sides if side is not None)
+    if len(said) != len(sides) or any(side not in (None, own) for side, own in zip(sides, said, strict=True)):
+        raise SlotwiseError(f"{file}: a record's {name!r} is {told}, but model.toml says {said}", "correct [inputs]")
+    return tuple(said)
+
+
+def _rows(spec: ModelSpec, sources: list[Path], inputs: list[NamedTensor]) -> list[Item]:
+    """The records of the examples, and made-up ones where those are few."""
+    rows = list(named_examples(spec, sources, lambda body, headers: records_of(body, headers, inputs), "[inputs]"))
+    return rows if len(rows) > 1 else [*rows, *_noise(inputs)]
+
+
+def _noise(inputs: list[NamedTensor]) -> Iterator[Item]:
+    draw = np.random.default_rng(0)
+    for _ in range(ROWS):
+        yield {
+            one.name: draw.normal(size=one.shape).astype(one.dtype) if np.dtype(one.dtype).kind == "f"
+            else draw.integers(0, 2, one.shape).astype(one.dtype) for one in inputs
+        }  # fmt: skip
+
+
+def _run(engine: Any, rows: list[Item], inputs: list[NamedTensor]) -> dict[str, Any]:
+    """The outputs of all rows, each alone. Raises SlotwiseError where there is not one a row, or mates change it."""
+
+    def collated(some: list[Item]) -> dict[str, Any]:
+        return {one.name: np.stack([row[one.name] for row in some]) for one in inputs}
+
+    singles = [engine(collated([row])) for row in rows]
+    together = engine(collated(rows))
+    for name, value in together.items():
+        parts = [np.asarray(one[name]) for one in singles]
+        array = np.asarray(value)
+        if array.dtype.kind not in "fiub":
+            raise SlotwiseError(f"its output {name!r} holds no numbers", 'texts and labels: handler = "tabular"')
+        if any(part.shape[:1] != (1,) for part in parts) or array.shape != (len(rows), *parts[0].shape[1:]):
+            raise SlotwiseError(f"its output {name!r} has the shape {list(array.shape)} for {len(rows)} records", FREE)
+    alone = {name: np.concatenate([one[name] for one in singles]) for name in together}
+    if not _alike(alone, together):
+        raise SlotwiseError("it gives several records at once other values than each alone", FREE)
+    return alone
+
+
+def _alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return one.keys() == other.keys() and all(
+        np.shape(one[name]) == np.shape(other[name]) and np.allclose(one[name], other[name], rtol=FAR, atol=FAR, equal_nan=True)
+        for name in one
+    )
+
+
+def _outputs(values: dict[str, Any]) -> list[NamedTensor]:
+    """Half precision is answered as float32, which holds it exactly and every protocol knows."""
+    kinds = {name: np.asarray(value).dtype.name.replace("float16", "float32") for name, value in values.items()}
+    return [NamedTensor(name, kinds[name], np.shape(value)[1:]) for name, value in values.items()]
+
+
+def _fact(one: NamedTensor) -> dict[str, Any]:
+    return {"name": one.name, "dtype": one.dtype, "shape": list(one.shape)}
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

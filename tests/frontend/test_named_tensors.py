@@ -1,0 +1,139 @@
+"""V2's tensors one to one: each input's rows become records, each output's values stand in their rows."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slotwise.frontend.grpc import open_inference as over_grpc
+from slotwise.frontend.grpc.open_inference_messages import CLASSES
+from slotwise.frontend.protocols import open_inference
+from slotwise.frontend.protocols.records import ModelInput, ProtocolFault, RecordAnswer
+
+MODEL = ModelInput(
+    "tensors",
+    inputs=[("user", "float32", (2,)), ("count", "int64", ()), ("flags", "bool", (1, 2))],
+    outputs=[("sum", "float32", (3,)), ("best", "int64", ())],
+)
+
+
+def sent(users: Any, counts: Any, flags: Any, **changes: Any) -> list[dict[str, Any]]:
+    return [
+        {"name": "user", "datatype": "FP32", "shape": list(np.shape(users)), "data": users, **changes},
+        {"name": "count", "datatype": "INT64", "shape": [len(counts)], "data": counts},
+        {"name": "flags", "datatype": "BOOL", "shape": [len(flags), 1, 2], "data": flags},
+    ]
+
+
+def read(inputs: Any, **more: Any) -> Any:
+    return open_inference.request(json.dumps({"inputs": inputs, **more}).encode(), None, MODEL)
+
+
+GOOD = sent([[1, 2.5], [3, 4]], [7, 8], [[[True, False]], [[False, True]]])
+
+
+def test_the_metadata_has_every_tensor() -> None:
+    told = open_inference.metadata("net", ["1.0"], MODEL)
+    assert told["inputs"][1:] == [
+        {"name": "count", "datatype": "INT64", "shape": [-1]}, {"name": "flags", "datatype": "BOOL", "shape": [-1, 1, 2]}
+    ]  # fmt: skip
+    assert told["outputs"] == [
+        {"name": "sum", "datatype": "FP32", "shape": [-1, 3]}, {"name": "best", "datatype": "INT64", "shape": [-1]}
+    ]  # fmt: skip
+
+
+@given(
+    st.lists(
+        st.tuples(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=2, max_size=2),
+                  st.integers(-(2**63), 2**63 - 1), st.lists(st.booleans(), min_size=2, max_size=2)), min_size=1, max_size=9
+    ),
+    st.booleans(),
+)  # fmt: skip
+def test_rows_become_records_exactly_in_lists_and_as_binary_data(rows: list[Any], as_binary: bool) -> None:
+    users, counts, flags = ([row[i] for row in rows] for i in range(3))
+    inputs, binary = sent(users, counts, [[one] for one in flags]), b""
+    if as_binary:
+        for tensor, kind in zip(inputs, ("<f4", "<i8", "?"), strict=True):
+            data = np.array(tensor.pop("data"), kind).tobytes()
+            tensor["parameters"], binary = {"binary_data_size": len(data)}, binary + data
+    head = json.dumps({"inputs": inputs}).encode()
+    asked = open_inference.request(head + binary, str(len(head)) if as_binary else None, MODEL)
+    expected = [{"user": user, "count": count, "flags": [flag]} for user, count, flag in rows]
+    assert [json.loads(record.body) for record in asked.records] == expected
+
+
+def test_outputs_are_tensors_and_what_failed_says_so() -> None:
+    asked = read(GOOD)
+    answers = [
+        RecordAnswer(200, b'{"sum": [0.1, 2, 3], "best": 9007199254740993}'),
+        RecordAnswer(422, b'{"error": {"message": "no"}}'),
+    ]
+    _, body = open_inference.reply(asked, "net", "1.0", MODEL, answers)
+    told = json.loads(body)
+    assert told["outputs"] == [
+        {"name": "sum", "datatype": "FP32", "shape": [2, 3], "data": [0.1, 2, 3, 0, 0, 0]},
+        {"name": "best", "datatype": "INT64", "shape": [2], "data": [9007199254740993, 0]},
+    ]
+    assert json.loads(told["parameters"]["errors"]) == {"1": {"code": 422, "message": "no"}}
+    asked = read(GOOD, outputs=[{"name": "best", "parameters": {"binary_data": True}}])
+    headers, body = open_inference.reply(asked, "net", "1.0", MODEL, answers)
+    assert np.frombuffer(body[int(headers[open_inference.LENGTH]) :], "<i8").tolist() == [9007199254740993, 0]
+
+
+@pytest.mark.parametrize(
+    "answer", [b'{"sum": [1, 2], "best": 1}', b'{"sum": [1, 2, 3]}', b"[1]", b"text", b'{"sum": [1, 2, [3]], "best": 1}']
+)
+def test_an_answer_without_its_outputs_is_an_error_and_never_zeros(answer: bytes) -> None:
+    good = RecordAnswer(200, b'{"sum": [1, 2, 3], "best": 1}')
+    _, body = open_inference.reply(read(GOOD), "net", "1.0", MODEL, [good, RecordAnswer(200, answer)])
+    assert json.loads(json.loads(body)["parameters"]["errors"])["1"]["code"] == 500
+    with pytest.raises(ProtocolFault):
+        open_inference.reply(read(GOOD), "net", "1.0", MODEL, [RecordAnswer(200, answer)])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        (GOOD[:2], "the input 'flags' is missing"),
+        ([*GOOD, {**GOOD[0], "name": "usr"}], "there is no input 'usr'"),
+        ([*GOOD, GOOD[0]], "the input 'user' is there twice"),
+        (sent([[1, 2, 3]] * 2, [7, 8], [[[True, False]]] * 2), "the input 'user' must be FP32 of the shape [n, 2]"),
+        (sent([[1, 2]] * 2, [7, 8], [[[True, False]]] * 2, datatype="FP64"), "the input 'user' must be FP32"),
+        (sent([[1, 2]] * 2, [7], [[[True, False]]] * 2), "the input 'count' has 1 records, and 'user' has others"),
+        (sent([[1, "a"]] * 2, [7, 8], [[[True, False]]] * 2), "the data are no FP32"),
+    ],
+)
+def test_what_is_no_request_is_named(inputs: Any, said: str) -> None:
+    with pytest.raises(ProtocolFault) as raised:
+        read(inputs)
+    assert said in raised.value.message
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_over_grpc_they_are_the_same(raw: bool) -> None:
+    message = CLASSES["ModelInferRequest"](model_name="net")
+    for tensor, contents, kind in zip(GOOD, ("fp32", "int64", "bool"), ("<f4", "<i8", "?"), strict=True):
+        values = np.array(tensor["data"], kind)
+        added = message.inputs.add(name=tensor["name"], datatype=tensor["datatype"], shape=tensor["shape"])
+        if raw:
+            message.raw_input_contents.append(values.tobytes())
+        else:
+            getattr(added.contents, f"{contents}_contents").extend(values.ravel().tolist())
+    asked = over_grpc.request(message, MODEL)
+    assert asked.records == read(GOOD).records
+    assert over_grpc.reading_bytes(message, MODEL) > sum(len(record.body) for record in asked.records)
+    answers = [RecordAnswer(200, b'{"sum": [0.5, 2, 3], "best": 7}')] * 2
+    answer = CLASSES["ModelInferResponse"].FromString(over_grpc.reply(asked, "net", "1.0", MODEL, answers))
+    assert [(one.name, one.datatype, list(one.shape)) for one in answer.outputs] == [
+        ("sum", "FP32", [2, 3]),
+        ("best", "INT64", [2]),
+    ]
+    if raw:
+        assert np.frombuffer(answer.raw_output_contents[0], "<f4").tolist() == [0.5, 2, 3, 0.5, 2, 3]
+    else:
+        assert list(answer.outputs[1].contents.int64_contents) == [7, 7]
