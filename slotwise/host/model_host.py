@@ -105,11 +105,11 @@ class OwnHost:
     def describe(self, model: HostedModel) -> Observation:
         """Its workers now."""
 
-        async def workers() -> tuple[list[Any], str, int]:
+        async def workers() -> tuple[list[Any], str, int, dict[str, float]]:
             served = self.loaded.find(model.name, model.version)
-            return served.workers(), served.failure, len(served.queue.waiting)
+            return served.workers(), served.failure, len(served.queue.waiting), served.queue.cost.said()
 
-        seen, failure, waiting = self._run(workers())
+        seen, failure, waiting, cost = self._run(workers())
         hosted = []
         for worker in seen:
             got = worker_report(self.record.state_dir, worker.pid) if worker.pid else {}
@@ -126,7 +126,7 @@ class OwnHost:
                     started_at=started_at(worker.pid) if worker.pid else 0.0,
                 )
             )
-        return Observation(tuple(hosted), failure, waiting)
+        return Observation(tuple(hosted), failure, waiting, cost)
 
     def close(self) -> None:
         """End every worker."""

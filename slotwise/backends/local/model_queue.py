@@ -3,6 +3,7 @@
 A batch is formed when a worker is free. What a worker had in hand when it died goes again, each request alone; one on which a
 worker ends then, as another one has before, is convicted. So a body ends two workers at most, however large the batches are. It
 goes a moment later: where something kills several workers at once, nobody is convicted for it.
+Senders take turns (waiting_line.py). Who cannot be answered in time, by what batches have cost so far, is refused at once.
 No socket and no process is here: workers are asked and heard through `BatchWorker`, and all time is the event loop's. So the
 simulation (tests/backends/simulation) runs this very code.
 """
@@ -13,13 +14,15 @@ import asyncio
 import functools
 import logging
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Literal
 
 from slotwise.backends.exchange import CLIENT_GONE, BackendAnswer, BackendRequest, Refused
+from slotwise.backends.local.batch_cost import BatchCost
 from slotwise.backends.local.ledger import Ledger
 from slotwise.backends.local.queue_members import BatchWorker, LyingWorker, StreamWorker, WaitingRequest
+from slotwise.backends.local.waiting_line import WaitingLine
 
 log = logging.getLogger("slotwise.host")
 
@@ -28,6 +31,7 @@ LATE_LOOK_S = 1.0  # after a look that is so late nobody is blamed: this process
 HOLD, LEAST_HOLD_S = 0.05, 0.001  # of what a batch takes; an event loop's timer counts milliseconds
 CALM_S = 0.5  # after a worker's death, before what it had in hand goes again
 SILENT_S = 15.0  # a worker beats every second
+TOO_LATE = "by what batches have cost so far, the deadline passes before a worker could answer: it was not sent to one"
 NOT_COMPUTED = 503  # what a worker answers for rows that a dead engine has not run
 
 Linger = Literal["free", "exact"]
@@ -38,8 +42,8 @@ class ModelQueue:
 
     batch_size: the most requests of a batch. max_batch_delay_s: how long a batch that is not full may wait for more where
     linger is "exact"; "free" waits only as `_hold` says. response_timeout_s: how long a worker may take for a batch.
-    job_queue_size: so many may wait. absent(): why there is no worker to wait for; "" where there is, or soon will be.
-    about(request): what is sent of it besides its body; it may raise Refused.
+    job_queue_size: so many may wait. cost: of its batches. refused: how many, and why. absent(): why there is no worker to wait
+    for; "" where there is, or soon will be. about(request): what is sent of it besides its body; it may raise Refused.
     """
 
     def __init__(
@@ -57,7 +61,9 @@ class ModelQueue:
         self.absent, self.about = absent, about
         self.loop = asyncio.get_running_loop()
         self.ledger = Ledger()
-        self.waiting: deque[WaitingRequest] = deque()
+        self.cost = BatchCost()
+        self.refused: Counter[Literal["full", "late"]] = Counter()
+        self.waiting = WaitingLine()
         self.suspects: deque[WaitingRequest] = deque()
         self.workers: list[BatchWorker] = []
         self._open: dict[int, WaitingRequest] = {}
@@ -69,12 +75,15 @@ class ModelQueue:
 
     async def answer(self, request: BackendRequest) -> BackendAnswer:
         """A worker's answer to just this request. Raises Refused (500, 503, 504, or what `request.check` raises)."""
-        if len(self.waiting) >= self.job_queue_size:
-            raise Refused(503, f"{self.job_queue_size} requests wait for this model already", retry_after_s=1)
         if not self.workers and (why := self.absent()):
             raise Refused(503, why, retry_after_s=1)
         now = self.loop.time()
+        if self._too_late(request, now):
+            self.refused["late"] += 1
+            raise Refused(504, TOO_LATE)
         about = self.about(request)
+        if len(self.waiting) >= self.job_queue_size:
+            self._make_room(request)
         one = WaitingRequest(self.ledger.admitted + 1, request, about, self.loop.create_future(), now)
         self.ledger.admit(one.id)
         self._open[one.id], request.leave = one, functools.partial(self._left, one)
@@ -89,6 +98,39 @@ class ModelQueue:
             raise
         self._close(one, "answered")
         return answer
+
+    def _make_room(self, request: BackendRequest) -> None:
+        """Refuse one that waits, of whoever has most for its share. Raises Refused where that is who asks."""
+        self.waiting.drop_closed()
+        if len(self.waiting) < self.job_queue_size:
+            return
+        full = f"{self.job_queue_size} requests wait for this model already"
+        self.refused["full"] += 1
+        retry_after_s = max(1, math.ceil(self.wait_s(len(self.waiting))))
+        one = self.waiting.give_way_to(request)
+        if one is None:
+            raise Refused(503, full, retry_after_s)
+        one.refuse(503, f"{full}, and this one gave way to a sender with fewer", retry_after_s)
+
+    def wait_s(self, count: int) -> float:
+        """Seconds until so many that wait have been answered; 0 where nobody knows."""
+        if not self.cost.known or not self.workers:
+            return 0.0
+        return math.ceil(count / self.batch_size / len(self.workers)) * self.cost.of(min(count, self.batch_size))
+
+    def _too_late(self, request: BackendRequest, now: float) -> bool:
+        """Whether the batches before it leave it no time, even if they cost the least that they may.
+
+        Never where a worker is free: so what was learned wrong is learned again.
+        """
+        left_s, least_s = request.deadline - now, self.cost.least(1)
+        if not least_s or left_s > 2 * self.wait_s(len(self.waiting) + 2 * self.batch_size) or not self.workers:
+            return False
+        if not all(worker.busy for worker in self.workers):
+            return False
+        running_s = min(worker.busy_since + self.cost.least(len(worker.batch)) for worker in self.workers) - now
+        batches = self.waiting.ahead_of(request) // self.batch_size // len(self.workers)
+        return left_s < max(0.0, running_s) + batches * self.cost.least(self.batch_size) + least_s
 
     def _left(self, one: WaitingRequest) -> None:
         """Its client has gone."""
@@ -127,6 +169,7 @@ class ModelQueue:
         for one, answer in worker.held:
             if one.open:
                 one.answer.set_result(answer)
+        self.cost.learn(len(worker.batch), self.loop.time() - worker.busy_since)
         self._hold(worker)
         worker.batch, worker.suspects = (), False
         worker.held.clear()
@@ -228,23 +271,26 @@ class ModelQueue:
         return one.open
 
     def _first_waiting(self, worker: BatchWorker) -> list[WaitingRequest]:
-        while self.waiting and not self.waiting[0].open:
-            self.waiting.popleft()
-        if not self.waiting:
+        first = self.waiting.first()
+        if first is None:
             return []
+        now = self.loop.time()
         enough = self.batch_size if self.exact else worker.last_size
-        until = self.waiting[0].came_at + self.max_batch_delay_s if self.exact else worker.hold_until
-        if len(self.waiting) < enough and until > self.loop.time():
+        until = first.came_at + self.max_batch_delay_s if self.exact else worker.hold_until
+        if len(self.waiting) < enough and until > now:
             self._dispatch_at(until)
             return []
         batch: list[WaitingRequest] = []
-        while self.waiting and len(batch) < self.batch_size:
-            if batch and (batch[0].request.alone or self.waiting[0].request.alone):
+        while len(batch) < self.batch_size and (one := self.waiting.first()):
+            if batch and (batch[0].request.alone or one.request.alone):
                 break
-            one = self.waiting.popleft()
-            if one.open:
-                batch.append(one)
-        self._suspects_went_last = False
+            late = one.request.deadline < now + self.cost.least(len(batch) + 1)
+            if late and (batch or len(self.waiting) > 1):  # the last one goes: what was learned wrong is learned again
+                self.refused["late"] += 1
+                one.refuse(504, TOO_LATE)
+            else:
+                batch.append(self.waiting.take())
+        self._suspects_went_last &= not batch
         return batch
 
     # Time.
@@ -262,7 +308,7 @@ class ModelQueue:
             if one.request.deadline <= now:
                 one.refuse(504, "the deadline passed before a worker had answered")
         if any(not one.open for one in self.waiting):
-            self.waiting = deque(one for one in self.waiting if one.open)
+            self.waiting.drop_closed()
         if late_s < LATE_LOOK_S:
             for worker in list(self.workers):
                 self._look_at(worker, now)

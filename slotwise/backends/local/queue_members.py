@@ -39,10 +39,10 @@ class WaitingRequest:
         """Whether somebody still waits for it."""
         return not self.answer.done()
 
-    def refuse(self, status: int, message: str) -> None:
+    def refuse(self, status: int, message: str, retry_after_s: int = 0) -> None:
         """End it with an error."""
         if self.open:
-            self.answer.set_exception(Refused(status, message))
+            self.answer.set_exception(Refused(status, message, retry_after_s))
 
     def leave(self) -> None:
         """Its client has gone: no worker need have it. One that has had it goes on: it may end that worker."""
