@@ -64,7 +64,7 @@ class LiveModel:
     padding: str | None
     failure: str = ""
     rows: str | None = None
-    batch_cost: Mapping[str, float] | None = None
+    batch_cost: Mapping[str, Any] | None = None
 
     @property
     def ready_workers(self) -> int:

@@ -14,36 +14,31 @@ import asyncio
 import functools
 import logging
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from typing import Literal
 
 from slotwise.backends.exchange import CLIENT_GONE, BackendAnswer, BackendRequest, Refused
-from slotwise.backends.local.batch_cost import BatchCost
+from slotwise.backends.local.dispatcher import Dispatcher, Linger
 from slotwise.backends.local.ledger import Ledger
 from slotwise.backends.local.queue_members import BatchWorker, LyingWorker, StreamWorker, WaitingRequest
-from slotwise.backends.local.waiting_line import WaitingLine
 
 log = logging.getLogger("slotwise.host")
 
 LOOK_S = 0.05  # how often deadlines and silent workers are looked at
 LATE_LOOK_S = 1.0  # after a look that is so late nobody is blamed: this process did not run, or the machine
-HOLD, LEAST_HOLD_S = 0.05, 0.001  # of what a batch takes; an event loop's timer counts milliseconds
 CALM_S = 0.5  # after a worker's death, before what it had in hand goes again
 SILENT_S = 15.0  # a worker beats every second
-TOO_LATE = "by what batches have cost so far, the deadline passes before a worker could answer: it was not sent to one"
 NOT_COMPUTED = 503  # what a worker answers for rows that a dead engine has not run
-
-Linger = Literal["free", "exact"]
 
 
 class ModelQueue:
     """The queue of one model, for one event loop.
 
-    batch_size: the most requests of a batch. max_batch_delay_s: how long a batch that is not full may wait for more where
-    linger is "exact"; "free" waits only as `_hold` says. response_timeout_s: how long a worker may take for a batch.
-    job_queue_size: so many may wait. cost: of its batches. refused: how many, and why. absent(): why there is no worker to wait
-    for; "" where there is, or soon will be. about(request): what is sent of it besides its body; it may raise Refused.
+    batch_size: the most requests of a batch. max_batch_delay_s: how long a batch that is not full may wait for more; whether it
+    does, and which batches are formed for target_s, linger says (Dispatcher). response_timeout_s: how long a worker may take
+    for a batch. job_queue_size: so many may wait. absent(): why there is no worker to wait for; "" where there is, or soon will
+    be. about(request): what is sent of it besides its body; it may raise Refused.
     """
 
     def __init__(
@@ -55,15 +50,15 @@ class ModelQueue:
         linger: Linger = "free",
         absent: Callable[[], str] = lambda: "",
         about: Callable[[BackendRequest], bytes] = lambda request: b"",
+        target_s: float = 0.0,
+        name: str = "",
     ) -> None:
-        self.batch_size, self.response_timeout_s, self.job_queue_size = batch_size, response_timeout_s, job_queue_size
-        self.max_batch_delay_s, self.exact = max_batch_delay_s, linger == "exact"
+        self.response_timeout_s = response_timeout_s
         self.absent, self.about = absent, about
         self.loop = asyncio.get_running_loop()
         self.ledger = Ledger()
-        self.cost = BatchCost()
-        self.refused: Counter[Literal["full", "late"]] = Counter()
-        self.waiting = WaitingLine()
+        self.dispatcher = Dispatcher(batch_size, max_batch_delay_s, job_queue_size, linger, target_s, name)
+        self.waiting = self.dispatcher.waiting
         self.suspects: deque[WaitingRequest] = deque()
         self.workers: list[BatchWorker] = []
         self._open: dict[int, WaitingRequest] = {}
@@ -78,12 +73,9 @@ class ModelQueue:
         if not self.workers and (why := self.absent()):
             raise Refused(503, why, retry_after_s=1)
         now = self.loop.time()
-        if self._too_late(request, now):
-            self.refused["late"] += 1
-            raise Refused(504, TOO_LATE)
+        self.dispatcher.refuse_if_late(request, now, self.workers)
         about = self.about(request)
-        if len(self.waiting) >= self.job_queue_size:
-            self._make_room(request)
+        self.dispatcher.make_room(request, len(self.workers))
         one = WaitingRequest(self.ledger.admitted + 1, request, about, self.loop.create_future(), now)
         self.ledger.admit(one.id)
         self._open[one.id], request.leave = one, functools.partial(self._left, one)
@@ -99,38 +91,9 @@ class ModelQueue:
         self._close(one, "answered")
         return answer
 
-    def _make_room(self, request: BackendRequest) -> None:
-        """Refuse one that waits, of whoever has most for its share. Raises Refused where that is who asks."""
-        self.waiting.drop_closed()
-        if len(self.waiting) < self.job_queue_size:
-            return
-        full = f"{self.job_queue_size} requests wait for this model already"
-        self.refused["full"] += 1
-        retry_after_s = max(1, math.ceil(self.wait_s(len(self.waiting))))
-        one = self.waiting.give_way_to(request)
-        if one is None:
-            raise Refused(503, full, retry_after_s)
-        one.refuse(503, f"{full}, and this one gave way to a sender with fewer", retry_after_s)
-
     def wait_s(self, count: int) -> float:
         """Seconds until so many that wait have been answered; 0 where nobody knows."""
-        if not self.cost.known or not self.workers:
-            return 0.0
-        return math.ceil(count / self.batch_size / len(self.workers)) * self.cost.of(min(count, self.batch_size))
-
-    def _too_late(self, request: BackendRequest, now: float) -> bool:
-        """Whether the batches before it leave it no time, even if they cost the least that they may.
-
-        Never where a worker is free: so what was learned wrong is learned again.
-        """
-        left_s, least_s = request.deadline - now, self.cost.least(1)
-        if not least_s or left_s > 2 * self.wait_s(len(self.waiting) + 2 * self.batch_size) or not self.workers:
-            return False
-        if not all(worker.busy for worker in self.workers):
-            return False
-        running_s = min(worker.busy_since + self.cost.least(len(worker.batch)) for worker in self.workers) - now
-        batches = self.waiting.ahead_of(request) // self.batch_size // len(self.workers)
-        return left_s < max(0.0, running_s) + batches * self.cost.least(self.batch_size) + least_s
+        return self.dispatcher.wait_s(count, len(self.workers))
 
     def _left(self, one: WaitingRequest) -> None:
         """Its client has gone."""
@@ -169,20 +132,10 @@ class ModelQueue:
         for one, answer in worker.held:
             if one.open:
                 one.answer.set_result(answer)
-        self.cost.learn(len(worker.batch), self.loop.time() - worker.busy_since)
-        self._hold(worker)
+        self.dispatcher.over(worker, self.loop.time())
         worker.batch, worker.suspects = (), False
         worker.held.clear()
         self._dispatch_soon()
-
-    def _hold(self, worker: BatchWorker) -> None:
-        """Let a worker wait a moment for as many as it has just answered: whoever asks again does so now.
-
-        It waits for a small part of what a batch takes, so that little can be lost by it; a short batch is not worth a timer.
-        """
-        now = self.loop.time()
-        hold_s = min(self.max_batch_delay_s, HOLD * (now - worker.busy_since))
-        worker.last_size, worker.hold_until = len(worker.batch), now + hold_s if hold_s >= LEAST_HOLD_S else 0.0
 
     def ended(self, worker: BatchWorker) -> None:
         """A worker is gone, whatever it was doing: nobody loses an answer to it but the one that ends workers alone."""
@@ -271,25 +224,9 @@ class ModelQueue:
         return one.open
 
     def _first_waiting(self, worker: BatchWorker) -> list[WaitingRequest]:
-        first = self.waiting.first()
-        if first is None:
-            return []
-        now = self.loop.time()
-        enough = self.batch_size if self.exact else worker.last_size
-        until = first.came_at + self.max_batch_delay_s if self.exact else worker.hold_until
-        if len(self.waiting) < enough and until > now:
+        batch, until = self.dispatcher.form(worker, self.loop.time(), len(self.workers))
+        if until < math.inf:
             self._dispatch_at(until)
-            return []
-        batch: list[WaitingRequest] = []
-        while len(batch) < self.batch_size and (one := self.waiting.first()):
-            if batch and (batch[0].request.alone or one.request.alone):
-                break
-            late = one.request.deadline < now + self.cost.least(len(batch) + 1)
-            if late and (batch or len(self.waiting) > 1):  # the last one goes: what was learned wrong is learned again
-                self.refused["late"] += 1
-                one.refuse(504, TOO_LATE)
-            else:
-                batch.append(self.waiting.take())
         self._suspects_went_last &= not batch
         return batch
 

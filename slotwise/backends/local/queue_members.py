@@ -55,7 +55,7 @@ class BatchWorker:
     """A worker as the queue knows it. send(batch) gives it a batch; end(why) ends it, and `ModelQueue.ended` is called then.
 
     in_hand: what has no answer yet, by id. batch: all that it was sent at once. retiring: it gets no other batch. last_size: of
-    the batch that it did last; until hold_until it waits for as many.
+    the batch that it did last; until hold_until it waits for as many. found: how many waited when that was over.
     """
 
     send: Callable[[Sequence[WaitingRequest]], None]
@@ -69,6 +69,7 @@ class BatchWorker:
     busy_since: float = 0.0
     last_size: int = 0
     hold_until: float = 0.0
+    found: int = 0
     heard_at: float = 0.0
 
     @property

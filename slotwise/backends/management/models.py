@@ -99,7 +99,7 @@ class Observation:
     workers: tuple[HostedWorker, ...] = ()
     failure: str = ""
     waiting: int = 0
-    batch_cost: Mapping[str, float] = field(default_factory=dict)
+    batch_cost: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

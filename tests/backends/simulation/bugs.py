@@ -143,7 +143,7 @@ class NoTurns(ModelQueue):
 
     def __init__(self, *settings: Any) -> None:
         super().__init__(*settings)
-        self.waiting = FirstCome()
+        self.waiting = self.dispatcher.waiting = FirstCome()
 
 
 class FirstCome(WaitingLine):
@@ -162,7 +162,7 @@ class GreedyTurns(ModelQueue):
 
     def __init__(self, *settings: Any) -> None:
         super().__init__(*settings)
-        self.waiting = WholeTurns()
+        self.waiting = self.dispatcher.waiting = WholeTurns()
 
 
 class WholeTurns(WaitingLine):
@@ -174,15 +174,22 @@ class WholeTurns(WaitingLine):
 class ShedsWhoComes(ModelQueue):
     """Where the queue is full the newcomer goes, however little it has."""
 
-    def _make_room(self, request: BackendRequest) -> None:
-        raise Refused(503, "full", retry_after_s=1)
+    def __init__(self, *settings: Any) -> None:
+        super().__init__(*settings)
+        self.dispatcher.make_room = self.refuse  # type: ignore[method-assign]
+
+    def refuse(self, request: BackendRequest, workers: int) -> None:
+        if len(self.waiting) >= self.dispatcher.job_queue_size:
+            raise Refused(503, "full", retry_after_s=1)
 
 
 class RefusesThoughFree(ModelQueue):
     """Who seems too late is refused although a worker is free: what was learned wrong stays wrong."""
 
-    def _too_late(self, request: BackendRequest, now: float) -> bool:
-        return request.deadline - now < 1.0
+    async def answer(self, request: BackendRequest) -> BackendAnswer:
+        if request.deadline - self.loop.time() < 1.0:
+            raise Refused(504, "late")
+        return await super().answer(request)
 
 
 BUGS = [

@@ -141,7 +141,7 @@ class History:
         self.kind_of_queue = queue
         self.batch_size = self.random.choice((1, 2, 4, 8))
         self.deaths, self.stops = self.random.choice((0.0, 0.05)), self.random.choice((0.0, 0.03))
-        self.linger = self.random.choice(("free", "exact"))
+        self.linger = self.random.choice(("free", "exact", "auto", "advise"))
         self.job_queue_size = self.random.choice((1000, 1000, 5))
         self.problems: list[str] = []
         self.outcomes: dict[str, list[str]] = {}
@@ -152,6 +152,7 @@ class History:
         """Let it happen; returns what did not hold."""
         self.loop = asyncio.get_running_loop()
         self.queue = self.kind_of_queue(self.batch_size, 0.05, RESPONSE_S, self.job_queue_size, self.linger)
+        self.queue.dispatcher.target_s = 0.5
         for _ in range(self.random.randint(1, 3)):
             self.start_worker()
         requests = [self.request(i) for i in range(self.random.randint(20, 40))]
@@ -252,7 +253,7 @@ class History:
 
     def check_early(self, request: SimRequest, came_at: float) -> None:
         """Who is refused before its deadline could not have been answered, by what is known of costs."""
-        took_least_s = self.queue.cost.least(1)
+        took_least_s = self.queue.dispatcher.cost.least(1)
         if request.sent_with or not took_least_s:
             self.problems.append(f"{request.identity} was refused before its deadline")
         if came_at == self.loop.time() and any(not worker.busy for worker in self.queue.workers):

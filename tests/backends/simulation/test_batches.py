@@ -12,7 +12,8 @@ import pytest
 
 from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
 from slotwise.backends.local.batch_cost import ENOUGH, BatchCost
-from slotwise.backends.local.model_queue import HOLD, Linger, ModelQueue
+from slotwise.backends.local.dispatcher import HOLD, Linger
+from slotwise.backends.local.model_queue import ModelQueue
 from slotwise.backends.local.queue_members import BatchWorker, WaitingRequest
 from tests.backends.simulation.virtual_loop import run
 
@@ -167,7 +168,7 @@ def refusals(*, asked: Sequence[tuple[float, float]], free: int = 0) -> list[tup
 
     async def history() -> list[tuple[float, int, bool]]:
         served, refused = Served(0), list[tuple[float, int, bool]]()
-        served.queue.cost = Told(BATCH_S)
+        served.queue.dispatcher.cost = Told(BATCH_S)
         running = [asyncio.ensure_future(served.queue.answer(BackendRequest("m", 1000.0))) for _ in range(4)]
         await asyncio.sleep(0)
         for _ in range(1 + free):
@@ -198,7 +199,7 @@ def test_who_cannot_be_answered_in_time_is_refused_at_once() -> None:
 def test_who_is_late_when_its_turn_comes_is_not_sent() -> None:
     async def history() -> list[tuple[float, int]]:
         served = Served(1)
-        served.queue.cost = Told(0.1)  # but the batch that runs takes a second
+        served.queue.dispatcher.cost = Told(0.1)  # but the batch that runs takes a second
         deadlines = (1000.0, 1.05, 1000.0)
         late = [asyncio.ensure_future(served.queue.answer(BackendRequest("m", deadline))) for deadline in deadlines[:1]]
         await asyncio.sleep(0.5)
@@ -217,10 +218,10 @@ def test_where_a_worker_is_free_nobody_is_refused_and_what_was_learned_wrong_is_
     async def history() -> None:
         served = Served(1)
         for i in range(20):
-            served.queue.cost.learn(1 + i % 4, 60.0)
+            served.queue.dispatcher.cost.learn(1 + i % 4, 60.0)
         for i in range(200):
             await served.queue.answer(BackendRequest("m", i + 2.0))
-        assert served.queue.cost.of(1) < 2 * BATCH_S  # it was 60
+        assert served.queue.dispatcher.cost.of(1) < 2 * BATCH_S  # it was 60
 
     run(history(), 1)
 
@@ -228,9 +229,9 @@ def test_where_a_worker_is_free_nobody_is_refused_and_what_was_learned_wrong_is_
 def test_retry_after_says_how_long_those_take_that_wait() -> None:
     async def history() -> int:
         served = Served(1)
-        served.queue.job_queue_size = 20
+        served.queue.dispatcher.job_queue_size = 20
         for i in range(20):
-            served.queue.cost.learn(1 + i % 4, BATCH_S)
+            served.queue.dispatcher.cost.learn(1 + i % 4, BATCH_S)
         asked = [asyncio.ensure_future(served.queue.answer(BackendRequest("m", 1000.0))) for _ in range(4)]
         await asyncio.sleep(0.1)
         asked += [asyncio.ensure_future(served.queue.answer(BackendRequest("m", 1000.0))) for _ in range(20)]
