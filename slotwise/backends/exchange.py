@@ -54,7 +54,8 @@ class BackendRequest:
     no harm. sent: how it was sent, where not plainly (hedged, alone, again), which the backend says. leave(): what the backend
     wants to be told when its client has gone. taken_at: when a worker got it, by the event loop's time, where a queue of ours
     knows. pieces: takes the answer as it comes; the answer itself then only says that it is whole. None: it is asked for whole.
-    alone: a queue of ours puts nobody else into its batch.
+    alone: a queue of ours puts nobody else into its batch. sender: whose request it is, a key or an address; "": nobody knows.
+    weight, priority: of that sender, where a queue of ours has senders take turns.
     """
 
     model: str
@@ -71,6 +72,9 @@ class BackendRequest:
     taken_at: float = 0.0
     pieces: PieceSink | None = None
     alone: bool = False
+    sender: str = ""
+    weight: int = 1
+    priority: int = 0
 
     @property
     def left_s(self) -> float:

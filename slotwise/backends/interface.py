@@ -32,6 +32,7 @@ class Backend(Protocol):
 
     models, reachable, max_body_bytes: as it was looked at last. looks: how often it was. look_soon: something is not as it is
     known to be. registry: its own metrics. streams: whether `request.pieces` may take an answer as it comes.
+    takes_turns: whether senders take turns in it.
     """
 
     models: Mapping[str, LiveModel]
@@ -41,9 +42,13 @@ class Backend(Protocol):
     look_soon: bool
     registry: CollectorRegistry
     streams: bool
+    takes_turns: bool
 
     async def answer(self, request: BackendRequest) -> BackendAnswer:
         """The answer to one request. Raises Refused: what the client gets where there is none."""
+
+    def wait_s(self, model: str, count: int) -> float:
+        """Seconds until so many requests to a model have been answered, by what batches have cost; 0: nobody knows."""
 
     async def look(self, max_age_s: float) -> None:
         """Look at what is there, where the last look is older than that."""

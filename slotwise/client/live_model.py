@@ -45,6 +45,7 @@ class LiveModel:
     profile, engine, precision, device, threads, padding: what its workers got, None where they do not report it. rows: what is
     known of whether batch-mates change an answer.
     failure: why it cannot become ready, where the server says so (Ray, Triton).
+    batch_cost: what its batches cost, where the server learns that.
     """
 
     name: str
@@ -63,6 +64,7 @@ class LiveModel:
     padding: str | None
     failure: str = ""
     rows: str | None = None
+    batch_cost: Mapping[str, Any] | None = None
 
     @property
     def ready_workers(self) -> int:
@@ -85,6 +87,7 @@ def live_model(answer: Mapping[str, Any], record: ServerRecord) -> LiveModel:
         max_workers=int(answer.get("maxWorkers", 0)),
         workers=workers,
         failure=str(answer.get("failure", "")),
+        batch_cost=answer.get("batchCost"),
         **{key: got.get(key) for key in ("profile", "engine", "precision", "device", "threads", "padding", "rows")},
     )
 

@@ -33,13 +33,16 @@ def add(
     models: Annotated[str, typer.Option(help="The models it may use, with commas between; all where left away.")] = "",
     rate: Annotated[float, typer.Option(min=0, help="Requests a second at most; 0: any number.")] = 0.0,
     lasts: For = "",
+    weight: Annotated[int, typer.Option(min=1, max=100, help="How many of its requests go in its turn, where keys wait.")] = 1,
+    priority: Annotated[int, typer.Option(min=-9, max=9, help="Keys of a higher one go first, whoever else waits.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Make a key and print it: this once, for the file holds only its hash."""
     from slotwise.frontend.admission import keys
 
     until = _from_now(lasts, "--for")
-    new = keys.add(file, name, tuple(part.strip() for part in models.split(",") if part.strip()), rate, until)
+    which = tuple(part.strip() for part in models.split(",") if part.strip())
+    new = keys.add(file, name, which, rate, until, weight, priority)
     emit({"name": name, "key": new, "file": str(file), "until": until}, as_json, lambda: new)
     say(f"the key of {name}, printed this once; {file} holds its hash")
 
@@ -66,14 +69,28 @@ def list_keys(file: File = Path("keys.json"), as_json: Json = False) -> None:
 
     known = keys.read(file)
     listed = [
-        {"name": key.name, "models": list(key.models), "requests_per_s": key.requests_per_s, "until": key.until}
+        {
+            "name": key.name,
+            "models": list(key.models),
+            "requests_per_s": key.requests_per_s,
+            "until": key.until,
+            "weight": key.weight,
+            "priority": key.priority,
+        }
         for key in known
     ]
     rows: list[list[object]] = [
-        [key.name, ", ".join(key.models) or "all", key.requests_per_s or "any", f"{'ended ' * key.ended}{_shown(key.until)}"]
+        [
+            key.name,
+            ", ".join(key.models) or "all",
+            key.requests_per_s or "any",
+            key.weight,
+            key.priority,
+            f"{'ended ' * key.ended}{_shown(key.until)}",
+        ]
         for key in known
     ]
-    emit(listed, as_json, lambda: table("", ["name", "models", "requests a second", "until"], rows))
+    emit(listed, as_json, lambda: table("", ["name", "models", "requests a second", "weight", "priority", "until"], rows))
 
 
 def remove(

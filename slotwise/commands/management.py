@@ -146,6 +146,12 @@ def describe(model: Model, version: Version = None, name: Name = "default", as_j
         typer.echo(_summary(live))
         for key in ("profile", "engine", "precision", "device", "threads", "padding", "rows"):
             typer.echo(f"  {key:10} {getattr(live, key)}")
+        cost = live.batch_cost or {}
+        if "choice" in cost:
+            typer.echo(f"  batches    {cost['choice']}")
+        if "batches" in cost:
+            said = f"a batch of n takes {cost['batch_ms']:.3g} + {cost['request_ms']:.3g} n ms"
+            typer.echo(f"  cost       {said}, give or take {cost['spread_ms']:.3g} (of {cost['batches']:.0f} batches)")
         typer.echo(f"  inference  {client.record.prediction_url(live.name)}")
         for key, note in (live.workers[0].got.get("notes") or {}).items() if live.workers else ():
             typer.echo(f"  {key}: {note}")

@@ -180,7 +180,7 @@ class Forward:
         limit = request.traffic.limit
         if request.placed_in is limit:
             return await self._answered(request)
-        turn = limit.admit(request.sender, request.left_s)
+        turn = limit.admit(request.sender, request.left_s, request.weight, request.priority)
         request.bill.pay(1)
         await limit.enter(turn, request.left_s, receive)
         try:

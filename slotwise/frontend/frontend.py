@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from slotwise.backends.interface import Backend
@@ -215,7 +216,13 @@ class Gateway:
         self.metrics.keep(self._traffic)
 
     def _add_traffic(self, name: str, repeatable: bool) -> None:
-        traffic = ModelTraffic(self.options.in_flight, self.options.queued, self.options.hedge and repeatable)
+        traffic = ModelTraffic(
+            self.options.in_flight,
+            self.options.queued,
+            self.options.hedge and repeatable,
+            self.backend.takes_turns,
+            partial(self.backend.wait_s, name),
+        )
         self._traffic[name] = traffic
         self.metrics.watch(name, traffic.limit)
 

@@ -43,7 +43,6 @@ class InferenceRequest(BackendRequest):
     gateway: Gateway = field(kw_only=True)
     memory_bytes: int = 0
     sent_at: float | None = None
-    sender: str = ""  # whose request it is, where bodies end workers: a key or an address; "" where nobody knows
     bill: Bill = FREE  # of the request and of all that is made of it
     placed_in: ConcurrencyLimit | None = None  # where it has its place already, as a record of one that has waited
     work: BatchWork = NO_BATCH  # that its answer is from
@@ -60,7 +59,10 @@ class InferenceRequest(BackendRequest):
     def read_head(self, scope: Scope) -> None:
         """Path, headers and deadline. Raises Refused (400, 403, 404, 413, 429)."""
         key = scope.get("slotwise.key")
-        self.sender = f"key {key.name}" if key else self._address(scope)
+        if key:
+            self.sender, self.weight, self.priority = f"key {key.name}", key.weight, key.priority
+        else:
+            self.sender = self._address(scope)
         to_model = self.gateway.options.to_model
         self.headers = headers = {name: value.decode("latin-1") for raw, value in scope["headers"] if (name := to_model(raw))}
         length = next((int(value) for name, value in scope["headers"] if name == b"content-length"), None)
@@ -83,7 +85,7 @@ class InferenceRequest(BackendRequest):
             self.gateway.keys.permit(key, self.model)
             self.bill = Bill(key, self.gateway.keys.rates)
         self.gateway.killers.refuse_sender(self.model, self.sender)
-        self.traffic.limit.refuse_if_full(self.sender)
+        self.traffic.limit.refuse_if_full(self.sender, self.weight, self.priority)
 
     def _address(self, scope: Scope) -> str:
         peer = (scope.get("client") or ("",))[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -60,12 +61,20 @@ class Outcomes:
 class ModelTraffic:
     """The traffic of one model. `in_flight` and `queued` are what the gateway's options say of them.
 
-    repeatable: whether a second copy of a request does no harm.
+    repeatable: whether a second copy of a request does no harm. takes_turns: whether what answers has senders take turns; no
+    more than `in_flight` are there where that is said. wait_s: as in ConcurrencyLimit.
     """
 
-    def __init__(self, in_flight: int, queued: int, repeatable: bool) -> None:
+    def __init__(
+        self,
+        in_flight: int,
+        queued: int,
+        repeatable: bool,
+        takes_turns: bool = False,
+        wait_s: Callable[[int], float] = lambda count: 0.0,
+    ) -> None:
         self._in_flight, self._queued = in_flight, queued
-        self.limit = ConcurrencyLimit(*self._sizes(UNKNOWN_BATCH))
+        self.limit = ConcurrencyLimit(*self._sizes(UNKNOWN_BATCH), lends=takes_turns and not in_flight, wait_s=wait_s)
         self.repeatable = repeatable
         self.outcomes = Outcomes()
         self.answered = False  # a request, since the backend was looked at

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class LocalBackend:
     """The models that are loaded here. describe(): each one's default version as it is now; it runs in a thread."""
 
-    streams = True
+    streams = takes_turns = True
 
     def __init__(
         self,
@@ -46,6 +46,11 @@ class LocalBackend:
         if request.label == OTHER:  # the front has not seen the model yet
             request.repeatable = served.settings.repeatable
         return await served.answer(request)
+
+    def wait_s(self, model: str, count: int) -> float:
+        """By what the batches of its default version have cost."""
+        served = next(iter(self.loaded.by_name.get(model, {}).values()), None)
+        return served.queue.wait_s(count) if served else 0.0
 
     async def look(self, max_age_s: float) -> None:
         """Look at the models and their workers, where the last look is older than that or models came or went."""

@@ -60,6 +60,7 @@ class OwnHost:
             start_timeout_s=float(model.startup_timeout_s),
             job_queue_size=model.profile.job_queue_size,
             linger=model.profile.linger,
+            target_s=model.profile.latency_p99_ms / 1000,
             gpus=self.gpus if model.profile.device == "cuda" else 0,
             repeatable=_repeatable(model_dir),
             name_worker=partial(self.worker_name, model),
@@ -105,11 +106,11 @@ class OwnHost:
     def describe(self, model: HostedModel) -> Observation:
         """Its workers now."""
 
-        async def workers() -> tuple[list[Any], str, int]:
+        async def workers() -> tuple[list[Any], str, int, dict[str, Any]]:
             served = self.loaded.find(model.name, model.version)
-            return served.workers(), served.failure, len(served.queue.waiting)
+            return served.workers(), served.failure, len(served.queue.waiting), served.queue.dispatcher.described()
 
-        seen, failure, waiting = self._run(workers())
+        seen, failure, waiting, cost = self._run(workers())
         hosted = []
         for worker in seen:
             got = worker_report(self.record.state_dir, worker.pid) if worker.pid else {}
@@ -126,7 +127,7 @@ class OwnHost:
                     started_at=started_at(worker.pid) if worker.pid else 0.0,
                 )
             )
-        return Observation(tuple(hosted), failure, waiting)
+        return Observation(tuple(hosted), failure, waiting, cost)
 
     def close(self) -> None:
         """End every worker."""

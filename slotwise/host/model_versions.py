@@ -96,6 +96,16 @@ class ModelVersions(Collector):
         outcomes = CounterMetricFamily(
             "slotwise_host_requests", "Admitted requests by how they ended.", labels=[*labels, "outcome"]
         )
+        cost = GaugeMetricFamily(
+            "slotwise_host_batch_cost_seconds", "A batch of n takes batch + n request seconds.", labels=[*labels, "part"]
+        )
+        batches = CounterMetricFamily("slotwise_host_batches", "Batches that are over.", labels=labels)
+        refused = CounterMetricFamily(
+            "slotwise_host_refused", "Requests refused at a full queue, or as too late.", labels=[*labels, "why"]
+        )
+        chosen = CounterMetricFamily(
+            "slotwise_host_batch_choices", 'Batches that "auto" chose, or would have chosen.', labels=[*labels, "why"]
+        )
         for served in list(self.all()):
             of = [served.settings.name, served.settings.version]
             waiting.add_metric(of, len(served.queue.waiting))
@@ -103,7 +113,16 @@ class ModelVersions(Collector):
             ready.add_metric(of, len(served.queue.workers))
             for outcome, count in served.ledger.ended.items():
                 outcomes.add_metric([*of, outcome], count)
-        yield from (waiting, still_open, ready, outcomes)
+            learned = served.queue.dispatcher.cost
+            if learned.known:
+                cost.add_metric([*of, "batch"], learned.each_s)
+                cost.add_metric([*of, "request"], learned.request_s)
+            batches.add_metric(of, learned.batches)
+            for why, count in served.queue.dispatcher.refused.items():
+                refused.add_metric([*of, why], count)
+            for choice, count in served.queue.dispatcher.chosen.items():
+                chosen.add_metric([*of, choice], count)
+        yield from (waiting, still_open, ready, outcomes, cost, batches, refused, chosen)
         for name, values in [*self.gauges.items(), *self.counts.items()]:
             metric = Metric(name, "What workers say, under the name that it has on TorchServe.", "unknown")
             for (model, code), value in list(values.items()):

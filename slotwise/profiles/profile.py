@@ -50,6 +50,9 @@ class Profile(BaseModel):
     max_batch_delay_ms: float = _key(
         "registration", 5, "how long a batch waits for more requests; no fraction on TorchServe and MMS", ge=0, le=60_000
     )
+    latency_p99_ms: float = _key(
+        "registration", 0, "what linger auto wants answers within, on Slotwise's own host; 0: no target", ge=0, le=600_000
+    )
     initial_workers: int = _key("registration", 1, "worker processes a model starts with", ge=1, le=256)
     response_timeout_s: int = _key("registration", 120, "a batch that takes longer costs its worker", ge=1, le=86_400)
 
@@ -93,10 +96,11 @@ class Profile(BaseModel):
     memory_fraction: float = _key("worker", 1.0, "share of a GPU's memory that one worker may take", gt=0, le=1)
 
     job_queue_size: int = _key("server", 1000, "requests a model may have waiting; more get 503", ge=1)
-    linger: Literal["free", "exact"] = _key(
+    linger: Literal["free", "exact", "auto", "advise"] = _key(
         "server",
         "free",
-        "Slotwise's own host: send a batch as soon as a worker is free, or wait max_batch_delay for a full one",
+        "Slotwise's own host: send a batch as soon as a worker is free, or wait max_batch_delay for a full one; auto: choose"
+        " the batch that has most answers within latency_p99_ms; advise: only say what auto would do",
     )
     number_of_netty_threads: int = _key("server", 0, "HTTP threads; 0: as many as the server likes", ge=0, le=1024)
     async_logging: bool = _key("server", True, "logs are written by a thread of their own")

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -345,3 +346,25 @@ def test_no_token_stands_on_abs_command_line() -> None:
     target, plan = Target("http://127.0.0.1:1/x", bearer("secret")), LoadPlan(clients=1, seconds=1)
     with pytest.raises(SlotwiseError, match=r"ab would show|not installed"):
         measure("ab", target, [RequestBody(b"x")], plan)
+
+
+def test_a_key_has_a_weight_and_a_priority_which_a_rotation_keeps(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    keys.add(file, "plain")
+    assert "weight" not in file.read_text()  # earlier releases read it, too
+    keys.add(file, "heavy", weight=3, priority=-1)
+    keys.rotate(file, "heavy", old_until=time.time() + 60)
+    assert [(key.weight, key.priority) for key in keys.read(file)] == [(1, 0), (3, -1), (3, -1)]
+
+
+@pytest.mark.parametrize("wrong", [{"weight": 0}, {"weight": 101}, {"weight": 1.5}, {"weight": True}, {"priority": 10}])
+def test_what_is_no_weight_or_priority_is_refused_in_one_line(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    file = tmp_path / "keys.json"
+    with pytest.raises(SlotwiseError, match=next(iter(wrong))):
+        keys.add(file, "one", **wrong)
+    keys.add(file, "one")
+    content = json.loads(file.read_text())
+    content["keys"][0].update(wrong)
+    file.write_text(json.dumps(content))
+    with pytest.raises(SlotwiseError, match=next(iter(wrong))):
+        keys.read(file)

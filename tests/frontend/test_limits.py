@@ -226,3 +226,69 @@ async def test_the_memory_budget_is_exact() -> None:
         held.take(1)
     held.give_back(10)
     held.take(10)
+
+
+async def test_places_go_by_weight_and_to_the_highest_priority_first() -> None:
+    limit, got = ConcurrencyLimit(8, 99), list[str]()
+
+    async def one(sender: str, weight: int, priority: int = 0) -> None:
+        turn = limit.admit(sender, 60, weight, priority)
+        await limit.enter(turn, 60, stays)
+        got.append(sender)
+
+    first = [await enter(limit, 1, stays, "x") for _ in range(8)]
+    waiting = [asyncio.create_task(one(name, weight)) for name, weight in (("a", 1), ("b", 3)) for _ in range(8)]
+    waiting.append(asyncio.create_task(one("boss", 1, 1)))
+    await settle()
+    for turn in first:
+        limit.leave(turn)
+    await settle()
+    assert (got[0], got.count("b"), got.count("a")) == ("boss", 5, 2)
+    for task in waiting:
+        task.cancel()
+
+
+async def test_a_sender_without_a_place_is_lent_one_where_the_server_takes_turns() -> None:
+    limit = ConcurrencyLimit(2, 0, lends=True, wait_s=lambda count: 3.2 * count)
+    hog = [await enter(limit, 1, stays, "hog") for _ in range(2)]
+    light = await enter(limit, 1, stays, "light")
+    assert (limit.running, limit.queued) == (3, 0)
+    for sender in ("hog", "light"):
+        with pytest.raises(Refused) as refused:
+            await enter(limit, 1, stays, sender)
+        assert (refused.value.status, refused.value.retry_after_s) == (429, 10)
+    limit.leave(light)
+    limit.leave(await enter(limit, 1, stays, "light"))
+    for turn in hog:
+        limit.leave(turn)
+    assert (limit.running, limit._running_of) == (0, {})
+
+
+async def test_who_waits_is_lent_a_place_when_its_last_one_comes_back() -> None:
+    limit = ConcurrencyLimit(1, 9, lends=True)
+    await enter(limit, 1, stays, "hog")
+    light = await enter(limit, 1, stays, "light")
+    second = asyncio.create_task(enter(limit, 5, stays, "light"))
+    await settle()
+    assert (limit.running, limit.queued) == (2, 1)
+    limit.leave(light)
+    await asyncio.wait_for(second, 5)
+    assert (limit.running, limit.queued) == (2, 0)
+
+
+async def test_who_has_a_low_priority_gives_way_though_it_has_less() -> None:
+    limit = ConcurrencyLimit(1, 2)
+    await enter(limit, 1, stays, "x")
+
+    async def one(sender: str, priority: int) -> None:
+        await limit.enter(limit.admit(sender, 60, 1, priority), 60, stays)
+
+    waiting = [asyncio.create_task(one("high", 1)), asyncio.create_task(one("low", -1))]
+    await settle()
+    waiting.append(asyncio.create_task(one("high", 1)))
+    with pytest.raises(Refused):
+        await waiting[1]
+    assert not waiting[0].done()
+    assert limit.queued == 2
+    for task in waiting:
+        task.cancel()

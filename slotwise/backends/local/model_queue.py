@@ -3,6 +3,7 @@
 A batch is formed when a worker is free. What a worker had in hand when it died goes again, each request alone; one on which a
 worker ends then, as another one has before, is convicted. So a body ends two workers at most, however large the batches are. It
 goes a moment later: where something kills several workers at once, nobody is convicted for it.
+Senders take turns (waiting_line.py). Who cannot be answered in time, by what batches have cost so far, is refused at once.
 No socket and no process is here: workers are asked and heard through `BatchWorker`, and all time is the event loop's. So the
 simulation (tests/backends/simulation) runs this very code.
 """
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from slotwise.backends.exchange import CLIENT_GONE, BackendAnswer, BackendRequest, Refused
+from slotwise.backends.local.dispatcher import Dispatcher, Linger
 from slotwise.backends.local.ledger import Ledger
 from slotwise.backends.local.queue_members import BatchWorker, LyingWorker, StreamWorker, WaitingRequest
 
@@ -25,21 +27,18 @@ log = logging.getLogger("slotwise.host")
 
 LOOK_S = 0.05  # how often deadlines and silent workers are looked at
 LATE_LOOK_S = 1.0  # after a look that is so late nobody is blamed: this process did not run, or the machine
-HOLD, LEAST_HOLD_S = 0.05, 0.001  # of what a batch takes; an event loop's timer counts milliseconds
 CALM_S = 0.5  # after a worker's death, before what it had in hand goes again
 SILENT_S = 15.0  # a worker beats every second
 NOT_COMPUTED = 503  # what a worker answers for rows that a dead engine has not run
-
-Linger = Literal["free", "exact"]
 
 
 class ModelQueue:
     """The queue of one model, for one event loop.
 
-    batch_size: the most requests of a batch. max_batch_delay_s: how long a batch that is not full may wait for more where
-    linger is "exact"; "free" waits only as `_hold` says. response_timeout_s: how long a worker may take for a batch.
-    job_queue_size: so many may wait. absent(): why there is no worker to wait for; "" where there is, or soon will be.
-    about(request): what is sent of it besides its body; it may raise Refused.
+    batch_size: the most requests of a batch. max_batch_delay_s: how long a batch that is not full may wait for more; whether it
+    does, and which batches are formed for target_s, linger says (Dispatcher). response_timeout_s: how long a worker may take
+    for a batch. job_queue_size: so many may wait. absent(): why there is no worker to wait for; "" where there is, or soon will
+    be. about(request): what is sent of it besides its body; it may raise Refused.
     """
 
     def __init__(
@@ -51,13 +50,15 @@ class ModelQueue:
         linger: Linger = "free",
         absent: Callable[[], str] = lambda: "",
         about: Callable[[BackendRequest], bytes] = lambda request: b"",
+        target_s: float = 0.0,
+        name: str = "",
     ) -> None:
-        self.batch_size, self.response_timeout_s, self.job_queue_size = batch_size, response_timeout_s, job_queue_size
-        self.max_batch_delay_s, self.exact = max_batch_delay_s, linger == "exact"
+        self.response_timeout_s = response_timeout_s
         self.absent, self.about = absent, about
         self.loop = asyncio.get_running_loop()
         self.ledger = Ledger()
-        self.waiting: deque[WaitingRequest] = deque()
+        self.dispatcher = Dispatcher(batch_size, max_batch_delay_s, job_queue_size, linger, target_s, name)
+        self.waiting = self.dispatcher.waiting
         self.suspects: deque[WaitingRequest] = deque()
         self.workers: list[BatchWorker] = []
         self._open: dict[int, WaitingRequest] = {}
@@ -69,12 +70,12 @@ class ModelQueue:
 
     async def answer(self, request: BackendRequest) -> BackendAnswer:
         """A worker's answer to just this request. Raises Refused (500, 503, 504, or what `request.check` raises)."""
-        if len(self.waiting) >= self.job_queue_size:
-            raise Refused(503, f"{self.job_queue_size} requests wait for this model already", retry_after_s=1)
         if not self.workers and (why := self.absent()):
             raise Refused(503, why, retry_after_s=1)
         now = self.loop.time()
+        self.dispatcher.refuse_if_late(request, now, self.workers)
         about = self.about(request)
+        self.dispatcher.make_room(request, len(self.workers))
         one = WaitingRequest(self.ledger.admitted + 1, request, about, self.loop.create_future(), now)
         self.ledger.admit(one.id)
         self._open[one.id], request.leave = one, functools.partial(self._left, one)
@@ -89,6 +90,10 @@ class ModelQueue:
             raise
         self._close(one, "answered")
         return answer
+
+    def wait_s(self, count: int) -> float:
+        """Seconds until so many that wait have been answered; 0 where nobody knows."""
+        return self.dispatcher.wait_s(count, len(self.workers))
 
     def _left(self, one: WaitingRequest) -> None:
         """Its client has gone."""
@@ -127,19 +132,10 @@ class ModelQueue:
         for one, answer in worker.held:
             if one.open:
                 one.answer.set_result(answer)
-        self._hold(worker)
+        self.dispatcher.over(worker, self.loop.time())
         worker.batch, worker.suspects = (), False
         worker.held.clear()
         self._dispatch_soon()
-
-    def _hold(self, worker: BatchWorker) -> None:
-        """Let a worker wait a moment for as many as it has just answered: whoever asks again does so now.
-
-        It waits for a small part of what a batch takes, so that little can be lost by it; a short batch is not worth a timer.
-        """
-        now = self.loop.time()
-        hold_s = min(self.max_batch_delay_s, HOLD * (now - worker.busy_since))
-        worker.last_size, worker.hold_until = len(worker.batch), now + hold_s if hold_s >= LEAST_HOLD_S else 0.0
 
     def ended(self, worker: BatchWorker) -> None:
         """A worker is gone, whatever it was doing: nobody loses an answer to it but the one that ends workers alone."""
@@ -228,23 +224,10 @@ class ModelQueue:
         return one.open
 
     def _first_waiting(self, worker: BatchWorker) -> list[WaitingRequest]:
-        while self.waiting and not self.waiting[0].open:
-            self.waiting.popleft()
-        if not self.waiting:
-            return []
-        enough = self.batch_size if self.exact else worker.last_size
-        until = self.waiting[0].came_at + self.max_batch_delay_s if self.exact else worker.hold_until
-        if len(self.waiting) < enough and until > self.loop.time():
+        batch, until = self.dispatcher.form(worker, self.loop.time(), len(self.workers))
+        if until < math.inf:
             self._dispatch_at(until)
-            return []
-        batch: list[WaitingRequest] = []
-        while self.waiting and len(batch) < self.batch_size:
-            if batch and (batch[0].request.alone or self.waiting[0].request.alone):
-                break
-            one = self.waiting.popleft()
-            if one.open:
-                batch.append(one)
-        self._suspects_went_last = False
+        self._suspects_went_last &= not batch
         return batch
 
     # Time.
@@ -262,7 +245,7 @@ class ModelQueue:
             if one.request.deadline <= now:
                 one.refuse(504, "the deadline passed before a worker had answered")
         if any(not one.open for one in self.waiting):
-            self.waiting = deque(one for one in self.waiting if one.open)
+            self.waiting.drop_closed()
         if late_s < LATE_LOOK_S:
             for worker in list(self.workers):
                 self._look_at(worker, now)

@@ -39,10 +39,10 @@ class WaitingRequest:
         """Whether somebody still waits for it."""
         return not self.answer.done()
 
-    def refuse(self, status: int, message: str) -> None:
+    def refuse(self, status: int, message: str, retry_after_s: int = 0) -> None:
         """End it with an error."""
         if self.open:
-            self.answer.set_exception(Refused(status, message))
+            self.answer.set_exception(Refused(status, message, retry_after_s))
 
     def leave(self) -> None:
         """Its client has gone: no worker need have it. One that has had it goes on: it may end that worker."""
@@ -55,7 +55,7 @@ class BatchWorker:
     """A worker as the queue knows it. send(batch) gives it a batch; end(why) ends it, and `ModelQueue.ended` is called then.
 
     in_hand: what has no answer yet, by id. batch: all that it was sent at once. retiring: it gets no other batch. last_size: of
-    the batch that it did last; until hold_until it waits for as many.
+    the batch that it did last; until hold_until it waits for as many. found: how many waited when that was over.
     """
 
     send: Callable[[Sequence[WaitingRequest]], None]
@@ -69,6 +69,7 @@ class BatchWorker:
     busy_since: float = 0.0
     last_size: int = 0
     hold_until: float = 0.0
+    found: int = 0
     heard_at: float = 0.0
 
     @property

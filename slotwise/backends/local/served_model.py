@@ -14,8 +14,8 @@ from typing import Any
 
 from slotwise.archive.guarding.foreign import GUARD
 from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
+from slotwise.backends.local.dispatcher import Linger
 from slotwise.backends.local.ledger import Ledger
-from slotwise.backends.local.model_queue import Linger
 from slotwise.backends.local.piped_link import PipedLink
 from slotwise.backends.local.prints import Prints
 from slotwise.backends.local.stream_queue import StreamQueue
@@ -55,6 +55,7 @@ class ModelSettings:
     response_timeout_s: float = 120.0
     job_queue_size: int = 1000
     linger: Linger = "free"
+    target_s: float = 0.0
     gpus: int = 0
     start_timeout_s: float = START_TIMEOUT_S
     repeatable: bool = True
@@ -96,6 +97,8 @@ class ServedModel:
             settings.linger,
             absent=self._absent,
             about=self._about,
+            target_s=settings.target_s,
+            name=settings.name,
         )
         self.links: list[Link] = []
         self.failure = ""

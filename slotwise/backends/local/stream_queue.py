@@ -153,17 +153,14 @@ class StreamQueue(ModelQueue):
             self._join(workers)
 
     def _join(self, workers: Sequence[StreamWorker]) -> None:
-        """Give those that wait to the workers with the fewest requests, in order of arrival."""
+        """Give those that wait to the workers with the fewest requests, their senders in turn."""
         joining: dict[StreamWorker, list[WaitingRequest]] = {}
-        while self.waiting:
-            if not self.waiting[0].open:
-                self.waiting.popleft()
-                continue
+        while self.waiting.first():
             free = [worker for worker in workers if worker.room > 0 and worker is not self.emptying]
             if not free:
                 break
             worker = min(free, key=lambda worker: len(worker.in_hand) / worker.slots)
-            one = self.waiting.popleft()
+            one = self.waiting.take()
             self._hand(worker, one)
             joining.setdefault(worker, []).append(one)
         for worker, those in joining.items():

@@ -49,7 +49,7 @@ CALLS = (
 
 
 def described(model: HostedModel, seen: Observation) -> dict[str, Any]:
-    """One version as TorchServe describes it; `got`, `node` and `failure` are ours."""
+    """One version as TorchServe describes it; `got`, `node`, `failure` and `batchCost` are ours."""
     room = max(0, model.profile.job_queue_size - seen.waiting)
     return {
         "modelName": model.name,
@@ -68,6 +68,7 @@ def described(model: HostedModel, seen: Observation) -> dict[str, Any]:
         "workers": [_worker(worker) for worker in seen.workers],
         "jobQueueStatus": {"remainingCapacity": room, "pendingRequests": seen.waiting},
         "failure": seen.failure,
+        **({"batchCost": dict(seen.batch_cost)} if seen.batch_cost else {}),
     }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -92,12 +92,14 @@ class HostedWorker:
 class Observation:
     """The workers of a model now. failure: why it cannot become ready, "" where nothing is known against it.
 
-    waiting: requests that no worker has yet.
+    waiting: requests that no worker has yet. batch_cost: what its batches cost, where the host learns that: in ms a batch, each
+    request in it, and how far off that is; and of how many batches.
     """
 
     workers: tuple[HostedWorker, ...] = ()
     failure: str = ""
     waiting: int = 0
+    batch_cost: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

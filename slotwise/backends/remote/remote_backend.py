@@ -42,7 +42,7 @@ class RemoteBackend:
     loader: loads models as SageMaker says, which alone knows which of them should be there.
     """
 
-    streams = False
+    streams = takes_turns = False
 
     def __init__(self, view: ServerView, drain_s: float, loader: ModelLoader | None = None) -> None:
         self.view, self.drain_s, self.loader = view, drain_s, loader
@@ -113,6 +113,10 @@ class RemoteBackend:
         return model in self._former and time.monotonic() - self._switched_at < LOADING_S
 
     # Following the server.
+
+    def wait_s(self, model: str, count: int) -> float:
+        """The server does not say."""
+        return 0.0
 
     async def look(self, max_age_s: float) -> None:
         """Look at the server's record; ask the server for its models where the list is older than `max_age_s`."""

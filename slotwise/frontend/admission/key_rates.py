@@ -18,7 +18,8 @@ from slotwise.backends.interface import Refused
 class AccessKey:
     """One key. models: those that it may use, all where empty. requests_per_s: 0 means any number.
 
-    until: Unix time in seconds from which on it opens nothing; 0: it has no end.
+    until: Unix time in seconds from which on it opens nothing; 0: it has no end. weight: how many of its requests go in its
+    turn, where keys take turns. priority: those of a higher one go first.
     """
 
     name: str
@@ -26,6 +27,8 @@ class AccessKey:
     models: tuple[str, ...] = ()
     requests_per_s: float = 0.0
     until: float = 0.0
+    weight: int = 1
+    priority: int = 0
 
     @property
     def ended(self) -> bool:

@@ -27,6 +27,7 @@ log = logging.getLogger("slotwise.gateway")
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,63}").fullmatch
 OWN = "slotwise"  # the name of the gateway's own key, by which the commands on its machine ask it for its state
+MOST_WEIGHT, MOST_PRIORITY = 100, 9
 LOOK_AGAIN_S = 1.0
 FRESH_NS = 2_000_000_000  # a file system may count in seconds
 Stamp = tuple[int, ...]
@@ -100,7 +101,17 @@ def _read_stamped(file: Path) -> tuple[list[AccessKey], Stamp]:
         raise SlotwiseError(f"the keys in {file} cannot be read: {error}", "`slotwise key add` writes such a file") from error
     if any(len(key.sha256) != 64 or not key.sha256.isascii() for key in keys_read):
         raise SlotwiseError(f"{file} has a key without its SHA-256", "`slotwise key add` writes such a file")
+    for key in keys_read:
+        _check_share(key.weight, key.priority, f"{file}: {key.name}")
     return keys_read, stamp
+
+
+def _check_share(weight: object, priority: object, whose: str) -> None:
+    if type(weight) is not int or not 1 <= weight <= MOST_WEIGHT:
+        raise SlotwiseError(f"{whose}: weight must be 1 to {MOST_WEIGHT}, not {weight!r}", "so many requests go in its turn")
+    if type(priority) is not int or abs(priority) > MOST_PRIORITY:
+        what = f"{whose}: priority must be -{MOST_PRIORITY} to {MOST_PRIORITY}, not {priority!r}"
+        raise SlotwiseError(what, "the highest goes first; 0 is everybody's")
 
 
 def _stamp(found: os.stat_result) -> Stamp:
@@ -116,17 +127,26 @@ def _stamp_of(file: Path) -> Stamp | None:
         return None
 
 
-def add(file: Path, name: str, models: tuple[str, ...] = (), requests_per_s: float = 0.0, until: float = 0.0) -> str:
+def add(
+    file: Path,
+    name: str,
+    models: tuple[str, ...] = (),
+    requests_per_s: float = 0.0,
+    until: float = 0.0,
+    weight: int = 1,
+    priority: int = 0,
+) -> str:
     """A new key, which stands nowhere else from now on: the file holds its SHA-256. Raises SlotwiseError."""
     if not NAME(name) or name == OWN:
         raise SlotwiseError(f"{name!r} is no name for a key", "letters, digits, '_', '.' and '-', at most 64")
+    _check_share(weight, priority, name)
     new = secrets.token_urlsafe(32)
     with locked(file):
         keys = read(file) if file.exists() else []
         if any(key.name == name for key in keys):
             hint = f"`slotwise key rotate {name}` gives it a new key, `slotwise key remove {name}` takes it away"
             raise SlotwiseError(f"there is a key named {name!r} in {file}", hint)
-        _write(file, [*keys, AccessKey(name, _sha256(new), models, requests_per_s, until)])
+        _write(file, [*keys, AccessKey(name, _sha256(new), models, requests_per_s, until, weight, priority)])
     return new
 
 
@@ -168,7 +188,8 @@ def remove(file: Path, name: str, *, old: bool = False) -> None:
 
 
 def _write(file: Path, keys: list[AccessKey]) -> None:
-    entries = [{what: value for what, value in asdict(key).items() if what != "until" or value} for key in keys]
+    unsaid = {"until": 0.0, "weight": 1, "priority": 0}
+    entries = [{what: value for what, value in asdict(key).items() if value != unsaid.get(what)} for key in keys]
     write_secret(file, json.dumps({"keys": entries}, indent=2))
 
 

@@ -29,7 +29,7 @@ async def answered(forward: Forward, whole: InferenceRequest, found: Found, gone
     ended: Refused | ClientGone | None = None
     refusals: list[Refused] = []  # of records that were sent
     limit = whole.traffic.limit
-    turn = limit.admit(whole.sender, whole.left_s)
+    turn = limit.admit(whole.sender, whole.left_s, whole.weight, whole.priority)
     whole.bill.pay(max(1, len(records)))
     try:
         try:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from slotwise.backends.exchange import BackendAnswer
+from dataclasses import replace
+from typing import Any
+
+from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
 from slotwise.backends.local.model_queue import ModelQueue
 from slotwise.backends.local.queue_members import BatchWorker, WaitingRequest
+from slotwise.backends.local.waiting_line import WaitingLine
 
 
 class NoIdCheck(ModelQueue):
@@ -37,7 +41,7 @@ class OneTooMany(ModelQueue):
 
     def _first_waiting(self, worker: BatchWorker) -> list[WaitingRequest]:
         batch = super()._first_waiting(worker)
-        return [*batch, self.waiting.popleft()] if batch and self.waiting and self.waiting[0].open else batch
+        return [*batch, self.waiting.take()] if batch and self.waiting.first() else batch
 
 
 class NoDeadlines(ModelQueue):
@@ -62,11 +66,12 @@ class NoCalm(ModelQueue):
 
 
 class SuspectsAmongOthers(ModelQueue):
-    """What a dead worker had in hand goes to the front of the queue, beside everybody else."""
+    """What a dead worker had in hand waits again, beside everybody else."""
 
     def ended(self, worker: BatchWorker) -> None:
         super().ended(worker)
-        self.waiting.extendleft(reversed(self.suspects))
+        for one in self.suspects:
+            self.waiting.append(one)
         self.suspects.clear()
 
 
@@ -133,8 +138,63 @@ class NoBalance(ModelQueue):
             super()._close(one, outcome)  # type: ignore[arg-type]
 
 
+class NoTurns(ModelQueue):
+    """First come, first served, whoever has hundreds waiting."""
+
+    def __init__(self, *settings: Any) -> None:
+        super().__init__(*settings)
+        self.waiting = self.dispatcher.waiting = FirstCome()
+
+
+class FirstCome(WaitingLine):
+    def append(self, one: WaitingRequest) -> None:
+        request, one.request = one.request, replace(one.request, sender="")
+        super().append(one)
+        one.request = request
+
+    def take(self) -> WaitingRequest:
+        turns = next(turns for turns in self._turns.values() if self.first() and turns)
+        return self._pop(turns, turns[""])
+
+
+class GreedyTurns(ModelQueue):
+    """A turn ends only when its sender has nothing left."""
+
+    def __init__(self, *settings: Any) -> None:
+        super().__init__(*settings)
+        self.waiting = self.dispatcher.waiting = WholeTurns()
+
+
+class WholeTurns(WaitingLine):
+    def append(self, one: WaitingRequest) -> None:
+        super().append(one)
+        self._turns[one.request.priority][one.request.sender].left = 1000
+
+
+class ShedsWhoComes(ModelQueue):
+    """Where the queue is full the newcomer goes, however little it has."""
+
+    def __init__(self, *settings: Any) -> None:
+        super().__init__(*settings)
+        self.dispatcher.make_room = self.refuse  # type: ignore[method-assign]
+
+    def refuse(self, request: BackendRequest, workers: int) -> None:
+        if len(self.waiting) >= self.dispatcher.job_queue_size:
+            raise Refused(503, "full", retry_after_s=1)
+
+
+class RefusesThoughFree(ModelQueue):
+    """Who seems too late is refused although a worker is free: what was learned wrong stays wrong."""
+
+    async def answer(self, request: BackendRequest) -> BackendAnswer:
+        if request.deadline - self.loop.time() < 1.0:
+            raise Refused(504, "late")
+        return await super().answer(request)
+
+
 BUGS = [
     NoIdCheck, SecondAnswerIsTaken, LostRequeue, OneTooMany, NoDeadlines, NoCalm,
     SuspectsAmongOthers, ConvictedAtOnce, SentTwice,
     HangsForEver, StaysIdle, MissingAnswers, NotComputedIsAnAnswer, NoBalance,
+    NoTurns, GreedyTurns, ShedsWhoComes, RefusesThoughFree,
 ]  # fmt: skip

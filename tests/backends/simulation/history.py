@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -18,16 +19,21 @@ from slotwise.backends.local.queue_members import BatchWorker, LyingWorker, Wait
 RESPONSE_S = 20.0
 LATEST_S = 2 * model_queue.LOOK_S  # after its deadline a request is refused within
 LONG_S = 10_000.0
+SENDERS = {"a": (1, 0), "b": (1, 0), "c": (3, 0), "d": (1, 1)}  # weight and priority
 
 
 @dataclass
 class SimRequest(BackendRequest):
-    """A request of a history. kind: good, kills, hangs, dead (its worker's engine fails for good)."""
+    """A request of a history. kind: good, kills, hangs, dead (its worker's engine fails for good).
+
+    passed: how many of each sender have gone since it was its own sender's next.
+    """
 
     kind: str = "good"
     sent_with: list[int] = field(default_factory=list)  # how many were in each batch that it was part of
     lost: int = 0  # how many workers ended that had it in hand; those that were killed together are one
     lost_with_others: bool = False
+    passed: Counter[str] = field(default_factory=Counter)
     convicted: int = 0
 
     def convict(self) -> None:
@@ -135,7 +141,8 @@ class History:
         self.kind_of_queue = queue
         self.batch_size = self.random.choice((1, 2, 4, 8))
         self.deaths, self.stops = self.random.choice((0.0, 0.05)), self.random.choice((0.0, 0.03))
-        self.linger = self.random.choice(("free", "exact"))
+        self.linger = self.random.choice(("free", "exact", "auto", "advise"))
+        self.job_queue_size = self.random.choice((1000, 1000, 5))
         self.problems: list[str] = []
         self.outcomes: dict[str, list[str]] = {}
         self.over = False
@@ -144,7 +151,8 @@ class History:
     async def run(self) -> list[str]:
         """Let it happen; returns what did not hold."""
         self.loop = asyncio.get_running_loop()
-        self.queue = self.kind_of_queue(self.batch_size, 0.05, RESPONSE_S, 1000, self.linger)
+        self.queue = self.kind_of_queue(self.batch_size, 0.05, RESPONSE_S, self.job_queue_size, self.linger)
+        self.queue.dispatcher.target_s = 0.5
         for _ in range(self.random.randint(1, 3)):
             self.start_worker()
         requests = [self.request(i) for i in range(self.random.randint(20, 40))]
@@ -181,9 +189,10 @@ class History:
         """A random request: nearly all are good, and have all the time there is."""
         kind = self.random.choices(("good", "kills", "hangs", "dead"), (90, 3, 2, 3))[0]
         deadline = LONG_S if self.random.random() < 0.8 else self.random.uniform(0.1, 60)
-        return SimRequest(
-            "m", deadline, identity=f"r{i}", body=str(i).encode(), repeatable=self.random.random() < 0.9, kind=kind
-        )
+        repeatable, sender = self.random.random() < 0.9, self.random.choice(list(SENDERS))
+        request = SimRequest("m", deadline, identity=f"r{i}", body=str(i).encode(), repeatable=repeatable, kind=kind)
+        request.sender, (request.weight, request.priority) = sender, SENDERS[sender]
+        return request
 
     async def client(self, i: int, request: SimRequest) -> None:
         await asyncio.sleep(self.random.choice((0.0, 0.001, 0.1, 1.0)) * self.random.random())
@@ -196,7 +205,9 @@ class History:
         except Refused as refused:
             outcomes.append(str(refused.status))
             if refused.status == 504 and self.loop.time() < request.deadline:
-                self.problems.append(f"{request.identity} was refused before its deadline")
+                self.check_early(request, came_at)
+            if refused.status == 503:
+                self.check_shed(request, refused)
         late_s = self.loop.time() - max(request.deadline, came_at)
         if late_s > LATEST_S:
             self.problems.append(f"{request.identity} had to wait {late_s:.1f} s too long")
@@ -214,6 +225,56 @@ class History:
                 self.problems.append(f"{one.request.identity} is sent twice, and must not be")
             one.request.sent_with.append(len(batch))  # type: ignore[attr-defined]
 
+        waited = [one for one in batch if not one.deaths]
+        for i, one in enumerate(waited):
+            self.check_turns(one, waited[i + 1 :])
+
+    def waiting(self, among: Sequence[WaitingRequest] = ()) -> list[WaitingRequest]:
+        """Who waits, in order of arrival. among: those that still did a moment ago."""
+        every = self.queue._open.values()
+        return [one for one in every if one.open and not one.deaths and (not one.taken or one in among)]
+
+    def check_turns(self, gone: WaitingRequest, behind: Sequence[WaitingRequest]) -> None:
+        """One has gone: nobody's next request waits for more than another one's weight. behind: who goes directly after it."""
+        nexts: dict[str, WaitingRequest] = {}
+        for one in self.waiting(behind):
+            nexts.setdefault(one.request.sender, one)
+        sender = gone.request.sender
+        for one in nexts.values():
+            request: SimRequest = one.request  # type: ignore[assignment]
+            if request.sender == sender and one.id < gone.id:
+                self.problems.append(f"{request.identity} came before {gone.request.identity}, of the same sender")
+            if request.priority > gone.request.priority:
+                self.problems.append(f"{gone.request.identity} goes before {request.identity}, whose priority is higher")
+            request.passed[sender] += 1
+            same = request.priority == gone.request.priority and request.sender != sender
+            if same and request.passed[sender] > gone.request.weight:
+                self.problems.append(f"{request.identity} waits for {request.passed[sender]} of {sender}")
+
+    def check_early(self, request: SimRequest, came_at: float) -> None:
+        """Who is refused before its deadline could not have been answered, by what is known of costs."""
+        took_least_s = self.queue.dispatcher.cost.least(1)
+        if request.sent_with or not took_least_s:
+            self.problems.append(f"{request.identity} was refused before its deadline")
+        if came_at == self.loop.time() and any(not worker.busy for worker in self.queue.workers):
+            self.problems.append(f"{request.identity} was refused although a worker is free")
+
+    def check_shed(self, request: SimRequest, refused: Refused) -> None:
+        """Who has to go had most for its share, of those of the least priority."""
+        waiting = self.waiting()
+        if refused.retry_after_s < 1 or self.job_queue_size > 5:
+            self.problems.append(
+                f"{request.identity} got 503 at a queue of {len(waiting)}, Retry-After {refused.retry_after_s}"
+            )
+        count = Counter(one.request.sender for one in waiting)
+        gave_way = "gave way" in refused.message
+        own = (-request.priority, (count[request.sender] + 1) / request.weight)
+        for one in waiting:
+            # Who got the place has one more than it had.
+            had = count[one.request.sender] - gave_way
+            if (-one.request.priority, had / one.request.weight) > own:
+                self.problems.append(f"{request.identity} is shed, of {own}, and not {one.request.sender}: {count}")
+
     def check(self, request: SimRequest, *, left: bool) -> None:
         """What must hold of every request in the end."""
         outcomes, name = self.outcomes.get(request.identity, []), request.identity
@@ -222,7 +283,15 @@ class History:
         if request.convicted and (request.lost < 2 or request.sent_with[-1] != 1 or request.convicted > 1):
             self.problems.append(f"{name} is convicted after {request.lost} deaths, in batches of {request.sent_with}")
         fair = ["answered"] if request.lost < 2 and (request.repeatable or not request.lost) else ["answered", "500"]
+        if not request.sent_with:
+            fair.append("503")
         if request.deadline == LONG_S and request.kind == "good" and not left and not set(outcomes) <= set(fair):
             self.problems.append(f"{name}, which is innocent, got {outcomes}, lost {request.lost}, {request.sent_with}")
-        if request.deadline == LONG_S and request.kind in ("kills", "hangs") and not left and outcomes != ["500"]:
+        if (
+            request.deadline == LONG_S
+            and request.kind in ("kills", "hangs")
+            and request.sent_with
+            and not left
+            and outcomes != ["500"]
+        ):
             self.problems.append(f"{name}, which {request.kind}, got {outcomes}")

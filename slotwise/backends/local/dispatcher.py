@@ -1,0 +1,201 @@
+"""Which of those that wait go together, and when; who is refused because it would be late, or because there is no room.
+
+linger "free"     whoever waits goes when a worker is free; it waits a moment for as many as it has just answered
+       "exact"    a batch that is not full waits max_batch_delay, as on TorchServe
+       "auto"     the batch that has most of those that wait answered within the target; it waits only while that has paid
+       "advise"   as "free"; what "auto" would have chosen is counted and logged
+Nothing here waits or knows a clock: `tune --simulate` asks the same code in virtual time.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from slotwise.backends.exchange import BackendRequest, Refused
+from slotwise.backends.local.batch_cost import DOUBT, BatchCost
+from slotwise.backends.local.queue_members import BatchWorker, WaitingRequest
+from slotwise.backends.local.waiting_line import WaitingLine
+
+log = logging.getLogger("slotwise.host")
+
+HOLD, LEAST_HOLD_S = 0.05, 0.001  # of what a batch takes; an event loop's timer counts milliseconds
+LEAST_SHARE, TRY_AGAIN = 1 / 16, 64  # of a hold, which is not worth it then; so many batches later it is tried again
+AHEAD = 4  # batches that are looked at
+SAY_S = 10.0  # between two lines of the log at least
+TOO_LATE = "by what batches have cost so far, the deadline passes before a worker could answer: it was not sent to one"
+
+Linger = Literal["free", "exact", "auto", "advise"]
+Why = Literal["all", "target", "late"]
+
+
+class Dispatcher:
+    """The choices of one model's queue. target_s: within which "auto" wants answers; 0: none. name: the model's, for the log.
+
+    waiting, cost: the queue's. refused, chosen: how many requests it refused, and batches "auto" chose, by the reason.
+    choice: the last one, in words.
+    """
+
+    def __init__(
+        self,
+        batch_size: int,
+        max_batch_delay_s: float,
+        job_queue_size: int,
+        linger: Linger = "free",
+        target_s: float = 0.0,
+        name: str = "",
+    ) -> None:
+        self.batch_size, self.max_batch_delay_s, self.job_queue_size = batch_size, max_batch_delay_s, job_queue_size
+        self.linger, self.target_s, self.name = linger, target_s, name
+        self.waiting, self.cost = WaitingLine(), BatchCost()
+        self.refused: Counter[Literal["full", "late"]] = Counter()
+        self.chosen: Counter[Why] = Counter()
+        self.choice, self._why, self._said_at = "", "", -math.inf
+        self._hold_share, self._no_hold = 1.0, 0
+
+    # Who is refused.
+
+    def make_room(self, request: BackendRequest, workers: int) -> None:
+        """Refuse one of a full queue, of whoever has most for its share. Raises Refused where that is who asks."""
+        if len(self.waiting) < self.job_queue_size:
+            return
+        self.waiting.drop_closed()
+        if len(self.waiting) < self.job_queue_size:
+            return
+        self.refused["full"] += 1
+        full = f"{self.job_queue_size} requests wait for this model already"
+        retry_after_s = max(1, math.ceil(self.wait_s(len(self.waiting), workers)))
+        one = self.waiting.give_way_to(request)
+        if one is None:
+            raise Refused(503, full, retry_after_s)
+        one.refuse(503, f"{full}, and this one gave way to a sender with fewer", retry_after_s)
+
+    def wait_s(self, count: int, workers: int) -> float:
+        """Seconds until so many that wait have been answered; 0 where nobody knows."""
+        if not self.cost.known or not workers:
+            return 0.0
+        return math.ceil(count / self.batch_size / workers) * self.cost.of(min(count, self.batch_size))
+
+    def refuse_if_late(self, request: BackendRequest, now: float, workers: Sequence[BatchWorker]) -> None:
+        """Raise Refused (504) where the batches before it leave it no time, even if they cost the least that they may.
+
+        Never where a worker is free: so what was learned wrong is learned again.
+        """
+        left_s, least_s = request.deadline - now, self.cost.least(1)
+        if not least_s or left_s > 2 * self.wait_s(len(self.waiting) + 2 * self.batch_size, len(workers)):
+            return
+        if not workers or not all(worker.busy for worker in workers):
+            return
+        running_s = min(worker.busy_since + self.cost.least(len(worker.batch)) for worker in workers) - now
+        batches = self.waiting.ahead_of(request) // self.batch_size // len(workers)
+        if left_s < max(0.0, running_s) + batches * self.cost.least(self.batch_size) + least_s:
+            self.refused["late"] += 1
+            raise Refused(504, TOO_LATE)
+
+    # Who goes.
+
+    def over(self, worker: BatchWorker, now: float) -> None:
+        """A worker's batch is over: what it cost is learned, and it may wait a moment: whoever asks again does so now.
+
+        It waits for a small part of what a batch takes, or "auto" for less than what another batch costs: so little can be lost
+        by it. A short batch is not worth a timer.
+        """
+        took_s, size = now - worker.busy_since, len(worker.batch)
+        self.cost.learn(size, took_s)
+        hold_s = HOLD * took_s
+        if self.linger == "auto" and self.cost.known:
+            hold_s = self._hold_share * self.cost.each_s if self._hold_share >= LEAST_SHARE else 0.0
+            self._no_hold += not hold_s
+            if self._no_hold >= TRY_AGAIN:
+                self._hold_share, self._no_hold = 4 * LEAST_SHARE, 0
+        hold_s = min(self.max_batch_delay_s, hold_s)
+        worker.last_size, worker.found = size, len(self.waiting)
+        worker.hold_until = now + hold_s if hold_s >= LEAST_HOLD_S else 0.0
+
+    def form(self, worker: BatchWorker, now: float, workers: int = 1) -> tuple[list[WaitingRequest], float]:
+        """The batch that a free worker gets now. Where that is empty: until when it waits; infinity: nobody is there."""
+        first = self.waiting.first()
+        if first is None:
+            return [], math.inf
+        exact = self.linger == "exact"
+        enough = self.batch_size if exact else worker.last_size
+        until = first.came_at + self.max_batch_delay_s if exact else worker.hold_until
+        if self.linger == "auto" and self.target_s:
+            until = min(until, first.came_at + self.target_s - self._most_s(min(enough, self.batch_size)))
+        if len(self.waiting) < enough and until > now:
+            return [], until
+        if worker.hold_until:
+            self._held(len(self.waiting) - worker.found)
+            worker.hold_until = 0.0
+        size = self._size(first, now, workers) if self.linger in ("auto", "advise") else self.batch_size
+        return self._take(size, now), math.inf
+
+    def _take(self, size: int, now: float) -> list[WaitingRequest]:
+        """So many, whose turn it is; but who asked to be alone is, and who would be late is refused."""
+        batch: list[WaitingRequest] = []
+        while len(batch) < size and (one := self.waiting.first()):
+            if batch and (batch[0].request.alone or one.request.alone):
+                break
+            late = one.request.deadline < now + self.cost.least(len(batch) + 1)
+            if late and (batch or len(self.waiting) > 1):  # the last one goes: what was learned wrong is learned again
+                self.refused["late"] += 1
+                one.refuse(504, TOO_LATE)
+            else:
+                batch.append(self.waiting.take())
+        return batch
+
+    def _held(self, came: int) -> None:
+        """A worker has waited, and so many came: next time it waits longer, or less."""
+        self._hold_share = min(1.0, 2 * self._hold_share) if came > 0 else self._hold_share / 2
+
+    def _most_s(self, n: int) -> float:
+        return self.cost.of(n) + DOUBT * self.cost.spread_s
+
+    def _size(self, first: WaitingRequest, now: float, workers: int) -> int:
+        """How many go together: as many as may, where the first one is answered within the target even so."""
+        all_of_them = min(self.batch_size, len(self.waiting))
+        if not self.target_s or not self.cost.known:
+            return self.batch_size
+        if now + self._most_s(all_of_them) <= first.came_at + self.target_s:
+            self._say("all", all_of_them, now)
+            return self.batch_size
+        due = sorted(one.came_at + self.target_s for one in self.waiting if one.open)[: AHEAD * self.batch_size * workers]
+        due = due[::workers]  # what is this worker's part of them
+        sizes = [1 << i for i in range(all_of_them.bit_length()) if 1 << i < all_of_them] + [all_of_them]
+        in_time = {size: self._in_time(due, size, now) for size in sizes}
+        best = max(sizes, key=lambda size: (in_time[size], size))
+        self._say("target" if in_time[best] else "late", best, now)
+        return best if self.linger == "auto" else self.batch_size
+
+    def _in_time(self, due: Sequence[float], size: int, now: float) -> int:
+        """How many of these are answered when they are due, if all go in batches of this size."""
+        count = 0
+        for at in range(0, len(due), size):
+            part = due[at : at + size]
+            now += self._most_s(len(part))
+            count += len(part) - bisect_left(part, now)
+        return count
+
+    def _say(self, why: Why, size: int, now: float) -> None:
+        """Count a choice; one of another kind than the last stands in the log, not more often than every SAY_S."""
+        self.chosen[why] += 1
+        words = {
+            "all": "all that wait are answered within the target",
+            "target": "so most of those that wait are answered within the target",
+            "late": "all that wait are late, and so they are the least so",
+        }
+        cost = self.cost
+        said = f"batches of {size} of {self.batch_size}: {words[why]}, {self.target_s * 1000:g} ms"
+        said += f"; one of n takes {cost.each_s * 1000:.3g} + {cost.request_s * 1000:.3g} n ms"
+        self.choice = f"{'it would choose ' if self.linger == 'advise' else ''}{said}"
+        if why != self._why and now - self._said_at >= SAY_S:
+            self._why, self._said_at = why, now
+            log.info("%s: %s", self.name, self.choice)
+
+    def described(self) -> dict[str, Any]:
+        """What is known of its costs, and the last choice, for a description."""
+        return {**self.cost.said(), **({"choice": self.choice} if self.choice else {})}

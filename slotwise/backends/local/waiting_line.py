@@ -1,0 +1,127 @@
+"""Those who wait for a model, in the order in which they go: senders take turns, and each one's own go as they came.
+
+A sender (a key, else an address) that comes goes behind those that are there. In its turn it may send as many requests as its
+weight says, then it goes behind the others again. Who has a higher priority goes first, whoever else waits.
+So, among equals, no sender has more than `weight` requests go between another one's request that is its sender's next and that.
+Where each sender has one request, that is first come, first served; and so it is where there is one sender.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from slotwise.backends.exchange import BackendRequest
+from slotwise.backends.local.queue_members import WaitingRequest
+
+
+@dataclass(eq=False, slots=True)
+class Sender:
+    """One who waits. left: how many of its requests may still go in this turn. requests: never none."""
+
+    name: str
+    weight: int
+    left: int
+    requests: deque[WaitingRequest] = field(default_factory=deque)
+
+
+class WaitingLine:
+    """The requests that wait for a model. Some may be closed: they count until their turn comes, or until `drop_closed`."""
+
+    def __init__(self) -> None:
+        self._turns: dict[int, OrderedDict[str, Sender]] = {}  # by priority, the highest first; then in turn
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[WaitingRequest]:
+        for turns in self._turns.values():
+            for sender in turns.values():
+                yield from sender.requests
+
+    def append(self, one: WaitingRequest) -> None:
+        """One more waits."""
+        request = one.request
+        turns = self._turns.get(request.priority)
+        if turns is None:
+            turns = self._turns[request.priority] = OrderedDict()
+            self._turns = dict(sorted(self._turns.items(), reverse=True))
+        sender = turns.get(request.sender)
+        if sender is None:
+            sender = turns[request.sender] = Sender(request.sender, request.weight, request.weight)
+        sender.requests.append(one)
+        self._count += 1
+
+    def first(self) -> WaitingRequest | None:
+        """Whose turn it is, of those that are open; None: nobody waits."""
+        for turns in self._turns.values():
+            while turns:
+                sender = next(iter(turns.values()))
+                if sender.requests[0].open:
+                    return sender.requests[0]
+                self._pop(turns, sender)
+        return None
+
+    def take(self) -> WaitingRequest:
+        """Let it go. Raises LookupError where nobody waits."""
+        one = self.first()
+        if one is None:
+            raise LookupError("nobody waits")
+        turns = self._turns[one.request.priority]
+        sender = turns[one.request.sender]
+        self._pop(turns, sender)
+        sender.left -= 1
+        if sender.left <= 0 and sender.requests:
+            sender.left = sender.weight
+            turns.move_to_end(sender.name)
+        return one
+
+    def ahead_of(self, request: BackendRequest) -> int:
+        """How many go before a new request, at least."""
+        before = 0
+        for priority, turns in self._turns.items():
+            if priority > request.priority:
+                before += sum(len(sender.requests) for sender in turns.values())
+            elif priority == request.priority:
+                own = turns.get(request.sender)
+                count = len(own.requests) if own else 0
+                rounds = count // request.weight
+                others = (sender for sender in turns.values() if sender is not own)
+                before += count + sum(min(len(sender.requests), rounds * sender.weight) for sender in others)
+        return before
+
+    def give_way_to(self, request: BackendRequest) -> WaitingRequest | None:
+        """Take out whose place a new request gets where there is no room for both; None: it is the one that has to go.
+
+        That is the last one of whoever has most for its weight, of those with the least priority.
+        """
+        turns = self._turns.get(request.priority)
+        own = turns.get(request.sender) if turns else None
+        least = (-request.priority, ((len(own.requests) if own else 0) + 1) / request.weight)
+        most: Sender | None = None
+        for priority, senders in self._turns.items():
+            for sender in senders.values():
+                share = (-priority, len(sender.requests) / sender.weight)
+                if share > least:
+                    most, least = sender, share
+        return None if most is None else self._pop(self._turns[-least[0]], most, last=True)
+
+    def drop_closed(self) -> None:
+        """Forget those that nobody waits for any more."""
+        for turns in self._turns.values():
+            for sender in list(turns.values()):
+                before = len(sender.requests)
+                sender.requests = deque(one for one in sender.requests if one.open)
+                self._count -= before - len(sender.requests)
+                if not sender.requests:
+                    del turns[sender.name]
+
+    def _pop(self, turns: OrderedDict[str, Sender], sender: Sender, *, last: bool = False) -> WaitingRequest:
+        """Its next one, or its last, which has gone then."""
+        one = sender.requests.pop() if last else sender.requests.popleft()
+        self._count -= 1
+        if not sender.requests:
+            del turns[sender.name]
+        return one
