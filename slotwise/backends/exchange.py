@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
+
+from slotwise.backends.request_way import RequestWay
 
 RawHeaders = list[tuple[bytes, bytes]]
 
@@ -15,12 +17,22 @@ CLIENT_GONE = 499  # for the log and the metrics; nobody is there to get it
 
 
 class Refused(Exception):
-    """Answer `status` with the error JSON; `retry_after_s` becomes a Retry-After header, `extra` are further ones."""
+    """Answer `status` with the error JSON; `retry_after_s` becomes a Retry-After header, `extra` are further ones.
+
+    logged: what a log says of it, which has none of a client's own words; "" where the message has none.
+    """
 
     def __init__(
-        self, status: int, message: str, retry_after_s: int = 0, close: bool = False, extra: Iterable[tuple[bytes, bytes]] = ()
+        self,
+        status: int,
+        message: str,
+        retry_after_s: int = 0,
+        close: bool = False,
+        extra: Iterable[tuple[bytes, bytes]] = (),
+        logged: str = "",
     ) -> None:
         super().__init__(message)
+        self.logged = logged or message
         self.status, self.message, self.retry_after_s, self.close = status, message, retry_after_s, close
         self.extra = extra
 
@@ -54,7 +66,7 @@ class BackendRequest:
     no harm. sent: how it was sent, where not plainly (hedged, alone, again), which the backend says. leave(): what the backend
     wants to be told when its client has gone. taken_at: when a worker got it, by the event loop's time, where a queue of ours
     knows. pieces: takes the answer as it comes; the answer itself then only says that it is whole. None: it is asked for whole.
-    alone: a queue of ours puts nobody else into its batch.
+    alone: a queue of ours puts nobody else into its batch. way: takes what happens to it; None: nobody wants to know.
     """
 
     model: str
@@ -71,6 +83,13 @@ class BackendRequest:
     taken_at: float = 0.0
     pieces: PieceSink | None = None
     alone: bool = False
+    way: RequestWay | None = None
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """Its ids, as a line of the log has them: `extra`."""
+        trace = {"trace_id": f"{self.way.trace_id:032x}"} if self.way is not None else {}
+        return {"fields": {"request_id": self.identity, **trace}}
 
     @property
     def left_s(self) -> float:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from slotwise.console import Json, emit, say
+from slotwise.log_format import LogFormat
 
 PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
+AccessFormat = Literal["common", "json"]
 NOT_ITS_OWN = ("name", "detach", "replace", "as_json", "handed")  # options of the command, not of the gateway that it starts
 
 
@@ -74,6 +76,14 @@ def gateway(
     head_timeout_s: Annotated[float, typer.Option(min=0.1, help="How long a first byte and a head may take.")] = 10.0,
     min_body_rate: Annotated[int, typer.Option(min=0, help="Bytes a second that a body has to bring; 0: any.")] = 1024,
     max_pipelined: Annotated[int, typer.Option(min=0, help="Requests that may wait behind one on its connection.")] = 16,
+    log_format: Annotated[
+        LogFormat | None, typer.Option(help="How its log is written: text, or JSON, an object a line.")
+    ] = None,
+    access_log: Annotated[AccessFormat | None, typer.Option(help="Log every request and refusal; in which form.")] = None,
+    remember: Annotated[int, typer.Option(min=0, help="Requests that `slotwise trace` and `top` know; 0: none.")] = 2000,
+    traces: Annotated[str, typer.Option(help="Send spans to this OTLP collector (HTTP), e.g. http://localhost:4318.")] = "",
+    trace_share: Annotated[float, typer.Option(min=0, max=1, help="Of requests without a parent, with --traces.")] = 0.01,
+    trace_slow_s: Annotated[float, typer.Option(min=0, help="Who takes longer is traced in any case, as errors are.")] = 1.0,
     detach: Annotated[bool, typer.Option("--detach", help="Run in the background; `slotwise stop` ends it.")] = False,
     replace: Annotated[
         bool, typer.Option("--replace", help="Take the place of the one that runs: no request is lost.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -48,6 +49,12 @@ def serve(
     restart_after_s: Annotated[
         float, typer.Option(min=0, help="Start it again once it has answered no ping for so long; 0: never.")
     ] = 60.0,
+    log_format: Annotated[
+        Literal["text", "json"] | None, typer.Option(help="How its logs are written; json: an object a line.")
+    ] = None,
+    access_log: Annotated[
+        Literal["common", "json"] | None, typer.Option(help="With --server slotwise: log every request and refusal.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Start a server with these models, ready to answer; archives that are missing are built first."""
@@ -69,6 +76,7 @@ def serve(
     from slotwise.worker.environment.cores import available_cores
 
     project.enter()
+    _set_logs(log_format, access_log)
     overrides = overridden(set_)
     loaded_profile = load_profile(profile, overrides, {})
     ports = Ports.at(port)
@@ -127,6 +135,13 @@ def serve(
             interrupts.say_stopped()
     if unserved:
         raise complaint(unserved)
+
+
+def _set_logs(log_format: str | None, access_log: str | None) -> None:
+    """For every process that is started from here."""
+    from slotwise.log_format import ACCESS_VARIABLE, VARIABLE
+
+    os.environ |= {name: value for name, value in ((VARIABLE, log_format), (ACCESS_VARIABLE, access_log)) if value}
 
 
 def _check_cluster(server: str, ray_address: str) -> None:

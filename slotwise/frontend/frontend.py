@@ -21,6 +21,7 @@ from slotwise.frontend.admission.limits import MemoryBudget, derived_budget
 from slotwise.frontend.catalog import ModelCard, model_card
 from slotwise.frontend.http.client_address import TrustedProxies
 from slotwise.frontend.metrics import GatewayMetrics
+from slotwise.frontend.observing.observer import Observer
 from slotwise.frontend.readiness import Readiness
 from slotwise.frontend.replies import ErrorOf, HeaderFilter
 from slotwise.frontend.rollout.canary import Rollouts
@@ -66,7 +67,7 @@ class Gateway:
     """One gateway. draining: SIGTERM has come; it is not ready any more, but still answers requests.
 
     on_demand: models are loaded as SageMaker says, which alone knows which of them should be there. rollout_records: what
-    `slotwise rollout` wants.
+    `slotwise rollout` wants. observer: sees every request; None: nobody wants to know.
     """
 
     backend: Backend
@@ -76,6 +77,7 @@ class Gateway:
     rollout_records: Callable[[], Sequence[RolloutRecord]] = tuple
     draining: bool = False
     models: dict[str, LiveModel] = field(default_factory=dict)
+    observer: Observer | None = None
 
     def __post_init__(self) -> None:
         self.metrics = GatewayMetrics(self.backend.registry)

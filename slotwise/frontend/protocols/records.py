@@ -14,6 +14,9 @@ MOST_SMALL_BYTES = 64 * 2**10  # of a body that holds no records
 BINARY, JSON = "application/octet-stream", "application/json"
 
 
+NOT_AS_ASKED = "the body is not what the protocol asks for"  # for the log: a fault's message may quote it
+
+
 class ProtocolFault(Exception):
     """The request is bad as a whole. status: 400, 413 or 415."""
 

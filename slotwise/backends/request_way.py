@@ -1,0 +1,169 @@
+"""The way of one request: what is known of it while it is answered, and of the batches that it was in.
+
+Numbers and names only, nothing of a body or a header. A front that is asked to remember, to log or to trace gives a request a
+way; without one nothing is noted anywhere.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+MOST_NOTES, MOST_TRIES = 16, 8  # of one request that are kept
+MOST_CALLS = 256  # of the model, of one batch
+LONGEST_REPORT = 1 << 16
+TIMES, COUNTS = ("began", "decode_ms", "inference_ms", "total_ms"), ("rows", "padding", "cuts")
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """One call of the model. at_ms: since its batch began. rows, padding: what ran, in all `size`. slots: whose rows they were.
+
+    error: the kind of what it raised; "" where it gave outputs.
+    """
+
+    at_ms: float
+    took_ms: float
+    rows: int
+    size: int
+    slots: tuple[int, ...]
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """What a worker says of one batch. began: Unix time in seconds. cuts: how often a group of rows was halved."""
+
+    began: float
+    decode_ms: float
+    inference_ms: float
+    total_ms: float
+    rows: int
+    padding: int
+    cuts: int
+    engine: str
+    precision: str
+    calls: tuple[ModelCall, ...]
+
+    @classmethod
+    def read(cls, text: bytes) -> BatchReport:
+        """What a worker wrote. Raises ValueError where it is no report."""
+        if len(text) > LONGEST_REPORT:
+            raise ValueError(f"a report of {len(text)} bytes")
+        try:
+            said = json.loads(text)
+            calls = tuple(
+                ModelCall(_number(at), _number(took), int(rows), int(size), tuple(map(int, slots)), str(error)[:80])
+                for at, took, rows, size, slots, error in said["calls"][:MOST_CALLS]
+            )
+            began, decode_ms, inference_ms, total_ms = (_number(said[name]) for name in TIMES)
+            rows, padding, cuts = (int(_number(said[name])) for name in COUNTS)
+            engine, precision = (str(said[name])[:80] for name in ("engine", "precision"))
+        except (LookupError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise ValueError(f"no report of a batch: {type(error).__name__}") from None
+        return cls(began, decode_ms, inference_ms, total_ms, rows, padding, cuts, engine, precision, calls)
+
+
+def _number(value: Any) -> float:
+    if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        raise ValueError("no number")
+    return float(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Mate:
+    """One request of a batch, as the others know it."""
+
+    identity: str
+    trace_id: int
+    span_id: int
+    sampled: bool
+
+
+@dataclass(eq=False, slots=True)
+class BatchWay:
+    """One batch that went to a worker. number: in this process. sent: Unix time. size: its requests, watched or not.
+
+    failure: why it has no report; "" where it has, or the worker writes none. span: its trace's id and its own, if any.
+    """
+
+    worker: str
+    size: int
+    mates: tuple[Mate, ...] = ()
+    number: int = field(default_factory=lambda: next(_numbers))
+    sent: float = field(default_factory=time.time)
+    report: BatchReport | None = None
+    failure: str = ""
+    span: tuple[int, int] | None = None
+    exported: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class Try:
+    """One time that a worker had the request, in this slot of that batch."""
+
+    batch: BatchWay
+    slot: int
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class RequestWay:
+    """What is known of one request. Times are Unix time in seconds, 0 where it has not come to that.
+
+    trace_id, span_id: W3C's, of its trace and of itself. sampled: its trace is kept whatever becomes of it. placed: it had its
+    place in the front. notes: what happened, and when.
+    """
+
+    identity: str = ""
+    trace_id: int = 0
+    span_id: int = 0
+    sampled: bool = False
+    placed: float = 0.0
+    tries: list[Try] = field(default_factory=list)
+    notes: list[tuple[float, str]] = field(default_factory=list)
+    first_piece: float = 0.0
+    last_piece: float = 0.0
+    pieces: int = 0
+
+    @property
+    def traceparent(self) -> str:
+        """W3C's header for what is asked on its behalf."""
+        return f"00-{self.trace_id:032x}-{self.span_id:016x}-{int(self.sampled):02x}"
+
+    def note(self, what: str) -> None:
+        """Something happened to it."""
+        if len(self.notes) < MOST_NOTES:
+            self.notes.append((time.time(), what))
+
+    def piece(self) -> None:
+        """A piece of its answer goes to its client."""
+        self.last_piece = time.time()
+        self.first_piece = self.first_piece or self.last_piece
+        self.pieces += 1
+
+
+def sent_together(worker: str, ways: Sequence[RequestWay | None], size: int = 0) -> BatchWay | None:
+    """A batch of these requests goes to a worker; None where nobody watches any of them. size: with others that it has."""
+    watched = [way for way in ways if way is not None]
+    if not watched:
+        return None
+    mates = tuple(Mate(way.identity, way.trace_id, way.span_id, way.sampled) for way in watched)
+    batch = BatchWay(worker, size or len(ways), mates)
+    for slot, way in enumerate(ways):
+        if way is not None and len(way.tries) < MOST_TRIES:
+            way.tries.append(Try(batch, slot))
+    return batch
+
+
+def notes_of(ways: Iterable[RequestWay | None], what: str) -> None:
+    """The same happened to each of these."""
+    for way in ways:
+        if way is not None:
+            way.note(what)
