@@ -91,7 +91,7 @@ class Mate:
 class BatchWay:
     """One batch that went to a worker. number: in this process. sent: Unix time. size: its requests, watched or not.
 
-    failure: why it has no report; "" where it has, or the worker writes none. span: its trace's id and its own, if any.
+    failure, failed: why it came to nothing, and when; "" and 0 where it did not. span: its trace's id and its own, if any.
     """
 
     worker: str
@@ -101,8 +101,12 @@ class BatchWay:
     sent: float = field(default_factory=time.time)
     report: BatchReport | None = None
     failure: str = ""
+    failed: float = 0.0
     span: tuple[int, int] | None = None
-    exported: bool = False
+
+    def fail(self, why: str) -> None:
+        """It has come to nothing."""
+        self.failure, self.failed = why, time.time()
 
 
 @dataclass(eq=False, slots=True)

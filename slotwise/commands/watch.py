@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -27,7 +28,7 @@ def top(
     if once or as_json:
         while True:
             status = _asked(name, "/status/top")
-            emit(status, as_json, lambda status=status: _top(status))
+            emit(status, as_json, partial(_top, status))
             if once:
                 return
             time.sleep(every_s)

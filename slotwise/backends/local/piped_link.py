@@ -113,7 +113,7 @@ class PipedLink:
             answers = await asyncio.to_thread(self.model.answer, requests)
         except SlotwiseError as error:
             if watched is not None:
-                watched.failure = "the worker ended"
+                watched.fail("the worker ended")
             self.end(error.message)
             return
         if self.over:

@@ -245,7 +245,7 @@ class WorkerLink(asyncio.Protocol):
         """The worker has closed its end, or we have."""
         self.deadline.cancel()
         if self.batch is not None:
-            self.batch.failure = self.why or "the worker ended"
+            self.batch.fail("the worker ended")
         if self.worker in self.queue.workers:
             self.queue.ended(self.worker)
         self.status = "UNLOADING"

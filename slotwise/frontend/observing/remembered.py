@@ -27,7 +27,9 @@ class Remembered:
         return len(self._kept)
 
     def ended(self, seen: SeenRequest) -> None:
-        """One more."""
+        """One more; what is for no model, and went well, is not worth a place: probes, scrapes."""
+        if not seen.model and seen.status < 400:
+            return
         size = _size(seen)
         self._kept.append((seen, size))
         self.bytes += size
