@@ -1,13 +1,16 @@
-"""slotwise gateway: the REST front and its page."""
+"""slotwise gateway, top, trace: the REST front and its page, what it is doing, and what became of one request."""
 
 from __future__ import annotations
 
 import json
+import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
+from slotwise.commands.options import Name
 from slotwise.console import Json, emit, say
 from slotwise.log_format import LogFormat
 
@@ -30,8 +33,9 @@ Handed = Annotated[str, typer.Option("--options", hidden=True, is_eager=True, ca
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("gateway")(gateway)
+    """Add the commands."""
+    for command in (gateway, top, trace):
+        app.command()(command)
 
 
 def gateway(
@@ -159,3 +163,59 @@ def _check_installed(*packages: str) -> None:
     for package in packages:
         if find_spec(package) is None:
             raise missing_package(package, "slotwise gateway")
+
+
+def top(
+    name: Name = "default",
+    once: Annotated[bool, typer.Option("--once", help="Print it once.")] = False,
+    every_s: Annotated[float, typer.Option(min=0.2, help="How often it is shown.")] = 2.0,
+    as_json: Json = False,
+) -> None:
+    """Show models, workers, queues, batches, answers a second, p50, p99, and errors by cause; as it goes on."""
+    from slotwise.frontend.observing.printed import top_table
+
+    if once or as_json:
+        while True:
+            status = _asked(name, "/status/top")
+            emit(status, as_json, partial(top_table, status))
+            if once:
+                return
+            time.sleep(every_s)
+    from rich.live import Live
+
+    from slotwise.console import out
+
+    with Live(top_table(_asked(name, "/status/top")), console=out(), screen=True, auto_refresh=False) as live:
+        while True:
+            time.sleep(every_s)
+            live.update(top_table(_asked(name, "/status/top")), refresh=True)
+
+
+def trace(
+    request_id: Annotated[str, typer.Argument(help="The x-request-id of its answer.")],
+    name: Name = "default",
+    as_json: Json = False,
+) -> None:
+    """Print what became of one of the last requests: when it came, waited, its batch, what ran and how often, what it got."""
+    from urllib.parse import quote
+
+    from slotwise.frontend.observing.printed import trace_lines
+
+    seen = _asked(name, f"/status/requests/{quote(request_id, safe='')}")
+    emit(seen, as_json, lambda: "\n".join(trace_lines(seen)))
+
+
+def _asked(name: str, path: str) -> dict[str, Any]:
+    """What the gateway of that name says, else our own host without one. Raises SlotwiseError."""
+    from slotwise.client.tokens import auth_headers
+    from slotwise.errors import SlotwiseError
+    from slotwise.frontend import process
+    from slotwise.server.lifecycle import need
+
+    gateway = process.running(name)
+    if gateway is not None:
+        return gateway.asked(path)
+    server = need(name)
+    if server.kind != "slotwise":
+        raise SlotwiseError(f"no gateway stands before the server {name!r}", "`slotwise gateway` remembers requests")
+    return process.asked(f"{server.inference_url}{path}", auth_headers(server))

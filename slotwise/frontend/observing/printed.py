@@ -1,79 +1,15 @@
-"""slotwise top, slotwise trace: what a front is doing, and what became of one request."""
+"""What is seen of requests, for people: the tables of `slotwise top`, the lines of `slotwise trace`."""
 
 from __future__ import annotations
 
-import time
-from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from slotwise.commands.options import Name
-from slotwise.console import Json, emit
+from slotwise.console import table
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command("top")(top)
-    app.command("trace")(trace)
-
-
-def top(
-    name: Name = "default",
-    once: Annotated[bool, typer.Option("--once", help="Print it once.")] = False,
-    every_s: Annotated[float, typer.Option(min=0.2, help="How often it is shown.")] = 2.0,
-    as_json: Json = False,
-) -> None:
-    """Show models, workers, queues, batches, answers a second, p50, p99, and errors by cause; as it goes on."""
-    if once or as_json:
-        while True:
-            status = _asked(name, "/status/top")
-            emit(status, as_json, partial(_top, status))
-            if once:
-                return
-            time.sleep(every_s)
-    from rich.live import Live
-
-    from slotwise.console import out
-
-    with Live(_top(_asked(name, "/status/top")), console=out(), screen=True, auto_refresh=False) as live:
-        while True:
-            time.sleep(every_s)
-            live.update(_top(_asked(name, "/status/top")), refresh=True)
-
-
-def trace(
-    request_id: Annotated[str, typer.Argument(help="The x-request-id of its answer.")],
-    name: Name = "default",
-    as_json: Json = False,
-) -> None:
-    """Print what became of one of the last requests: when it came, waited, its batch, what ran and how often, what it got."""
-    from urllib.parse import quote
-
-    seen = _asked(name, f"/status/requests/{quote(request_id, safe='')}")
-    emit(seen, as_json, lambda: "\n".join(_trace(seen)))
-
-
-def _asked(name: str, path: str) -> dict[str, Any]:
-    """What the gateway of that name says, else our own host without one. Raises SlotwiseError."""
-    from slotwise.client.tokens import auth_headers
-    from slotwise.errors import SlotwiseError
-    from slotwise.frontend import process
-    from slotwise.server.lifecycle import need
-
-    gateway = process.running(name)
-    if gateway is not None:
-        return gateway.asked(path)
-    server = need(name)
-    if server.kind != "slotwise":
-        raise SlotwiseError(f"no gateway stands before the server {name!r}", "`slotwise gateway` remembers requests")
-    return process.asked(f"{server.inference_url}{path}", auth_headers(server))
-
-
-def _top(status: dict[str, Any]) -> Any:
-    from rich.console import Group
-
-    from slotwise.console import table
+def top_table(status: dict[str, Any]) -> Any:
+    """What GET /status/top says, as tables."""
+    from rich.console import Group  # noqa: PLC0415  slow to import
 
     last = status["last"]["models"]
     rows, errors = [], []
@@ -105,7 +41,7 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:g}"
 
 
-def _trace(seen: dict[str, Any]) -> list[str]:
+def trace_lines(seen: dict[str, Any]) -> list[str]:
     """Its lines for people. Milliseconds from when it came."""
     who = f" with the key {seen['key']}" if seen["key"] else ""
     lines = [
