@@ -11,6 +11,7 @@ from typing import Any, Literal, TextIO
 
 LogFormat = Literal["text", "json"]
 VARIABLE, ACCESS_VARIABLE = "SLOTWISE_LOG_FORMAT", "SLOTWISE_ACCESS_LOG"  # for the processes that a command starts
+REMEMBER_VARIABLE = "SLOTWISE_REMEMBER"
 
 
 def iso(unix_s: float) -> str:

@@ -88,7 +88,7 @@ class BackendRequest:
     @property
     def named(self) -> dict[str, Any]:
         """Its ids, as a line of the log has them: `extra`."""
-        trace = {"trace_id": f"{self.way.trace_id:032x}"} if self.way is not None else {}
+        trace = {"trace_id": f"{self.way.trace_id:032x}"} if self.way is not None and self.way.trace_id else {}
         return {"fields": {"request_id": self.identity, **trace}}
 
     @property

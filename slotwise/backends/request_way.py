@@ -10,9 +10,9 @@ import itertools
 import json
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 MOST_NOTES, MOST_TRIES = 16, 8  # of one request that are kept
 MOST_CALLS = 256  # of the model, of one batch
@@ -77,8 +77,7 @@ def _number(value: Any) -> float:
     return float(value)
 
 
-@dataclass(frozen=True, slots=True)
-class Mate:
+class Mate(NamedTuple):
     """One request of a batch, as the others know it."""
 
     identity: str
@@ -109,20 +108,29 @@ class BatchWay:
         self.failure, self.failed = why, time.time()
 
 
-@dataclass(eq=False, slots=True)
-class Try:
+class Try(NamedTuple):
     """One time that a worker had the request, in this slot of that batch."""
 
     batch: BatchWay
     slot: int
 
 
-@dataclass(eq=False, slots=True, kw_only=True)
+class SaidBatch(NamedTuple):
+    """What the headers of an answer say of its batch. at: Unix time when it was there."""
+
+    size: int
+    slot: int
+    decode_ms: float
+    inference_ms: float
+    at: float
+
+
 class RequestWay:
     """What is known of one request. Times are Unix time in seconds, 0 where it has not come to that.
 
-    trace_id, span_id: W3C's, of its trace and of itself. sampled: its trace is kept whatever becomes of it. placed: it had its
-    place in the front. notes: what happened, and when.
+    trace_id, span_id: W3C's, of its trace and of itself, 0 where nobody traces it. sampled: its trace is kept whatever becomes
+    of it. placed: it was read, and let in. notes: what happened, and when. said: what its answer's headers say, where no queue
+    of ours knows its batch. Only what differs from these defaults takes time and room.
     """
 
     identity: str = ""
@@ -130,8 +138,9 @@ class RequestWay:
     span_id: int = 0
     sampled: bool = False
     placed: float = 0.0
-    tries: list[Try] = field(default_factory=list)
-    notes: list[tuple[float, str]] = field(default_factory=list)
+    tries: tuple[Try, ...] = ()
+    notes: tuple[tuple[float, str], ...] = ()
+    said: SaidBatch | None = None
     first_piece: float = 0.0
     last_piece: float = 0.0
     pieces: int = 0
@@ -141,10 +150,31 @@ class RequestWay:
         """W3C's header for what is asked on its behalf."""
         return f"00-{self.trace_id:032x}-{self.span_id:016x}-{int(self.sampled):02x}"
 
+    @property
+    def batches(self) -> tuple[Try, ...]:
+        """Each time that a worker had it, as far as anybody knows."""
+        if not self.tries and self.said is not None:
+            batch = BatchWay("", self.said.size, (Mate(self.identity, self.trace_id, self.span_id, self.sampled),))
+            total_ms = self.said.decode_ms + self.said.inference_ms
+            batch.sent = self.said.at - total_ms / 1000
+            batch.report = BatchReport(batch.sent, self.said.decode_ms, self.said.inference_ms, total_ms, 0, 0, 0, "", "", ())
+            self.tried(batch, self.said.slot)
+        return self.tries
+
+    @property
+    def batch_size(self) -> int:
+        """Of the last batch that it was in; 0 where nobody knows."""
+        return self.tries[-1].batch.size if self.tries else self.said.size if self.said else 0
+
     def note(self, what: str) -> None:
         """Something happened to it."""
         if len(self.notes) < MOST_NOTES:
-            self.notes.append((time.time(), what))
+            self.notes = (*self.notes, (time.time(), what))
+
+    def tried(self, batch: BatchWay, slot: int) -> None:
+        """A worker gets it."""
+        if len(self.tries) < MOST_TRIES:
+            self.tries = (*self.tries, Try(batch, slot))
 
     def piece(self) -> None:
         """A piece of its answer goes to its client."""
@@ -155,19 +185,11 @@ class RequestWay:
 
 def sent_together(worker: str, ways: Sequence[RequestWay | None], size: int = 0) -> BatchWay | None:
     """A batch of these requests goes to a worker; None where nobody watches any of them. size: with others that it has."""
-    watched = [way for way in ways if way is not None]
-    if not watched:
+    mates = tuple([Mate(way.identity, way.trace_id, way.span_id, way.sampled) for way in ways if way is not None])
+    if not mates:
         return None
-    mates = tuple(Mate(way.identity, way.trace_id, way.span_id, way.sampled) for way in watched)
     batch = BatchWay(worker, size or len(ways), mates)
     for slot, way in enumerate(ways):
-        if way is not None and len(way.tries) < MOST_TRIES:
-            way.tries.append(Try(batch, slot))
-    return batch
-
-
-def notes_of(ways: Iterable[RequestWay | None], what: str) -> None:
-    """The same happened to each of these."""
-    for way in ways:
         if way is not None:
-            way.note(what)
+            way.tried(batch, slot)
+    return batch

@@ -55,6 +55,9 @@ def serve(
     access_log: Annotated[
         Literal["common", "json"] | None, typer.Option(help="With --server slotwise: log every request and refusal.")
     ] = None,
+    remember: Annotated[
+        int, typer.Option(min=0, max=1_000_000, help="With --server slotwise: requests that `slotwise trace` and `top` know.")
+    ] = 0,
     as_json: Json = False,
 ) -> None:
     """Start a server with these models, ready to answer; archives that are missing are built first."""
@@ -76,7 +79,7 @@ def serve(
     from slotwise.worker.environment.cores import available_cores
 
     project.enter()
-    _set_logs(log_format, access_log)
+    _set_watched(log_format, access_log, remember)
     overrides = overridden(set_)
     loaded_profile = load_profile(profile, overrides, {})
     ports = Ports.at(port)
@@ -137,11 +140,12 @@ def serve(
         raise complaint(unserved)
 
 
-def _set_logs(log_format: str | None, access_log: str | None) -> None:
+def _set_watched(log_format: str | None, access_log: str | None, remember: int) -> None:
     """For every process that is started from here."""
-    from slotwise.log_format import ACCESS_VARIABLE, VARIABLE
+    from slotwise.log_format import ACCESS_VARIABLE, REMEMBER_VARIABLE, VARIABLE
 
-    os.environ |= {name: value for name, value in ((VARIABLE, log_format), (ACCESS_VARIABLE, access_log)) if value}
+    wanted = {VARIABLE: log_format, ACCESS_VARIABLE: access_log, REMEMBER_VARIABLE: str(remember) if remember else None}
+    os.environ |= {name: value for name, value in wanted.items() if value}
 
 
 def _check_cluster(server: str, ray_address: str) -> None:

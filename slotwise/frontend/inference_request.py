@@ -95,7 +95,7 @@ class InferenceRequest(BackendRequest):
         seen.identity, seen.model, seen.bytes_in = self.identity, self.label, len(self.body)
         live = self.gateway.models.get(self.model)
         seen.version = self.version if live is not None and self.version in ("", live.version) else "*"
-        if self.gateway.observer is not None and self.gateway.observer.propagates:
+        if seen.propagates:
             self.headers["traceparent"] = seen.traceparent
 
     def failed(self, reason: str) -> None:

@@ -44,9 +44,10 @@ def _number(value: float | None) -> str:
 def trace_lines(seen: dict[str, Any]) -> list[str]:
     """Its lines for people. Milliseconds from when it came."""
     who = f" with the key {seen['key']}" if seen["key"] else ""
+    trace = f"; trace {seen['trace_id']}" if seen["trace_id"] else ""
     lines = [
         f"{seen['request_id']}  {seen['method']} {seen['path']}  {seen['status']} in {seen['took_ms']:.1f} ms",
-        f"  came {seen['came']} from {seen['address'] or 'somebody'}{who}, {seen['bytes_in']} bytes; trace {seen['trace_id']}",
+        f"  came {seen['came']} from {seen['address'] or 'somebody'}{who}, {seen['bytes_in']} bytes{trace}",
     ]
     lines += _way(seen, "  ")
     for record in seen["records"]:

@@ -14,6 +14,7 @@ from slotwise.log_format import iso
 MOST_BYTES = 16 << 20
 OVER_S = 10.0  # that `numbers` looks back
 SHOWN_MATES = 64
+USUAL_BYTES = 4500  # of a request in a batch of up to 16 that ran once
 
 
 class Remembered:
@@ -58,7 +59,7 @@ class Remembered:
 
 def _numbers(those: Sequence[SeenRequest], over_s: float) -> dict[str, Any]:
     times = sorted(seen.seconds for seen in those if seen.status < 400)
-    sizes = [one.tries[-1].batch.size for seen in those for one in seen.ways if one.tries]
+    sizes = [size for seen in those for one in seen.ways if (size := one.batch_size)]
     causes = Counter(f"{seen.status} {seen.reason}" for seen in those if seen.status >= 400)
     return {
         "answers_per_s": round(len(those) / over_s, 1),
@@ -74,6 +75,11 @@ def _quantile_ms(times: Sequence[float], share: float) -> float | None:
 
 
 def _size(seen: SeenRequest) -> int:
+    """About what it takes, from above."""
+    if len(seen.tries) < 2 and not (seen.notes or seen.records) and (not seen.tries or len(seen.tries[0].batch.mates) <= 16):
+        report = seen.tries[0].batch.report if seen.tries else None
+        if report is None or len(report.calls) <= 1:
+            return USUAL_BYTES
     size = 1000
     for one in (seen, *seen.records):
         size += 300 + 120 * len(one.notes)
@@ -89,7 +95,7 @@ def as_json(seen: SeenRequest) -> dict[str, Any]:
     about = {name: getattr(seen, name) for name in ("method", "path", "model", "version", "key", "address", "status", "reason")}
     return {
         "request_id": seen.identity,
-        "trace_id": f"{seen.trace_id:032x}",
+        "trace_id": f"{seen.trace_id:032x}" if seen.trace_id else "",
         "came": iso(seen.came),
         **about,
         "bytes_in": seen.bytes_in,
@@ -104,7 +110,7 @@ def _way(one: RequestWay, came: float) -> dict[str, Any]:
     pieces = {"pieces": one.pieces, "first_ms": _ms(one.first_piece - came), "last_ms": _ms(one.last_piece - came)}
     return {
         "placed_ms": _ms(one.placed - came) if one.placed else None,
-        "batches": [_batch(each, came, one.identity) for each in one.tries],
+        "batches": [_batch(each, came, one.identity) for each in one.batches],
         "notes": [{"at_ms": _ms(at - came), "what": what} for at, what in one.notes],
         **({"stream": pieces} if one.pieces else {}),
     }

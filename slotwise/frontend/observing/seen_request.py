@@ -6,7 +6,6 @@ import re
 import secrets
 import time
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, field
 from random import Random
 
 from slotwise.backends.request_way import RequestWay
@@ -45,25 +44,19 @@ def _shown(part: str, known: Container[str]) -> str:
     return "*"
 
 
-@dataclass(eq=False, slots=True, kw_only=True)
 class SeenRequest(RequestWay):
     """A client's request, over HTTP or gRPC.
 
     came: Unix time. path: as `shown_path` has it; of gRPC the method. model, version: of it, as far as they are known here.
     key: its name, "" where it brought none that is good. address: whose it is. parent: the span that asked, by its traceparent.
     status: HTTP's, 0 until it ends. reason: why it failed, not in a client's or a model's words. records: of a request of many,
-    those that were sent first. sent: as BackendRequest's.
+    those that were sent first. sent: as BackendRequest's. propagates: its trace's id goes on to whoever answers.
     """
 
-    came: float = field(default_factory=time.time)
-    began: float = field(default_factory=time.monotonic)
-    method: str = ""
-    path: str = ""
     protocol: str = "HTTP/1.1"
     model: str = ""
     version: str = ""
     key: str = ""
-    address: str = ""
     parent: int = 0
     status: int = 0
     reason: str = ""
@@ -71,16 +64,24 @@ class SeenRequest(RequestWay):
     bytes_out: int = 0
     seconds: float = 0.0
     sent: str = ""
-    records: list[RequestWay] = field(default_factory=list)
+    records: tuple[RequestWay, ...] = ()
+    propagates: bool = False
+
+    def __init__(self, method: str, path: str, address: str) -> None:
+        self.method, self.path, self.address = method, path, address
+        self.came, self.began = time.time(), time.monotonic()
 
     def record(self, identity: str) -> RequestWay:
         """The way of one of its records."""
-        one = RequestWay(identity=identity, trace_id=self.trace_id, span_id=new_span_id(), sampled=self.sampled)
+        one = RequestWay()
+        one.identity = identity
+        if self.trace_id:
+            one.trace_id, one.span_id, one.sampled = self.trace_id, new_span_id(), self.sampled
         if len(self.records) < MOST_RECORDS:
-            self.records.append(one)
+            self.records = (*self.records, one)
         return one
 
     @property
     def ways(self) -> Sequence[RequestWay]:
         """What went to workers: its records, else itself."""
-        return self.records or [self]
+        return self.records or (self,)

@@ -49,8 +49,9 @@ class Sampling:
 
     def keeps(self, seen: SeenRequest) -> bool:
         """Whether one that has ended is exported."""
-        troubled = seen.status >= 500 or any(way.notes for way in seen.ways)
-        return seen.sampled or troubled or seen.seconds > self.slow_s
+        if seen.sampled or seen.status >= 500 or seen.notes or seen.seconds > self.slow_s:
+            return True
+        return bool(seen.records) and any(one.notes for one in seen.records)
 
 
 class _KnownIds(IdGenerator):
@@ -102,13 +103,13 @@ class Spans:
             record = self._start("record", _context(seen.trace_id, seen.span_id), one.placed or seen.came, about)
             _add_events(record, one)
             self._way(one, _context(one.trace_id, one.span_id), ended)
-            record.end(_ns(max((_end(each, ended) for each in one.tries), default=ended)))
+            record.end(_ns(max((_end(each, ended) for each in one.batches), default=ended)))
         span.end(_ns(ended))
 
     def _way(self, one: RequestWay, below: Context, ended: float) -> None:
         """The waits, and each time that a worker had it."""
         since = one.placed
-        for each in one.tries:
+        for each in one.batches:
             if since:
                 self._start("wait for a worker", below, since).end(_ns(max(since, each.batch.sent)))
             since = _end(each, ended)
@@ -186,7 +187,7 @@ def _about_request(seen: SeenRequest) -> dict[str, Any]:
         "slotwise.key": seen.key,
         "client.address": seen.address,
         "slotwise.reason": seen.reason,
-        "slotwise.tries": sum(len(way.tries) for way in seen.ways) or None,
+        "slotwise.tries": sum(len(way.batches) for way in seen.ways) or None,
         "slotwise.sent": seen.sent,
         "slotwise.convicted": any("convicted" in what for way in (seen, *seen.ways) for _, what in way.notes) or None,
         "slotwise.pieces": seen.pieces or None,

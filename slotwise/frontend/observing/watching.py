@@ -10,9 +10,7 @@ from slotwise.frontend.http.client_address import TrustedProxies
 from slotwise.frontend.observing.access_log import AccessFormat, AccessLog
 from slotwise.frontend.observing.observer import Observer, Watcher
 from slotwise.frontend.observing.remembered import Remembered
-from slotwise.log_format import ACCESS_VARIABLE
-
-REMEMBERED = 2000
+from slotwise.log_format import ACCESS_VARIABLE, REMEMBER_VARIABLE
 
 
 @dataclass(frozen=True)
@@ -46,6 +44,7 @@ class WatchOptions:
 
 
 def from_environment() -> WatchOptions:
-    """For the front of a host of ours: it remembers, and logs where the one who started it wants that."""
-    wanted = os.environ.get(ACCESS_VARIABLE)
-    return WatchOptions(REMEMBERED, "json" if wanted == "json" else "common" if wanted == "common" else None)
+    """For the front of a host of ours: what the one who started it wants; nothing by itself."""
+    wanted, remember = os.environ.get(ACCESS_VARIABLE), os.environ.get(REMEMBER_VARIABLE, "")
+    form: AccessFormat | None = "json" if wanted == "json" else "common" if wanted == "common" else None
+    return WatchOptions(int(remember) if remember.isdigit() and len(remember) < 8 else 0, form)
