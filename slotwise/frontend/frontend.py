@@ -84,8 +84,10 @@ class Gateway:
         self.body_memory = MemoryBudget(self.options.max_memory_bytes or derived_budget())
         self.large_work, self.loop_blocks = LargeWork(), LoopBlocks()
         self.metrics.memory.set_function(lambda: self.body_memory.now_bytes)
+        self.metrics.memory_limit.set(self.body_memory.max_bytes)
         self.metrics.loop_block.set_function(lambda: self.loop_blocks.longest_s)
         self.killers = Killers()
+        self.metrics.convicted.set_function(lambda: self.killers.count)
         self.rollouts = Rollouts()
         self._traffic: dict[str, ModelTraffic] = {}
         self.readiness = Readiness()

@@ -96,14 +96,30 @@ class ModelVersions(Collector):
         outcomes = CounterMetricFamily(
             "slotwise_host_requests", "Admitted requests by how they ended.", labels=[*labels, "outcome"]
         )
+        oldest = GaugeMetricFamily(
+            "slotwise_host_oldest_waiting_seconds", "How long the request waits that has waited for longest.", labels=labels
+        )
+        suspected = GaugeMetricFamily(
+            "slotwise_host_suspected_requests", "Requests that go alone, because a worker died that had them.", labels=labels
+        )
+        ends = CounterMetricFamily(
+            "slotwise_host_worker_ends",
+            "Workers that ended and were not told to, by reason: died, slow, silent, protocol, start.",
+            labels=[*labels, "reason"],
+        )
         for served in list(self.all()):
+            queue = served.queue
             of = [served.settings.name, served.settings.version]
-            waiting.add_metric(of, len(served.queue.waiting))
+            waiting.add_metric(of, len(queue.waiting))
+            oldest.add_metric(of, queue.loop.time() - queue.waiting[0].came_at if queue.waiting else 0.0)
+            suspected.add_metric(of, len(queue.suspects))
+            for reason in ("died", "slow", "silent", "protocol", "start"):
+                ends.add_metric([*of, reason], served.ends[reason])
             still_open.add_metric(of, served.ledger.open)
             ready.add_metric(of, len(served.queue.workers))
             for outcome, count in served.ledger.ended.items():
                 outcomes.add_metric([*of, outcome], count)
-        yield from (waiting, still_open, ready, outcomes)
+        yield from (waiting, oldest, suspected, still_open, ready, ends, outcomes)
         for name, values in [*self.gauges.items(), *self.counts.items()]:
             metric = Metric(name, "What workers say, under the name that it has on TorchServe.", "unknown")
             for (model, code), value in list(values.items()):
