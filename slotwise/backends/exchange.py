@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
+
+from slotwise.backends.request_way import RequestWay
 
 RawHeaders = list[tuple[bytes, bytes]]
 
@@ -15,12 +17,22 @@ CLIENT_GONE = 499  # for the log and the metrics; nobody is there to get it
 
 
 class Refused(Exception):
-    """Answer `status` with the error JSON; `retry_after_s` becomes a Retry-After header, `extra` are further ones."""
+    """Answer `status` with the error JSON; `retry_after_s` becomes a Retry-After header, `extra` are further ones.
+
+    logged: what a log says of it, which has none of a client's own words; "" where the message has none.
+    """
 
     def __init__(
-        self, status: int, message: str, retry_after_s: int = 0, close: bool = False, extra: Iterable[tuple[bytes, bytes]] = ()
+        self,
+        status: int,
+        message: str,
+        retry_after_s: int = 0,
+        close: bool = False,
+        extra: Iterable[tuple[bytes, bytes]] = (),
+        logged: str = "",
     ) -> None:
         super().__init__(message)
+        self.logged = logged or message
         self.status, self.message, self.retry_after_s, self.close = status, message, retry_after_s, close
         self.extra = extra
 
@@ -56,6 +68,7 @@ class BackendRequest:
     knows. pieces: takes the answer as it comes; the answer itself then only says that it is whole. None: it is asked for whole.
     alone: a queue of ours puts nobody else into its batch. sender: whose request it is, a key or an address; "": nobody knows.
     weight, priority: of that sender, where a queue of ours has senders take turns.
+    way: takes what happens to it; None: nobody wants to know.
     """
 
     model: str
@@ -75,6 +88,13 @@ class BackendRequest:
     sender: str = ""
     weight: int = 1
     priority: int = 0
+    way: RequestWay | None = None
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """Its ids, as a line of the log has them: `extra`."""
+        trace = {"trace_id": f"{self.way.trace_id:032x}"} if self.way is not None and self.way.trace_id else {}
+        return {"fields": {"request_id": self.identity, **trace}}
 
     @property
     def left_s(self) -> float:

@@ -1,16 +1,21 @@
-"""slotwise gateway: the REST front and its page."""
+"""slotwise gateway, top, trace: the REST front and its page, what it is doing, and what became of one request."""
 
 from __future__ import annotations
 
 import json
+import time
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
+from slotwise.commands.options import Name
 from slotwise.console import Json, emit, say
+from slotwise.log_format import LogFormat
 
 PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
+AccessFormat = Literal["common", "json"]
 NOT_ITS_OWN = ("name", "detach", "replace", "as_json", "handed")  # options of the command, not of the gateway that it starts
 
 
@@ -28,8 +33,9 @@ Handed = Annotated[str, typer.Option("--options", hidden=True, is_eager=True, ca
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("gateway")(gateway)
+    """Add the commands."""
+    for command in (gateway, top, trace):
+        app.command()(command)
 
 
 def gateway(
@@ -74,6 +80,14 @@ def gateway(
     head_timeout_s: Annotated[float, typer.Option(min=0.1, help="How long a first byte and a head may take.")] = 10.0,
     min_body_rate: Annotated[int, typer.Option(min=0, help="Bytes a second that a body has to bring; 0: any.")] = 1024,
     max_pipelined: Annotated[int, typer.Option(min=0, help="Requests that may wait behind one on its connection.")] = 16,
+    log_format: Annotated[
+        LogFormat | None, typer.Option(help="How its log is written: text, or JSON, an object a line.")
+    ] = None,
+    access_log: Annotated[AccessFormat | None, typer.Option(help="Log every request and refusal; in which form.")] = None,
+    remember: Annotated[int, typer.Option(min=0, help="Requests that `slotwise trace` and `top` know; 0: none.")] = 2000,
+    traces: Annotated[str, typer.Option(help="Send spans to this OTLP collector (HTTP), e.g. http://localhost:4318.")] = "",
+    trace_share: Annotated[float, typer.Option(min=0, max=1, help="Of requests without a parent, with --traces.")] = 0.01,
+    trace_slow_s: Annotated[float, typer.Option(min=0, help="Who takes longer is traced in any case, as errors are.")] = 1.0,
     detach: Annotated[bool, typer.Option("--detach", help="Run in the background; `slotwise stop` ends it.")] = False,
     replace: Annotated[
         bool, typer.Option("--replace", help="Take the place of the one that runs: no request is lost.")
@@ -149,3 +163,59 @@ def _check_installed(*packages: str) -> None:
     for package in packages:
         if find_spec(package) is None:
             raise missing_package(package, "slotwise gateway")
+
+
+def top(
+    name: Name = "default",
+    once: Annotated[bool, typer.Option("--once", help="Print it once.")] = False,
+    every_s: Annotated[float, typer.Option(min=0.2, help="How often it is shown.")] = 2.0,
+    as_json: Json = False,
+) -> None:
+    """Show models, workers, queues, batches, answers a second, p50, p99, and errors by cause; as it goes on."""
+    from slotwise.frontend.observing.printed import top_table
+
+    if once or as_json:
+        while True:
+            status = _asked(name, "/status/top")
+            emit(status, as_json, partial(top_table, status))
+            if once:
+                return
+            time.sleep(every_s)
+    from rich.live import Live
+
+    from slotwise.console import out
+
+    with Live(top_table(_asked(name, "/status/top")), console=out(), screen=True, auto_refresh=False) as live:
+        while True:
+            time.sleep(every_s)
+            live.update(top_table(_asked(name, "/status/top")), refresh=True)
+
+
+def trace(
+    request_id: Annotated[str, typer.Argument(help="The x-request-id of its answer.")],
+    name: Name = "default",
+    as_json: Json = False,
+) -> None:
+    """Print what became of one of the last requests: when it came, waited, its batch, what ran and how often, what it got."""
+    from urllib.parse import quote
+
+    from slotwise.frontend.observing.printed import trace_lines
+
+    seen = _asked(name, f"/status/requests/{quote(request_id, safe='')}")
+    emit(seen, as_json, lambda: "\n".join(trace_lines(seen)))
+
+
+def _asked(name: str, path: str) -> dict[str, Any]:
+    """What the gateway of that name says, else our own host without one. Raises SlotwiseError."""
+    from slotwise.client.tokens import auth_headers
+    from slotwise.errors import SlotwiseError
+    from slotwise.frontend import process
+    from slotwise.server.lifecycle import need
+
+    gateway = process.running(name)
+    if gateway is not None:
+        return gateway.asked(path)
+    server = need(name)
+    if server.kind != "slotwise":
+        raise SlotwiseError(f"no gateway stands before the server {name!r}", "`slotwise gateway` remembers requests")
+    return process.asked(f"{server.inference_url}{path}", auth_headers(server))

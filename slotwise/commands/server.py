@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -48,6 +49,15 @@ def serve(
     restart_after_s: Annotated[
         float, typer.Option(min=0, help="Start it again once it has answered no ping for so long; 0: never.")
     ] = 60.0,
+    log_format: Annotated[
+        Literal["text", "json"] | None, typer.Option(help="How its logs are written; json: an object a line.")
+    ] = None,
+    access_log: Annotated[
+        Literal["common", "json"] | None, typer.Option(help="With --server slotwise: log every request and refusal.")
+    ] = None,
+    remember: Annotated[
+        int, typer.Option(min=0, max=1_000_000, help="With --server slotwise: requests that `slotwise trace` and `top` know.")
+    ] = 0,
     as_json: Json = False,
 ) -> None:
     """Start a server with these models, ready to answer; archives that are missing are built first."""
@@ -69,6 +79,7 @@ def serve(
     from slotwise.worker.environment.cores import available_cores
 
     project.enter()
+    _set_watched(log_format, access_log, remember)
     overrides = overridden(set_)
     loaded_profile = load_profile(profile, overrides, {})
     ports = Ports.at(port)
@@ -127,6 +138,14 @@ def serve(
             interrupts.say_stopped()
     if unserved:
         raise complaint(unserved)
+
+
+def _set_watched(log_format: str | None, access_log: str | None, remember: int) -> None:
+    """For every process that is started from here."""
+    from slotwise.log_format import ACCESS_VARIABLE, REMEMBER_VARIABLE, VARIABLE
+
+    wanted = {VARIABLE: log_format, ACCESS_VARIABLE: access_log, REMEMBER_VARIABLE: str(remember) if remember else None}
+    os.environ |= {name: value for name, value in wanted.items() if value}
 
 
 def _check_cluster(server: str, ray_address: str) -> None:

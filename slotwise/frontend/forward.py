@@ -24,6 +24,7 @@ from slotwise.frontend.events.event_stream import EventClient, EventStream
 from slotwise.frontend.events.piece_stream import Opened, PieceStream
 from slotwise.frontend.frontend import Gateway
 from slotwise.frontend.inference_request import ABORT, InferenceRequest, Scope
+from slotwise.frontend.observing.observer import OWN_ANSWER, answered
 from slotwise.frontend.replies import ClientReply
 from slotwise.frontend.traffic import NO_BATCH, BatchWork
 
@@ -92,9 +93,9 @@ class Forward:
 
         whole: its body, where all of it has come. opened: opens its stream, where it asks for one.
         """
-        answered = self._read_and_answered(request, scope, receive, whole, opened)
+        answering = self._read_and_answered(request, scope, receive, whole, opened)
         try:
-            status, headers, body = await self._outcome(request, answered)
+            status, headers, body = await self._outcome(request, answering)
             if isinstance(request.pieces, PieceStream) and request.pieces.finish(status, headers, body):
                 return None
         finally:
@@ -139,23 +140,25 @@ class Forward:
         finally:
             request.release()
 
-    async def _outcome(self, request: InferenceRequest, answered: Awaitable[BackendAnswer]) -> tuple[int, RawHeaders, bytes]:
-        """Status, headers and body of the reply, whatever becomes of `answered`. It is counted, and an error is logged.
+    async def _outcome(self, request: InferenceRequest, answering: Awaitable[BackendAnswer]) -> tuple[int, RawHeaders, bytes]:
+        """Status, headers and body of the reply, whatever becomes of `answering`. It is counted, and an error is logged.
 
         From then on the request holds the memory of its reply, no longer that of its body.
         """
+        reason = OWN_ANSWER
         try:
-            status, headers, body = _reply(await answered, request)
+            status, headers, body = _reply(await answering, request)
             request.body = b""
             request.hold_bytes(len(body))
         except Refused as refused:
-            request.refusal = refused
+            request.refusal, reason = refused, refused.logged
             status, headers = refused.status, [replies.JSON_TYPE, *refused.headers()]
             body = replies.error_body(refused.status, refused.message, request.identity)
         except ClientGone:
-            status, headers, body = CLIENT_GONE, [], b""
+            status, headers, body, reason = CLIENT_GONE, [], b"", "the client has gone"
         except Exception:
-            log.exception("%s %s", request.identity, request.target)
+            log.exception("%s %s", request.identity, request.label, extra=request.named)
+            reason = replies.CRASH
             status, headers, body = 500, [replies.JSON_TYPE], replies.error_body(500, replies.CRASH, request.identity)
         seconds = None if request.sent_at is None else time.monotonic() - request.sent_at
         request.work = work = _work(headers)
@@ -163,7 +166,10 @@ class Forward:
         request.traffic.outcomes.add(status, seconds or 0.0, work)
         if status >= 400:
             level = logging.WARNING if status >= 500 else logging.INFO
-            log.log(level, "%s %s %d %s", request.identity, request.target, status, body[:500].decode("utf-8", "replace"))
+            log.log(level, "%s %s %d %s", request.identity, request.label, status, reason, extra=request.named)
+            request.failed(reason)
+        if request.way is not None:
+            answered(request.way, request.sent_at, work, headers)
         return status, headers, body
 
     async def _answer(self, request: InferenceRequest, receive: Receive) -> BackendAnswer:
@@ -213,7 +219,7 @@ class _Client:
                 await self.send({"type": "http.response.body", "body": body, "more_body": True})
                 await self.send({"type": "http.response.body"})  # waits until the client has taken most of it
         except TimeoutError:
-            log.info(NOT_TAKEN, request.identity, request.target)
+            log.info(NOT_TAKEN, request.identity, request.label, extra=request.named)
             if self.abort:
                 self.abort()
                 await asyncio.sleep(0)  # until the connection knows

@@ -22,6 +22,7 @@ from slotwise.frontend.admission.limits import MemoryBudget, derived_budget
 from slotwise.frontend.catalog import ModelCard, model_card
 from slotwise.frontend.http.client_address import TrustedProxies
 from slotwise.frontend.metrics import GatewayMetrics
+from slotwise.frontend.observing.observer import Observer
 from slotwise.frontend.readiness import Readiness
 from slotwise.frontend.replies import ErrorOf, HeaderFilter
 from slotwise.frontend.rollout.canary import Rollouts
@@ -67,7 +68,7 @@ class Gateway:
     """One gateway. draining: SIGTERM has come; it is not ready any more, but still answers requests.
 
     on_demand: models are loaded as SageMaker says, which alone knows which of them should be there. rollout_records: what
-    `slotwise rollout` wants.
+    `slotwise rollout` wants. observer: sees every request; None: nobody wants to know.
     """
 
     backend: Backend
@@ -77,14 +78,17 @@ class Gateway:
     rollout_records: Callable[[], Sequence[RolloutRecord]] = tuple
     draining: bool = False
     models: dict[str, LiveModel] = field(default_factory=dict)
+    observer: Observer | None = None
 
     def __post_init__(self) -> None:
         self.metrics = GatewayMetrics(self.backend.registry)
         self.body_memory = MemoryBudget(self.options.max_memory_bytes or derived_budget())
         self.large_work, self.loop_blocks = LargeWork(), LoopBlocks()
         self.metrics.memory.set_function(lambda: self.body_memory.now_bytes)
+        self.metrics.memory_limit.set(self.body_memory.max_bytes)
         self.metrics.loop_block.set_function(lambda: self.loop_blocks.longest_s)
         self.killers = Killers()
+        self.metrics.convicted.set_function(lambda: self.killers.count)
         self.rollouts = Rollouts()
         self._traffic: dict[str, ModelTraffic] = {}
         self.readiness = Readiness()

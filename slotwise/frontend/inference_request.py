@@ -20,6 +20,8 @@ from slotwise.frontend.admission.key_rates import FREE, Bill
 from slotwise.frontend.admission.limits import ClientGone, Receive
 from slotwise.frontend.frontend import Gateway
 from slotwise.frontend.http.client_address import one_client
+from slotwise.frontend.observing.observer import SEEN
+from slotwise.frontend.observing.seen_request import SeenRequest
 from slotwise.frontend.traffic import NO_BATCH, BatchWork
 
 Scope = MutableMapping[str, Any]
@@ -68,6 +70,8 @@ class InferenceRequest(BackendRequest):
         length = next((int(value) for name, value in scope["headers"] if name == b"content-length"), None)
         self.identity = replies.request_id(headers.get("x-request-id")) or self.identity
         self.version = version = scope["path_params"].get("version", "")
+        if (seen := scope.get(SEEN)) is not None:
+            self._watched(seen)
         query = scope["query_string"].decode("latin-1")
         address = scope.get("raw_path", b"") + b" " + scope["query_string"]
         if b"%" in address and STRAY_PERCENT(address):
@@ -87,6 +91,20 @@ class InferenceRequest(BackendRequest):
         self.gateway.killers.refuse_sender(self.model, self.sender)
         self.traffic.limit.refuse_if_full(self.sender, self.weight, self.priority)
 
+    def _watched(self, seen: SeenRequest) -> None:
+        """Somebody wants to know what becomes of it."""
+        self.way = seen
+        seen.identity, seen.model, seen.bytes_in = self.identity, self.label, len(self.body)
+        live = self.gateway.models.get(self.model)
+        seen.version = self.version if live is not None and self.version in ("", live.version) else "*"
+        if seen.propagates:
+            self.headers["traceparent"] = seen.traceparent
+
+    def failed(self, reason: str) -> None:
+        """Why it failed, for whoever watches; the first reason counts."""
+        if isinstance(self.way, SeenRequest):
+            self.way.reason = self.way.reason or reason
+
     def _address(self, scope: Scope) -> str:
         peer = (scope.get("client") or ("",))[0]
         return one_client(self.gateway.options.trusted_proxies.client(peer, scope["headers"]))
@@ -104,6 +122,8 @@ class InferenceRequest(BackendRequest):
                     self.body = await self._read(receive)
             except TimeoutError:
                 raise Refused(504, "the deadline passed before the body had arrived", close=True) from None
+        if isinstance(self.way, SeenRequest):
+            self.way.bytes_in = len(self.body)
         if "content-type" in self.headers:
             most = self.gateway.options.max_form_fields
             self.headers["content-type"] = form_fields.sent_as(self.headers["content-type"], self.body, most)
@@ -121,6 +141,10 @@ class InferenceRequest(BackendRequest):
         headers.pop("content-encoding", None)
         record = replace(self, identity=identity, headers=headers, body=body, memory_bytes=0, sent_at=None, sent="")
         record.placed_in = placed_in
+        if isinstance(self.way, SeenRequest):
+            record.way = self.way.record(identity)
+            if "traceparent" in headers:
+                headers["traceparent"] = record.way.traceparent
         return record
 
     def has_place(self) -> bool:
@@ -135,6 +159,8 @@ class InferenceRequest(BackendRequest):
         """Remember that this body ended workers of the model, and whose it was."""
         self.gateway.metrics.killers.labels(self.label).inc()
         self.gateway.killers.remember(self.model, self.body, self.sender)
+        if self.way is not None:
+            self.way.note("convicted: its body is not sent again")
 
     async def _read(self, receive: Receive) -> bytes:
         chunks: list[bytes] = []

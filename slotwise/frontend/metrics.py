@@ -60,6 +60,10 @@ class GatewayMetrics:
         self.up = Gauge("slotwise_server_up", "1 while the model server answers.", registry=r)
         self.restarts = Gauge("slotwise_gateway_restarts", "How often the gateway died and was started again.", registry=r)
         self.memory = Gauge("slotwise_gateway_memory_bytes", "What requests take of the gateway's memory budget.", registry=r)
+        self.memory_limit = Gauge(
+            "slotwise_gateway_memory_limit_bytes", "The gateway's memory budget for requests.", registry=r
+        )
+        self.convicted = Gauge("slotwise_convicted_bodies", "Bodies that ended workers and are refused now.", registry=r)
         self.loop_block = Gauge(
             "slotwise_gateway_longest_block_seconds", "How long nobody was answered at most, in the last minute.", registry=r
         )
@@ -67,9 +71,11 @@ class GatewayMetrics:
         self._by_label: dict[tuple[str, int], _AnswerCounts] = {}
 
     def watch(self, model: str, limit: ConcurrencyLimit) -> None:
-        """Let Prometheus read the two gauges of a model from its limit."""
+        """Let Prometheus read the two gauges of a model from its limit, and what alerts ask about."""
         self.in_flight.labels(model).set_function(lambda: limit.running)
         self.queued.labels(model).set_function(lambda: limit.queued)
+        for counter in (self.killers, self.sheds):  # from 0 on: an increase from nothing is none
+            counter.labels(model)
 
     def keep(self, models: Container[str]) -> None:
         """Forget the labels of every other model."""

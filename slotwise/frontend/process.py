@@ -8,6 +8,7 @@ import ssl
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -95,16 +96,12 @@ class GatewayRecord(ProcessRecord):
 
     def status(self) -> dict[str, Any]:
         """Its GET /status. Raises SlotwiseError where it does not answer."""
-        import httpx  # noqa: PLC0415  slow to import
+        return self.asked("/status")
 
-        try:
-            headers = {"authorization": f"Bearer {self.key}"} if self.key else {}
-            answer = httpx.get(f"{self.url}/status", headers=headers, timeout=30, trust_env=False, verify=self._trusted())
-            answer.raise_for_status()
-            status: dict[str, Any] = answer.json()
-        except (httpx.HTTPError, OSError, ValueError) as error:
-            raise SlotwiseError(f"the gateway at {self.url} does not answer: {error}") from error
-        return status
+    def asked(self, path: str) -> dict[str, Any]:
+        """What it says at that path. Raises SlotwiseError where it does not answer, or says no."""
+        headers = {"authorization": f"Bearer {self.key}"} if self.key else {}
+        return asked(f"{self.url}{path}", headers, self._trusted())
 
     def _trusted(self) -> ssl.SSLContext | bool:
         """For TLS: its very certificate, whatever name stands in it, for here it is 127.0.0.1."""
@@ -134,6 +131,21 @@ class GatewayRecord(ProcessRecord):
 
 def _file(name: str) -> Path:
     return project.state_root() / name / "gateway.json"
+
+
+def asked(url: str, headers: Mapping[str, str], trusted: ssl.SSLContext | bool = True) -> dict[str, Any]:
+    """The JSON at this address. Raises SlotwiseError, with what was answered where it is a refusal."""
+    import httpx  # noqa: PLC0415  slow to import
+
+    try:
+        answer = httpx.get(url, headers=dict(headers), timeout=30, trust_env=False, verify=trusted)
+        said: dict[str, Any] = answer.json()
+        if answer.is_error:
+            error = said.get("error", said.get("detail"))
+            raise SlotwiseError(str(error.get("message") if isinstance(error, dict) else error))
+    except (httpx.HTTPError, OSError, ValueError, AttributeError) as error:
+        raise SlotwiseError(f"the gateway at {url} does not answer: {error}") from error
+    return said
 
 
 def running(name: str = "default") -> GatewayRecord | None:

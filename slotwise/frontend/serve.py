@@ -16,7 +16,6 @@ import math
 import secrets
 import socket
 import ssl
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
+from slotwise import log_format
 from slotwise.backends.interface import Backend
 from slotwise.errors import SlotwiseError
 from slotwise.frontend.admission.keys import KeyFile
@@ -37,16 +37,19 @@ from slotwise.frontend.http.client_connections import ConnectionLimits, OpenConn
 from slotwise.frontend.http.receiver import Receiver
 from slotwise.frontend.keeper import Kept
 from slotwise.frontend.listening import ListenAddress, bound
+from slotwise.frontend.observing.watching import WatchOptions
 from slotwise.frontend.process import GatewayRecord, already_running, running
 from slotwise.frontend.rollout.record import load_all
 from slotwise.frontend.succession import Starting
 from slotwise.interrupts import handed_to, settle
+from slotwise.log_format import LogFormat
 from slotwise.profiles import memory
 
 if TYPE_CHECKING:
     from slotwise.frontend.grpc.server import GrpcServer
 
 LARGE_BLOCK_BYTES = 256 * 1024
+LINES = "%(asctime)s %(levelname)s %(message)s"
 
 
 @dataclass(frozen=True)
@@ -86,13 +89,15 @@ class Access:
 
 @dataclass(frozen=True)
 class FrontSettings:
-    """What a front is opened with. on_demand: as in Gateway. restarts: how many have died before this one."""
+    """What a front is opened with. on_demand: as in Gateway. restarts: how many have died before this one. log: its form."""
 
     listen: ListenAddress
     options: GatewayOptions
     access: Access
     on_demand: bool = False
     restarts: int = 0
+    watch: WatchOptions = field(default_factory=WatchOptions)
+    log: LogFormat | None = None
 
     @property
     def drain_s(self) -> float:
@@ -122,6 +127,7 @@ class PreparedFront:
         access.check()
         self.gateway = Gateway(backend, settings.options, keys, settings.on_demand, lambda: load_all(name))
         self.gateway.metrics.restarts.set(settings.restarts)
+        self.gateway.observer = settings.watch.observer(settings.options.trusted_proxies, lambda: self.gateway.models)
         app = build_app(self.gateway, access.public, access.allowed_hosts(listen), self.own if access.tls_client_ca else "")
         self.config = http_config(app, self.gateway, access)
         self.host = "127.0.0.1" if listen.host in ("0.0.0.0", "::") else listen.host
@@ -166,7 +172,7 @@ def serve(
     keeper = kept.keeper if kept else 0
     settings = in_place_of(name, settings, keeper, starting)
     sockets = bound(settings.listen) if kept is None else kept.sockets
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    log_format.set_up(LINES, logging.INFO, settings.log)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     memory.give_back_blocks(LARGE_BLOCK_BYTES)
     faulthandler.enable()  # where C code ends the process, the log says where

@@ -11,6 +11,7 @@ from slotwise.frontend.http.client_address import TrustedProxies
 from slotwise.frontend.http.client_connections import ConnectionLimits
 from slotwise.frontend.http.request_head import HeadLimits
 from slotwise.frontend.listening import ListenAddress
+from slotwise.frontend.observing.watching import WatchOptions
 from slotwise.frontend.serve import Access, FrontSettings
 
 
@@ -50,7 +51,15 @@ def front_settings(options: Mapping[str, Any], restarts: int = 0) -> FrontSettin
         max_form_fields=options["max_form_fields"],
         trusted_proxies=TrustedProxies(options["trusted_proxy"] or ()),
     )
-    return FrontSettings(listen_address(options), gateway, access, options["multi_model"] is not None, restarts)
+    watch = WatchOptions(
+        remember=options["remember"],
+        access_log=options["access_log"],
+        traces=options["traces"],
+        trace_share=options["trace_share"],
+        trace_slow_s=options["trace_slow_s"],
+    )
+    on_demand = options["multi_model"] is not None
+    return FrontSettings(listen_address(options), gateway, access, on_demand, restarts, watch, options["log_format"])
 
 
 def _path(value: str | None) -> Path | None:

@@ -15,11 +15,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from slotwise import log_format
 from slotwise.errors import SlotwiseError
 from slotwise.frontend.handover import Handover
 from slotwise.frontend.keeper import Kept
 from slotwise.frontend.process import GatewayRecord
-from slotwise.frontend.serve import in_place_of
+from slotwise.frontend.serve import LINES, in_place_of
 from slotwise.frontend.succession import Starting
 from slotwise.host.front_options import front_settings
 from slotwise.host.opened_fronts import END, LOADING_S, LONGEST, REPLACED, address
@@ -42,7 +43,7 @@ def offered(name: str) -> bool:
 def serve(name: str, options: dict[str, Any], say: Callable[[str], None], kept: Kept, starting: Starting) -> None:
     """Run until a signal. Raises SlotwiseError where another gateway of that name runs, or the host cannot open it."""
     settings = in_place_of(name, front_settings(options, kept.restarts), kept.keeper, starting)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    log_format.set_up(LINES, logging.INFO, settings.log)
     link = GatewayLink(name, {**options, "grpc_port": settings.listen.grpc_port}, say, kept, starting)
     with handed_to(link.end):
         asyncio.run(link.run())

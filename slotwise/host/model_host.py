@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -11,9 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from slotwise import log_format
 from slotwise.archive.guarding.foreign import need_worker
 from slotwise.archive.inspection import extract
-from slotwise.backends.local.prints import FilePrints, Prints
+from slotwise.backends.local.prints import FilePrints, LinePrints, Prints
 from slotwise.backends.local.served_model import ModelSettings, ServedModel
 from slotwise.backends.local.worker_link import Measured
 from slotwise.backends.management.models import HostedModel, HostedWorker, Observation
@@ -40,7 +42,7 @@ class OwnHost:
         for folder in (self.folder, self.logs):
             folder.mkdir(exist_ok=True)
         self.environ: Mapping[str, str] = os.environ
-        self.prints: Prints = FilePrints(self.logs / "model_log.log")
+        self.prints: Prints = _prints(self.logs / "model_log.log")
 
     def register(self, model: HostedModel, *, default: bool) -> None:
         """Unpack the archive and start its workers."""
@@ -143,6 +145,18 @@ class OwnHost:
     def _environ(self, model: HostedModel) -> dict[str, str]:
         shares = {"SLOTWISE_SHARES": json.dumps(dict(self.record.shares))}
         return {**self.environ, **shares, **model.as_registered.environment(self.record.overrides)}
+
+
+def _prints(path: Path) -> Prints:
+    """Where workers' output goes: as it is, or each line labelled with its model and worker where logs are JSON."""
+    if log_format.from_environment() == "text":
+        return FilePrints(path)
+
+    def take(worker: str, line: str) -> None:
+        with contextlib.suppress(OSError), path.open("a", encoding="utf-8", errors="replace") as file:
+            file.write(f"{log_format.printed(worker.rpartition('_')[0], worker, line)}\n")
+
+    return LinePrints(take)
 
 
 def _repeatable(model_dir: Path) -> bool:

@@ -106,23 +106,40 @@ class ModelVersions(Collector):
         chosen = CounterMetricFamily(
             "slotwise_host_batch_choices", 'Batches that "auto" chose, or would have chosen.', labels=[*labels, "why"]
         )
+        oldest = GaugeMetricFamily(
+            "slotwise_host_oldest_waiting_seconds", "How long the request waits that has waited for longest.", labels=labels
+        )
+        suspected = GaugeMetricFamily(
+            "slotwise_host_suspected_requests", "Requests that go alone, because a worker died that had them.", labels=labels
+        )
+        ends = CounterMetricFamily(
+            "slotwise_host_worker_ends",
+            "Workers that ended and were not told to, by reason: died, slow, silent, protocol, start.",
+            labels=[*labels, "reason"],
+        )
         for served in list(self.all()):
+            queue = served.queue
             of = [served.settings.name, served.settings.version]
-            waiting.add_metric(of, len(served.queue.waiting))
+            waiting.add_metric(of, len(queue.waiting))
+            now = queue.loop.time()
+            oldest.add_metric(of, now - min((one.came_at for one in queue.waiting), default=now))
+            suspected.add_metric(of, len(queue.suspects))
+            for reason in ("died", "slow", "silent", "protocol", "start"):
+                ends.add_metric([*of, reason], served.ends[reason])
             still_open.add_metric(of, served.ledger.open)
             ready.add_metric(of, len(served.queue.workers))
             for outcome, count in served.ledger.ended.items():
                 outcomes.add_metric([*of, outcome], count)
-            learned = served.queue.dispatcher.cost
+            learned = queue.dispatcher.cost
             if learned.known:
                 cost.add_metric([*of, "batch"], learned.each_s)
                 cost.add_metric([*of, "request"], learned.request_s)
             batches.add_metric(of, learned.batches)
-            for why, count in served.queue.dispatcher.refused.items():
+            for why, count in queue.dispatcher.refused.items():
                 refused.add_metric([*of, why], count)
-            for choice, count in served.queue.dispatcher.chosen.items():
+            for choice, count in queue.dispatcher.chosen.items():
                 chosen.add_metric([*of, choice], count)
-        yield from (waiting, still_open, ready, outcomes, cost, batches, refused, chosen)
+        yield from (waiting, oldest, suspected, still_open, ready, ends, outcomes, cost, batches, refused, chosen)
         for name, values in [*self.gauges.items(), *self.counts.items()]:
             metric = Metric(name, "What workers say, under the name that it has on TorchServe.", "unknown")
             for (model, code), value in list(values.items()):

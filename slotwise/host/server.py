@@ -30,6 +30,7 @@ from slotwise.frontend.frontend import Gateway, GatewayOptions
 from slotwise.frontend.http.access import PROBES
 from slotwise.frontend.http.app import build_app
 from slotwise.frontend.inference_request import Scope
+from slotwise.frontend.observing.watching import from_environment
 from slotwise.frontend.serve import LARGE_BLOCK_BYTES, Access, http_config
 from slotwise.host.local_backend import LocalBackend
 from slotwise.host.model_host import OwnHost
@@ -104,6 +105,7 @@ async def front(backend: LocalBackend, profile: Profile, record: ServerRecord, t
     """Within, the front answers on the port for inference: what gateways answer, and by the same limits."""
     options = GatewayOptions(timeout_s=float(profile.response_timeout_s), queued=profile.job_queue_size)
     gateway = Gateway(backend, options)
+    gateway.observer = from_environment().observer(options.trusted_proxies, lambda: gateway.models)
     app = build_app(gateway)
     app.checks.append(TokenCheck(tokens))
     async with listening(app, gateway, ("127.0.0.1", record.ports.inference), Access()):

@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slotwise import log_format
 from slotwise.backends.management.models import ModelHost, ModelTable
 from slotwise.errors import SlotwiseError, missing_package
 from slotwise.server.processes import start_time
@@ -87,7 +88,7 @@ def run(serve: Serve, loop_factory: Callable[[], asyncio.AbstractEventLoop] | No
     parser = argparse.ArgumentParser()
     parser.add_argument("--state", type=Path, required=True)
     state_dir = parser.parse_args().state
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s [%(levelname)s] %(name)s - %(message)s")
+    log_format.set_up("%(asctime)s [%(levelname)s] %(name)s - %(message)s", logging.WARNING)
     record = ServerRecord.load(state_dir)
     if record is None:
         sys.exit(f"there is no server.json in {state_dir}")

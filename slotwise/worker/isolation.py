@@ -29,6 +29,17 @@ class EngineDead(Exception):
     """Even the warm-up input fails: no row is to blame, and no later batch will do better."""
 
 
+@dataclass(frozen=True, slots=True)
+class RanCall:
+    """One call of the model. began: on time.perf_counter's clock. owners: of its rows. size: with padding. error: it raised."""
+
+    began: float
+    took_s: float
+    owners: list[int]
+    size: int
+    error: BaseException | None
+
+
 @dataclass(slots=True)
 class Piece:
     """Rows that are still to be run, at most `limit` at once.
@@ -56,8 +67,10 @@ class Isolation:
 
     attempt(rows, size): pad the rows to `size`, run the model once, and give each row its output or its own refusal; or raise
     anything, and leave the rows as they are. alive(): whether the model still runs what it is known to run. release(): free
-    what a failed call holds. clock: seconds that never go back.
+    what a failed call holds. clock: seconds that never go back. calls: where each call is put down; None: nobody asks.
     """
+
+    calls: list[RanCall] | None = None
 
     def __init__(
         self,
@@ -154,6 +167,15 @@ class _Bisection:
     def _attempt(self, piece: Piece) -> BaseException | None:
         """Run the model once. Returns what it raised."""
         size = self.padding.size(len(piece.rows), piece.limit)
+        if self.isolation.calls is None:
+            return self._call(piece, size)
+        began = time.perf_counter()
+        error = self._call(piece, size)
+        owners = [row.owner for row in piece.rows]
+        self.isolation.calls.append(RanCall(began, time.perf_counter() - began, owners, size, error))
+        return error
+
+    def _call(self, piece: Piece, size: int) -> BaseException | None:
         self.tally.rows += size
         self.tally.padding += size - len(piece.rows)
         try:

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from slotwise.backends.remote.copy_metrics import CopyMetrics
 from slotwise.frontend.metrics import GatewayMetrics
+from slotwise.host.model_versions import ModelVersions
 from tests.k8s import manifests
 from tests.worker.serving import serving_entry
 from tests.worker.toy import POISON, RawContext
@@ -90,6 +91,7 @@ def _gateway_metrics() -> set[str]:
     ends = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"], "gauge": [""]}
     backend = CollectorRegistry()
     CopyMetrics(backend)
+    backend.register(ModelVersions())
     return {family.name + end for family in GatewayMetrics(backend).registry.collect() for end in ends[family.type]}
 
 

@@ -153,6 +153,8 @@ class ModelQueue:
 
     def _suspect(self, one: WaitingRequest, *, convicted: bool) -> None:
         one.calm_at = self.loop.time() + CALM_S
+        if one.request.way is not None:
+            one.request.way.note("its worker ended on it, alone" if convicted else "its worker ended")
         if convicted:
             one.request.convict()
             one.refuse(500, "the worker ended on this request, and another one when it went alone")

@@ -15,6 +15,7 @@ from slotwise.backends.exchange import BackendAnswer
 from slotwise.backends.local.model_queue import ModelQueue
 from slotwise.backends.local.queue_members import BatchWorker, WaitingRequest
 from slotwise.backends.local.worker_link import Measured
+from slotwise.backends.request_way import sent_together
 from slotwise.errors import SlotwiseError
 from slotwise.worker.hosts import frames
 
@@ -103,6 +104,7 @@ class PipedLink:
 
     async def _answer(self, batch: Sequence[WaitingRequest]) -> None:
         assert self.model is not None
+        watched = sent_together(self.name, [one.request.way for one in batch])  # a worker of then reports nothing
         requests = []
         for one in batch:
             headers, query = frames.request_about(one.about)
@@ -110,6 +112,8 @@ class PipedLink:
         try:
             answers = await asyncio.to_thread(self.model.answer, requests)
         except SlotwiseError as error:
+            if watched is not None:
+                watched.fail("the worker ended")
             self.end(error.message)
             return
         if self.over:

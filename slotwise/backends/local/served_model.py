@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,7 +85,7 @@ class ServedModel:
     """One version of a model. Everything happens on the event loop that made it.
 
     measured(name, value, unit, code): takes its workers' numbers, as in LocalModel. failure: why no worker starts; "" else.
-    wanted: workers that it is to have.
+    wanted: workers that it is to have. ends: of workers that were not told to go, by reason.
     """
 
     def __init__(self, settings: ModelSettings, measured: Measured = lambda name, value, unit, code: None) -> None:
@@ -101,6 +102,7 @@ class ServedModel:
             name=settings.name,
         )
         self.links: list[Link] = []
+        self.ends: Counter[str] = Counter()
         self.failure = ""
         self.wanted = self._opening = self._made = self._failed = self._short_lives = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -216,6 +218,8 @@ class ServedModel:
     def _ended(self, link: Link) -> None:
         """A worker is gone: start another one, at once unless several have lived but a moment."""
         self.links.remove(link)
+        if not link.worker.retiring:
+            self.ends[end_of(link.why, started=bool(link.got))] += 1
         loop = asyncio.get_running_loop()
         if link.worker.retiring:
             self._adjust()
@@ -232,3 +236,11 @@ class ServedModel:
         log.error("a worker of %s does not start: %s", self._id, why)
         pause_s = PAUSES_S[min(self._failed, len(PAUSES_S) - 1)]
         asyncio.get_running_loop().call_later(pause_s, self._adjust)
+
+
+def end_of(why: str, *, started: bool) -> str:
+    """One word of a few for why a worker ended, for the metrics."""
+    if not started:
+        return "start"
+    kinds = {"it did not answer": "slow", "it has said nothing": "silent", "it broke the protocol": "protocol"}
+    return next((kind for begin, kind in kinds.items() if why.startswith(begin)), "died")

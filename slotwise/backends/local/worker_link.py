@@ -21,6 +21,7 @@ from slotwise.backends.exchange import BackendAnswer
 from slotwise.backends.local.prints import Printed, Prints
 from slotwise.backends.local.queue_members import BatchWorker, LyingWorker, StreamWorker, WaitingRequest
 from slotwise.backends.local.stream_queue import StreamQueue
+from slotwise.backends.request_way import BatchReport, BatchWay, sent_together
 from slotwise.worker.hosts import frames
 from slotwise.worker.hosts.frames import BrokenFrame, Frame, FrameReader
 
@@ -73,6 +74,7 @@ class WorkerLink(asyncio.Protocol):
     status: str = "STARTING"
     why: str = ""
     got: Mapping[str, Any] = field(default_factory=dict)
+    batch: BatchWay | None = None  # that it has, where somebody watches one of its requests
 
     @classmethod
     async def open(cls, start_timeout_s: float, **about: Any) -> WorkerLink:
@@ -116,8 +118,10 @@ class WorkerLink(asyncio.Protocol):
         """Give it a batch."""
         parts: list[bytes] = []
         last = len(batch) - 1
+        self.batch = sent_together(self.name, [one.request.way for one in batch])
+        watched = 0 if self.batch is None else frames.WATCHED
         for i, one in enumerate(batch):
-            frame = Frame(frames.REQUEST, one.id, one.about, one.request.body, frames.MORE if i < last else 0)
+            frame = Frame(frames.REQUEST, one.id, one.about, one.request.body, watched | (frames.MORE if i < last else 0))
             parts += (frame.head, frame.text, frame.body)
         self.transport.writelines(parts)
 
@@ -126,6 +130,7 @@ class WorkerLink(asyncio.Protocol):
         parts: list[bytes] = []
         for one in joining:
             wanted = one.request.pieces is not None
+            sent_together(self.name, [one.request.way], len(self.worker.in_hand))
             sent = [Frame(frames.SENT, one.id, body=piece) for piece in one.sent]
             asked = Frame(frames.REQUEST, one.id, one.about, one.request.body, frames.STREAM if wanted else 0)
             parts += [part for frame in (*sent, asked) for part in (frame.head, frame.text, frame.body)]
@@ -177,8 +182,11 @@ class WorkerLink(asyncio.Protocol):
             self.queue.answered(self.worker, frame.id, BackendAnswer(status, headers, frame.body))
         elif frame.kind == frames.DONE:
             self.queue.done(self.worker, dead=bool(frame.flags & frames.DEAD))
+            self.batch = None
             if self.worker.retiring:
                 self.transport.close()
+        elif frame.kind == frames.REPORT:
+            self._reported(frame)
         elif frame.kind == frames.NUMBERS:
             self._measure(frame.json().get("metrics"))
         elif frame.kind == frames.STARTED and self.status == "STARTING":
@@ -190,6 +198,14 @@ class WorkerLink(asyncio.Protocol):
                 self.worker.busy_since = self.loop.time()
         else:
             raise BrokenFrame("a start, or a piece, that nobody has asked for")
+
+    def _reported(self, frame: Frame) -> None:
+        if self.batch is None or self.batch.report is not None:
+            raise BrokenFrame("a report that nobody has asked for")
+        try:
+            self.batch.report = BatchReport.read(frame.text)
+        except ValueError as error:
+            raise BrokenFrame(str(error)) from None
 
     def _heard_stream(self, worker: StreamWorker, frame: Frame) -> None:
         if frame.kind == frames.DONE:
@@ -228,6 +244,8 @@ class WorkerLink(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """The worker has closed its end, or we have."""
         self.deadline.cancel()
+        if self.batch is not None:
+            self.batch.fail("the worker ended")
         if self.worker in self.queue.workers:
             self.queue.ended(self.worker)
         self.status = "UNLOADING"

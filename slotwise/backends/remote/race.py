@@ -186,7 +186,9 @@ class Race:
         """Send a further try after a pause; `reason` is for the log."""
         self.tries += 1
         self.metrics.retries.labels(self.request.label).inc()
-        log.warning("%s %s retried: %s", self.request.identity, self.request.model, reason)
+        if self.request.way is not None:
+            self.request.way.note(f"sent again: {reason if isinstance(reason, int) else 'its connection broke'}")
+        log.warning("%s %s retried: %s", self.request.identity, self.request.label, reason, extra=self.request.named)
         self._send(fresh=True, after_s=after_s)
 
     def _hedge(self) -> bool:
@@ -204,7 +206,9 @@ class Race:
         self.hedges.add(self._send(fresh=True, may_overtake=True))
         self.request.sent = "hedged"
         self.metrics.hedges.labels(self.request.label).inc()
-        log.info("%s %s hedged: no answer yet", self.request.identity, self.request.model)
+        if self.request.way is not None:
+            self.request.way.note("hedged: no answer yet")
+        log.info("%s %s hedged: no answer yet", self.request.identity, self.request.label, extra=self.request.named)
         return True
 
 

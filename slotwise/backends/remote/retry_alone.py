@@ -65,7 +65,9 @@ class RetryAlone:
 
     async def run(self) -> BackendAnswer:
         """Its answer. Raises Refused: 500 where its worker dies again, 422, 502, 504."""
-        log.warning("%s %s goes alone: its worker died", self.request.identity, self.request.model)
+        if self.request.way is not None:
+            self.request.way.note("its worker ended; it goes alone")
+        log.warning("%s %s goes alone: its worker died", self.request.identity, self.request.label, extra=self.request.named)
         self.request.sent = "alone"
         try:
             async with asyncio.timeout(self.request.left_s):

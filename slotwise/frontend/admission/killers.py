@@ -30,6 +30,12 @@ class Killers:
         self._bodies: OrderedDict[bytes, float] = OrderedDict()
         self._senders: OrderedDict[tuple[str, str], deque[float]] = OrderedDict()
 
+    @property
+    def count(self) -> int:
+        """How many bodies are refused now."""
+        since = self._clock() - BODY_S
+        return sum(ended_at > since for ended_at in self._bodies.values())
+
     def remember(self, model: str, body: bytes, sender: str) -> None:
         """This body of that sender ended two workers of the model. sender: "" where nobody knows whose it is."""
         digest, now = _digest(model, body), self._clock()

@@ -70,7 +70,8 @@ class PieceStream:
     def take(self, headers: RawHeaders, piece: bytes) -> None:
         """Send a piece. Raises Refused where the client is too slow, or there is no memory for what it was sent."""
         if self.begun and self.waiting > MOST_WAITING:
-            log.info("%s %s the client does not read its stream", self.request.identity, self.request.target)
+            named = self.request.named
+            log.info("%s %s the client does not read its stream", self.request.identity, self.request.label, extra=named)
             self.numbers.cut_off.inc()
             self.abort()
             raise Refused(CLIENT_GONE, "the client does not read its stream")
@@ -82,6 +83,8 @@ class PieceStream:
         else:
             self.numbers.between_pieces.observe(self.taken_at - before)
         self.count += 1
+        if self.request.way is not None:
+            self.request.way.piece()
         self.numbers.pieces.inc()
         self.send(piece)
 

@@ -14,6 +14,8 @@ from slotwise.backends.exchange import CLIENT_GONE, Refused
 from slotwise.frontend import replies
 from slotwise.frontend.admission.key_rates import AccessKey
 from slotwise.frontend.http.client_address import TrustedProxies, one_client
+from slotwise.frontend.observing.observer import SEEN, Observer
+from slotwise.frontend.observing.seen_request import SeenRequest
 
 CODES = {  # by HTTP's status; any other below 500 is INVALID_ARGUMENT: to send the same again is no use
     401: grpc.StatusCode.UNAUTHENTICATED,
@@ -48,6 +50,7 @@ class Call:
             if isinstance(value, str) and not name.startswith(("grpc-", "content-"))
         ]
         self.key: AccessKey | None = None
+        self.seen: SeenRequest | None = None
         self.identity = replies.request_id(_text(dict(self.headers).get(b"x-request-id", b""))) or replies.new_id()
         remaining = context.time_remaining()
         self.deadline = time.monotonic() + (timeout_s if remaining is None else min(timeout_s, remaining))
@@ -69,7 +72,14 @@ class Call:
             "query_string": b"",
             "client": (self._sender,),
             "slotwise.key": self.key,
+            SEEN: self.seen,
         }
+
+    def begin(self, observer: Observer, method: str) -> SeenRequest:
+        """Have it observed from now on. method: the service's name and its own."""
+        self.seen = observer.begin({"method": "gRPC", "headers": self.headers, "client": (self._sender,)})
+        self.seen.path, self.seen.protocol, self.seen.identity = method, "gRPC", self.identity
+        return self.seen
 
     async def write(self, message: bytes) -> None:
         """Send one message of an answer that is a stream. Only from the call's own task.

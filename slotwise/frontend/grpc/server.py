@@ -13,6 +13,7 @@ from slotwise.frontend.grpc.open_inference_messages import MESSAGES, SERVICE
 from slotwise.frontend.grpc.service import GrpcService, Messages
 from slotwise.frontend.http.client_connections import ConnectionLimits
 from slotwise.frontend.inference_request import InferenceRequest
+from slotwise.frontend.observing.observer import OWN_ANSWER
 from slotwise.frontend.protocols import open_inference, triton_extensions
 from slotwise.frontend.protocols.each_record import answered
 from slotwise.frontend.protocols.known_model import found_model, model_input
@@ -65,7 +66,7 @@ class InferenceService(GrpcService):
         await self.gateway.refresh(FRESH_S)
         model = found_model(self.gateway, message.name, message.version)
         if model is None:
-            raise Refused(404, f"there is no model {message.name} {message.version}".strip())
+            raise Refused(404, f"there is no model {message.name} {message.version}".strip(), logged="there is no such model")
         content = open_inference.metadata(message.name, [model.version], model_input(self.gateway, message.name))
         return open_inference_grpc.plain("ModelMetadataResponse", content)
 
@@ -98,7 +99,8 @@ class InferenceService(GrpcService):
             answers = await answered(self.forward, whole, batch.records, call.gone)
             failed = failed_alike(answers)
             if failed:
-                raise Refused(failed.status, failed.message, retry_after_s=int(failed.status in (429, 503)))
+                again_s = int(failed.status in (429, 503))
+                raise Refused(failed.status, failed.message, retry_after_s=again_s, logged=OWN_ANSWER)
             live = self.gateway.models.get(name)
             version, size = whole.version or (live.version if live else ""), sum(len(answer.body) for answer in answers)
             async with work.turn(size):

@@ -22,9 +22,9 @@ from slotwise.backends.interface import Refused
 from slotwise.frontend import replies
 from slotwise.frontend.admission.reading_places import ReadingPlaces
 from slotwise.frontend.frontend import Gateway
-from slotwise.frontend.grpc.call import LONGEST_MESSAGE, Call, code_of
+from slotwise.frontend.grpc.call import Call, code_of
 from slotwise.frontend.http.client_connections import ConnectionLimits
-from slotwise.frontend.protocols.records import ProtocolFault
+from slotwise.frontend.protocols.records import NOT_AS_ASKED, ProtocolFault
 
 log = logging.getLogger("slotwise.gateway")
 
@@ -39,12 +39,13 @@ COPIES_READ = 2  # of a message that gRPC reads: in pieces, then as one
 
 @dataclass(frozen=True)
 class CallEnd:
-    """How a call ends that was refused. status: of HTTP, for the log."""
+    """How a call ends that was refused. status: of HTTP, for the log, and what that says of it: no client's own words."""
 
     status: int
     code: grpc.StatusCode
     details: str
     retry_after_s: int = 0
+    logged: str = ""
 
 
 class GrpcService:
@@ -78,9 +79,9 @@ class GrpcService:
     def end_of(self, error: Exception) -> CallEnd | None:
         """How a call ends in which this was raised; None where nobody foresaw it."""
         if isinstance(error, ProtocolFault):
-            return CallEnd(error.status, code_of(error.status), error.message)
+            return CallEnd(error.status, code_of(error.status), error.message, logged=NOT_AS_ASKED)
         if isinstance(error, Refused):
-            return CallEnd(error.status, code_of(error.status), error.message, error.retry_after_s)
+            return CallEnd(error.status, code_of(error.status), error.message, error.retry_after_s, error.logged)
         return None
 
     # What all of them do alike.
@@ -96,21 +97,37 @@ class GrpcService:
     def _method(self, name: str, answer: Answer) -> Method:
         async def method(messages: Messages, context: Any) -> bytes | None:
             call = Call(context, self.gateway.options.timeout_s)
+            observer = self.gateway.observer
+            if observer is None:
+                return await self._let_in(name, call, context, answer, messages)
+            call.begin(observer, f"/{self.name}/{name}")
+            status = 0
             try:
-                self.let_in(name, call)
-                context.set_trailing_metadata((("x-request-id", call.identity),))
-                with self._counted(call):
-                    return await answer(call, messages)
-            except Exception as error:
-                end = self.end_of(error)
-                if end is None:
-                    log.exception("%s %s", call.identity, name)
-                    end = self.end_of(Refused(500, replies.CRASH)) or CallEnd(500, grpc.StatusCode.INTERNAL, replies.CRASH)
-            log.info("%s %s %d %r", call.identity, name, end.status, end.details[:LONGEST_MESSAGE])
-            await call.abort(end.code, end.details, end.retry_after_s)
-            return b""  # not reached
+                written = await self._let_in(name, call, context, answer, messages)
+                status = 200
+                return written
+            finally:
+                observer.end(call.scope(""), status)
 
         return method
+
+    async def _let_in(self, name: str, call: Call, context: Any, answer: Answer, messages: Messages) -> bytes | None:
+        """One call, whatever becomes of it."""
+        try:
+            self.let_in(name, call)
+            context.set_trailing_metadata((("x-request-id", call.identity),))
+            with self._counted(call):
+                return await answer(call, messages)
+        except Exception as error:
+            end = self.end_of(error)
+            if end is None:
+                log.exception("%s %s", call.identity, name, extra=_named(call))
+                end = self.end_of(Refused(500, replies.CRASH)) or CallEnd(500, grpc.StatusCode.INTERNAL, replies.CRASH)
+        log.info("%s %s %d %r", call.identity, name, end.status, end.logged, extra=_named(call))
+        if call.seen is not None:
+            call.seen.status, call.seen.reason = end.status, call.seen.reason or end.logged
+        await call.abort(end.code, end.details, end.retry_after_s)
+        return b""  # not reached
 
     @contextmanager
     def _counted(self, call: Call) -> Iterator[None]:
@@ -168,6 +185,10 @@ class GrpcService:
         self.under_way.discard(task)
         if not task.cancelled():
             task.exception()  # was raised in the call, unless its client is gone
+
+
+def _named(call: Call) -> dict[str, Any]:
+    return {"fields": {"request_id": call.identity}}
 
 
 def _streamed(method: Method) -> Callable[[Messages, Any], Awaitable[None]]:

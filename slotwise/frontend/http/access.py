@@ -16,6 +16,8 @@ from slotwise.frontend.admission.keys import KeyFile
 from slotwise.frontend.admission.limits import Receive
 from slotwise.frontend.forward import Forward, Send
 from slotwise.frontend.inference_request import CERTIFICATE, Scope
+from slotwise.frontend.observing.observer import SEEN, Observer
+from slotwise.frontend.observing.seen_request import shown_path
 from slotwise.frontend.replies import ClientReply
 
 log = logging.getLogger("slotwise.gateway")
@@ -37,8 +39,10 @@ class Entrance:
     """What stands around all routes: checks on the way in, and security headers on every answer. Static files may be cached.
 
     forward: answers what is for a model, past the app's dozen layers, which lead there, too. names: which requests those are.
-    took(scope, status, began): told of every answer; `began` is on time.monotonic's clock.
+    took(scope, status, began): told of every answer; `began` is on time.monotonic's clock. observer: sees every request.
     """
+
+    observer: Observer | None = None
 
     def __init__(self, app: Any, forward: Forward, checks: Iterable[Check] = ()) -> None:
         self.app, self.forward, self.checks = app, forward, list(checks)
@@ -54,8 +58,27 @@ class Entrance:
         """One request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
-            return
+        elif self.observer is None:
+            await self._answer(scope, receive, send)
+        else:
+            await self._observed(self.observer, scope, receive, send)
 
+    async def _observed(self, observer: Observer, scope: Scope, receive: Receive, send: Send) -> None:
+        status = bytes_out = 0
+
+        async def seen(message: Any) -> None:
+            nonlocal status, bytes_out
+            status = message.get("status", status)
+            bytes_out += len(message.get("body", b""))
+            await send(message)
+
+        observer.begin(scope)  # type: ignore[arg-type]
+        try:
+            await self._answer(scope, receive, seen)
+        finally:
+            observer.end(scope, status, bytes_out)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         began = time.monotonic()
 
         async def guarded(message: Any) -> None:
@@ -127,5 +150,8 @@ def refusal(scope: Scope, refused: Refused) -> ClientReply:
     """The answer to a request that does not get in. The body that may follow is not read: the connection is closed."""
     given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
     identity = replies.request_id(given) or replies.new_id()
-    log.info("%s %r %d %s", identity, scope["path"][:200], refused.status, refused.message)
+    if (seen := scope.get(SEEN)) is not None:
+        seen.identity, seen.reason = identity, refused.logged
+    about = {"fields": {"request_id": identity}}
+    log.info("%s %r %d %s", identity, shown_path(scope["path"]), refused.status, refused.logged, extra=about)
     return replies.refusal(refused, identity)

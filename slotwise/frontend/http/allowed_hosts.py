@@ -63,8 +63,11 @@ class AllowedHosts:
             return False
 
 
+NOT_OURS = "a name of a host, or a page's, that is not this one's"
+
+
 def _foreign(what: str) -> Refused:
-    return Refused(403, f"{what}: --allow-host lets further names in")
+    return Refused(403, f"{what}: --allow-host lets further names in", logged=NOT_OURS)
 
 
 def _shown(value: bytes) -> str:

@@ -19,12 +19,15 @@ from starlette.staticfiles import StaticFiles
 
 from slotwise import __version__
 from slotwise.frontend import replies
+from slotwise.frontend.admission.keys import OWN
 from slotwise.frontend.catalog import ModelCard
 from slotwise.frontend.forward import Forward
 from slotwise.frontend.frontend import FRESH_S, Gateway
 from slotwise.frontend.http import openapi
 from slotwise.frontend.http.access import CertificateCheck, Check, Entrance, KeyCheck
 from slotwise.frontend.http.allowed_hosts import AllowedHosts
+from slotwise.frontend.observing.remembered import Remembered, as_json
+from slotwise.frontend.observing.seen_request import shown_path
 from slotwise.frontend.protocols import multi_model, routes
 
 log = logging.getLogger("slotwise.gateway")
@@ -76,7 +79,9 @@ def build_app(
         checks.append(CertificateCheck(certified))
     if gateway.keys:
         checks.append(KeyCheck(gateway.keys, public))
-    return Entrance(app, forward, checks)
+    entrance = Entrance(app, forward, checks)
+    entrance.observer = gateway.observer
+    return entrance
 
 
 def _add_forwards(app: FastAPI, gateway: Gateway, by_path: Forward) -> None:
@@ -109,6 +114,21 @@ def _add_state(app: FastAPI, gateway: Gateway) -> None:
     async def status() -> dict[str, Any]:
         await gateway.refresh(FRESH_S)
         return {**gateway.status(), "models": with_cards()}
+
+    no_request = openapi.failure("It is not remembered")
+
+    @app.get("/status/requests/{request_id}", summary="What became of one of the last requests", responses={404: no_request})
+    async def one_request(request: Request, request_id: str) -> dict[str, Any]:
+        seen = _remembered(gateway, request).find(request_id)
+        if seen is None:
+            raise HTTPException(404, "no such request is remembered")
+        return as_json(seen)
+
+    @app.get("/status/top", summary="The last seconds by model: answers, times, batches, errors by cause")
+    async def top(request: Request) -> dict[str, Any]:
+        numbers = _remembered(gateway, request).numbers()
+        await gateway.refresh(FRESH_S)
+        return {**gateway.status(), "last": numbers}
 
     not_ready: Answers = {503: {"description": "Not ready"}}
 
@@ -146,6 +166,15 @@ def _add_state(app: FastAPI, gateway: Gateway) -> None:
         if answer is None:
             raise HTTPException(404, "there is no server with Prometheus metrics")
         return Response(answer.body, answer.status, media_type="text/plain; version=0.0.4")
+
+
+def _remembered(gateway: Gateway, request: Request) -> Remembered:
+    """The requests that are remembered: names of keys and addresses are the operator's business. Raises HTTPException."""
+    if gateway.keys is not None and request.scope["slotwise.key"].name != OWN:
+        raise HTTPException(403, "only the operator may see other requests: `slotwise trace`, `slotwise top`")
+    if gateway.observer is None or gateway.observer.remembered is None:
+        raise HTTPException(404, "no requests are remembered here: --remember")
+    return gateway.observer.remembered
 
 
 def _card_json(name: str, card: ModelCard) -> dict[str, Any]:
@@ -191,5 +220,5 @@ async def _http_error(request: Request, error: Exception) -> Response:
 async def _crash(request: Request, _: Exception) -> Response:
     """Answer 500, and log the request id; uvicorn writes the trace below it."""
     answer = await _http_error(request, HTTPException(500, replies.CRASH))
-    log.error("%s %s", answer.headers["x-request-id"], request.url.path)
+    log.error("%s %s", answer.headers["x-request-id"], shown_path(request.url.path))
     return answer

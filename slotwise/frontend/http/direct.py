@@ -71,7 +71,7 @@ class DirectCycle(RequestResponseCycle):
                 return
             await self._answer(entrance.forward)
         except Exception:
-            log.exception("%s", self.scope["path"])
+            log.exception("%s", "" if self.request is None else self.request.identity)
             self._crash()
         finally:
             self.on_response = lambda: None
@@ -108,7 +108,7 @@ class DirectCycle(RequestResponseCycle):
                 self._write_all(reply)
                 await self.flow.drain()  # until the client has taken most of it
         except TimeoutError:
-            log.info(NOT_TAKEN, request.identity, request.target)
+            log.info(NOT_TAKEN, request.identity, request.label, extra=request.named)
             self.transport.abort()
             await asyncio.sleep(0)  # until the connection knows
             return
@@ -150,6 +150,27 @@ class DirectCycle(RequestResponseCycle):
             self.transport.close()
             return
         self._write(replies.refusal(Refused(500, replies.CRASH), replies.new_id()))
+
+
+class ObservedCycle(DirectCycle):
+    """The same where somebody wants to know."""
+
+    status = bytes_out = 0
+
+    async def run(self, entrance: Entrance) -> None:
+        """See DirectCycle."""
+        observer = entrance.observer
+        assert observer is not None
+        observer.begin(self.scope)  # type: ignore[arg-type]
+        try:
+            await super().run(entrance)
+        finally:
+            observer.end(self.scope, self.status, self.bytes_out)
+
+    def head(self, reply: ClientReply) -> bytes:
+        """See DirectCycle."""
+        self.status, self.bytes_out = reply.status, len(reply.body)
+        return super().head(reply)
 
 
 class DirectEvents:

@@ -20,7 +20,7 @@ from slotwise.frontend import replies
 from slotwise.frontend.http import request_head
 from slotwise.frontend.http.access import Entrance
 from slotwise.frontend.http.client_connections import OpenConnections, Pace
-from slotwise.frontend.http.direct import DirectCycle, head_of, what_is_read
+from slotwise.frontend.http.direct import DirectCycle, ObservedCycle, head_of, what_is_read
 from slotwise.frontend.http.http_framing import Body, Malformed
 from slotwise.frontend.http.request_head import END_OF_HEAD, HeadTooLarge, RequestHead
 from slotwise.frontend.inference_request import ABORT, Scope
@@ -38,6 +38,8 @@ class GatewayProtocol(HttpToolsProtocol):
         super().__init__(*given, **named)
         self.open, self.limits = open_, open_.limits
         self.direct = isinstance(self.app, Entrance)  # it takes what is for a model without ASGI
+        self.observer = self.app.observer if self.direct else None
+        self._cycle = DirectCycle if self.observer is None else ObservedCycle
         self.peer, self.asked, self._certified = "", 0, False
         self._since = self.loop.time()  # the loop's time from which on a first byte is waited for, or the rest of a head
         self._ahead = bytearray()  # has come, and cannot be taken apart yet
@@ -124,7 +126,7 @@ class GatewayProtocol(HttpToolsProtocol):
         except HeadTooLarge as error:
             self._refuse(Refused(431, str(error), close=True))
         except Malformed as error:
-            self._refuse(Refused(400, "this is no valid HTTP request", close=True), f"{error.__context__ or error}")
+            self._refuse(Refused(400, "this is no valid HTTP request", close=True), _kind(error))
         return end if self._refused else at
 
     def _take_head(self, data: bytearray, at: int, end: int) -> int:
@@ -187,7 +189,7 @@ class GatewayProtocol(HttpToolsProtocol):
             self.cycle = RequestResponseCycle(scope=self._scope(head), **about)  # type: ignore[arg-type]
             self._run(self.cycle.run_asgi(self.app))
         else:
-            self.cycle = cycle = DirectCycle(scope=what_is_read(head, self.client, self._certified, names), **about)  # type: ignore[arg-type]
+            self.cycle = cycle = self._cycle(scope=what_is_read(head, self.client, self._certified, names), **about)  # type: ignore[arg-type]
             self._run(cycle.run(self.app))
 
     def _scope(self, head: RequestHead) -> Scope:
@@ -275,7 +277,9 @@ class GatewayProtocol(HttpToolsProtocol):
     def _write_refusal(self, refused: Refused, why: str = "") -> None:
         self._refused = True
         identity = replies.new_id()
-        log.info("%s %d %s", identity, refused.status, why or refused.message)
+        log.info("%s %d %s", identity, refused.status, why or refused.logged, extra={"fields": {"request_id": identity}})
+        if self.observer is not None:
+            self.observer.refused(self.peer, identity, refused.status, why or refused.logged)
         reply = replies.refusal(refused, identity)
         self.transport.write(head_of(reply, []) + b"\r\n" + reply.body)
 
@@ -286,3 +290,8 @@ class GatewayProtocol(HttpToolsProtocol):
             self.loop.call_later(LINGER_S, self.transport.close)
         else:
             self.transport.close()
+
+
+def _kind(error: Malformed) -> str:
+    """What is wrong with it, for a log: in our words, or httptools' name for it, for its message quotes the client."""
+    return f"{type(error.__context__).__name__}" if error.__context__ else str(error)

@@ -21,7 +21,7 @@ from slotwise.frontend.events.piece_stream import Opened, text_of
 from slotwise.frontend.forward import Forward
 from slotwise.frontend.inference_request import InferenceRequest
 from slotwise.frontend.protocols import json_pieces
-from slotwise.frontend.protocols.records import JSON, ProtocolFault, RecordAnswer, parsed
+from slotwise.frontend.protocols.records import JSON, NOT_AS_ASKED, ProtocolFault, RecordAnswer, parsed
 from slotwise.frontend.protocols.unpacking import unpack
 from slotwise.frontend.replies import ClientReply
 
@@ -50,7 +50,7 @@ class Generate(Forward):
         except TimeoutError:
             raise Refused(504, "the deadline passed before the body could be read") from None
         except ProtocolFault as fault:
-            raise Refused(fault.status, fault.message) from None
+            raise Refused(fault.status, fault.message, logged=NOT_AS_ASKED) from None
         request.hold_bytes(len(body))
         request.body = body
         request.headers |= {"content-type": content_type, "accept": JSON}

@@ -33,5 +33,5 @@ async def permitted_model(gateway: Gateway, key: AccessKey | None, model: str, v
     await gateway.refresh(FRESH_S)
     live = found_model(gateway, model, version)
     if live is None:
-        raise Refused(404, f"there is no model {model} {version}".strip())
+        raise Refused(404, f"there is no model {model} {version}".strip(), logged="there is no such model")
     return live

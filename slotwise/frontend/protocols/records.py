@@ -12,8 +12,7 @@ MOST_RECORDS = 1024  # of one request
 MOST_PIECES = 2_000_000  # of its JSON: each number and each list is an object in memory
 MOST_SMALL_BYTES = 64 * 2**10  # of a body that holds no records
 BINARY, JSON = "application/octet-stream", "application/json"
-
-
+NOT_AS_ASKED = "the body is not what the protocol asks for"  # for the log: a fault's message may quote it
 NamedShape = tuple[str, str, Sequence[int]]
 
 

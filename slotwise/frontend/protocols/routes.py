@@ -20,12 +20,13 @@ from slotwise.frontend.forward import Forward
 from slotwise.frontend.frontend import FRESH_S, Gateway
 from slotwise.frontend.http import openapi
 from slotwise.frontend.inference_request import InferenceRequest
+from slotwise.frontend.observing.observer import OWN_ANSWER
 from slotwise.frontend.protocols import kserve_v1, open_inference, sagemaker, triton_extensions
 from slotwise.frontend.protocols.each_record import Found, answered
 from slotwise.frontend.protocols.generate import Generate, GenerateStream
 from slotwise.frontend.protocols.known_model import found_model, model_input
 from slotwise.frontend.protocols.open_inference_outputs import InferRequest
-from slotwise.frontend.protocols.records import JSON, ProtocolFault, RecordAnswer, failed_alike
+from slotwise.frontend.protocols.records import JSON, NOT_AS_ASKED, ProtocolFault, RecordAnswer, failed_alike
 from slotwise.frontend.protocols.unpacking import unpack
 
 REPLY_COPIES = 8  # of the answers, while one reply is made of them: as texts, in lists, joined, encoded
@@ -66,12 +67,16 @@ class ManyRecords:
             async with leaving(request.receive) as gone:
                 answers = await answered(self.forward, whole, found, gone)
             failed = failed_alike(answers)
+            if failed:
+                whole.failed(OWN_ANSWER)
             return _failed(failed.status, failed.message, whole) if failed else await self._reply(whole, content, answers)
         except ProtocolFault as fault:
             whole.bill.pay_anyhow(1)
+            whole.failed(NOT_AS_ASKED)
             return _failed(fault.status, fault.message, whole)
         except Refused as refused:
             self.gateway.metrics.answer(whole.label, refused.status, None, 0)
+            whole.failed(refused.logged)
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in refused.headers()}
             return _failed(refused.status, refused.message, whole, headers)
         except ClientGone:

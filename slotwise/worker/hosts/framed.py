@@ -21,6 +21,7 @@ from typing import NoReturn
 from urllib.parse import parse_qsl
 
 from slotwise.worker.hosts import frames
+from slotwise.worker.hosts.batch_report import watched
 from slotwise.worker.hosts.frames import BrokenFrame, Frame, FrameReader
 from slotwise.worker.hosts.local import Answerer, answerer, keep_from_others
 from slotwise.worker.request import Headers, Request
@@ -127,12 +128,17 @@ class FramedHost:
     def _answer(self, batch: Sequence[Frame]) -> None:
         """Answer one batch, and say that it is over."""
         local = self._local
-        answered = local.run([as_request(frame) for frame in batch])
+        requests = [as_request(frame) for frame in batch]
+        told: list[Frame] = []
+        if batch[0].flags & frames.WATCHED:
+            answered, told = watched(local, requests)
+        else:
+            answered = local.run(requests)
         sent = [
             Frame(frames.ANSWER, frame.id, frames.answer_text(answer.status, answer.content_type, answer.headers), answer.body)
             for frame, answer in zip(batch, answered.answers, strict=True)
         ]
-        self.link.send([*sent, Frame(frames.DONE, flags=frames.DEAD if local.dead else 0)])
+        self.link.send([*told, *sent, Frame(frames.DONE, flags=frames.DEAD if local.dead else 0)])
 
     def _beat(self) -> NoReturn:
         while True:

@@ -5,7 +5,8 @@ makes the ids, and never one twice; an answer has its request's. The same frames
 answers that come one by one.
 
     front -> worker   START     text: JSON {"version": 1, "batch_size": 8, "streams": true}
-                      REQUEST   text: headers and query; body. Flag MORE: another request of the same batch follows
+                      REQUEST   text: headers and query; body. Flag MORE: another request of the same batch follows.
+                                Flag WATCHED: a REPORT of its batch is wanted
                       CANCEL    id of a request whose answer nobody wants any more
                       SENT      id of a request that comes next; body: a piece of its answer that another worker has sent
     worker -> front   STARTED   text: JSON {"version": 1, "engine": ..., "profile": ...}
@@ -13,6 +14,7 @@ answers that come one by one.
                       ANSWER    id of a request; text: status, content type and headers; body
                       DONE      the batch is over, each of it answered. Flag DEAD: the worker ends, its engine is gone
                       NUMBERS   text: JSON {"metrics": [[name, value, unit, status], ...]}
+                      REPORT    text: JSON of what the batch did, before its answers; only where it is wanted, and known
                       BEAT      it lives; nobody has asked. Flag TURN: its streams have had a turn
                       PIECE     id of a request. Flag MORE: body: the next piece of its answer; text: as an ANSWER's, of the
                                 first one. Without MORE: the answer is whole, or was cancelled
@@ -33,10 +35,11 @@ from typing import Any
 VERSION = 1
 HEAD = struct.Struct("<BBHIQQ")  # kind, flags, 0, bytes of the text, bytes of the body, id
 START, REQUEST, CANCEL, SENT = 1, 2, 3, 4
-STARTED, FAILED, ANSWER, DONE, NUMBERS, BEAT, PIECE = 17, 18, 19, 20, 21, 22, 23
-FROM_FRONT, FROM_WORKER = range(START, SENT + 1), range(STARTED, PIECE + 1)
+STARTED, FAILED, ANSWER, DONE, NUMBERS, BEAT, PIECE, REPORT = 17, 18, 19, 20, 21, 22, 23, 24
+FROM_FRONT, FROM_WORKER = range(START, SENT + 1), range(STARTED, REPORT + 1)
 MORE = 1  # a flag of REQUEST and of PIECE
 STREAM = 2  # a flag of REQUEST
+WATCHED = 4  # a flag of REQUEST
 DEAD = 1  # a flag of DONE
 TURN = 1  # a flag of BEAT
 LONGEST_TEXT = 16 << 20

@@ -1,0 +1,87 @@
+"""One request of a client, as an operator sees it: who asked what, what became of it, and why."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Container, Sequence
+from random import Random
+
+from slotwise.backends.request_way import RequestWay
+
+WORD = re.compile(
+    "predictions|classify|models|invoke|caption|translation|invocations|ping|ready|healthz|metrics|server|status|docs|openapi.json|"
+    "examples|static|index.html|v1|v2|health|live|infer|generate|generate_stream|versions|config|stats|repository|index|requests|top|"
+    "explanations"
+).fullmatch  # in a path of ours
+VERBS = (":predict", ":explain")
+MOST_RECORDS = 32  # of a request of many that are kept
+_random = Random(secrets.randbits(128))
+
+
+def new_trace_id() -> int:
+    """W3C's, never 0."""
+    return _random.getrandbits(128) or 1
+
+
+def new_span_id() -> int:
+    """W3C's, never 0."""
+    return _random.getrandbits(64) or 1
+
+
+def shown_path(path: str, known: Container[str] = ()) -> str:
+    """A path for a log: words of ours and names of known models stay, anything else may be anybody's secret and is "*"."""
+    return "/".join(_shown(part, known) for part in path.split("/")[:10])
+
+
+def _shown(part: str, known: Container[str]) -> str:
+    if not part or WORD(part) or part in known:
+        return part
+    for verb in VERBS:
+        if part.endswith(verb):
+            return _shown(part.removesuffix(verb), known) + verb
+    return "*"
+
+
+class SeenRequest(RequestWay):
+    """A client's request, over HTTP or gRPC.
+
+    came: Unix time. path: as `shown_path` has it; of gRPC the method. model, version: of it, as far as they are known here.
+    key: its name, "" where it brought none that is good. address: whose it is. parent: the span that asked, by its traceparent.
+    status: HTTP's, 0 until it ends. reason: why it failed, not in a client's or a model's words. records: of a request of many,
+    those that were sent first. sent: as BackendRequest's. propagates: its trace's id goes on to whoever answers.
+    """
+
+    protocol: str = "HTTP/1.1"
+    model: str = ""
+    version: str = ""
+    key: str = ""
+    parent: int = 0
+    status: int = 0
+    reason: str = ""
+    bytes_in: int = 0
+    bytes_out: int = 0
+    seconds: float = 0.0
+    sent: str = ""
+    records: tuple[RequestWay, ...] = ()
+    propagates: bool = False
+
+    def __init__(self, method: str, path: str, address: str) -> None:
+        self.method, self.path, self.address = method, path, address
+        self.came, self.began = time.time(), time.monotonic()
+
+    def record(self, identity: str) -> RequestWay:
+        """The way of one of its records."""
+        one = RequestWay()
+        one.identity = identity
+        if self.trace_id:
+            one.trace_id, one.span_id, one.sampled = self.trace_id, new_span_id(), self.sampled
+        if len(self.records) < MOST_RECORDS:
+            self.records = (*self.records, one)
+        return one
+
+    @property
+    def ways(self) -> Sequence[RequestWay]:
+        """What went to workers: its records, else itself."""
+        return self.records or (self,)

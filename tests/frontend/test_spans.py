@@ -1,0 +1,302 @@
+"""One request from its client to its row and back, as spans: front, queue and a real worker's process.
+
+The collector is the SDK's in-memory exporter. The front is in this process, in front of a real queue with real workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slotwise.archive.inspection import extract
+from slotwise.backends.exchange import BackendAnswer, BackendRequest
+from slotwise.backends.local.prints import FilePrints
+from slotwise.backends.local.served_model import ModelSettings, ServedModel
+from slotwise.frontend.grpc.server import InferenceService
+from slotwise.frontend.http.client_connections import ConnectionLimits
+from slotwise.frontend.observing.observer import Observer
+from slotwise.frontend.observing.remembered import Remembered, as_json
+from tests.backends.streaming_models import GENERATOR, streaming_archive
+
+from .conftest import Front, MakeFront
+from .over_http import Connect, connecting
+from .standin import StandIn
+
+pytest.importorskip("opentelemetry.sdk")
+
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from slotwise.frontend.observing.spans import Sampling, Spans
+
+pytestmark = pytest.mark.anyio
+TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+SECRET = b"s3cr3t-7f2b"
+
+# A body is anything; "poison" makes the model fail, "once" ends the worker the first time, "exit" each time.
+HANDLER = """
+import os
+from pathlib import Path
+from slotwise.worker import BatchHandler
+
+class Anything(BatchHandler):
+    def load(self, model_dir, settings):
+        return None
+
+    def example(self):
+        return b"example"
+
+    def decode(self, body, headers):
+        return [body]
+
+    def collate(self, items):
+        return items
+
+    def predict(self, inputs):
+        for item in inputs:
+            if b"exit" in item or (b"once" in item and not Path("was-there").exists()):
+                Path("was-there").touch()
+                os._exit(3)
+        if any(b"poison" in item for item in inputs):
+            raise ValueError("s3cr3t-7f2b " + repr(inputs))
+        return [len(item) for item in inputs]
+
+    def encode(self, output, item):
+        return {"length": output}
+
+handle = Anything.entry_point()
+"""
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("archives")
+    return {name: streaming_archive(folder, name, text) for name, text in (("digits", HANDLER), ("words", GENERATOR))}
+
+
+@dataclass
+class Make:
+    """What makes a front."""
+
+    front: MakeFront
+    archives: dict[str, Path]
+    folder: Path
+
+
+@pytest.fixture
+def make(make_front: MakeFront, archives: dict[str, Path], tmp_path: Path) -> Make:
+    return Make(make_front, archives, tmp_path)
+
+
+@dataclass
+class Traced:
+    """A front with spans, and what they are."""
+
+    front: Front
+    connect: Connect
+    exporter: InMemorySpanExporter
+    remembered: Remembered
+
+    async def ask(self, path: str, body: bytes, identity: str, more: str = "") -> tuple[int, bytes]:
+        reader, writer = await self.connect()
+        parent = f"traceparent: 00-{TRACE}-{PARENT}-01\r\n"
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nx-request-id: {identity}\r\n{parent}{more}Connection: close\r\n"
+        writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        answer = await reader.read()
+        await asyncio.sleep(0)  # its end is seen after its last byte
+        return int(answer.split(b" ", 2)[1]), answer.partition(b"\r\n\r\n")[2]
+
+    @property
+    def spans(self) -> list[ReadableSpan]:
+        return list(self.exporter.get_finished_spans())
+
+    def named(self, name: str) -> list[ReadableSpan]:
+        return [span for span in self.spans if span.name == name]
+
+    def of(self, identity: str) -> ReadableSpan:
+        """The span of the request with this id."""
+        (span,) = [one for one in self.spans if (one.attributes or {}).get("slotwise.request_id") == identity]
+        return span
+
+
+@asynccontextmanager
+async def traced(make: Make, *names: str, **changes: Any) -> AsyncIterator[Traced]:
+    front = await make.front(StandIn(models={"digits": 1, "words": 1}), in_flight=64)
+    served = {}
+    for name in names:
+        archive, folder = make.archives[name], make.folder / name
+        settings = ModelSettings(
+            name=name,
+            version="1.0",
+            archive=archive,
+            model_dir=extract(archive, folder),
+            environ=dict(os.environ),
+            prints=FilePrints(make.folder / "model_log.log"),
+            batch_size=8,
+            **{"max_batch_delay_s": 0.5, "linger": "exact", **changes},
+        )
+        served[name] = ServedModel(settings)
+        served[name].scale(1)
+    gateway, exporter, remembered = front.gateway, InMemorySpanExporter(), Remembered(100)
+
+    async def answer(request: BackendRequest) -> BackendAnswer:
+        return await served[request.model].answer(request)
+
+    gateway.backend.answer = answer  # type: ignore[method-assign]
+    gateway.backend.streams = True
+    sampling = Sampling(0.0, 60.0)
+    watchers = [Spans(SimpleSpanProcessor(exporter), sampling), remembered]
+    trusted = gateway.options.trusted_proxies
+    gateway.observer = Observer(trusted, lambda: gateway.models, watchers, remembered, sampling.at_head, propagates=True)
+    try:
+        async with asyncio.timeout(60):
+            while not all(one.queue.workers for one in served.values()):
+                await asyncio.sleep(0.05)
+        async with connecting(front) as connect:
+            yield Traced(front, connect, exporter, remembered)
+    finally:
+        for one in served.values():
+            await one.close(5)
+
+
+def parent_of(span: ReadableSpan) -> int:
+    return span.parent.span_id if span.parent else 0
+
+
+def id_of(span: ReadableSpan) -> int:
+    assert span.context is not None
+    return span.context.span_id
+
+
+def check_tree(spans: list[ReadableSpan]) -> None:
+    """Every span is of the client's trace, and below a span that is there, or below the client's own."""
+    known = {id_of(span) for span in spans} | {int(PARENT, 16)}
+    assert {f"{span.context.trace_id:032x}" for span in spans if span.context} == {TRACE}
+    assert all(parent_of(span) in known for span in spans)
+    assert all(span.start_time and span.end_time and span.start_time <= span.end_time for span in spans)
+    assert SECRET.decode() not in "".join(span.to_json() for span in spans)
+
+
+async def test_a_batch_is_linked_to_its_requests_and_bisection_is_seen(make: Make) -> None:
+    async with traced(make, "digits") as it:
+        bodies = [b"a", b"poison " + SECRET, b"c", b"d"]
+        answers = await asyncio.gather(*(it.ask("/predictions/digits", body, f"r-{i}") for i, body in enumerate(bodies)))
+        assert [status for status, _ in answers] == [200, 500, 200, 200]
+        check_tree(it.spans)
+        (batch,) = it.named("batch")
+        about = dict(batch.attributes or {})
+        assert (about["slotwise.batch.size"], about["slotwise.cuts"]) == (4, 2)
+        requests = [it.of(f"r-{i}") for i in range(4)]
+        assert {link.context.span_id for link in batch.links} == {id_of(span) for span in requests}
+        workers = it.named("worker")
+        assert sum(parent_of(batch) == id_of(span) for span in workers) == 1
+        assert sum(link.context.span_id == id_of(batch) for span in workers for link in span.links) == 3
+        assert sorted(parent_of(span) for span in workers) == sorted(map(id_of, requests))
+        calls = [span for span in it.named("call of the model") if parent_of(span) == id_of(batch)]
+        ran = [(list((span.attributes or {})["slotwise.slots"]), span.status.is_ok) for span in calls]  # type: ignore[arg-type]
+        slot = next(
+            int((span.attributes or {})["slotwise.batch.slot"]) for span in workers if parent_of(span) == id_of(requests[1])
+        )  # type: ignore[arg-type]
+        assert ran[0] == ([0, 1, 2, 3], False)
+        assert ([slot], False) in ran
+        assert {one for slots, fine in ran if fine for one in slots} == {0, 1, 2, 3} - {slot}
+        assert [parent_of(span) for name in ("decode", "encode") for span in it.named(name)] == [id_of(batch)] * 2
+        poisoned = dict(requests[1].attributes or {})
+        assert (poisoned["http.response.status_code"], poisoned["error.type"]) == (500, "500")
+        assert not requests[1].status.is_ok
+        assert requests[0].status.is_unset
+        seen = it.remembered.find("r-1")
+        assert seen is not None
+        told = as_json(seen)
+        assert len(told["batches"][0]["mates"]) == 3
+        assert sum(call["had_it"] and bool(call["error"]) for call in told["batches"][0]["calls"]) >= 2
+        assert SECRET.decode() not in json.dumps(told)
+
+
+async def test_a_retried_death_is_two_tries_and_a_killer_is_convicted(make: Make) -> None:
+    async with traced(make, "digits", max_batch_delay_s=0.0) as it:
+        assert (await it.ask("/predictions/digits", b"once", "r-1"))[0] == 200
+        check_tree(it.spans)
+        first, second = sorted(it.named("worker"), key=lambda span: span.start_time or 0)
+        assert (first.status.is_ok, first.status.description) == (False, "the worker ended")
+        assert second.status.is_unset
+        assert [event.name for event in it.of("r-1").events] == ["its worker ended"]
+        assert [(span.attributes or {})["slotwise.batch.number"] for span in it.named("batch")]
+        it.exporter.clear()
+        assert (await it.ask("/predictions/digits", b"exit", "r-2"))[0] == 500
+        killer = it.of("r-2")
+        assert (killer.attributes or {})["slotwise.convicted"] is True
+        assert [event.name for event in killer.events] == [
+            "its worker ended",
+            "its worker ended on it, alone",
+            "convicted: its body is not sent again",
+        ]
+
+
+async def test_v2_and_grpc_have_a_span_for_each_record(make: Make) -> None:
+    from slotwise.frontend.grpc.open_inference_messages import CLASSES
+
+    grpc_aio = pytest.importorskip("grpc.aio")
+    async with traced(make, "digits") as it:
+        content = {"inputs": [{"name": "x", "shape": [2], "datatype": "BYTES", "data": ["aa", "bbb"]}]}
+        status, body = await it.ask("/v2/models/digits/infer", json.dumps(content).encode(), "r-1")
+        assert status == 200, body
+        check_tree(it.spans)
+        whole = it.of("r-1")
+        assert [parent_of(it.of(f"r-1-{i}")) for i in range(2)] == [id_of(whole)] * 2
+        it.exporter.clear()
+
+        server = grpc_aio.server()
+        server.add_generic_rpc_handlers((InferenceService(it.front.gateway, ConnectionLimits()).handlers(),))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        message = CLASSES["ModelInferRequest"](model_name="digits", raw_input_contents=[b"\x02\0\0\0aa"])
+        message.inputs.add(name="x", datatype="BYTES", shape=[1])
+        metadata = (("traceparent", f"00-{TRACE}-{PARENT}-01"), ("x-request-id", "g-1"))
+        async with grpc_aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+            await call(message.SerializeToString(), metadata=metadata)
+            await asyncio.sleep(0.1)
+        await server.stop(None)
+        check_tree(it.spans)
+        called = dict(it.of("g-1").attributes or {})
+        assert (called["rpc.system"], called["rpc.method"], called["rpc.grpc.status_code"]) == ("grpc", "ModelInfer", 0)
+        assert it.of("g-1").name == "inference.GRPCInferenceService/ModelInfer"
+        assert it.named("call of the model")
+
+
+async def test_a_stream_has_its_first_and_its_last_piece(make: Make) -> None:
+    async with traced(make, "words") as it:
+        status, body = await it.ask("/predictions/words", b"[5]", "r-1", "Accept: text/event-stream\r\n")
+        assert status == 200, body
+        check_tree(it.spans)
+        span = it.of("r-1")
+        assert [event.name for event in span.events] == ["first piece", "last piece"]
+        assert (span.attributes or {})["slotwise.pieces"] == 5
+        assert [(one.attributes or {})["slotwise.worker"] for one in it.named("worker")] == ["words_1.0-0"]
+
+
+async def test_sampling_follows_the_parent_and_trouble_is_kept(make: Make) -> None:
+    async with traced(make, "digits", max_batch_delay_s=0.0) as it:
+        reader, writer = await it.connect()
+        for parent in ("", f"traceparent: 00-{TRACE}-{PARENT}-00\r\n", "traceparent: 00-xyz-01\r\n"):
+            writer.write(f"POST /predictions/digits HTTP/1.1\r\nHost: x\r\n{parent}Content-Length: 1\r\n\r\na".encode())
+            head = await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(int(re.search(rb"content-length: (\d+)", head)[1]))  # type: ignore[index]
+        assert it.spans == []
+        await it.ask("/predictions/nowhere", b"x", "r-0")
+        it.exporter.clear()
+        writer.write(b"POST /predictions/digits HTTP/1.1\r\nHost: x\r\nx-request-id: r-1\r\nContent-Length: 6\r\n\r\npoison")
+        await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(0)
+        assert it.of("r-1").parent is None
