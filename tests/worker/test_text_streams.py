@@ -127,13 +127,13 @@ def test_options_are_checked() -> None:
 # Pieces of any tokens
 
 
-def streamed(tokens: Sequence[int], end: int, words: int, decode: Callable[..., str], held_words: int = 0) -> str:
+def streamed(tokens: Sequence[int], end: int, words: int, decode: Callable[..., str], held_words: int = 0, **more: Any) -> str:
     """The pieces of these tokens, in one."""
     state, text = StepState(None, None, []), ""  # type: ignore[arg-type]
     for token in [*tokens, end]:
         output = np.zeros(words)
         output[token] = 1
-        outcome = next_text(state, output, end, len(tokens) + 1, decode, held_words)
+        outcome = next_text(state, output, end, len(tokens) + 1, decode, held_words, **more)
         text += str(outcome.piece or "")
         state.tokens.append(token)
     assert isinstance(outcome, End)
@@ -161,7 +161,7 @@ def vocabulary(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     (folder / "sentencepiece.bpe.model").write_bytes(trained.getvalue())
     pieces = sentencepiece.SentencePieceProcessor(model_proto=trained.getvalue())
     (folder / "vocab.json").write_text(json.dumps({pieces.id_to_piece(i): i for i in range(len(pieces))}), "utf-8")
-    return Vocabulary.load(folder, {})
+    return Vocabulary.load(folder, {"en": EOS + 2})
 
 
 @settings(max_examples=100, deadline=None)
@@ -172,6 +172,30 @@ def test_pieces_of_sentencepiece_are_the_whole_text(vocabulary: Vocabulary, data
     tokens = data.draw(st.lists(token, max_size=12))
     words = len(vocabulary.pieces) + 8
     assert streamed(tokens, EOS, words, vocabulary.decode) == vocabulary.decode(tokens)
+    assert streamed(tokens, EOS, words, vocabulary.decode, new_word=vocabulary.new_word) == vocabulary.decode(tokens)
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_a_text_is_cut_only_where_its_parts_are_the_whole(vocabulary: Vocabulary, data: st.DataObject) -> None:
+    token = st.integers(0, len(vocabulary.pieces) + 5) | st.integers(4, 259)
+    tokens = data.draw(st.lists(token, min_size=2, max_size=12))
+    cuts = [k for k in range(1, len(tokens)) if vocabulary.new_word(tokens[k - 1], tokens[k])]
+    for k in cuts:
+        assert vocabulary.decode(tokens) == vocabulary.decode(tokens[:k]) + " " + vocabulary.decode(tokens[k:])
+
+
+def test_where_words_begin_no_more_than_a_word_is_decoded(vocabulary: Vocabulary) -> None:
+    tokens, longest = vocabulary.encode(" ".join(sentence[0] for sentence in SENTENCES[:6]), "en")[1:-1], 0
+
+    def decode(ids: Sequence[int]) -> str:
+        nonlocal longest
+        longest = max(longest, len(ids))
+        return vocabulary.decode(ids)
+
+    text = streamed(tokens, EOS, len(vocabulary.pieces), decode, new_word=vocabulary.new_word)
+    assert text == vocabulary.decode(tokens)
+    assert longest < len(tokens) / 2
 
 
 PIECES = [

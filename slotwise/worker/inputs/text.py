@@ -17,6 +17,7 @@ from slotwise.worker.slot_errors import TooLarge, Unprocessable
 
 CHARACTERS_A_TOKEN = 16  # the longest piece of M2M100's vocabulary: a text with more characters has too many tokens
 BOS, PAD, EOS, UNK = range(4)  # fixed in every M2M100 vocabulary
+BLANK = "\u2581"  # what SentencePiece writes for one
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,14 @@ class Vocabulary:
     def _ids(self) -> dict[str, int]:
         return {piece: i for i, piece in enumerate(self.pieces) if i > UNK}
 
+    @cached_property
+    def _plain(self) -> list[str]:
+        """The pieces by id; "" in the place of one that may be more or less than its own text: bytes, control, unknown."""
+        ids = self.sentencepiece.piece_to_id(list(self.pieces))
+        kinds = (self.sentencepiece.is_byte, self.sentencepiece.is_control, self.sentencepiece.is_unknown)
+        odd = [any(flags) for flags in zip(*(kind(ids) for kind in kinds), strict=True)]
+        return ["" if odd[i] or i <= UNK else piece for i, piece in enumerate(self.pieces)]
+
     def encode(self, text: str, language: str, max_tokens: int | None = None) -> list[int]:
         """The ids for the encoder: the language, the text's pieces, the end. Empty for a text without a visible character.
 
@@ -60,6 +69,18 @@ class Vocabulary:
         """The text of a decoder's ids, without the special tokens."""
         kept = [self.pieces[i] for i in ids if UNK < i < len(self.pieces)]
         return str(self.sentencepiece.decode(kept)).strip()
+
+    def new_word(self, before: int, token: int) -> bool:
+        """Whether a text with these two tokens in a row is that up to `before`, a blank, and that from `token` on."""
+        plain = self._plain
+        if before >= len(plain) or token >= len(plain):
+            return False
+        ends, starts = plain[before], plain[token]
+        return starts[:1] == BLANK and _seen(starts[1:2]) and _seen(ends[-1:])
+
+
+def _seen(character: str) -> bool:
+    return character != "" and character != BLANK and not character.isspace()
 
 
 def _too_long(max_tokens: int) -> TooLarge:

@@ -40,6 +40,7 @@ class EngineCalls:
         if padding.kind != "none" and author.example() is None:
             raise ValueError("a step can only be filled up by an example, and the handler gives none")
         self.isolation = Isolation(self._attempt, padding, self.alive, engine.release, clock)
+        self.reading = Isolation(self._attempt_to_read, Padding("none", engine.slots), self.alive, engine.release, clock)
 
     def warm_up(self) -> None:
         """Run the author's example at every size of a step. Raises what the engine raises."""
@@ -80,6 +81,13 @@ class EngineCalls:
         Raises EngineDead where the engine is dead; rows that have an output by then keep it.
         """
         self.isolation.run(rows, stop_at, ids=ids)
+
+    def prefill_all(self, rows: Sequence[Row], stop_at: float, ids: Callable[[], str]) -> None:
+        """Read the items of these rows, each a (slot, item), at once: each row then has its output or its error.
+
+        Raises EngineDead where the engine is dead; rows that have an output by then keep it.
+        """
+        self.reading.run(rows, stop_at, ids=ids)
 
     def prefill(self, slot: int, item: object, start: int, stop: int) -> object:
         """Read these tokens of the item into the slot: the output after the last one, or a Refusal.
@@ -184,6 +192,15 @@ class EngineCalls:
         if type(outputs) is list:
             outputs = list(map(on_host, outputs))
         for row, output in zip(rows, rows_of(outputs, size, len(rows), ROWS), strict=True):  # b = size
+            row.ran(output)
+
+    def _attempt_to_read(self, rows: list[Row], size: int) -> None:
+        """Read the rows' items at once. May raise anything."""
+        slots, items = zip(*[row.item for row in rows if isinstance(row.item, tuple)], strict=True)
+        outputs: object = self.engine.prefill_all(list(slots), [owned(item) for item in items])
+        if type(outputs) is list:
+            outputs = list(map(on_host, outputs))
+        for row, output in zip(rows, rows_of(outputs, size, len(rows), ROWS), strict=True):  # size = len(rows)
             row.ran(output)
 
     def _release(self) -> None:

@@ -48,6 +48,25 @@ def objection(engine: StepEngine, item: object) -> str | None:
     return None
 
 
+def objection_together(engine: StepEngine, item: object) -> str | None:
+    """Why this engine's items must be read one by one; None where they may be read together. Raises what the engine raises.
+
+    item: a valid one, which is read into the slots 0 and 1. They are free again afterwards.
+    """
+    slots = list(range(min(2, engine.slots)))
+    try:
+        read = _read(engine, 0, item)
+        alone = [read, _outputs(engine, [StepRow(0, 0, 0)])[0]]
+        made = _rows(engine.prefill_all(list(slots), [owned(item) for _ in slots]), len(slots))
+        for slot in slots:
+            if not _same(made[slot], alone[0]) or not _same(_outputs(engine, [StepRow(slot, 0, 0)])[0], alone[1]):
+                return "an item that is read together with another one gives another output"
+    finally:
+        for slot in slots:
+            engine.free(slot)
+    return None
+
+
 class AskedOnce(StepEngine):
     """An engine whose steps are not proven to be repeatable: one that would have to be repeated ends its stream.
 
@@ -98,10 +117,13 @@ def _read(engine: StepEngine, slot: int, item: object) -> object:
 
 
 def _outputs(engine: StepEngine, rows: list[StepRow]) -> list[object]:
-    outputs: object = engine.step(list(rows))
+    return _rows(engine.step(list(rows)), len(rows))
+
+
+def _rows(outputs: object, b: int) -> list[object]:
     if type(outputs) is list:
         outputs = list(map(on_host, outputs))
-    return rows_of(outputs, len(rows), len(rows), ROWS)
+    return rows_of(outputs, b, b, ROWS)
 
 
 def _same(one: object, other: object) -> bool:

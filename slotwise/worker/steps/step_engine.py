@@ -63,13 +63,14 @@ class StepEngine:
     scratch slot: it fills a step up, and shows whether the engine still runs, with the token 0 at position 0. It may stand in
     several rows of a step, and nobody reads what they give.
     longest_item: tokens of the longest item that is taken. longest_answer: tokens of the longest answer that a slot holds.
-    in_parts: whether items are read in parts, by `prefill_part`.
+    in_parts: whether items are read in parts, by `prefill_part`. together: whether several are read at once, by `prefill_all`.
     """
 
     slots: int = 1
     longest_item: int = 1 << 30
     longest_answer: int = 1 << 30
     in_parts: bool = False
+    together: bool = False
 
     def tokens(self, item: Any) -> int:
         """How many tokens `prefill` will read, for the budget of a turn. Must be quick."""
@@ -81,6 +82,13 @@ class StepEngine:
 
     def prefill_part(self, slot: int, item: Any, start: int, stop: int) -> Any:
         """Read the item's tokens from `start` up to `stop`; those before are in the slot. Returns the output after the last."""
+        raise NotImplementedError
+
+    def prefill_all(self, slots: Sequence[int], items: Sequence[Any]) -> Any:
+        """Read b items, each into its slot, whatever was in it before: b outputs, as of a step, each as `prefill` gives it.
+
+        May raise anything: the items that make it fail are found by reading fewer at once.
+        """
         raise NotImplementedError
 
     def step(self, rows: Sequence[StepRow]) -> Any:

@@ -21,7 +21,7 @@ from slotwise.worker.slot_errors import ModelFault, SlotError
 from slotwise.worker.steps.engine_calls import EngineCalls, is_no_memory
 from slotwise.worker.steps.open_streams import OpenStream, StreamRunner, first_in_turn, logger, longest_held
 from slotwise.worker.steps.outlet import Outlet
-from slotwise.worker.steps.repeatable import AskedOnce, objection
+from slotwise.worker.steps.repeatable import AskedOnce, objection, objection_together
 from slotwise.worker.steps.slot_table import SlotTable
 from slotwise.worker.steps.step_engine import End, StepAuthor, StepEngine, StepRow, StepState
 from slotwise.worker.steps.streams import Stream, TurnLimits
@@ -69,6 +69,10 @@ class StepLoop(StreamRunner[DecodedStream]):
         self.calls = EngineCalls(engine, author, padding or Padding("none", engine.slots), clock)
         self.slots = SlotTable(engine.slots, clock)
         self.group = engine.slots  # the most rows that one turn steps
+        self.together = engine.together
+        self.most_read = engine.slots  # the most items that one turn reads at once
+        self.reading: list[DecodedStream] = []  # those that are read at once next
+        self.next_read = 0  # the turn before which nobody is read beside others
         self.debt = 0  # prefilled tokens that the next turns have to make up for
 
     @classmethod
@@ -90,6 +94,9 @@ class StepLoop(StreamRunner[DecodedStream]):
             logger.warning("every row of a step runs alone: %s", why)
             padding, engine = Padding("none", 1), AskedOnce(engine)
         loop = cls(engine, author, limits, padding, clock)
+        if engine.together and item is not None and (why := objection_together(engine, item)) is not None:
+            logger.warning("items are read one by one: %s", why)
+            loop.together = False
         loop.calls.warm_up()
         return loop
 
@@ -206,6 +213,10 @@ class StepLoop(StreamRunner[DecodedStream]):
             self.debt = 0
         left = max(0, self.limits.prefill_tokens - self.debt)
         self.debt = max(0, self.debt - self.limits.prefill_tokens)
+        if self.together:
+            if not others or self.turns >= self.next_read:
+                self._join_together(stop_at, left)
+            return
         first = True
         while left > 0 and (first or self.clock() < stop_at):
             one = self._next_to_fill()
@@ -221,11 +232,55 @@ class StepLoop(StreamRunner[DecodedStream]):
             if not self._fill(one, part):
                 return
 
+    def _join_together(self, stop_at: float, left: int) -> None:
+        """Prefill those who join in one call, in which `left` tokens are read at most, or one item."""
+        full = False  # whether somebody is left for a next call
+        while (one := self._next_to_fill()) is not None:
+            late = self.clock() >= stop_at or one.cost > left or len(self.reading) >= self.most_read
+            full = left <= 0 or (late and bool(self.reading))
+            if full or not self._has_slot(one):
+                break
+            left -= one.cost
+            self.debt += max(0, -left)
+            self.reading.append(one)
+        group, self.reading = self.reading, []
+        if group and not full:
+            self.next_read = self.turns + self.limits.gather_turns
+        if len(group) > 1:
+            self._fill_all(group, stop_at)
+        elif group:
+            self.most_read = min(2 * self.most_read, self.engine.slots)
+            self._fill(group[0], group[0].cost)
+
+    def _fill_all(self, group: list[DecodedStream], stop_at: float) -> None:
+        """Prefill these at once. Who was not read for want of time or memory waits again; half as many are read next time."""
+        beside = len(self._holders())
+        rows = [Row(i, (one.slot, one.stream.item)) for i, one in enumerate(group)]
+        try:
+            self.calls.prefill_all(rows, stop_at, lambda: ", ".join(str(one.stream.id) for one in group))
+        finally:
+            unread = list[DecodedStream]()
+            needy: tuple[DecodedStream, Refusal] | None = None
+            for one, row in zip(group, rows, strict=True):
+                if row.error is None:
+                    self._filled(one, one.cost, row.output)
+                elif is_no_memory(row.error) and needy is None:
+                    needy = one, row.error
+                elif is_no_memory(row.error) or row.error is NOT_RUN:
+                    unread.append(one)
+                else:
+                    self._end(one, row.error)
+            for one in unread:
+                self._put_back(one)
+            if needy is not None:
+                self._make_room(*needy, beside)
+            self.most_read = max(1, len(group) // 2) if unread or needy else min(2 * self.most_read, self.engine.slots)
+
     def _next_to_fill(self) -> DecodedStream | None:
         """Who is prefilled next: who has begun, then who waits; None where there is nobody."""
         served = [one for one in self._holders() if one.held_at is None]
         for one in served:
-            if one.filled < one.cost:
+            if one.filled < one.cost and one not in self.reading:
                 return one
         waiting = [one for one in self.open.values() if one.slot is None and one.held_at is None]
         return first_in_turn(waiting, served)
@@ -249,11 +304,15 @@ class StepLoop(StreamRunner[DecodedStream]):
                 return False
             self._end(one, output)
             return True
+        self._filled(one, part, output)
+        return True
+
+    def _filled(self, one: DecodedStream, part: int, output: object) -> None:
+        """So many tokens more are in the slot."""
         one.filled += part
         one.last_turn = self.turns
         if one.filled == one.cost and not one.tokens:
             self._advance(one, output)
-        return True
 
     def _make_room(self, needy: DecodedStream, error: Refusal, beside: int) -> None:
         """Memory ran out for a stream beside others: a parked one gives its slot back, else the newest. Alone it ends.

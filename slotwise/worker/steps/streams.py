@@ -63,18 +63,21 @@ class TurnLimits:
 
     turn_s: after that no further call of the model is started in a turn; each kind of call may be made once. prefill_tokens:
     how many tokens a turn prefills at most; an item that has more, of an engine that prefills only whole items, is the only one
-    of its turn, and the next turns make up for it. slow_readers: whether a stream that nobody reads is parked, or ends.
+    of its turn, and the next turns make up for it. gather_turns: of an engine that reads several items at once: beside streams
+    that are decoded, so many turns after a call that has read all for whom there was room the next one is made, so that it has
+    several. slow_readers: whether a stream that nobody reads is parked, or ends.
     parked: how many parked streams keep what they have in memory. parked_s: how long a stream may be parked before it ends.
     """
 
     turn_s: float = 1.0
     prefill_tokens: int = 1024
+    gather_turns: int = 4
     slow_readers: Literal["park", "end"] = "park"
     parked: int = 4
     parked_s: float = 60.0
 
     def __post_init__(self) -> None:
-        if self.turn_s <= 0 or self.prefill_tokens < 1 or self.parked < 0 or self.slow_readers not in ("park", "end"):
+        if self.turn_s <= 0 or self.prefill_tokens < 1 or self.gather_turns < 0 or self.parked < 0 or self.slow_readers not in ("park", "end"):
             raise ValueError(f"these are no limits of a turn: {self}")
 
 

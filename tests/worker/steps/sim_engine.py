@@ -100,7 +100,7 @@ class Watcher(Protocol):
 
     def stepped(self, names: Sequence[str]) -> None: ...
 
-    def prefill_starts(self, slot: int, item: SimItem, start: int, stop: int) -> None: ...
+    def prefill_starts(self, slot: int, item: SimItem, start: int, stop: int, place: int = 0) -> None: ...
 
     def took(self, slot: int, seconds: float) -> None: ...
 
@@ -110,8 +110,11 @@ class Watcher(Protocol):
 class SimEngine(StepEngine):
     """An engine with slots, memory and a clock. memory: tokens that fit. dies_at: the call from which on it is dead, or 0."""
 
-    def __init__(self, watcher: Watcher, slots: int, *, in_parts: bool, memory: int, flaky: float = 0.0) -> None:
+    def __init__(
+        self, watcher: Watcher, slots: int, *, in_parts: bool, memory: int, flaky: float = 0.0, together: bool = False
+    ) -> None:
         self.watcher, self.slots, self.in_parts, self.memory, self.flaky = watcher, slots, in_parts, memory, flaky
+        self.together = together
         self.longest_item, self.longest_answer = 60, 200
         self.caches: dict[int, Cache] = {}
         self.dead = False
@@ -126,8 +129,24 @@ class SimEngine(StepEngine):
     def prefill(self, slot: int, item: SimItem) -> Any:
         return self.prefill_part(slot, item, 0, item.length)
 
+    def prefill_all(self, slots: Sequence[int], items: Sequence[SimItem]) -> Any:
+        try:
+            outputs = [self.read(slot, item, 0, item.length, i) for i, (slot, item) in enumerate(zip(slots, items, strict=True))]
+            if len(slots) > 1 and self.watcher.random.random() < self.flaky:
+                raise RuntimeError("a hiccup")
+            self.buffer[: len(outputs)] = outputs
+        except BaseException:
+            for slot in slots:
+                self.caches.pop(slot, None)
+            raise
+        return self.buffer[: len(outputs)]
+
     def prefill_part(self, slot: int, item: SimItem, start: int, stop: int) -> Any:
-        self.watcher.prefill_starts(slot, item, start, stop)
+        return self.read(slot, item, start, stop)
+
+    def read(self, slot: int, item: SimItem, start: int, stop: int, place: int = 0) -> Any:
+        """Read one item, the one at this place of a call."""
+        self.watcher.prefill_starts(slot, item, start, stop, place)
         self.watcher.took(slot, 0.002 * (stop - start))
         if self.dead:
             raise RuntimeError("the device is lost")

@@ -77,6 +77,48 @@ class HalfACache(StepLoop):
         one.written = written
 
 
+class ReadersAllEnd(StepLoop):
+    """Items that cannot be read together all end."""
+
+    def _fill_all(self, group: list[DecodedStream], stop_at: float) -> None:
+        bad = any(one.stream.item.fault == "prefill" for one in group)  # type: ignore[attr-defined]
+        super()._fill_all(group, stop_at)
+        for one in group if bad else ():
+            if one.stream.id in self.open:
+                self._end(one, FAULT)
+
+
+class ReadOutputsMoveUp(StepLoop):
+    """What was read together goes to the first streams, whoever failed."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        read = self.calls.prefill_all
+
+        def prefill_all(rows: Sequence[Row], *others: Any) -> None:
+            read(rows, *others)
+            ran = sorted(((row.output, row.error) for row in rows), key=lambda one: one[1] is not None)
+            for row, (row.output, row.error) in zip(rows, ran, strict=True):
+                pass
+
+        self.calls.prefill_all = prefill_all  # type: ignore[method-assign]
+
+
+class ReadsAllAgain(StepLoop):
+    """As many are read again although there was no time or memory for them."""
+
+    def _fill_all(self, group: list[DecodedStream], stop_at: float) -> None:
+        super()._fill_all(group, stop_at)
+        self.most_read = self.engine.slots
+
+
+class NoBudgetTogether(StepLoop):
+    """All who wait are read at once."""
+
+    def _join_together(self, stop_at: float, left: int) -> None:
+        super()._join_together(stop_at, 10_000)
+
+
 class LastComesFirst(StepLoop):
     """The newest joins first."""
 
@@ -286,7 +328,7 @@ class OneSlotForTwo(StepLoop):
 
 BUGS: Sequence[type[StepLoop]] = [
     EverybodyEnds, OutputsMoveUp, AdvancesAgain, CacheIsKept, LostForMemory, HalfACache, AloneAfterwards,
-    LastComesFirst,
+    ReadersAllEnd, ReadOutputsMoveUp, ReadsAllAgain, NoBudgetTogether, LastComesFirst,
     OwnersDoNotCount, ShortOnesFirst, NoBudget, NoDebt, NoEndOfTime, AlwaysAll, NoDeadlineOfThose, PiecesAfterTheClient,
     CancelledLater, SentTwice, OneIsSkipped, SharedDice,
     ParkedForEver, ParkedGoesOn, ParkedKeepAll, DeadEngineIsTheirFault, OutputsAreBorrowed,

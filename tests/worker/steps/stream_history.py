@@ -31,7 +31,7 @@ class StreamHistory:
         self.turn = 0
         self.problems: list[str] = []
         self.slots = draw.choice((1, 2, 3, 4, 6, 8))
-        self.in_parts = draw.random() < 0.5
+        self.in_parts, self.together = draw.choice(((True, False), (True, False), (False, False), (False, True)))
         self.padding = draw.choice(("none", "none", "static", "bucketed", "fixed"))
         self.flaky = draw.choice((0.0, 0.0, 0.1))
         self.deaths = draw.choice((0.0, 0.0, 0.02))
@@ -40,6 +40,7 @@ class StreamHistory:
         self.limits = TurnLimits(
             turn_s=draw.choice((0.005, 0.03, 0.2, 10.0)),
             prefill_tokens=draw.choice((4, 16, 64)),
+            gather_turns=draw.choice((0, 1, 4)),
             slow_readers=draw.choice(("park", "park", "end")),
             parked=draw.randint(0, 3),
             parked_s=draw.choice((1.0, 1000.0)),
@@ -53,7 +54,7 @@ class StreamHistory:
 
     def start_worker(self) -> None:
         """A new worker; the streams that were open in another one are offered to it, with the pieces that were sent."""
-        self.engine = SimEngine(self, self.slots, in_parts=self.in_parts, memory=self.memory, flaky=self.flaky)
+        self.engine = SimEngine(self, self.slots, in_parts=self.in_parts, memory=self.memory, flaky=self.flaky, together=self.together)
         self.offered: list[str] = []
         self.runner = self.kind_of_loop(
             self.engine, SimAuthor(self.example), self.limits, Padding(self.padding, self.slots), lambda: self.now
@@ -92,7 +93,7 @@ class StreamHistory:
     def one_turn(self) -> None:
         self.turn += 1
         self.now += 0.001 if self.runner.busy else 0.05
-        self.turn_start, self.prefilled, self.late_prefills, self.positions = self.now, [], 0, {}
+        self.turn_start, self.prefilled, self.late_prefills, self.positions = self.now, dict[str, int](), 0, {}
         self.scratch_s, self.did_step = 0.0, False
         if self.random.random() < self.engine_deaths and self.works and not self.engine.dead:
             self.engine.dead = True
@@ -190,7 +191,7 @@ class StreamHistory:
 
     def check_budget(self) -> None:
         """No turn prefills more than its budget and what earlier turns left of it, but for one that is alone in its turn."""
-        total, owed = sum(self.prefilled), self.owed if self.did_step else 0
+        total, owed = sum(self.prefilled.values()), self.owed if self.did_step else 0
         most = max(0, self.limits.prefill_tokens - owed)
         if total > most and (self.in_parts or len(self.prefilled) > 1 or most == 0):
             self.problem(f"a turn prefills {self.prefilled}, not {most} tokens")
@@ -233,21 +234,27 @@ class StreamHistory:
                 self.works = True
                 self.by_name[name].waits_since = self.turn
 
-    def prefill_starts(self, slot: int, item: SimItem, start: int, stop: int) -> None:
+    def prefill_starts(self, slot: int, item: SimItem, start: int, stop: int, place: int = 0) -> None:
         if slot == self.slots:
             return
-        if self.late:
+        if self.late and place == 0:
             self.late_prefills += 1
             if self.prefilled:
                 self.problem("a second prefill is begun after the turn's time")
-        self.prefilled.append(stop - start)
+        again = item.name in self.prefilled
+        if again and not self.together:
+            self.problem(f"{item.name} is prefilled twice in a turn")
         self.by_name[item.name].waits_since = self.turn
-        if start == 0 and not self.engine.dead:
+        if start == 0 and not again and not self.engine.dead:
             self.check_order(item)
+        self.prefilled[item.name] = stop - start  # where a call fails, fewer are read again
 
     def check_order(self, item: SimItem) -> None:
-        """Nobody who waits comes before: of an owner with fewer streams, or as many and offered sooner."""
-        having = {cache.item.name for slot, cache in self.engine.caches.items() if slot != self.slots}
+        """Nobody who waits comes before: of an owner with fewer streams, or as many and offered sooner.
+
+        Who was read together with others in this turn counts, too: that may have failed, and each is read by itself.
+        """
+        having = set(self.prefilled if self.together else ()) | {cache.item.name for slot, cache in self.engine.caches.items() if slot != self.slots}
         count = Counter(self.owner(name) for name in having if self.by_name[name].held_at is None)
 
         def rank(name: str) -> tuple[int, int]:

@@ -2,23 +2,25 @@
 
 Whoever advances it chooses the tokens, greedily or by drawing them.
 
-Letters: b rows of a step, l layers, h heads, d numbers of a head, t tokens.
+Letters: b rows of a step, n slots, l layers, h heads, d numbers of a head, t tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from slotwise.worker.engines.choice import choose, installed
 from slotwise.worker.engines.pretrained import FOLDER, load_pretrained, precision_of, release
 from slotwise.worker.environment.settings import Settings
-from slotwise.worker.inputs.text import EOS, PAD
+from slotwise.worker.inputs.text import EOS, PAD, pack
+from slotwise.worker.padding import pad_sequences
 from slotwise.worker.steps.step_engine import StepEngine, StepRow
 
 ORDER = {"cpu": ("transformers",), "cuda": ("transformers",)}
 PREFIX = 2  # positions of the decoder before the answer: the end token, which starts it, and the language
+GROUP_TOKENS = 1024  # of the sources that are encoded at once, padding among them
 FIRST_POSITION = PAD + 1  # row of the table of positions
 
 
@@ -29,10 +31,21 @@ class TranslatedItem(Protocol):
     target: int
 
 
+class Places(NamedTuple):
+    """Which slots b rows have. where: [b]. among: how many slots, from the first on, are attended to as they lie; 0 means that
+    those of the rows are copied together. whole: whether the rows are these slots, in order.
+    """
+
+    where: Any
+    among: int
+    whole: bool
+
+
 class M2M100StepEngine(StepEngine):
     """An engine of M2M100 whose output is a row of logits [v]. Its caches have their whole size from the start."""
 
     name = "transformers"
+    together = True
 
     def __init__(
         self, folder: Path, *, device: str, precision: str, threads: int, slots: int, longest_item: int, longest_answer: int
@@ -45,13 +58,14 @@ class M2M100StepEngine(StepEngine):
         self.model = load_pretrained("M2M100ForConditionalGeneration", folder, device, precision)
         self.decoder = self.model.model.decoder
         self.decoder.embed_positions.make_weights(longest_answer + PREFIX + FIRST_POSITION, self.model.config.d_model, PAD)
-        heads, size = self.model.config.decoder_attention_heads, self.model.config.d_model
-        shape = (len(self.decoder.layers), slots + 1, heads)
+        self.heads, size = self.model.config.decoder_attention_heads, self.model.config.d_model
+        shape = (len(self.decoder.layers), slots + 1, self.heads)
         options = {"device": device, "dtype": self.model.dtype}
         longest = longest_answer + PREFIX
-        self.keys, self.values = torch.zeros(2, *shape, longest, size // heads, **options)  # [l, slots, h, t, d]
-        self.source_keys, self.source_values = torch.zeros(2, *shape, longest_item, size // heads, **options)
-        self.lengths = torch.zeros(slots + 1, dtype=torch.long, device=device)  # of the sources
+        self.keys, self.values = torch.zeros(2, *shape, longest, size // self.heads, **options)  # [l, slots, h, t, d]
+        self.source_keys, self.source_values = torch.zeros(2, *shape, longest_item, size // self.heads, **options)
+        self.lengths = [0] * (slots + 1)  # of the sources
+        self.written = [0] * (slots + 1)  # positions of the decoder that were ever written since the slot was emptied
 
     def tokens(self, item: TranslatedItem) -> int:
         """The source's tokens."""
@@ -59,21 +73,24 @@ class M2M100StepEngine(StepEngine):
 
     def prefill(self, slot: int, item: TranslatedItem) -> Any:
         """Encode the source, and start the decoder with the language. Zeros [v] where the source is empty."""
+        return self.prefill_all([slot], [item])[0]
+
+    def prefill_all(self, slots: Sequence[int], items: Sequence[TranslatedItem]) -> Any:
+        """Encode sources of similar length at once, and start the decoder of all: [b, v]."""
         import torch  # noqa: PLC0415  heavy
 
         with torch.inference_mode():
-            for cache in (self.keys, self.values, self.source_keys, self.source_values):
-                cache[:, slot] = 0  # what is not finite would spoil a sum in which it weighs nothing
-            if not item.source:
-                return torch.zeros(self.model.config.vocab_size)
-            ids = torch.tensor([list(item.source)], device=self.device)  # [1, t]
-            encoded = self.model.get_encoder()(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state[0]
-            t = self.lengths[slot] = len(encoded)
-            for layer, block in enumerate(self.decoder.layers):
-                self.source_keys[layer, slot, :, :t] = self._heads(block.encoder_attn.k_proj(encoded)).transpose(0, 1)
-                self.source_values[layer, slot, :, :t] = self._heads(block.encoder_attn.v_proj(encoded)).transpose(0, 1)
-            self._decoded([slot], [EOS], [0])
-            return self._decoded([slot], [item.target], [1])[0]
+            self._empty(slots)
+            logits = torch.zeros(len(items), self.model.config.vocab_size, device=self.device)
+            told = [i for i, item in enumerate(items) if item.source]
+            if not told:
+                return logits
+            for group in pack([len(items[i].source) for i in told], len(told), GROUP_TOKENS):
+                self._encode([slots[told[k]] for k in group], [items[told[k]].source for k in group])
+            started = [slots[i] for i in told]
+            prefix = [[EOS, items[i].target] for i in told]
+            logits[told] = self._decoded(started, prefix, [list(range(PREFIX))] * len(told))
+            return logits
 
     def step(self, rows: Sequence[StepRow]) -> Any:
         """Logits [b, v] after each row's token."""
@@ -81,48 +98,96 @@ class M2M100StepEngine(StepEngine):
 
         with torch.inference_mode():
             slots, tokens, positions = zip(*rows, strict=True)
-            return self._decoded(slots, tokens, [position + PREFIX for position in positions])
+            return self._decoded(slots, [[token] for token in tokens], [[position + PREFIX] for position in positions])
 
     def release(self) -> None:
         """Free what a failed call holds."""
         release(self.device)
 
-    def _decoded(self, slots: Sequence[int], tokens: Sequence[int], positions: Sequence[int]) -> Any:
-        """Write one token to each slot, at its position of the decoder: the logits after it, [b, v]."""
+    def _empty(self, slots: Sequence[int]) -> None:
+        """Empty what was ever written to these slots: what is not finite would spoil a sum in which it weighs nothing."""
+        for slot in slots:
+            for cache in (self.keys, self.values):
+                cache[:, slot, :, : self.written[slot]] = 0
+            for cache in (self.source_keys, self.source_values):
+                cache[:, slot, :, : self.lengths[slot]] = 0
+            self.written[slot] = self.lengths[slot] = 0
+
+    def _encode(self, slots: Sequence[int], sources: Sequence[Sequence[int]]) -> None:
+        """Write what the decoder sees of these sources."""
         import torch  # noqa: PLC0415  heavy
 
-        place, ids, at = (torch.tensor(list(numbers), device=self.device) for numbers in (slots, tokens, positions))  # [b]
+        ids, mask = (torch.from_numpy(part).to(self.device) for part in pad_sequences(sources, PAD))  # [b, t]
+        encoded = self.model.get_encoder()(input_ids=ids, attention_mask=mask).last_hidden_state
+        encoded = encoded.masked_fill(mask[:, :, None] == 0, 0)  # [b, t, h * d]
+        place, t = torch.tensor(list(slots), device=self.device), ids.shape[1]
+        for slot, source in zip(slots, sources, strict=True):
+            self.lengths[slot] = len(source)
+        for layer, block in enumerate(self.decoder.layers):
+            self.source_keys[layer][place, :, :t] = self._heads(block.encoder_attn.k_proj(encoded))
+            self.source_values[layer][place, :, :t] = self._heads(block.encoder_attn.v_proj(encoded))
+
+    def _decoded(self, slots: Sequence[int], tokens: Sequence[Sequence[int]], positions: Sequence[Sequence[int]]) -> Any:
+        """Write t tokens to each slot, at its positions of the decoder, both [b, t]: the logits after the last, [b, v]."""
+        import torch  # noqa: PLC0415  heavy
+
+        order = sorted(range(len(slots)), key=slots.__getitem__)
+        slots = [slots[i] for i in order]
+        ids, at = (torch.tensor([numbers[i] for i in order], device=self.device) for numbers in (tokens, positions))  # [b, t]
+        for slot, i in zip(slots, order, strict=True):
+            self.written[slot] = max(self.written[slot], positions[i][-1] + 1)
+        until, longest = max(row[-1] for row in positions) + 1, max(self.lengths[slot] for slot in slots)
         table = self.decoder.embed_positions.weights
-        hidden = self.decoder.embed_tokens(ids) + table[torch.where(ids == PAD, PAD, at + FIRST_POSITION)]  # [b, h * d]
-        until, longest = int(at.max()) + 1, int(self.lengths[place].max())
-        written = torch.arange(until, device=self.device) <= at[:, None]  # [b, t]
-        source = torch.arange(longest, device=self.device) < self.lengths[place][:, None]
+        hidden = self.decoder.embed_tokens(ids) + table[torch.where(ids == PAD, PAD, at + FIRST_POSITION)]  # [b, t, h * d]
+        lengths = torch.tensor([self.lengths[slot] for slot in slots], device=self.device)
+        places, row = self._places(slots), torch.tensor(slots, device=self.device)[:, None]  # [b, 1]
+        written = self._spread((torch.arange(until, device=self.device) <= at[:, :, None])[:, None], places, True)
+        source = self._spread((torch.arange(longest, device=self.device) < lengths[:, None])[:, None, None], places, True)
         for layer, block in enumerate(self.decoder.layers):
             attention, rows = block.self_attn, block.self_attn_layer_norm(hidden)
-            self.keys[layer, place, :, at] = self._heads(attention.k_proj(rows))
-            self.values[layer, place, :, at] = self._heads(attention.v_proj(rows))
-            keys, values = self.keys[layer, place, :, :until], self.values[layer, place, :, :until]
-            hidden = hidden + self._attended(attention, rows, keys, values, written)
+            keys, values = self.keys[layer], self.values[layer]
+            keys[row, :, at] = self._heads(attention.k_proj(rows)).transpose(1, 2)
+            values[row, :, at] = self._heads(attention.v_proj(rows)).transpose(1, 2)
+            hidden = hidden + self._attended(attention, rows, keys[:, :, :until], values[:, :, :until], written, places)
             attention, rows = block.encoder_attn, block.encoder_attn_layer_norm(hidden)
-            keys, values = self.source_keys[layer, place, :, :longest], self.source_values[layer, place, :, :longest]
-            hidden = hidden + self._attended(attention, rows, keys, values, source)
+            keys, values = self.source_keys[layer, :, :, :longest], self.source_values[layer, :, :, :longest]
+            hidden = hidden + self._attended(attention, rows, keys, values, source, places)
             rows = block.final_layer_norm(hidden)
             hidden = hidden + block.fc2(block.activation_fn(block.fc1(rows)))
-        return self.model.lm_head(self.decoder.layer_norm(hidden)).float()
+        last = torch.empty_like(hidden[:, -1])
+        last[order] = hidden[:, -1]
+        return self.model.lm_head(self.decoder.layer_norm(last)).float()
 
-    def _attended(self, attention: Any, rows: Any, keys: Any, values: Any, mask: Any) -> Any:
-        """Attention of each row to its own slot's tokens: [b, h * d]. mask: [b, t], which of them there are."""
+    def _places(self, slots: Sequence[int]) -> Places:
+        """slots: sorted. Where hardly any is missing among the first ones, copying them together costs more than it saves."""
         import torch  # noqa: PLC0415  heavy
 
-        queries = self._heads(attention.q_proj(rows))[:, :, None]  # [b, h, 1, d]
+        b, among = len(slots), slots[-1] + 1
+        near = len(set(slots)) == b and 4 * b >= 3 * among
+        return Places(torch.tensor(slots, device=self.device), among if near else 0, near and b == among)
+
+    def _spread(self, rows: Any, places: Places, fill: Any) -> Any:
+        """Rows [b, ...] as they lie among the slots [n, ...], `fill` in those that are nobody's; else as they are."""
+        if places.whole or not places.among:
+            return rows
+        return rows.new_full((places.among, *rows.shape[1:]), fill).index_copy_(0, places.where, rows)
+
+    def _attended(self, attention: Any, rows: Any, keys: Any, values: Any, mask: Any, places: Places) -> Any:
+        """Attention of each row to its own slot's tokens: [b, t, h * d]. mask: [n, 1, t or 1, tokens], which there are."""
+        import torch  # noqa: PLC0415  heavy
+
+        queries = self._spread(self._heads(attention.q_proj(rows)), places, 0)  # [n, h, t, d]
+        keys, values = (cache[: places.among] if places.among else cache[places.where] for cache in (keys, values))
         attended = torch.nn.functional.scaled_dot_product_attention(
-            queries, keys, values, attn_mask=mask[:, None, None], scale=attention.scaling
+            queries, keys, values, attn_mask=mask, scale=attention.scaling
         )
-        return attention.out_proj(attended.reshape(len(rows), -1))
+        if places.among and not places.whole:
+            attended = attended[places.where]
+        return attention.out_proj(attended.transpose(1, 2).reshape(rows.shape))
 
     def _heads(self, rows: Any) -> Any:
-        """[n, h * d] to [n, h, d]."""
-        return rows.reshape(len(rows), self.model.config.decoder_attention_heads, -1)
+        """[b, t, h * d] to [b, h, t, d]."""
+        return rows.reshape(*rows.shape[:2], self.heads, -1).transpose(1, 2)
 
 
 def load(model_dir: Path, settings: Settings, *, beams: int, max_input_tokens: int, max_output_tokens: int) -> M2M100StepEngine:
