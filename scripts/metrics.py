@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from slotwise.backends.remote.copy_metrics import CopyMetrics
 from slotwise.frontend.metrics import GatewayMetrics
 from slotwise.host.model_versions import ModelVersions
-from slotwise.worker.hosts.telemetry import GAUGES
+from slotwise.worker.reports.telemetry import GAUGES
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "metrics.md"
 INTRODUCTION = """\

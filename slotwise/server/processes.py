@@ -79,7 +79,7 @@ def started_at(pid: int) -> float:
 
 
 def worker_report(state: Path, pid: int) -> dict[str, Any]:
-    """What a worker wrote of itself below that folder (slotwise.worker.hosts.telemetry); empty where it wrote nothing."""
+    """What a worker wrote of itself below that folder (slotwise.worker.reports.telemetry); empty where it wrote nothing."""
     try:
         report: dict[str, Any] = json.loads((state / "workers" / f"{pid}.json").read_text("utf-8"))
         return report

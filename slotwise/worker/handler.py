@@ -14,7 +14,7 @@ import numpy as np
 
 from slotwise.worker.budget import Cost
 from slotwise.worker.environment.settings import Settings
-from slotwise.worker.hosts.handler_metrics import HandlerMetrics
+from slotwise.worker.reports.handler_metrics import HandlerMetrics
 from slotwise.worker.request import Headers, Request
 from slotwise.worker.slot_errors import SlotError
 

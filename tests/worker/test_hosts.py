@@ -79,7 +79,7 @@ def test_metrics_tell_fill_padding_errors_cuts_and_the_authors_own() -> None:
 def test_gauges_are_sent_as_means_and_counts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = serving_entry()
     now = [100.0]
-    monkeypatch.setattr("slotwise.worker.hosts.telemetry.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("slotwise.worker.reports.telemetry.time.monotonic", lambda: now[0])
 
     def told(*bodies: bytes) -> dict[str, float]:
         raw = RawContext([{}] * len(bodies), batch_size=4)

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from slotwise.worker.environment.settings import Settings
-from slotwise.worker.hosts import telemetry
+from slotwise.worker.reports import telemetry
 
 
 @pytest.mark.parametrize(

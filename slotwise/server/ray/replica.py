@@ -148,7 +148,7 @@ class Replica:
             return LocalModel(archive, **options)
 
     def _facts(self) -> dict[str, Any]:
-        """What the archive's worker reports of itself (slotwise.worker.hosts.telemetry), and where it runs."""
+        """What the archive's worker reports of itself (slotwise.worker.reports.telemetry), and where it runs."""
         pid = self.model.child.pid
         report = worker_report(Path(self.state.name), pid)
         return {**self.model.started, "batch_size": self.settings.batch_size, **report, "pid": pid}

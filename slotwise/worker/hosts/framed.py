@@ -21,9 +21,9 @@ from typing import NoReturn
 from urllib.parse import parse_qsl
 
 from slotwise.worker.hosts import frames
-from slotwise.worker.hosts.batch_report import watched
 from slotwise.worker.hosts.frames import BrokenFrame, Frame, FrameReader
 from slotwise.worker.hosts.local import Answerer, answerer, keep_from_others
+from slotwise.worker.reports.batch_report import watched
 from slotwise.worker.request import Headers, Request
 from slotwise.worker.slot_errors import text
 

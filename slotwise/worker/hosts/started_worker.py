@@ -11,8 +11,8 @@ from slotwise.worker.batch import Batch
 from slotwise.worker.environment import digests
 from slotwise.worker.environment.settings import Settings, pin_gpu
 from slotwise.worker.handler import BatchHandler
-from slotwise.worker.hosts import telemetry
 from slotwise.worker.pipeline import Pipeline
+from slotwise.worker.reports import telemetry
 from slotwise.worker.request import Request
 from slotwise.worker.separability.audit import Audit, AuditedAnswer
 

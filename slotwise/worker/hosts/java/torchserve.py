@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from slotwise.worker.hosts.java.context import ServerContext
-from slotwise.worker.hosts.telemetry import RateLimiter
+from slotwise.worker.reports.telemetry import RateLimiter
 
 PROTOCOL = "ts.protocol.otf_message_handler"
 

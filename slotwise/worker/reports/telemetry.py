@@ -14,8 +14,8 @@ from typing import Protocol
 from slotwise.worker.batch import Batch
 from slotwise.worker.environment.digests import content
 from slotwise.worker.handler import BatchHandler
-from slotwise.worker.hosts.handler_metrics import HandlerMetrics
 from slotwise.worker.pipeline import Pipeline
+from slotwise.worker.reports.handler_metrics import HandlerMetrics
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""What a worker tells of what it does."""
