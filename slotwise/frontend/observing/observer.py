@@ -102,8 +102,8 @@ def answered(way: RequestWay, sent_at: float | None, work: BatchWork, headers: R
     now = time.time()
     if sent_at is not None and not way.placed:
         way.placed = now - (time.monotonic() - sent_at)
-    if work.batch_size and not way.tries:
-        slot = next((value for name, value in headers if name == b"x-batch-slot"), b"")
+    if work.batch_size:
+        slot = b"" if way.tries else next((value for name, value in headers if name == b"x-batch-slot"), b"")
         at_slot = int(slot) if slot.isdigit() and len(slot) < 6 else 0
         way.said = SaidBatch(work.batch_size, at_slot, work.decode_ms, work.inference_ms, now)
 
