@@ -60,7 +60,7 @@ def test_planted_secrets_are_in_no_log_of_a_real_stack(tmp_path: Path, monkeypat
     with started("slotwise", home, store) as live:
         live.management.register("anything.mar", batch_size=4, max_batch_delay=50, initial_workers=1, response_timeout=60)
         live.management.wait_ready("anything")
-        options = ("--keys", str(file), "--access-log", "json", "--log-format", "json")
+        options = ("--keys", str(file), "--access-log", "json", "--log-format", "json", "--remember", "500")
         with live.front(*options) as front, httpx.Client(base_url=front.url, timeout=100, trust_env=False) as client:
 
             def ask(path: str, body: str, identity: str, key: str = shop, **headers: str) -> int:
