@@ -89,7 +89,7 @@ class Mate(NamedTuple):
 @dataclass(eq=False, slots=True)
 class BatchWay:
     """One batch that went to a worker. number: in this process. sent: Unix time. size: its requests, watched or not. wanted:
-    its report, whatever happens; else only where a group was cut.
+    its report, whatever happens; else only where a call of the model failed.
 
     failure, failed: why it came to nothing, and when; "" and 0 where it did not. span: its trace's id and its own, if any.
     """

@@ -22,7 +22,7 @@ LONGEST = 1 << 15
 
 
 def watched(local: Answerer, requests: Sequence[Request], *, always: bool = True) -> tuple[Answered, list[Frame]]:
-    """Answer one batch; returns it, and the frame that reports it. always: or only where a group of rows was cut."""
+    """Answer one batch; returns it, and the frame that reports it. always: or only where a call of the model failed."""
     calls: list[RanCall] = []
     isolation = getattr(getattr(local, "pipeline", None), "isolation", None)
     began, clock = time.time(), time.perf_counter()
@@ -34,7 +34,7 @@ def watched(local: Answerer, requests: Sequence[Request], *, always: bool = True
         if isolation is not None:
             isolation.calls = None
     tally = getattr(answered, "tally", Tally())
-    if not always and not tally.cuts:
+    if not always and not (tally.cuts or tally.guilty):
         return answered, []
     engine = getattr(getattr(local, "handler", None), "engine", None)
     report = {

@@ -130,7 +130,7 @@ class FramedHost:
         local = self._local
         requests = [as_request(frame) for frame in batch]
         told: list[Frame] = []
-        if batch[0].flags & (frames.WATCHED | frames.IF_CUT):
+        if batch[0].flags & (frames.WATCHED | frames.IF_FAILED):
             answered, told = watched(local, requests, always=bool(batch[0].flags & frames.WATCHED))
         else:
             answered = local.run(requests)
