@@ -88,7 +88,8 @@ class Mate(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class BatchWay:
-    """One batch that went to a worker. number: in this process. sent: Unix time. size: its requests, watched or not.
+    """One batch that went to a worker. number: in this process. sent: Unix time. size: its requests, watched or not. wanted:
+    its report, whatever happens; else only where a call of the model failed.
 
     failure, failed: why it came to nothing, and when; "" and 0 where it did not. span: its trace's id and its own, if any.
     """
@@ -99,6 +100,7 @@ class BatchWay:
     number: int = field(default_factory=lambda: next(_numbers))
     sent: float = field(default_factory=time.time)
     report: BatchReport | None = None
+    wanted: bool = False
     failure: str = ""
     failed: float = 0.0
     span: tuple[int, int] | None = None
@@ -129,8 +131,8 @@ class RequestWay:
     """What is known of one request. Times are Unix time in seconds, 0 where it has not come to that.
 
     trace_id, span_id: W3C's, of its trace and of itself, 0 where nobody traces it. sampled: its trace is kept whatever becomes
-    of it. placed: it was read, and let in. notes: what happened, and when. said: what its answer's headers say, where no queue
-    of ours knows its batch. Only what differs from these defaults takes time and room.
+    of it. placed: it was read, and let in. notes: what happened, and when. said: what its answer's headers say
+    of its batch. Only what differs from these defaults takes time and room.
     """
 
     identity: str = ""
@@ -153,12 +155,16 @@ class RequestWay:
     @property
     def batches(self) -> tuple[Try, ...]:
         """Each time that a worker had it, as far as anybody knows."""
-        if not self.tries and self.said is not None:
-            batch = BatchWay("", self.said.size, (Mate(self.identity, self.trace_id, self.span_id, self.sampled),))
-            total_ms = self.said.decode_ms + self.said.inference_ms
-            batch.sent = self.said.at - total_ms / 1000
-            batch.report = BatchReport(batch.sent, self.said.decode_ms, self.said.inference_ms, total_ms, 0, 0, 0, "", "", ())
-            self.tried(batch, self.said.slot)
+        said = self.said
+        if said is None:
+            return self.tries
+        if not self.tries:
+            self.tried(BatchWay("", said.size, (Mate(self.identity, self.trace_id, self.span_id, self.sampled),)), said.slot)
+        batch = self.tries[-1].batch
+        if batch.report is None and not batch.failure:
+            total_ms = said.decode_ms + said.inference_ms
+            batch.sent = min(batch.sent, said.at - total_ms / 1000)
+            batch.report = BatchReport(batch.sent, said.decode_ms, said.inference_ms, total_ms, 0, 0, 0, "", "", ())
         return self.tries
 
     @property
@@ -188,7 +194,7 @@ def sent_together(worker: str, ways: Sequence[RequestWay | None], size: int = 0)
     mates = tuple([Mate(way.identity, way.trace_id, way.span_id, way.sampled) for way in ways if way is not None])
     if not mates:
         return None
-    batch = BatchWay(worker, size or len(ways), mates)
+    batch = BatchWay(worker, size or len(ways), mates, wanted=any([mate.sampled for mate in mates]))
     for slot, way in enumerate(ways):
         if way is not None:
             way.tried(batch, slot)

@@ -84,7 +84,7 @@ def gateway(
         LogFormat | None, typer.Option(help="How its log is written: text, or JSON, an object a line.")
     ] = None,
     access_log: Annotated[AccessFormat | None, typer.Option(help="Log every request and refusal; in which form.")] = None,
-    remember: Annotated[int, typer.Option(min=0, help="Requests that `slotwise trace` and `top` know; 0: none.")] = 2000,
+    remember: Annotated[int, typer.Option(min=0, help="Requests that `slotwise trace` and `top` know; 0: none.")] = 0,
     traces: Annotated[str, typer.Option(help="Send spans to this OTLP collector (HTTP), e.g. http://localhost:4318.")] = "",
     trace_share: Annotated[float, typer.Option(min=0, max=1, help="Of requests without a parent, with --traces.")] = 0.01,
     trace_slow_s: Annotated[float, typer.Option(min=0, help="Who takes longer is traced in any case, as errors are.")] = 1.0,

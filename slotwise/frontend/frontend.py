@@ -87,8 +87,8 @@ class Gateway:
         self.metrics.memory.set_function(lambda: self.body_memory.now_bytes)
         self.metrics.memory_limit.set(self.body_memory.max_bytes)
         self.metrics.loop_block.set_function(lambda: self.loop_blocks.longest_s)
-        self.killers = Killers()
-        self.metrics.convicted.set_function(lambda: self.killers.count)
+        self.killers = killers = Killers()
+        self.metrics.convicted.set_function(lambda: killers.count)
         self.rollouts = Rollouts()
         self._traffic: dict[str, ModelTraffic] = {}
         self.readiness = Readiness()

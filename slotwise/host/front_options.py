@@ -51,15 +51,10 @@ def front_settings(options: Mapping[str, Any], restarts: int = 0) -> FrontSettin
         max_form_fields=options["max_form_fields"],
         trusted_proxies=TrustedProxies(options["trusted_proxy"] or ()),
     )
-    watch = WatchOptions(
-        remember=options["remember"],
-        access_log=options["access_log"],
-        traces=options["traces"],
-        trace_share=options["trace_share"],
-        trace_slow_s=options["trace_slow_s"],
-    )
+    watched = ("remember", "access_log", "traces", "trace_share", "trace_slow_s")
+    watch = WatchOptions(**{name: options[name] for name in watched if name in options})  # a gateway of before has none
     on_demand = options["multi_model"] is not None
-    return FrontSettings(listen_address(options), gateway, access, on_demand, restarts, watch, options["log_format"])
+    return FrontSettings(listen_address(options), gateway, access, on_demand, restarts, watch, options.get("log_format"))
 
 
 def _path(value: str | None) -> Path | None:

@@ -52,6 +52,8 @@ def misbehave(word: bytes, frame: Frame) -> None:
         link.send([answer(frame), answer(frame, b"something else")])
     if word == b"unasked":
         link.send([answer(Frame(frames.REQUEST, frame.id + 1_000_000), b"of nobody")])
+    if word == b"report":
+        link.send([Frame(frames.REPORT, text=b"{}")])
     if word == b"early":
         link.send([Frame(frames.DONE)])
     if word == b"status":

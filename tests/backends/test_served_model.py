@@ -20,7 +20,7 @@ from slotwise.backends.local import model_queue
 from slotwise.backends.local.prints import FilePrints
 from slotwise.backends.local.served_model import ModelSettings, ServedModel
 
-CRIMES = ["exit", "segfault", "stop", "hang", "close", "junk", "text", "half", "twice", "unasked", "early", "status"]
+CRIMES = ["exit", "segfault", "stop", "hang", "close", "junk", "text", "half", "twice", "unasked", "early", "status", "report"]
 WORKERS, INNOCENTS = 2, 24
 
 

@@ -177,3 +177,21 @@ def test_a_warm_up_whose_output_is_refused_ends_the_start_and_says_why() -> None
     isolation = Alone(lambda items, size: [Refusal.of(ModelFault("not finite"))], Padding("none", 8))
     with pytest.raises(ValueError, match=r"^the warm-up input fails: not finite$"):
         isolation.prepare(lambda: Row(0, 1))
+
+
+def test_each_call_is_put_down_where_somebody_asks() -> None:
+    def poisoned(items: list[Any], size: int) -> list[Any]:
+        if 2 in items:
+            raise ValueError("on purpose")
+        return items
+
+    isolation = Alone(poisoned, Padding("static", 4))
+    isolation.outputs([0, 1, 2, 3])
+    assert isolation.calls is None
+    isolation.calls = []
+    isolation.outputs([0, 1, 2, 3])
+    told = [(call.owners, call.size, type(call.error)) for call in isolation.calls]
+    assert told[0] == ([0, 1, 2, 3], 4, ValueError)
+    assert ([2], 4, ValueError) in told
+    assert sorted(owner for owners, _, error in told if error is type(None) for owner in owners) == [0, 1, 3]
+    assert all(call.took_s >= 0 for call in isolation.calls)

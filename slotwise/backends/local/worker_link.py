@@ -119,7 +119,7 @@ class WorkerLink(asyncio.Protocol):
         parts: list[bytes] = []
         last = len(batch) - 1
         self.batch = sent_together(self.name, [one.request.way for one in batch])
-        watched = 0 if self.batch is None else frames.WATCHED
+        watched = 0 if self.batch is None else frames.WATCHED if self.batch.wanted else frames.IF_FAILED
         for i, one in enumerate(batch):
             frame = Frame(frames.REQUEST, one.id, one.about, one.request.body, watched | (frames.MORE if i < last else 0))
             parts += (frame.head, frame.text, frame.body)

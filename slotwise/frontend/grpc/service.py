@@ -123,9 +123,10 @@ class GrpcService:
             if end is None:
                 log.exception("%s %s", call.identity, name, extra=_named(call))
                 end = self.end_of(Refused(500, replies.CRASH)) or CallEnd(500, grpc.StatusCode.INTERNAL, replies.CRASH)
-        log.info("%s %s %d %r", call.identity, name, end.status, end.logged, extra=_named(call))
+        logged = end.logged or replies.phrase(end.status)
+        log.info("%s %s %d %r", call.identity, name, end.status, logged, extra=_named(call))
         if call.seen is not None:
-            call.seen.status, call.seen.reason = end.status, call.seen.reason or end.logged
+            call.seen.status, call.seen.reason = end.status, call.seen.reason or logged
         await call.abort(end.code, end.details, end.retry_after_s)
         return b""  # not reached
 

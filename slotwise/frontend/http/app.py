@@ -173,7 +173,7 @@ def _remembered(gateway: Gateway, request: Request) -> Remembered:
     if gateway.keys is not None and request.scope["slotwise.key"].name != OWN:
         raise HTTPException(403, "only the operator may see other requests: `slotwise trace`, `slotwise top`")
     if gateway.observer is None or gateway.observer.remembered is None:
-        raise HTTPException(404, "no requests are remembered here: --remember")
+        raise HTTPException(404, "no requests are remembered here: start it with --remember 2000")
     return gateway.observer.remembered
 
 

@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Any, Protocol
 
 from slotwise.backends.exchange import CLIENT_GONE, RawHeaders
@@ -14,6 +13,7 @@ from slotwise.backends.request_way import RequestWay, SaidBatch
 from slotwise.frontend.http.client_address import TrustedProxies
 from slotwise.frontend.observing.remembered import Remembered
 from slotwise.frontend.observing.seen_request import SeenRequest, new_span_id, new_trace_id, shown_path
+from slotwise.frontend.replies import phrase
 from slotwise.frontend.traffic import BatchWork
 
 SEEN = "slotwise.seen"  # in a scope: the SeenRequest
@@ -86,7 +86,7 @@ class Observer:
         seen.bytes_out = bytes_out
         seen.seconds = time.monotonic() - seen.began
         if seen.status >= 400 and not seen.reason:
-            seen.reason = GONE if seen.status == CLIENT_GONE else _phrase(seen.status)
+            seen.reason = GONE if seen.status == CLIENT_GONE else phrase(seen.status)
         for watcher in self.watchers:
             watcher.ended(seen)
 
@@ -102,8 +102,8 @@ def answered(way: RequestWay, sent_at: float | None, work: BatchWork, headers: R
     now = time.time()
     if sent_at is not None and not way.placed:
         way.placed = now - (time.monotonic() - sent_at)
-    if work.batch_size and not way.tries:
-        slot = next((value for name, value in headers if name == b"x-batch-slot"), b"")
+    if work.batch_size:
+        slot = b"" if way.tries else next((value for name, value in headers if name == b"x-batch-slot"), b"")
         at_slot = int(slot) if slot.isdigit() and len(slot) < 6 else 0
         way.said = SaidBatch(work.batch_size, at_slot, work.decode_ms, work.inference_ms, now)
 
@@ -114,10 +114,3 @@ def _parent(given: Sequence[bytes]) -> tuple[int, int, bool | None]:
     if match is None or not int(match[1], 16) or not int(match[2], 16):
         return 0, 0, None
     return int(match[1], 16), int(match[2], 16), bool(int(match[3], 16) & 1)
-
-
-def _phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return "Error"

@@ -78,7 +78,7 @@ def _steps(batch: dict[str, Any]) -> list[tuple[float, str]]:
         steps.append((at, f"that batch has no report: {batch['failure']}"))
     if "decode_ms" in batch:
         told = [batch["engine"], batch["precision"], f"{batch['cuts']} cuts" if batch["cuts"] else ""]
-        what = f"decoded {batch['decode_ms']:.1f} ms, model {batch['inference_ms']:.1f} ms, all {batch['total_ms']:.1f} ms"
+        what = f"decoded {batch['decode_ms']:.1f} ms, model {batch['inference_ms']:.1f} ms"
         steps.append((at, f"{what} {' '.join(filter(None, told))}".rstrip()))
         for call in batch["calls"]:
             mine = "" if call["had_it"] else ", without this one"

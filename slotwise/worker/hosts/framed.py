@@ -130,8 +130,8 @@ class FramedHost:
         local = self._local
         requests = [as_request(frame) for frame in batch]
         told: list[Frame] = []
-        if batch[0].flags & frames.WATCHED:
-            answered, told = watched(local, requests)
+        if batch[0].flags & (frames.WATCHED | frames.IF_FAILED):
+            answered, told = watched(local, requests, always=bool(batch[0].flags & frames.WATCHED))
         else:
             answered = local.run(requests)
         sent = [

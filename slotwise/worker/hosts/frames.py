@@ -6,7 +6,7 @@ answers that come one by one.
 
     front -> worker   START     text: JSON {"version": 1, "batch_size": 8, "streams": true}
                       REQUEST   text: headers and query; body. Flag MORE: another request of the same batch follows.
-                                Flag WATCHED: a REPORT of its batch is wanted
+                                Flag WATCHED: a REPORT of its batch is wanted; IF_FAILED: where a call of the model failed
                       CANCEL    id of a request whose answer nobody wants any more
                       SENT      id of a request that comes next; body: a piece of its answer that another worker has sent
     worker -> front   STARTED   text: JSON {"version": 1, "engine": ..., "profile": ...}
@@ -39,7 +39,7 @@ STARTED, FAILED, ANSWER, DONE, NUMBERS, BEAT, PIECE, REPORT = 17, 18, 19, 20, 21
 FROM_FRONT, FROM_WORKER = range(START, SENT + 1), range(STARTED, REPORT + 1)
 MORE = 1  # a flag of REQUEST and of PIECE
 STREAM = 2  # a flag of REQUEST
-WATCHED = 4  # a flag of REQUEST
+WATCHED, IF_FAILED = 4, 8  # flags of REQUEST
 DEAD = 1  # a flag of DONE
 TURN = 1  # a flag of BEAT
 LONGEST_TEXT = 16 << 20

@@ -21,8 +21,8 @@ MOST_CALLS, MOST_SLOTS = 64, 64  # that are told
 LONGEST = 1 << 15
 
 
-def watched(local: Answerer, requests: Sequence[Request]) -> tuple[Answered, list[Frame]]:
-    """Answer one batch; returns it, and the frame that reports it."""
+def watched(local: Answerer, requests: Sequence[Request], *, always: bool = True) -> tuple[Answered, list[Frame]]:
+    """Answer one batch; returns it, and the frame that reports it. always: or only where a call of the model failed."""
     calls: list[RanCall] = []
     isolation = getattr(getattr(local, "pipeline", None), "isolation", None)
     began, clock = time.time(), time.perf_counter()
@@ -34,6 +34,8 @@ def watched(local: Answerer, requests: Sequence[Request]) -> tuple[Answered, lis
         if isolation is not None:
             isolation.calls = None
     tally = getattr(answered, "tally", Tally())
+    if not always and not (tally.cuts or tally.guilty):
+        return answered, []
     engine = getattr(getattr(local, "handler", None), "engine", None)
     report = {
         "began": began,
