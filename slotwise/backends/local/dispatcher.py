@@ -88,10 +88,10 @@ class Dispatcher:
 
         Never where a worker is free: so what was learned wrong is learned again.
         """
+        if not workers or not all(worker.busy for worker in workers):
+            return
         left_s, least_s = request.deadline - now, self.cost.least(1)
         if not least_s or left_s > 2 * self.wait_s(len(self.waiting) + 2 * self.batch_size, len(workers)):
-            return
-        if not workers or not all(worker.busy for worker in workers):
             return
         running_s = min(worker.busy_since + self.cost.least(len(worker.batch)) for worker in workers) - now
         batches = self.waiting.ahead_of(request) // self.batch_size // len(workers)
@@ -154,6 +154,7 @@ class Dispatcher:
         Beside those of senders that have few waiting go only so many of senders that have many, that it takes little longer.
         """
         batch: list[WaitingRequest] = []
+        most = now + self.cost.of(size)
         crowds, few = self.waiting.crowds(self.batch_size // 2) if self.cost.known else set[str](), 0
         while len(batch) < size and (one := self.waiting.first()):
             if batch and (batch[0].request.alone or one.request.alone):
@@ -161,7 +162,7 @@ class Dispatcher:
             crowded = one.request.sender in crowds
             if few and crowded and self.cost.of(len(batch) + 1) > LONGER * self.cost.of(few):
                 break
-            late = one.request.deadline < now + self.cost.least(len(batch) + 1)
+            late = one.request.deadline < most and one.request.deadline < now + self.cost.least(len(batch) + 1)
             if late and (batch or len(self.waiting) > 1):  # the last one goes: what was learned wrong is learned again
                 self.refused["late"] += 1
                 one.refuse(504, TOO_LATE)

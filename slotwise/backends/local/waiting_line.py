@@ -110,7 +110,7 @@ class WaitingLine:
 
     def crowds(self, few: int) -> set[str]:
         """The senders that have more waiting than a few, beside others that have not; none, where there are no such others."""
-        if sum(len(turns) for turns in self._turns.values()) < 2:
+        if len(self._turns) == 1 and all(len(turns) == 1 for turns in self._turns.values()):
             return set()
         counts = {sender.name: len(sender.requests) for turns in self._turns.values() for sender in turns.values()}
         crowds = {name for name, count in counts.items() if count > few}
