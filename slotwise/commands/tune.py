@@ -20,9 +20,58 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    """Add tune and roofline."""
+    """Add tune, simulate and roofline."""
     app.command()(tune)
+    app.command()(simulate)
     app.command()(roofline)
+
+
+def simulate(
+    batch_ms: Annotated[float, typer.Option(min=0, help="A batch of n takes batch-ms + request-ms n: as `describe` says.")],
+    request_ms: Annotated[float, typer.Option(min=0, help="See --batch-ms.")],
+    noise: Annotated[float, typer.Option(min=0, max=1, help="How far batches are from that, as a share of it.")] = 0.05,
+    linger: Annotated[str, typer.Option(help="Ways to form batches, with commas between.")] = "free,exact,auto",
+    batch_size: Annotated[int, typer.Option(min=1, help="The largest batch.")] = 16,
+    max_batch_delay_ms: Annotated[float, typer.Option("--max-batch-delay", min=0, help="The longest wait, in ms.")] = 2.0,
+    slo_p99_ms: Annotated[float, typer.Option(min=0, help="The target: an answer within so many ms; 0: none.")] = 0.0,
+    workers: Annotated[int, typer.Option(min=1, help="Workers, each as quick as that.")] = 1,
+    clients: Annotated[int, typer.Option(min=0, help="Clients that ask again when they are answered.")] = 0,
+    rate: Annotated[float, typer.Option(min=0, help="Requests a second that come whatever happens.")] = 0.0,
+    day: Annotated[bool, typer.Option("--day", help="A day of quiet, ramp, peak and burst in --seconds.")] = False,
+    trace: Annotated[
+        Path | None, typer.Option(help='A file of lines like {"at_s": 0.25, "sender": "a", "within_s": 1}.')
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, max=86_400, help="How long requests come, in virtual seconds.")] = 30.0,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Say what our own host would do under a load: its own code forms the batches, in virtual time, on no machine."""
+    from dataclasses import asdict
+    from typing import get_args
+
+    from slotwise.backends.local.dispatcher import Linger
+    from slotwise.bench.offline import LinearTime
+    from slotwise.tune import virtual_host
+
+    ways = [way.strip() for way in linger.split(",")]
+    if wrong := [way for way in ways if way not in get_args(Linger)]:
+        raise typer.BadParameter(f"{wrong[0]!r} is none of {', '.join(get_args(Linger))}", param_hint="--linger")
+    line = LinearTime(request_ms, batch_ms)
+    if not line.at(1):
+        raise typer.BadParameter("a batch has to take some time", param_hint="--batch-ms")
+    arrivals = virtual_host.read_trace(trace) if trace else []
+    if day:
+        arrivals += virtual_host.day(seconds, 1000 * batch_size * workers / line.at(batch_size), seed)
+    load = virtual_host.VirtualLoad(seconds, clients, rate, arrivals)
+    if not (clients or rate or arrivals):
+        raise typer.BadParameter("one of --clients, --rate, --day and --trace says what comes", param_hint="--clients")
+    found = {}
+    for way in ways:
+        setting = virtual_host.VirtualSetting(line, way, batch_size, max_batch_delay_ms, slo_p99_ms, workers, noise)  # type: ignore[arg-type]
+        found[way] = {key: value for key, value in asdict(virtual_host.serve(setting, load, seed)).items() if key != "sent"}
+    columns = ["asked", "answered", "in_time", "refused", "p50_ms", "p99_ms", "mean_batch"]
+    rows: list[list[object]] = [[way, *(round(one[name], 1) for name in columns)] for way, one in found.items()]
+    emit(found, as_json, lambda: table("", ["linger", *(name.replace("_", " ") for name in columns)], rows))
 
 
 def tune(

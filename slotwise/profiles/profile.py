@@ -50,11 +50,11 @@ class Profile(BaseModel):
     max_batch_delay_ms: float = _key(
         "registration", 5, "how long a batch waits for more requests; no fraction on TorchServe and MMS", ge=0, le=60_000
     )
+    initial_workers: int = _key("registration", 1, "worker processes a model starts with", ge=1, le=256)
+    response_timeout_s: int = _key("registration", 120, "a batch that takes longer costs its worker", ge=1, le=86_400)
     latency_p99_ms: float = _key(
         "registration", 0, "what linger auto wants answers within, on Slotwise's own host; 0: no target", ge=0, le=600_000
     )
-    initial_workers: int = _key("registration", 1, "worker processes a model starts with", ge=1, le=256)
-    response_timeout_s: int = _key("registration", 120, "a batch that takes longer costs its worker", ge=1, le=86_400)
 
     device: Literal["cpu", "cuda"] = _key("worker", "cpu", "where the engine runs; cuda falls back to cpu where there is none")
     engine: Literal["auto", "torch", "onnxruntime", "openvino", "ctranslate2", "transformers"] = _key(

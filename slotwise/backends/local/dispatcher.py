@@ -4,7 +4,7 @@ linger "free"     whoever waits goes when a worker is free; it waits a moment fo
        "exact"    a batch that is not full waits max_batch_delay, as on TorchServe
        "auto"     the batch that has most of those that wait answered within the target; it waits only while that has paid
        "advise"   as "free"; what "auto" would have chosen is counted and logged
-Nothing here waits or knows a clock: `tune --simulate` asks the same code in virtual time.
+Nothing here waits or knows a clock: `slotwise simulate` asks the same code in virtual time.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ log = logging.getLogger("slotwise.host")
 
 HOLD, LEAST_HOLD_S = 0.05, 0.001  # of what a batch takes; an event loop's timer counts milliseconds
 LEAST_SHARE, TRY_AGAIN = 1 / 16, 64  # of a hold, which is not worth it then; so many batches later it is tried again
+RETURN_WEIGHT = BUSY_WEIGHT = 0.1  # of the last time among all
+LONGER = 1.5  # than its own part alone takes a batch with requests of a crowd
 AHEAD = 4  # batches that are looked at
 SAY_S = 10.0  # between two lines of the log at least
 TOO_LATE = "by what batches have cost so far, the deadline passes before a worker could answer: it was not sent to one"
@@ -54,8 +56,9 @@ class Dispatcher:
         self.waiting, self.cost = WaitingLine(), BatchCost()
         self.refused: Counter[Literal["full", "late"]] = Counter()
         self.chosen: Counter[Why] = Counter()
+        self._busy = 0.0  # of the workers' time, of late
         self.choice, self._why, self._said_at = "", "", -math.inf
-        self._hold_share, self._no_hold = 1.0, 0
+        self._hold_share, self._no_hold, self._return_s = 1.0, 0, 0.0  # _return_s: until those came that were waited for
 
     # Who is refused.
 
@@ -85,10 +88,10 @@ class Dispatcher:
 
         Never where a worker is free: so what was learned wrong is learned again.
         """
+        if not workers or not all(worker.busy for worker in workers):
+            return
         left_s, least_s = request.deadline - now, self.cost.least(1)
         if not least_s or left_s > 2 * self.wait_s(len(self.waiting) + 2 * self.batch_size, len(workers)):
-            return
-        if not workers or not all(worker.busy for worker in workers):
             return
         running_s = min(worker.busy_since + self.cost.least(len(worker.batch)) for worker in workers) - now
         batches = self.waiting.ahead_of(request) // self.batch_size // len(workers)
@@ -106,15 +109,27 @@ class Dispatcher:
         """
         took_s, size = now - worker.busy_since, len(worker.batch)
         self.cost.learn(size, took_s)
+        if worker.over_at and now > worker.over_at:
+            self._busy += BUSY_WEIGHT * (took_s / (now - worker.over_at) - self._busy)
+        worker.over_at, worker.found, worker.expects = now, len(self.waiting), size
         hold_s = HOLD * took_s
         if self.linger == "auto" and self.cost.known:
-            hold_s = self._hold_share * self.cost.each_s if self._hold_share >= LEAST_SHARE else 0.0
-            self._no_hold += not hold_s
-            if self._no_hold >= TRY_AGAIN:
-                self._hold_share, self._no_hold = 4 * LEAST_SHARE, 0
+            worker.expects = min(self.batch_size, worker.found + size)
+            hold_s = self._worth_s(worker.found, worker.expects)
         hold_s = min(self.max_batch_delay_s, hold_s)
-        worker.last_size, worker.found = size, len(self.waiting)
         worker.hold_until = now + hold_s if hold_s >= LEAST_HOLD_S else 0.0
+
+    def _worth_s(self, found: int, expected: int) -> float:
+        """How long a worker may wait for so many; 0 where more are answered a second if it does not."""
+        cost = self.cost
+        if self._hold_share < LEAST_SHARE:
+            self._no_hold += 1
+            if self._no_hold < TRY_AGAIN:
+                return 0.0
+            self._hold_share, self._no_hold = 4 * LEAST_SHARE, 0
+        if found and expected / (self._return_s + cost.of(expected)) <= found / cost.of(found):
+            return 0.0
+        return max(LEAST_HOLD_S, self._hold_share * cost.each_s) if cost.each_s > LEAST_HOLD_S / 2 else 0.0
 
     def form(self, worker: BatchWorker, now: float, workers: int = 1) -> tuple[list[WaitingRequest], float]:
         """The batch that a free worker gets now. Where that is empty: until when it waits; infinity: nobody is there."""
@@ -122,35 +137,48 @@ class Dispatcher:
         if first is None:
             return [], math.inf
         exact = self.linger == "exact"
-        enough = self.batch_size if exact else worker.last_size
+        enough = self.batch_size if exact else worker.expects
         until = first.came_at + self.max_batch_delay_s if exact else worker.hold_until
         if self.linger == "auto" and self.target_s:
-            until = min(until, first.came_at + self.target_s - self._most_s(min(enough, self.batch_size)))
+            until = min(until, first.came_at + self.target_s - self._most_s(enough))
         if len(self.waiting) < enough and until > now:
             return [], until
         if worker.hold_until:
-            self._held(len(self.waiting) - worker.found)
-            worker.hold_until = 0.0
+            self._held(worker, now)
         size = self._size(first, now, workers) if self.linger in ("auto", "advise") else self.batch_size
         return self._take(size, now), math.inf
 
     def _take(self, size: int, now: float) -> list[WaitingRequest]:
-        """So many, whose turn it is; but who asked to be alone is, and who would be late is refused."""
+        """So many, whose turn it is; but who asked to be alone is, and who would be late is refused.
+
+        Beside those of senders that have few waiting go only so many of senders that have many, that it takes little longer.
+        """
         batch: list[WaitingRequest] = []
+        most = now + self.cost.of(size)
+        crowds, few = self.waiting.crowds(self.batch_size // 2) if self.cost.known else set[str](), 0
         while len(batch) < size and (one := self.waiting.first()):
             if batch and (batch[0].request.alone or one.request.alone):
                 break
-            late = one.request.deadline < now + self.cost.least(len(batch) + 1)
+            crowded = one.request.sender in crowds
+            if few and crowded and self.cost.of(len(batch) + 1) > LONGER * self.cost.of(few):
+                break
+            late = one.request.deadline < most and one.request.deadline < now + self.cost.least(len(batch) + 1)
             if late and (batch or len(self.waiting) > 1):  # the last one goes: what was learned wrong is learned again
                 self.refused["late"] += 1
                 one.refuse(504, TOO_LATE)
             else:
                 batch.append(self.waiting.take())
+                few += bool(crowds) and not crowded
         return batch
 
-    def _held(self, came: int) -> None:
-        """A worker has waited, and so many came: next time it waits longer, or less."""
-        self._hold_share = min(1.0, 2 * self._hold_share) if came > 0 else self._hold_share / 2
+    def _held(self, worker: BatchWorker, now: float) -> None:
+        """A worker has waited: next time it waits longer where half of whom it expected came, else less."""
+        worker.hold_until = 0.0
+        if 2 * (len(self.waiting) - worker.found) >= worker.expects - worker.found:
+            self._hold_share = min(1.0, 2 * self._hold_share)
+            self._return_s += RETURN_WEIGHT * (now - worker.over_at - self._return_s)
+        else:
+            self._hold_share /= 2
 
     def _most_s(self, n: int) -> float:
         return self.cost.of(n) + DOUBT * self.cost.spread_s
@@ -167,7 +195,10 @@ class Dispatcher:
         due = due[::workers]  # what is this worker's part of them
         sizes = [1 << i for i in range(all_of_them.bit_length()) if 1 << i < all_of_them] + [all_of_them]
         in_time = {size: self._in_time(due, size, now) for size in sizes}
-        best = max(sizes, key=lambda size: (in_time[size], size))
+        # Workers that take longer for these answer fewer of those that come, as far as they have no time to spare.
+        a_second = self._busy * self.batch_size / self.cost.of(self.batch_size)
+        worth = {size: in_time[size] - a_second * len(due) / size * self.cost.each_s for size in sizes}
+        best = max(sizes, key=lambda size: (worth[size], size))
         self._say("target" if in_time[best] else "late", best, now)
         return best if self.linger == "auto" else self.batch_size
 

@@ -54,8 +54,8 @@ class WaitingRequest:
 class BatchWorker:
     """A worker as the queue knows it. send(batch) gives it a batch; end(why) ends it, and `ModelQueue.ended` is called then.
 
-    in_hand: what has no answer yet, by id. batch: all that it was sent at once. retiring: it gets no other batch. last_size: of
-    the batch that it did last; until hold_until it waits for as many. found: how many waited when that was over.
+    in_hand: what has no answer yet, by id. batch: all that it was sent at once. retiring: it gets no other batch.
+    over_at, found: when its last batch was over, and how many waited then. expects: so many does it wait for, until hold_until.
     """
 
     send: Callable[[Sequence[WaitingRequest]], None]
@@ -67,9 +67,10 @@ class BatchWorker:
     retiring: bool = False
     joined_at: float = 0.0
     busy_since: float = 0.0
-    last_size: int = 0
-    hold_until: float = 0.0
+    over_at: float = 0.0
     found: int = 0
+    expects: int = 0
+    hold_until: float = 0.0
     heard_at: float = 0.0
 
     @property

@@ -108,6 +108,14 @@ class WaitingLine:
                     most, least = sender, share
         return None if most is None else self._pop(self._turns[-least[0]], most, last=True)
 
+    def crowds(self, few: int) -> set[str]:
+        """The senders that have more waiting than a few, beside others that have not; none, where there are no such others."""
+        if len(self._turns) == 1 and all(len(turns) == 1 for turns in self._turns.values()):
+            return set()
+        counts = {sender.name: len(sender.requests) for turns in self._turns.values() for sender in turns.values()}
+        crowds = {name for name, count in counts.items() if count > few}
+        return crowds if len(crowds) < len(counts) else set()
+
     def drop_closed(self) -> None:
         """Forget those that nobody waits for any more."""
         for turns in self._turns.values():
