@@ -27,7 +27,7 @@ def with_stages(spec: ModelSpec, folder: Path, build: Callable[[Path, Path], Pat
     if (spec.handler == HANDLER) != bool(spec.stages):
         raise SlotwiseError(
             f'{spec.name}: handler = "{HANDLER}" and [[stages]] belong together',
-            'write [[stages]] with name = "find", model = "FOLDER", once for each',
+            'write [[stages]] and below it name = "find", model = "FOLDER", once for each',
         )
     if not spec.stages:
         return spec, []
