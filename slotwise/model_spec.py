@@ -158,6 +158,13 @@ class Weights(_Section):
         return list(dict.fromkeys(name for name in named if name))
 
 
+class Stage(_Section):
+    """One model of several in a process. model: a folder beside this one or below it, or a known model's name."""
+
+    name: Annotated[str, AfterValidator(_named)]
+    model: str
+
+
 class ModelSpec(_Section):
     """One model.toml.
 
@@ -183,6 +190,7 @@ class ModelSpec(_Section):
     inputs: dict[str, list[Count]] = {}
     weights: Weights = Weights()
     options: dict[str, Any] = {}
+    stages: list[Stage] = []
     hedge: bool = True
     output: str = ""
     separable: Literal["auto", "required"] = "auto"

@@ -18,6 +18,7 @@ from slotwise.archive.network import onnx_graph
 from slotwise.archive.network.int8 import agreement_of, need_int8, served_in_int8
 from slotwise.archive.network.trial import run_every_form
 from slotwise.archive.packaging import pack
+from slotwise.archive.stages import with_stages
 from slotwise.archive.store import archive_file
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
@@ -60,6 +61,7 @@ def build(
     check_writable(project.state_root())
     sources = [folder]
     started = time.monotonic()
+    spec, laid_out = with_stages(spec, folder, lambda one, out: build(one, out, prove=prove))
     out: Path | None = None
     measured: dict[str, Any] = {}
     if (folder / "make.py").is_file():
@@ -71,6 +73,7 @@ def build(
         raise SlotwiseError(f"{folder} has no make.py that could take --weights", "name the weights in its model.toml")
     else:
         check_fit(folder, spec)
+    sources = [*laid_out, *sources]
     spec, sources, graph = onnx_graph.fit(spec, sources)
     forms = run_every_form(spec, sources, out)
     agreement = agreement_of(spec, measured).data() if int8 else None

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from slotwise.files import project
-from slotwise.model_spec import ModelSpec
+from slotwise.model_spec import ModelSpec, load_spec
 
 READ = ("*.py", "*.pt", "*.npz", "*.json", "calibration/*")  # what a make.py reads in its folder, besides what is named
 DESCRIPTION = "model.toml"
@@ -32,7 +32,16 @@ def input_digests(folder: Path, spec: ModelSpec) -> dict[str, str]:
     digests = {DESCRIPTION: hashlib.sha256(spec.model_dump_json().encode()).hexdigest()}
     if not spec.handler.endswith(".py"):
         digests[f"handlers/{spec.handler}.py"] = _sha256(project.handler_file(spec.handler))
+    for stage in spec.stages:
+        own = stage_folder(folder, stage.model)
+        digests |= {f"stages/{stage.name}/{path}": sha256 for path, sha256 in input_digests(own, load_spec(own)).items()}
     return digests | {file.relative_to(folder).as_posix(): _sha256(file) for file in _files(folder, spec)}
+
+
+def stage_folder(folder: Path, model: str) -> Path:
+    """The folder of a stage's model: one below or beside `folder`, or a known model's. Raises SlotwiseError."""
+    beside = (folder / model).resolve()
+    return beside if (beside / "model.toml").is_file() else project.model_folder(model)
 
 
 def changed_input(built: dict[str, str], folder: Path, spec: ModelSpec) -> str:

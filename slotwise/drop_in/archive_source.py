@@ -20,9 +20,9 @@ from slotwise.archive.guarding.foreign import lacks
 from slotwise.archive.guarding.guarded import guard
 from slotwise.archive.inspection import inspect
 from slotwise.archive.packaging import MANIFEST
-from slotwise.archive.tarball import unpack
 from slotwise.backends.management.models import ApiError
 from slotwise.drop_in.configuration import Configuration
+from slotwise.files.tarball import unpack
 
 log = logging.getLogger("slotwise.drop_in")
 

@@ -14,9 +14,9 @@ import tempfile
 from pathlib import Path
 
 from slotwise.archive.archive_info import ArchiveInfo
-from slotwise.archive.tarball import unpack
 from slotwise.errors import SlotwiseError
 from slotwise.files.disk import written_whole
+from slotwise.files.tarball import unpack
 from slotwise.migrate.findings import Finding
 from slotwise.model_spec import NAME
 

@@ -22,6 +22,7 @@ from slotwise.worker.slot_errors import (
     Unprocessable,
     UnsupportedMedia,
 )
+from slotwise.worker.stages.stage_chain import Part
 from slotwise.worker.steps.sampling import greedy, sampled
 from slotwise.worker.steps.step_engine import End, Next, StepEngine, StepRow, StepState
 from slotwise.worker.streaming.stream_handler import StreamHandler
@@ -41,6 +42,7 @@ __all__ = [
     "Next",
     "NotOffered",
     "OutOfMemory",
+    "Part",
     "Pipeline",
     "Request",
     "Settings",

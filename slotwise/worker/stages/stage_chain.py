@@ -1,0 +1,186 @@
+"""A chain of pipelines: each part that a stage hands on is a request to the next one, batched with those of other requests.
+
+    b items --first stage--> parts, a list an item --next stage--> an answer a part --> b lists of answers
+
+Each stage is a whole Pipeline with its own handler, engine, isolation and budget. So a bad part costs that part, and whoever
+asked for it gets all others.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from slotwise.worker.answer import Answer
+from slotwise.worker.environment.settings import Settings
+from slotwise.worker.handler import BatchHandler
+from slotwise.worker.ownership import owned
+from slotwise.worker.pipeline import Pipeline
+from slotwise.worker.request import Headers, Request
+from slotwise.worker.slot_errors import ModelFault, SlotError, known_status
+
+FOLDER = "stages"
+MOST_PARTS = 256  # of one item
+
+Asked = tuple[bytes, Mapping[str, str]]  # a body and its headers
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a stage hands on: the body of a request to the next one.
+
+    about: what stands beside the answer, as JSON can say it: {"box": [3, 5, 20, 31]}.
+    """
+
+    body: bytes
+    about: Mapping[str, Any] = field(default_factory=dict)
+    content_type: str = "application/octet-stream"
+
+
+class StageFault(SlotError):
+    """What a stage answered instead of a result, with its own status."""
+
+    def __init__(self, code: int, message: Any) -> None:
+        super().__init__(message)
+        self.code = known_status(code)
+
+
+class StageChain:
+    """pipelines: one a stage, in order. All but the last give Parts."""
+
+    name, precision, device = "stages", "", ""
+
+    def __init__(self, pipelines: Sequence[Pipeline]) -> None:
+        self.pipelines = list(pipelines)
+        self.kept: dict[str, list[Any]] = {}  # of the batch that runs, by the request's id: what a stage's results were
+        for pipeline in self.pipelines[:-1]:
+            vars(pipeline.handler)["respond"] = self._keep
+            pipeline.hooks.respond_is_authors = True
+        self.name = "+".join(str(getattr(pipeline.handler.engine, "name", "own")) for pipeline in self.pipelines)
+
+    def __call__(self, items: Sequence[Asked]) -> list[Any]:
+        """b items to b outputs: a list of {"answer": ...} or {"error": ...} an item, or its SlotError.
+
+        Raises RuntimeError where a stage's engine is dead: then this worker has to end.
+        """
+        requests = [Request(body, Headers(headers), str(i)) for i, (body, headers) in enumerate(items)]
+        answers = self._answers(0, requests)
+        if any(pipeline.dead for pipeline in self.pipelines):
+            raise RuntimeError("the engine of a stage is dead")
+        return answers
+
+    def _answers(self, level: int, requests: Sequence[Request]) -> list[Any]:
+        """One result or SlotError a request, in order."""
+        if level == len(self.pipelines) - 1:
+            return [_value(answer) for answer in self.pipelines[level].answer(requests)] if requests else []
+        parts = self._parts(level, requests)
+        asked = [part for own in parts if isinstance(own, list) for part in own if isinstance(part, Part)]
+        below = [Request(part.body, Headers({"content-type": part.content_type}), str(i)) for i, part in enumerate(asked)]
+        answers = iter(self._answers(level + 1, below))
+        results: list[Any] = [own if isinstance(own, SlotError) else list(_joined(own, answers)) for own in parts]
+        assert next(answers, None) is None  # each answer is somebody's
+        return results
+
+    def _parts(self, level: int, requests: Sequence[Request]) -> list[list[Part | SlotError] | SlotError]:
+        """What this stage hands on of each request: Parts and errors in their places, or the request's own error."""
+        self.kept = {}
+        answers = self.pipelines[level].answer(requests) if requests else []
+        kept, self.kept = self.kept, {}
+        return [
+            _checked(kept[request.id]) if answer.status == 200 and request.id in kept else _fault(answer)
+            for request, answer in zip(requests, answers, strict=True)
+        ]
+
+    def _keep(self, request: Request, results: list[Any]) -> tuple[Any, str]:
+        """In place of `respond`: the results are kept before any hook is called again."""
+        if len(results) == 1 and isinstance(results[0], SlotError):
+            raise results[0]
+        self.kept[request.id] = [one if isinstance(one, SlotError) else owned(one) for one in results]
+        return b"", "application/octet-stream"
+
+
+def _checked(results: Sequence[Any]) -> list[Part | SlotError] | SlotError:
+    """The parts of one request. What is no Part is an error in its place; too many parts are the request's."""
+    parts = [part for one in results for part in (one if isinstance(one, list | tuple) else [one])]
+    if len(parts) > MOST_PARTS:
+        return ModelFault(f"a stage found {len(parts)} parts, at most {MOST_PARTS} are handed on")
+    return [
+        part if isinstance(part, SlotError) or _sound(part) else ModelFault("a stage handed on what is no Part")
+        for part in parts
+    ]
+
+
+def _sound(part: Any) -> bool:
+    """Whether the next stage can be asked for it, and its answer be written."""
+    if type(part) is not Part or type(part.body) is not bytes or not isinstance(part.about, Mapping):
+        return False
+    if not isinstance(part.content_type, str) or not {"answer", "error"}.isdisjoint(part.about):
+        return False
+    try:
+        json.dumps(dict(part.about), allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
+def _joined(parts: Sequence[Part | SlotError], answers: Iterator[Any]) -> Iterator[dict[str, Any]]:
+    for part in parts:
+        if isinstance(part, SlotError):
+            yield part.body()
+            continue
+        answer = next(answers)
+        yield {**part.about, **(answer.body() if isinstance(answer, SlotError) else {"answer": answer})}
+
+
+def _value(answer: Answer) -> Any:
+    """What a stage answered: JSON's value, or the text."""
+    if answer.status != 200:
+        return _fault(answer)
+    if "json" not in answer.content_type:
+        return answer.body.decode("utf-8", "replace")
+    try:
+        return json.loads(answer.body)
+    except ValueError:
+        return ModelFault("a stage answered what is no JSON")
+
+
+def _fault(answer: Answer) -> SlotError:
+    try:
+        return StageFault(answer.status, json.loads(answer.body)["error"]["message"])
+    except (ValueError, LookupError, TypeError):
+        return StageFault(answer.status if answer.status >= 400 else 500, "a stage failed")
+
+
+def load_chain(model_dir: Path, settings: Settings) -> StageChain:
+    """The stages of the archive in `model_dir`, loaded and warmed up in their order. Raises what one of them raises."""
+    about = settings.model["options"][FOLDER]
+    pipelines = []
+    for i, stage in enumerate(about):
+        folder = model_dir / FOLDER / stage["name"]
+        environ = {**os.environ, "SLOTWISE_PROFILE": settings.profile}
+        own = Settings.load(folder, environ, batch_size=settings.batch_size)
+        time_s = settings.response_timeout_s / (2 * len(about))  # of which a pipeline uses half for its model
+        handler = _handler(folder, stage["handler"], f"_stage_{i}")
+        pipelines.append(Pipeline.start(handler, folder, own.but(response_timeout_s=time_s)))
+    return StageChain(pipelines)
+
+
+def _handler(folder: Path, file: str, name: str) -> BatchHandler:
+    """A handler of its own, from its file. Its folder is where it imports from."""
+    sys.path.insert(0, str(folder))
+    spec = importlib.util.spec_from_file_location(name, folder / file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    handler = getattr(getattr(module.handle, "__self__", None), "handler", None)
+    if not isinstance(handler, BatchHandler) or handler.streams:
+        raise ValueError(f"the stage {folder.name}: {file} has no handler that answers whole")
+    return type(handler)()

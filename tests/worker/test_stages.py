@@ -1,0 +1,219 @@
+"""Parts fan out and come back: no part goes to another request, and an error costs its part or its request, and nobody else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slotwise.worker import BadRequest, BatchHandler, Headers, Pipeline, Settings
+from slotwise.worker.slot_errors import ModelFault
+from slotwise.worker.stages.stage_chain import MOST_PARTS, Part, StageChain
+
+# A request is a number of its own, and what its parts are to do: "ok", "refuse" (in decode), "poison" (fails in the model),
+# "encode" (fails after it), "none" (no Part at all).
+DOING = ("ok", "refuse", "poison", "encode", "none")
+
+
+class Finder(BatchHandler):
+    """A body is JSON: {"id": 7, "parts": ["ok", ...]}, or what it refuses."""
+
+    def load(self, model_dir: Any, settings: Settings) -> Any:
+        self.sizes: list[int] = []
+        return self.run
+
+    def run(self, rows: Any) -> Any:
+        self.sizes.append(len(rows))
+        if any(row["parts"] == "poison" for row in rows):
+            raise RuntimeError("poison")
+        return rows
+
+    def decode(self, body: bytes, headers: Headers) -> list[Any]:
+        data = json.loads(body)
+        if data["parts"] == "refuse":
+            raise BadRequest("refused")
+        return [data]
+
+    def collate(self, items: list[Any]) -> Any:
+        return items
+
+    def encode(self, output: Any, item: Any) -> Any:
+        if output["parts"] == "encode":
+            raise ValueError("no")
+        found = [(output["id"], i, doing) for i, doing in enumerate(output["parts"])]
+        return [Part(json.dumps(one).encode(), {"at": one[:2]}) if one[2] != "none" else "no Part" for one in found]
+
+
+class Reader(Finder):
+    """A part is [id, place, doing]; the answer names both."""
+
+    def run(self, rows: Any) -> Any:
+        self.sizes.append(len(rows))
+        if any(row[2] == "poison" for row in rows):
+            raise RuntimeError("poison")
+        return np.array([row[0] * 1000 + row[1] for row in rows])
+
+    def decode(self, body: bytes, headers: Headers) -> list[Any]:
+        data = json.loads(body)
+        if data[2] == "refuse":
+            raise BadRequest("refused")
+        return [data]
+
+    def encode(self, output: Any, item: Any) -> Any:
+        if item[2] == "encode":
+            raise ValueError("no")
+        return int(output)
+
+
+class Through(Finder):
+    """A stage in the middle: each part becomes two, of which the second asks for what the first did."""
+
+    def run(self, rows: Any) -> Any:
+        self.sizes.append(len(rows))
+        return rows
+
+    def decode(self, body: bytes, headers: Headers) -> list[Any]:
+        return [json.loads(body)]
+
+    def encode(self, output: Any, item: Any) -> Any:
+        return [Part(json.dumps(output).encode(), {"copy": i}) for i in range(2)]
+
+
+def started(handler: BatchHandler, batch_size: int = 4) -> Pipeline:
+    handler.settings = Settings(batch_size=batch_size, model={}, padding="none")
+    handler.engine = handler.load(None, handler.settings)
+    return Pipeline(handler)
+
+
+def chain(*handlers: BatchHandler) -> StageChain:
+    return StageChain([started(handler) for handler in handlers])
+
+
+def asked(number: int, parts: Any) -> tuple[bytes, dict[str, str]]:
+    return json.dumps({"id": number, "parts": parts}).encode(), {}
+
+
+def is_right(result: Any, number: int, parts: Any) -> bool:
+    """Whether a request's output is its own: its parts in their order, each with its own answer or its own error."""
+    if isinstance(parts, str):
+        return bool(result.code == {"refuse": 400}.get(parts, 500))
+    assert len(result) == len(parts)
+    for i, (one, doing) in enumerate(zip(result, parts, strict=True)):
+        if doing == "none":
+            assert one["error"]["code"] == 500
+            continue
+        assert one["at"] == (number, i)
+        if doing == "ok":
+            assert one == {"at": (number, i), "answer": number * 1000 + i}
+        else:
+            assert one["error"]["code"] == {"refuse": 400}.get(doing, 500)
+    return True
+
+
+requests = st.lists(
+    st.one_of(st.lists(st.sampled_from(DOING), max_size=6), st.lists(st.just("ok"), max_size=12), st.sampled_from(DOING[1:4])),
+    min_size=1,
+    max_size=9,
+)
+
+
+@given(requests)
+def test_every_part_comes_back_to_its_request(given_parts: list[Any]) -> None:
+    outputs = chain(Finder(), Reader())([asked(i, parts) for i, parts in enumerate(given_parts)])
+    assert len(outputs) == len(given_parts)
+    assert all(is_right(result, i, parts) for i, (result, parts) in enumerate(zip(outputs, given_parts, strict=True)))
+
+
+@given(st.lists(st.lists(st.sampled_from(("ok", "refuse", "poison")), max_size=4), min_size=1, max_size=5))
+def test_and_through_three_stages(given_parts: list[list[str]]) -> None:
+    outputs = chain(Finder(), Through(), Reader())([asked(i, parts) for i, parts in enumerate(given_parts)])
+    for number, (result, parts) in enumerate(zip(outputs, given_parts, strict=True)):
+        for i, (one, doing) in enumerate(zip(result, parts, strict=True)):
+            assert (one["at"], [copy["copy"] for copy in one["answer"]]) == ((number, i), [0, 1])
+            for copy in one["answer"]:
+                assert copy.get("answer") == (number * 1000 + i if doing == "ok" else None)
+                assert ("error" in copy) == (doing != "ok")
+
+
+def test_parts_of_all_requests_share_batches() -> None:
+    finder, reader = Finder(), Reader()
+    chain(finder, reader)([asked(i, ["ok"] * 2) for i in range(4)])
+    assert max(finder.sizes) == max(reader.sizes) == 4  # eight parts of four requests
+
+
+def test_too_many_parts_and_none_at_all() -> None:
+    outputs = chain(Finder(), Reader())([asked(0, ["ok"] * (MOST_PARTS + 1)), asked(1, []), asked(2, ["ok"])])
+    assert (outputs[0].code, outputs[1], outputs[2][0]["answer"]) == (500, [], 2000)
+
+
+GOOD = b'[1, 0, "ok"]'
+NAN, TEXT = Part(GOOD, {"x": float("nan")}), Part("text")  # type: ignore[arg-type]
+ODD: list[Any] = [Part(GOOD, {"answer": 1}), Part(GOOD, {"x": object()}), NAN, TEXT, None]
+
+
+@pytest.mark.parametrize("part", ODD)
+def test_a_part_that_cannot_be_handed_on_is_an_error_in_its_place(part: Any) -> None:
+    class Odd(Finder):
+        def encode(self, output: Any, item: Any) -> Any:
+            return [part, *super().encode(output, item)]
+
+    (result,) = chain(Odd(), Reader())([asked(5, ["ok"])])
+    assert result[0]["error"]["code"] == 500
+    assert result[1] == {"at": (5, 0), "answer": 5000}
+
+
+def test_what_an_author_fills_again_is_nobody_elses() -> None:
+    about: dict[str, Any] = {}
+
+    class Reuses(Finder):
+        def encode(self, output: Any, item: Any) -> Any:
+            about["at"] = (output["id"], 0)
+            return Part(json.dumps([output["id"], 0, "ok"]).encode(), about)
+
+    outputs = chain(Reuses(), Reader())([asked(i, []) for i in range(6)])
+    assert outputs == [[{"at": (i, 0), "answer": i * 1000}] for i in range(6)]
+
+
+def test_a_dead_engine_of_a_stage_ends_the_worker() -> None:
+    class Dies(Reader):
+        alive = True
+
+        def run(self, rows: Any) -> Any:
+            if not self.alive:
+                raise RuntimeError("dead")
+            return super().run(rows)
+
+        def example(self) -> Any:
+            return [0, 0, "ok"]
+
+    reader = Dies()
+    whole = chain(Finder(), reader)
+    assert whole([asked(1, ["ok"])])[0][0]["answer"] == 1000
+    reader.alive = False
+    with pytest.raises(RuntimeError, match="the engine of a stage is dead"):
+        whole([asked(1, ["ok"])])
+
+
+def test_the_whole_handler_over_its_pipeline(tmp_path: Path) -> None:
+    from handlers.stages import Stages
+
+    class Own(Stages):
+        def load(self, model_dir: Any, settings: Settings) -> Any:
+            return chain(Finder(), Reader())
+
+    pipeline = started(Own(), 8)
+    from slotwise.worker import Request
+
+    sent = [asked(i, "refuse" if i % 8 == 3 else ["ok", "poison", "ok"]) for i in range(16)]
+    answers = pipeline.answer([Request(body, Headers({}), str(i)) for i, (body, _) in enumerate(sent)])
+    for i, answer in enumerate(answers):
+        if i % 8 == 3:
+            assert (answer.status, json.loads(answer.body)["error"]["message"]) == (400, "refused")
+            continue
+        first, bad, last = json.loads(answer.body)
+        assert (first["answer"], last["answer"], bad["error"]["code"]) == (i * 1000, i * 1000 + 2, ModelFault.code)
