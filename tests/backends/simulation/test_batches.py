@@ -238,7 +238,7 @@ def test_retry_after_says_how_long_those_take_that_wait() -> None:
         await asyncio.sleep(0.1)
         with pytest.raises(Refused) as refused:
             await served.queue.answer(BackendRequest("m", 1000.0))
-        await asyncio.wait(asked)
+        await asyncio.gather(*asked, return_exceptions=True)
         return refused.value.retry_after_s
 
     assert run(history(), 1) in (5, 6)  # five batches of four
