@@ -14,11 +14,11 @@ from slotwise.archive.build_proof import prove_archive
 from slotwise.archive.input_digests import input_digests
 from slotwise.archive.inspection import file_sha256
 from slotwise.archive.make_script import check_fit, run_make_script, without_missing_int8
+from slotwise.archive.model_stages import with_stages
 from slotwise.archive.network import onnx_graph
 from slotwise.archive.network.int8 import agreement_of, need_int8, served_in_int8
 from slotwise.archive.network.trial import run_every_form
 from slotwise.archive.packaging import pack
-from slotwise.archive.stages import with_stages
 from slotwise.archive.store import archive_file
 from slotwise.errors import SlotwiseError
 from slotwise.files import project

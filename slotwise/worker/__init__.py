@@ -22,7 +22,7 @@ from slotwise.worker.slot_errors import (
     Unprocessable,
     UnsupportedMedia,
 )
-from slotwise.worker.stages.stage_chain import Part
+from slotwise.worker.stages.stage_chain import StagePart
 from slotwise.worker.steps.sampling import greedy, sampled
 from slotwise.worker.steps.step_engine import End, Next, StepEngine, StepRow, StepState
 from slotwise.worker.streaming.stream_handler import StreamHandler
@@ -42,11 +42,11 @@ __all__ = [
     "Next",
     "NotOffered",
     "OutOfMemory",
-    "Part",
     "Pipeline",
     "Request",
     "Settings",
     "SlotError",
+    "StagePart",
     "StepEngine",
     "StepRow",
     "StepState",

@@ -15,7 +15,7 @@ from slotwise.model_spec import load_spec
 from tests.worker.serving import Served
 
 SPLIT = """
-from slotwise.worker import BadRequest, BatchHandler, Part
+from slotwise.worker import BadRequest, BatchHandler, StagePart
 
 
 class Split(BatchHandler):
@@ -31,7 +31,7 @@ class Split(BatchHandler):
         return items
 
     def encode(self, output, item):
-        return [Part(word, {"place": i}, "text/plain") for i, word in enumerate(output.split())]
+        return [StagePart(word, {"place": i}, "text/plain") for i, word in enumerate(output.split())]
 
 
 handle = Split.entry_point()

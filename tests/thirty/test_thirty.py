@@ -1,6 +1,7 @@
 """Models of other people's libraries answer what the library answers, or are refused at build with the line that mends it.
 
-A few every day, all of them in the long run; `python -m tests.thirty --write` writes docs/thirty.md from what became of them.
+A few every day, all of them in the long run. They are made with the extra `exporters`; `python -m tests.thirty --write` writes
+docs/thirty.md from what became of them.
 """
 
 from __future__ import annotations

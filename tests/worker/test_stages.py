@@ -1,4 +1,4 @@
-"""Parts fan out and come back: no part goes to another request, and an error costs its part or its request, and nobody else."""
+"""Parts fan out and come back: none goes to another request, and an error costs its part or its request, and nobody else."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from slotwise.worker import BadRequest, BatchHandler, Headers, Pipeline, Settings
 from slotwise.worker.slot_errors import ModelFault
-from slotwise.worker.stages.stage_chain import MOST_PARTS, Part, StageChain
+from slotwise.worker.stages.stage_chain import MOST_PARTS, StageChain, StagePart
 
 # A request is a number of its own, and what its parts are to do: "ok", "refuse" (in decode), "poison" (fails in the model),
-# "encode" (fails after it), "none" (no Part at all).
+# "encode" (fails after it), "none" (no StagePart at all).
 DOING = ("ok", "refuse", "poison", "encode", "none")
 
 
@@ -46,7 +46,7 @@ class Finder(BatchHandler):
         if output["parts"] == "encode":
             raise ValueError("no")
         found = [(output["id"], i, doing) for i, doing in enumerate(output["parts"])]
-        return [Part(json.dumps(one).encode(), {"at": one[:2]}) if one[2] != "none" else "no Part" for one in found]
+        return [StagePart(json.dumps(one).encode(), {"at": one[:2]}) if one[2] != "none" else "no StagePart" for one in found]
 
 
 class Reader(Finder):
@@ -81,7 +81,7 @@ class Through(Finder):
         return [json.loads(body)]
 
     def encode(self, output: Any, item: Any) -> Any:
-        return [Part(json.dumps(output).encode(), {"copy": i}) for i in range(2)]
+        return [StagePart(json.dumps(output).encode(), {"copy": i}) for i in range(2)]
 
 
 def started(handler: BatchHandler, batch_size: int = 4) -> Pipeline:
@@ -152,8 +152,8 @@ def test_too_many_parts_and_none_at_all() -> None:
 
 
 GOOD = b'[1, 0, "ok"]'
-NAN, TEXT = Part(GOOD, {"x": float("nan")}), Part("text")  # type: ignore[arg-type]
-ODD: list[Any] = [Part(GOOD, {"answer": 1}), Part(GOOD, {"x": object()}), NAN, TEXT, None]
+NAN, TEXT = StagePart(GOOD, {"x": float("nan")}), StagePart("text")  # type: ignore[arg-type]
+ODD: list[Any] = [StagePart(GOOD, {"answer": 1}), StagePart(GOOD, {"x": object()}), NAN, TEXT, None]
 
 
 @pytest.mark.parametrize("part", ODD)
@@ -173,7 +173,7 @@ def test_what_an_author_fills_again_is_nobody_elses() -> None:
     class Reuses(Finder):
         def encode(self, output: Any, item: Any) -> Any:
             about["at"] = (output["id"], 0)
-            return Part(json.dumps([output["id"], 0, "ok"]).encode(), about)
+            return StagePart(json.dumps([output["id"], 0, "ok"]).encode(), about)
 
     outputs = chain(Reuses(), Reader())([asked(i, []) for i in range(6)])
     assert outputs == [[{"at": (i, 0), "answer": i * 1000}] for i in range(6)]

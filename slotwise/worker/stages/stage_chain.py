@@ -32,7 +32,7 @@ Asked = tuple[bytes, Mapping[str, str]]  # a body and its headers
 
 
 @dataclass(frozen=True)
-class Part:
+class StagePart:
     """What a stage hands on: the body of a request to the next one.
 
     about: what stands beside the answer, as JSON can say it: {"box": [3, 5, 20, 31]}.
@@ -52,7 +52,7 @@ class StageFault(SlotError):
 
 
 class StageChain:
-    """pipelines: one a stage, in order. All but the last give Parts."""
+    """pipelines: one a stage, in order. All but the last give StageParts."""
 
     name, precision, device = "stages", "", ""
 
@@ -80,15 +80,15 @@ class StageChain:
         if level == len(self.pipelines) - 1:
             return [_value(answer) for answer in self.pipelines[level].answer(requests)] if requests else []
         parts = self._parts(level, requests)
-        asked = [part for own in parts if isinstance(own, list) for part in own if isinstance(part, Part)]
+        asked = [part for own in parts if isinstance(own, list) for part in own if isinstance(part, StagePart)]
         below = [Request(part.body, Headers({"content-type": part.content_type}), str(i)) for i, part in enumerate(asked)]
         answers = iter(self._answers(level + 1, below))
         results: list[Any] = [own if isinstance(own, SlotError) else list(_joined(own, answers)) for own in parts]
         assert next(answers, None) is None  # each answer is somebody's
         return results
 
-    def _parts(self, level: int, requests: Sequence[Request]) -> list[list[Part | SlotError] | SlotError]:
-        """What this stage hands on of each request: Parts and errors in their places, or the request's own error."""
+    def _parts(self, level: int, requests: Sequence[Request]) -> list[list[StagePart | SlotError] | SlotError]:
+        """What this stage hands on of each request: StageParts and errors in their places, or the request's own error."""
         self.kept = {}
         answers = self.pipelines[level].answer(requests) if requests else []
         kept, self.kept = self.kept, {}
@@ -105,20 +105,20 @@ class StageChain:
         return b"", "application/octet-stream"
 
 
-def _checked(results: Sequence[Any]) -> list[Part | SlotError] | SlotError:
-    """The parts of one request. What is no Part is an error in its place; too many parts are the request's."""
+def _checked(results: Sequence[Any]) -> list[StagePart | SlotError] | SlotError:
+    """The parts of one request. What is no StagePart is an error in its place; too many parts are the request's."""
     parts = [part for one in results for part in (one if isinstance(one, list | tuple) else [one])]
     if len(parts) > MOST_PARTS:
         return ModelFault(f"a stage found {len(parts)} parts, at most {MOST_PARTS} are handed on")
     return [
-        part if isinstance(part, SlotError) or _sound(part) else ModelFault("a stage handed on what is no Part")
+        part if isinstance(part, SlotError) or _sound(part) else ModelFault("a stage handed on what is no StagePart")
         for part in parts
     ]
 
 
 def _sound(part: Any) -> bool:
     """Whether the next stage can be asked for it, and its answer be written."""
-    if type(part) is not Part or type(part.body) is not bytes or not isinstance(part.about, Mapping):
+    if type(part) is not StagePart or type(part.body) is not bytes or not isinstance(part.about, Mapping):
         return False
     if not isinstance(part.content_type, str) or not {"answer", "error"}.isdisjoint(part.about):
         return False
@@ -129,7 +129,7 @@ def _sound(part: Any) -> bool:
     return True
 
 
-def _joined(parts: Sequence[Part | SlotError], answers: Iterator[Any]) -> Iterator[dict[str, Any]]:
+def _joined(parts: Sequence[StagePart | SlotError], answers: Iterator[Any]) -> Iterator[dict[str, Any]]:
     for part in parts:
         if isinstance(part, SlotError):
             yield part.body()
