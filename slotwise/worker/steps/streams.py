@@ -77,7 +77,13 @@ class TurnLimits:
     parked_s: float = 60.0
 
     def __post_init__(self) -> None:
-        if self.turn_s <= 0 or self.prefill_tokens < 1 or self.gather_turns < 0 or self.parked < 0 or self.slow_readers not in ("park", "end"):
+        if (
+            self.turn_s <= 0
+            or self.prefill_tokens < 1
+            or self.gather_turns < 0
+            or self.parked < 0
+            or self.slow_readers not in ("park", "end")
+        ):
             raise ValueError(f"these are no limits of a turn: {self}")
 
 

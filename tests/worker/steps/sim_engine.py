@@ -131,7 +131,9 @@ class SimEngine(StepEngine):
 
     def prefill_all(self, slots: Sequence[int], items: Sequence[SimItem]) -> Any:
         try:
-            outputs = [self.read(slot, item, 0, item.length, i) for i, (slot, item) in enumerate(zip(slots, items, strict=True))]
+            outputs = [
+                self.read(slot, item, 0, item.length, i) for i, (slot, item) in enumerate(zip(slots, items, strict=True))
+            ]
             if len(slots) > 1 and self.watcher.random.random() < self.flaky:
                 raise RuntimeError("a hiccup")
             self.buffer[: len(outputs)] = outputs

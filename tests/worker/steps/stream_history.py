@@ -54,7 +54,9 @@ class StreamHistory:
 
     def start_worker(self) -> None:
         """A new worker; the streams that were open in another one are offered to it, with the pieces that were sent."""
-        self.engine = SimEngine(self, self.slots, in_parts=self.in_parts, memory=self.memory, flaky=self.flaky, together=self.together)
+        self.engine = SimEngine(
+            self, self.slots, in_parts=self.in_parts, memory=self.memory, flaky=self.flaky, together=self.together
+        )
         self.offered: list[str] = []
         self.runner = self.kind_of_loop(
             self.engine, SimAuthor(self.example), self.limits, Padding(self.padding, self.slots), lambda: self.now
@@ -254,7 +256,9 @@ class StreamHistory:
 
         Who was read together with others in this turn counts, too: that may have failed, and each is read by itself.
         """
-        having = set(self.prefilled if self.together else ()) | {cache.item.name for slot, cache in self.engine.caches.items() if slot != self.slots}
+        having = set(self.prefilled if self.together else ()) | {
+            cache.item.name for slot, cache in self.engine.caches.items() if slot != self.slots
+        }
         count = Counter(self.owner(name) for name in having if self.by_name[name].held_at is None)
 
         def rank(name: str) -> tuple[int, int]:

@@ -141,8 +141,8 @@ class M2M100StepEngine(StepEngine):
         hidden = self.decoder.embed_tokens(ids) + table[torch.where(ids == PAD, PAD, at + FIRST_POSITION)]  # [b, t, h * d]
         lengths = torch.tensor([self.lengths[slot] for slot in slots], device=self.device)
         places, row = self._places(slots), torch.tensor(slots, device=self.device)[:, None]  # [b, 1]
-        written = self._spread((torch.arange(until, device=self.device) <= at[:, :, None])[:, None], places, True)
-        source = self._spread((torch.arange(longest, device=self.device) < lengths[:, None])[:, None, None], places, True)
+        written = self._mask((torch.arange(until, device=self.device) <= at[:, :, None])[:, None], places)
+        source = self._mask((torch.arange(longest, device=self.device) < lengths[:, None])[:, None, None], places)
         for layer, block in enumerate(self.decoder.layers):
             asked = self._heads(self.own[layer](block.self_attn_layer_norm(hidden)))  # [b, t, 3, h, d]
             self.cache[layer][row, :, :, at] = asked[:, :, 1:]
@@ -165,22 +165,28 @@ class M2M100StepEngine(StepEngine):
         near = len(set(slots)) == b and 4 * b >= 3 * among
         return Places(torch.tensor(slots, device=self.device), among if near else 0, near and b == among)
 
-    def _spread(self, rows: Any, places: Places, fill: Any) -> Any:
-        """Rows [b, ...] as they lie among the slots [n, ...], `fill` in those that are nobody's; else as they are."""
+    def _mask(self, there: Any, places: Places) -> Any:
+        """What is added to the weights of tokens [n, 1, t or 1, tokens], by which of them there are [b, ...]."""
+        import torch  # noqa: PLC0415  heavy
+
+        return self._spread(torch.zeros_like(there, dtype=self.model.dtype).masked_fill_(~there, -float("inf")), places)
+
+    def _spread(self, rows: Any, places: Places) -> Any:
+        """Rows [b, ...] as they lie among the slots [n, ...], zeros in those that are nobody's; else as they are."""
         if places.whole or not places.among:
             return rows
-        return rows.new_full((places.among, *rows.shape[1:]), fill).index_copy_(0, places.where, rows)
+        return rows.new_zeros((places.among, *rows.shape[1:])).index_copy_(0, places.where, rows)
 
     def _attended(self, attention: Any, queries: Any, held: Any, mask: Any, places: Places) -> Any:
         """Attention of each row to its own slot's tokens: [b, t, h * d]. queries: [b, t, h, d]. held: [slots, 2, h, tokens, d].
 
-        mask: [n, 1, t or 1, tokens], which there are.
+        mask: [n, 1, t or 1, tokens], of `_mask`.
         """
         import torch  # noqa: PLC0415  heavy
 
         held = held[: places.among] if places.among else held[places.where]
         attended = torch.nn.functional.scaled_dot_product_attention(
-            self._spread(queries.transpose(1, 2), places, 0), held[:, 0], held[:, 1], attn_mask=mask, scale=attention.scaling
+            self._spread(queries.transpose(1, 2), places), held[:, 0], held[:, 1], attn_mask=mask, scale=attention.scaling
         )  # [n, h, t, d]
         if places.among and not places.whole:
             attended = attended[places.where]
@@ -192,7 +198,7 @@ class M2M100StepEngine(StepEngine):
 
 
 def _in_one(attention: Any, which: str) -> Any:
-    """The projections of an attention in one, which then take one call. They share the memory, so the weights are there once."""
+    """The projections of an attention in one, which takes one call. They share its memory, so the weights are there once."""
     import torch  # noqa: PLC0415  heavy
 
     parts = [getattr(attention, f"{letter}_proj") for letter in which]
