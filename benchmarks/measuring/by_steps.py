@@ -29,6 +29,7 @@ from slotwise.client.management import ManagementClient
 from slotwise.console import say
 from slotwise.deploy.deploy import deploy
 from slotwise.errors import SlotwiseError
+from slotwise.server.lifecycle import ServerRecord
 
 HANDLER = "forced_translator"
 CLIENTS, SHORTEST, LONGEST, SLOTS = 32, 4, 64, 32
@@ -78,6 +79,7 @@ def _measured(options: Namespace, work: Path, translation: ArchiveInfo, size: st
         with ManagementClient(record) as client:
             for info in infos.values():
                 deploy(client, info, {"batch_size": SLOTS, "max_batch_delay": 2, "initial_workers": 1, "response_timeout": 60})
+        _check_together(record, infos["closed"].name)
         targets = {name: Target.of(record, info.name) for name, info in infos.items()}
         for length in (SHORTEST, LONGEST // 2, LONGEST):
             texts = {name: run(_asked(target, SYSTEMS[name], length)).text for name, target in targets.items()}
@@ -89,6 +91,14 @@ def _measured(options: Namespace, work: Path, translation: ArchiveInfo, size: st
 
         cell = (f"translation of {SHORTEST} to {LONGEST} tokens, {size} parameters", CLIENTS)
         return _rows(in_turn([cell], list(SYSTEMS), ask, options.rounds, say=say, warm_ups=1))
+
+
+def _check_together(record: ServerRecord, model: str) -> None:
+    """Raise SlotwiseError where this model's batches run row by row: on a busy machine a worker has no time to prove them."""
+    for file in (record.state_dir / "workers").glob("*.json"):
+        told = json.loads(file.read_text("utf-8"))
+        if told.get("model") == model and "one by one" in str(told.get("rows")):
+            raise SlotwiseError(f"nothing to compare with: {told['rows']}", hint="measure on a quiet machine")
 
 
 def _archive(translation: ArchiveInfo, work: Path, decoding: str, size: str) -> ArchiveInfo:
