@@ -84,7 +84,8 @@ class Translator(StreamHandler):
     def advance(self, state: StepState, output: Any) -> Next | End:
         if not state.item.source:
             return End(state.item.text or None)
-        return next_text(state, output, EOS, state.item.most, self.vocabulary.decode, new_word=self.vocabulary.new_word)
+        words = self.vocabulary
+        return next_text(state, output, EOS, state.item.most, words.decode, added=words.added)
 
     def encode(self, output: Any, item: Row) -> dict[str, Any]:
         return {"id": item.id, "text": super().encode(output, item)}

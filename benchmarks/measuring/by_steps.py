@@ -1,7 +1,8 @@
 """Closed batches against steps: the same translations, of 4 to 64 tokens each, from one process of our own host, asked in turn.
 
 Both are transformers in fp32 with the same weights; the lengths are forced (forced_translator.py). A client of the closed
-batches has its first piece when it has its answer.
+batches has its first piece when it has its answer. The demonstration model is so small that most of a step is not arithmetic,
+so a network of 10 million random parameters is asked, too.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import shutil
 import statistics
 import time
 from argparse import Namespace
@@ -27,9 +29,20 @@ from slotwise.client.management import ManagementClient
 from slotwise.console import say
 from slotwise.deploy.deploy import deploy
 from slotwise.errors import SlotwiseError
+from slotwise.server.lifecycle import ServerRecord
 
 HANDLER = "forced_translator"
 CLIENTS, SHORTEST, LONGEST, SLOTS = 32, 4, 64, 32
+SIZES: dict[str, dict[str, int]] = {
+    "0.2 million": {},
+    "10 million": {
+        "d_model": 256,
+        "vocab_size": 8000,
+        **{f"{part}_layers": 4 for part in ("encoder", "decoder")},
+        **{f"{part}_attention_heads": 4 for part in ("encoder", "decoder")},
+        **{f"{part}_ffn_dim": 1024 for part in ("encoder", "decoder")},
+    },
+}
 SYSTEMS = {"closed": "application/json", "steps": "text/event-stream"}
 BODY = json.dumps(
     {"payload": {"fromLang": "en", "toLang": "fr", "records": [{"id": "1", "text": "Life is like a box of chocolates."}]}}
@@ -55,11 +68,18 @@ class Timed(NamedTuple):
 def measure(options: Namespace, work: Path) -> dict[str, Any]:
     """Every round asks both decodings once."""
     translation = built("translation", work)
-    infos = {decoding: _archive(translation, work, decoding) for decoding in SYSTEMS}
+    rows = [row for size in SIZES for row in _measured(options, work, translation, size)]
+    return {"rows": rows, "slots": SLOTS}
+
+
+def _measured(options: Namespace, work: Path, translation: ArchiveInfo, size: str) -> list[dict[str, Any]]:
+    """The rows of a network with so many parameters."""
+    infos = {decoding: _archive(translation, work, decoding, size) for decoding in SYSTEMS}
     with server(work, "slotwise", engine="transformers", precision="fp32") as record:
         with ManagementClient(record) as client:
             for info in infos.values():
                 deploy(client, info, {"batch_size": SLOTS, "max_batch_delay": 2, "initial_workers": 1, "response_timeout": 60})
+        _check_together(record, infos["closed"].name)
         targets = {name: Target.of(record, info.name) for name, info in infos.items()}
         for length in (SHORTEST, LONGEST // 2, LONGEST):
             texts = {name: run(_asked(target, SYSTEMS[name], length)).text for name, target in targets.items()}
@@ -69,17 +89,42 @@ def measure(options: Namespace, work: Path) -> dict[str, Any]:
         def ask(cell: Cell, system: str) -> PieceReading:
             return _loaded(targets[system], SYSTEMS[system], options.seconds)
 
-        cell = (f"translation of {SHORTEST} to {LONGEST} tokens", CLIENTS)
-        readings = in_turn([cell], list(SYSTEMS), ask, options.rounds, say=say, warm_ups=1)
-    return {"rows": _rows(readings), "slots": SLOTS}
+        cell = (f"translation of {SHORTEST} to {LONGEST} tokens, {size} parameters", CLIENTS)
+        return _rows(in_turn([cell], list(SYSTEMS), ask, options.rounds, say=say, warm_ups=1))
 
 
-def _archive(translation: ArchiveInfo, work: Path, decoding: str) -> ArchiveInfo:
-    """The translation model's weights under the forced handler."""
-    made = stress.folder(translation, work, f"{HANDLER}_{decoding}", HANDLER)
+def _check_together(record: ServerRecord, model: str) -> None:
+    """Raise SlotwiseError where this model's batches run row by row: on a busy machine a worker has no time to prove them."""
+    for file in (record.state_dir / "workers").glob("*.json"):
+        told = json.loads(file.read_text("utf-8"))
+        if told.get("model") == model and "one by one" in str(told.get("rows")):
+            raise SlotwiseError(f"nothing to compare with: {told['rows']}", hint="measure on a quiet machine")
+
+
+def _archive(translation: ArchiveInfo, work: Path, decoding: str, size: str) -> ArchiveInfo:
+    """The translation model's weights, or random ones, under the forced handler."""
+    made = stress.folder(translation, work, f"{HANDLER}_{decoding}_{size.split()[0].replace('.', '_')}", HANDLER)
+    if SIZES[size]:
+        _randomize(made, SIZES[size])
     described = (made / "model.toml").read_text("utf-8")
     (made / "model.toml").write_text(described.replace('decoding = "closed"', f'decoding = "{decoding}"', 1), "utf-8")
     return built(str(made), work)
+
+
+def _randomize(made: Path, shape: dict[str, int]) -> None:
+    """Put random weights of this shape into a model's folder, in fp32 only."""
+    from slotwise.worker.engines.torchvision_compat import ensure_importable
+
+    ensure_importable()
+    import torch
+    from transformers import M2M100Config, M2M100ForConditionalGeneration
+
+    torch.manual_seed(0)
+    config = M2M100Config.from_pretrained(made / "model", local_files_only=True, **shape)
+    M2M100ForConditionalGeneration(config).save_pretrained(made / "model")
+    shutil.rmtree(made / "int8")
+    (made / "int8").mkdir()
+    (made / "int8" / "refused.txt").write_text("nobody measures it here\n", "utf-8")
 
 
 def _rows(readings: Readings) -> list[dict[str, Any]]:

@@ -75,7 +75,7 @@ class VirtualResult:
     sent: list[list[str]] = field(repr=False)
 
 
-class _Place:
+class _NobodyWaits:
     """Where an answer would go: what a queue needs of a future."""
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ class _Host:
             self.refused += 1
             self.ask_again(now, request)
             return
-        self.dispatcher.waiting.append(WaitingRequest(next(self.count), request, b"", cast("Any", _Place()), now))
+        self.dispatcher.waiting.append(WaitingRequest(next(self.count), request, b"", cast("Any", _NobodyWaits()), now))
 
     def ask_again(self, now: float, request: BackendRequest) -> None:
         if request.repeatable:

@@ -172,30 +172,28 @@ def test_pieces_of_sentencepiece_are_the_whole_text(vocabulary: Vocabulary, data
     tokens = data.draw(st.lists(token, max_size=12))
     words = len(vocabulary.pieces) + 8
     assert streamed(tokens, EOS, words, vocabulary.decode) == vocabulary.decode(tokens)
-    assert streamed(tokens, EOS, words, vocabulary.decode, new_word=vocabulary.new_word) == vocabulary.decode(tokens)
+    assert streamed(tokens, EOS, words, vocabulary.decode, added=vocabulary.added) == vocabulary.decode(tokens)
 
 
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
-def test_a_text_is_cut_only_where_its_parts_are_the_whole(vocabulary: Vocabulary, data: st.DataObject) -> None:
+def test_what_a_token_adds_to_a_text_is_known_without_the_others(vocabulary: Vocabulary, data: st.DataObject) -> None:
     token = st.integers(0, len(vocabulary.pieces) + 5) | st.integers(4, 259)
     tokens = data.draw(st.lists(token, min_size=2, max_size=12))
-    cuts = [k for k in range(1, len(tokens)) if vocabulary.new_word(tokens[k - 1], tokens[k])]
-    for k in cuts:
-        assert vocabulary.decode(tokens) == vocabulary.decode(tokens[:k]) + " " + vocabulary.decode(tokens[k:])
+    added = vocabulary.added(*tokens[-2:])
+    assert added is None or vocabulary.decode(tokens) == vocabulary.decode(tokens[:-1]) + added
 
 
-def test_where_words_begin_no_more_than_a_word_is_decoded(vocabulary: Vocabulary) -> None:
-    tokens, longest = vocabulary.encode(" ".join(sentence[0] for sentence in SENTENCES[:6]), "en")[1:-1], 0
+def test_what_was_decoded_is_not_decoded_again(vocabulary: Vocabulary) -> None:
+    tokens, decoded = vocabulary.encode(" ".join(sentence[0] for sentence in SENTENCES[:6]), "en")[1:-1], list[int]()
 
     def decode(ids: Sequence[int]) -> str:
-        nonlocal longest
-        longest = max(longest, len(ids))
+        decoded.append(len(ids))
         return vocabulary.decode(ids)
 
-    text = streamed(tokens, EOS, len(vocabulary.pieces), decode, new_word=vocabulary.new_word)
+    text = streamed(tokens, EOS, len(vocabulary.pieces), decode, added=vocabulary.added)
     assert text == vocabulary.decode(tokens)
-    assert longest < len(tokens) / 2
+    assert len(decoded) < len(tokens) / 4
 
 
 PIECES = [

@@ -29,12 +29,42 @@ export const example = (path) => fetch(path, { headers: withKey({}) }).then((ans
 
 const number = (headers, name) => (headers.has(name) ? Number(headers.get(name)) : null);
 
+const EVENTS = "text/event-stream";
+
+// An answer that comes piece by piece: said(text) gets what there is of it each time. Throws where the connection breaks.
+async function inPieces(answer, said) {
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  let rest = "";
+  for (let part = await reader.read(); !part.done; part = await reader.read()) {
+    const events = (rest + part.value).split("\n\n");
+    rest = events.pop();
+    for (const lines of events.map((event) => event.split("\n"))) {
+      const data = lines.filter((line) => line.startsWith("data: ")).map((line) => line.slice(6)).join("\n");
+      if (!data) continue; // a comment, which keeps the connection alive
+      const piece = JSON.parse(data);
+      if (lines.includes("event: end")) return { text, error: null };
+      if (lines.includes("event: error")) return { text, error: piece.error };
+      text += typeof piece.text === "string" ? piece.text : `${JSON.stringify(piece)}\n`;
+      said(text);
+    }
+  }
+  return { text, error: { code: 0, message: "the answer broke off" } };
+}
+
 // One request to a model. Never throws: a gateway that cannot be reached is an error like any other.
-export async function ask(path, body, type) {
+// said(text): told what there is of an answer that comes in pieces; without it the answer comes whole.
+export async function ask(path, body, type, said = null) {
   let answer;
   let text;
+  const accept = said ? `${EVENTS}, */*` : "*/*";
   try {
-    answer = await fetch(path, { method: "POST", body, headers: withKey({ "content-type": type || "application/octet-stream" }) });
+    answer = await fetch(path, { method: "POST", body, headers: withKey({ accept, "content-type": type || "application/octet-stream" }) });
+    if (said && answer.headers.get("content-type")?.startsWith(EVENTS)) {
+      const { text: found, error } = await inPieces(answer, said);
+      const told = { found, streamed: true, id: answer.headers.get("x-request-id"), note: answer.headers.get("x-model-note") };
+      return { ok: !error, status: error ? error.code : 200, error: error?.message, times: null, batch: {}, sent: null, ...told };
+    }
     text = await answer.text();
   } catch {
     return { ok: false, status: 0, error: "the gateway cannot be reached" };

@@ -31,11 +31,19 @@ function thumb(asked) {
   return picture;
 }
 
+// What there is so far of an answer that comes in pieces.
+export function grow(card, text) {
+  const place = card.querySelector(".waiting, .growing");
+  place.className = "growing";
+  place.textContent = text;
+}
+
 export function finish(card, asked, result, again) {
   const body = card.querySelector(".body");
-  body.querySelector(".waiting").remove();
+  if (result.ok || !result.streamed) body.querySelector(".waiting, .growing").remove();
   card.classList.toggle("failed", !result.ok);
-  if (result.ok) body.append(...answer(result.found, asked));
+  if (result.ok && result.streamed) body.append(...whole(result.found, asked));
+  else if (result.ok) body.append(...answer(result.found, asked));
   else body.append(...failure(result, again));
   if (SENT[result.sent]) body.append(make("p", { className: "sent muted small" }, SENT[result.sent]));
   if (result.note) body.append(make("p", { className: "muted small" }, result.note));
@@ -48,6 +56,10 @@ function failure(result, again) {
   if (result.id) parts.push(make("p", { className: "muted small" }, `Request ${result.id}`));
   if (again) parts.push(make("p", {}, make("button", { type: "button", onclick: again }, "Try again")));
   return parts;
+}
+
+function whole(text, asked) {
+  return asked.records ? [records([{ text }], asked.records)] : [make("p", { className: "answer" }, text)];
 }
 
 function answer(found, asked) {

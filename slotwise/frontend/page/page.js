@@ -1,7 +1,7 @@
 // The page: choose a model, give it something, see the answers.
 
 import * as api from "./api.js";
-import { begin, finish } from "./cards.js";
+import { begin, finish, grow } from "./cards.js";
 import { curlFile, curlJson } from "./curl.js";
 import { byId, make } from "./dom.js";
 import { paper } from "./draw.js";
@@ -28,7 +28,8 @@ async function send(asked, card = begin(asked)) {
     card.remove();
     send(asked).then(tell);
   };
-  const result = await api.ask(asked.path, asked.body, asked.type);
+  const one = !asked.records || asked.records.length === 1; // a stream answers one input
+  const result = await api.ask(asked.path, asked.body, asked.type, one ? (text) => grow(card, text) : null);
   finish(card, asked, result, TRY_AGAIN.includes(result.status) ? again : null);
   return { asked, result };
 }

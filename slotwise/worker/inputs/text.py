@@ -43,11 +43,12 @@ class Vocabulary:
 
     @cached_property
     def _plain(self) -> list[str]:
-        """The pieces by id; "" in the place of one that may be more or less than its own text: bytes, control, unknown."""
+        """The texts of the pieces by id; "" where it depends on others: bytes, control, unknown, or a blank at its end."""
         ids = self.sentencepiece.piece_to_id(list(self.pieces))
         kinds = (self.sentencepiece.is_byte, self.sentencepiece.is_control, self.sentencepiece.is_unknown)
         odd = [any(flags) for flags in zip(*(kind(ids) for kind in kinds), strict=True)]
-        return ["" if odd[i] or i <= UNK else piece for i, piece in enumerate(self.pieces)]
+        texts = [piece.replace(BLANK, " ") for piece in self.pieces]
+        return ["" if odd[i] or i <= UNK or text[-1:].isspace() else text for i, text in enumerate(texts)]
 
     def encode(self, text: str, language: str, max_tokens: int | None = None) -> list[int]:
         """The ids for the encoder: the language, the text's pieces, the end. Empty for a text without a visible character.
@@ -70,17 +71,12 @@ class Vocabulary:
         kept = [self.pieces[i] for i in ids if UNK < i < len(self.pieces)]
         return str(self.sentencepiece.decode(kept)).strip()
 
-    def new_word(self, before: int, token: int) -> bool:
-        """Whether a text with these two tokens in a row is that up to `before`, a blank, and that from `token` on."""
-        plain = self._plain
-        if before >= len(plain) or token >= len(plain):
-            return False
-        ends, starts = plain[before], plain[token]
-        return starts[:1] == BLANK and _seen(starts[1:2]) and _seen(ends[-1:])
-
-
-def _seen(character: str) -> bool:
-    return character != "" and character != BLANK and not character.isspace()
+    def added(self, before: int, token: int) -> str | None:
+        """What a text whose last token is `before` gets by one token more; None where other tokens have a say in that."""
+        texts = self._plain
+        if before >= len(texts) or token >= len(texts) or not texts[before]:
+            return None
+        return texts[token] or None
 
 
 def _too_long(max_tokens: int) -> TooLarge:

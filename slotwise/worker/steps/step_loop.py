@@ -274,7 +274,9 @@ class StepLoop(StreamRunner[DecodedStream]):
                 self._put_back(one)
             if needy is not None:
                 self._make_room(*needy, beside)
-            self.most_read = max(1, len(group) // 2) if unread or needy else min(2 * self.most_read, self.engine.slots)
+            self.most_read = min(2 * self.most_read, self.engine.slots)
+            if unread or needy is not None:
+                self.most_read, self.next_read = max(1, len(group) // 2), self.turns
 
     def _next_to_fill(self) -> DecodedStream | None:
         """Who is prefilled next: who has begun, then who waits; None where there is nobody."""

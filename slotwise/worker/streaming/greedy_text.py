@@ -34,11 +34,11 @@ def max_tokens_of(query: Mapping[str, str], most: int) -> int:
 
 @dataclass
 class GrowingText:
-    """The text of one stream. sent: all its pieces. read: the text of the first `count` tokens, which is not decoded again."""
+    """The text of one stream. whole: of its first `count` tokens. sent: all its pieces."""
 
-    sent: str = ""
-    read: str = ""
+    whole: str = ""
     count: int = 0
+    sent: str = ""
 
 
 def next_text(
@@ -48,25 +48,25 @@ def next_text(
     most: int,
     decode: Callable[[Sequence[int]], str],
     held_words: int = 0,
-    new_word: Callable[[int, int], bool] = lambda before, token: False,
+    added: Callable[[int, int], str | None] = lambda before, token: None,
 ) -> Next | End:
     """What `advance` returns for a text: the likeliest token, and the text that is final with it.
 
     output: logits [v]. end: the token that ends an answer; after `most` tokens it ends, too. decode: tokens to their text.
-    held_words: how many words at the end of a text a later token may still change. new_word(before, token): whether the text of
-    any tokens in which `token` follows `before` is that of the first part, a blank, and that of the part that `token` begins.
-    Keeps its own in `state.own`. Raises ModelFault where the text turns out not to begin with what was sent.
+    held_words: how many words at the end of a text a later token may still change. added(before, token): what a text whose last
+    token is `before` gets by `token`, whatever came before; None where that must be decoded. Keeps its own in `state.own`.
+    Raises ModelFault where the text turns out not to begin with what was sent.
     """
     own: GrowingText = state.own if state.own is not None else GrowingText()
     state.own = own
     token = greedy(output)
     tokens = state.tokens if token == end else [*state.tokens, token]
     ended = token == end or len(tokens) >= most
-    last = len(tokens) - 1
-    if token != end and last > own.count and new_word(tokens[last - 1], token):
-        own.read += decode(tokens[own.count : last]) + " "
-        own.count = last
-    text, sent = own.read + decode(tokens[own.count :]), own.sent
+    if own.count < len(tokens) or not tokens:
+        grown = added(tokens[-2], token) if own.count and own.count == len(tokens) - 1 else None
+        own.whole = decode(tokens) if grown is None else own.whole + grown
+        own.count = len(tokens)
+    text, sent = own.whole, own.sent
     if not ended:
         text = _settled(text, held_words)
     if not text.startswith(sent):

@@ -98,8 +98,8 @@ class ReadOutputsMoveUp(StepLoop):
         def prefill_all(rows: Sequence[Row], *others: Any) -> None:
             read(rows, *others)
             ran = sorted(((row.output, row.error) for row in rows), key=lambda one: one[1] is not None)
-            for row, (row.output, row.error) in zip(rows, ran, strict=True):
-                pass
+            for row, (output, error) in zip(rows, ran, strict=True):
+                row.output, row.error = output, error
 
         self.calls.prefill_all = prefill_all  # type: ignore[method-assign]
 

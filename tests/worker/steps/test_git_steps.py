@@ -88,14 +88,15 @@ class PoisonedEngine(GitStepEngine):
 
     poisoned = -1
 
-    def prefill(self, slot: int, item: Any) -> Any:
-        output = super().prefill(slot, item)
-        if item.name == POISONED:
-            self.poisoned = slot
-            self.keys[:, slot, :, -6:], self.values[:, slot, :, -6:] = float("nan"), float("nan")
-        elif slot == self.poisoned:
-            self.poisoned = -1
-        return output
+    def prefill_all(self, slots: Sequence[int], items: Sequence[Any]) -> Any:
+        outputs = super().prefill_all(slots, items)
+        for slot, item in zip(slots, items, strict=True):
+            if item.name == POISONED:
+                self.poisoned = slot
+                self.keys[:, slot, :, -6:], self.values[:, slot, :, -6:] = float("nan"), float("nan")
+            elif slot == self.poisoned:
+                self.poisoned = -1
+        return outputs
 
     def step(self, rows: Sequence[StepRow]) -> Any:
         if any(row.slot == self.poisoned and row.position == 2 for row in rows):
@@ -118,6 +119,7 @@ def test_with_random_joins_each_caption_is_what_generate_gives(folder: Path, pad
     author = Captions()
     loop = StepLoop.start(stepwise(folder, 5), author, TurnLimits(1e9, prefill_tokens=40), Padding(padding, 5))
     assert loop.calls.padding.max_rows == 5, "its steps can be repeated, and its slots keep apart"
+    assert loop.together, "pictures can be read together"
     ended, waiting = set(), list(enumerate(items))
     while waiting or loop.open:
         for _ in range(min(len(waiting), draw.choice((0, 0, 1, 3)))):

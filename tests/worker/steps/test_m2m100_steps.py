@@ -91,13 +91,16 @@ class PoisonedEngine(M2M100StepEngine):
     """Cannot bear one of the sentences at its third token."""
 
     poisoned = -1
+    most_read = 0
 
-    def prefill(self, slot: int, item: Any) -> Any:
-        if item.name == POISONED:
-            self.poisoned = slot
-        elif slot == self.poisoned:
-            self.poisoned = -1
-        return super().prefill(slot, item)
+    def prefill_all(self, slots: Sequence[int], items: Sequence[Any]) -> Any:
+        self.most_read = max(self.most_read, len(slots))
+        for slot, item in zip(slots, items, strict=True):
+            if item.name == POISONED:
+                self.poisoned = slot
+            elif slot == self.poisoned:
+                self.poisoned = -1
+        return super().prefill_all(slots, items)
 
     def step(self, rows: Sequence[StepRow]) -> Any:
         if any(row.slot == self.poisoned and row.position == 2 for row in rows):
@@ -105,7 +108,7 @@ class PoisonedEngine(M2M100StepEngine):
         return super().step(rows)
 
 
-def stepwise(folder: Path, slots: int) -> M2M100StepEngine:
+def stepwise(folder: Path, slots: int) -> PoisonedEngine:
     return PoisonedEngine(folder, device="cpu", precision="fp32", threads=1, slots=slots, longest_item=256, longest_answer=MOST)
 
 
@@ -121,8 +124,10 @@ def test_with_random_joins_each_translation_is_what_generate_gives(served: Serve
     reference = M2M100Engine(folder, device="cpu", precision="fp32", threads=1, beams=1, max_output_tokens=MOST)
     alone = [reference([item.source], [item.target])[0] for item in items]
     author = Translation(vocabulary)
-    loop = StepLoop.start(stepwise(folder, 5), author, TurnLimits(1e9, prefill_tokens=30), Padding(padding, 5))
+    engine = stepwise(folder, 5)
+    loop = StepLoop.start(engine, author, TurnLimits(1e9, prefill_tokens=90), Padding(padding, 5))
     assert loop.calls.padding.max_rows == 5, "its steps can be repeated, and its slots keep apart"
+    assert loop.together, "sentences can be read together"
     got, ended = ["" for _ in items], set()
     waiting = list(enumerate(items))
     while waiting or loop.open:
@@ -141,6 +146,7 @@ def test_with_random_joins_each_translation_is_what_generate_gives(served: Serve
         assert author.tokens.get(i, []) == alone[i]
         assert got[i] == vocabulary.decode(alone[i])
     assert max(map(len, alone)) > 10
+    assert engine.most_read > 2
 
 
 def test_its_steps_can_be_repeated(served: Served, folder: Path) -> None:

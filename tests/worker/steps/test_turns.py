@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+import numpy as np
+
 from slotwise.worker.padding import Padding
 from slotwise.worker.steps.step_engine import StepRow
 from slotwise.worker.steps.step_loop import StepLoop
@@ -120,3 +122,51 @@ def test_a_row_alone_is_run_to_its_end() -> None:
     loop = StepLoop(engine, Counting(), TurnLimits(turn_s=0.5), Padding("static", 4), lambda: engine.now)
     loop.offer([Stream(0, item(3))])
     assert finished(loop) == {0: (alone([3]), 200)}
+
+
+class ReadingEngine(TimedEngine):
+    """Reads several items at once. reads: how many each time."""
+
+    together = True
+
+    def __init__(self, slots: int = 8) -> None:
+        super().__init__(slots)
+        self.reads: list[int] = []
+
+    def prefill_all(self, slots: Sequence[int], items: Sequence[Any]) -> Any:
+        self.reads.append(len(slots))
+        return np.stack([super(ReadingEngine, self).prefill(*each) for each in zip(slots, items, strict=True)])
+
+
+def test_who_comes_while_others_decode_is_read_together_with_who_comes_next() -> None:
+    engine = ReadingEngine()
+    loop = made(engine, turn_s=1e9, gather_turns=3)
+    loop.offer([Stream(i, item(i, tokens=30)) for i in range(3)])
+    loop.turn()
+    assert engine.reads == [3], "nobody decodes, so nobody waits"
+    for turn in range(1, 6):
+        loop.offer([Stream(10 + turn, item(turn, tokens=30))])
+        loop.turn()
+    assert engine.reads == [3, 3], "the second call waited for three turns"
+    loop.turn()
+    assert engine.reads == [3, 3, 2]
+    assert {status for _, status in finished(loop).values()} == {200}
+
+
+def test_an_item_that_cannot_be_read_costs_who_is_read_with_it_nothing() -> None:
+    engine = ReadingEngine()
+    loop = made(engine, turn_s=1e9)
+    loop.offer([Stream(i, item(i, **({"raise": ValueError("a secret")} if i == 2 else {}))) for i in range(5)])
+    assert finished(loop) == {i: ("", 500) if i == 2 else (alone([i]), 200) for i in range(5)}
+
+
+def test_what_gives_another_answer_read_together_is_read_one_by_one(caplog: Any) -> None:
+    class Mixing(ReadingEngine):
+        def prefill_all(self, slots: Sequence[int], items: Sequence[Any]) -> Any:
+            return super().prefill_all(slots, items) + len(slots)
+
+    engine = Mixing()
+    loop = StepLoop.start(engine, Counting(), TurnLimits(turn_s=1e9))
+    assert "items are read one by one" in caplog.text
+    loop.offer([Stream(i, item(i)) for i in range(3)])
+    assert finished(loop) == {i: (alone([i]), 200) for i in range(3)}

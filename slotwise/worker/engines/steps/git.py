@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from slotwise.worker.engines.choice import choose, installed
 from slotwise.worker.engines.git import ORDER, by_channel, normalised
 from slotwise.worker.engines.pretrained import FOLDER, about, load_pretrained, precision_of, release
@@ -28,6 +30,7 @@ class GitStepEngine(StepEngine):
     """An engine of GIT whose output is a row of logits [v]. Its caches have their whole size from the start."""
 
     name = "transformers"
+    together = True
 
     def __init__(
         self,
@@ -60,16 +63,23 @@ class GitStepEngine(StepEngine):
 
     def prefill(self, slot: int, item: Picture) -> Any:
         """Read the picture, whose tokens see each other, and start the caption."""
+        return self.prefill_all([slot], [item])[0]
+
+    def prefill_all(self, slots: Sequence[int], items: Sequence[Picture]) -> Any:
+        """Read pictures at once: the logits [b, v] with which their captions start."""
         import torch  # noqa: PLC0415  heavy
 
+        b = len(items)
         with torch.inference_mode():
             for cache in (self.keys, self.values):
-                cache[:, slot] = 0  # what is not finite would spoil a sum in which it weighs nothing
-            pixels = normalised(item.pixels[None], self.mean, self.std).to(self.model.dtype)  # [1, 3, h, w]
-            seen = self.model.git.visual_projection(self.model.git.image_encoder(pixels).last_hidden_state)  # [1, i, h * d]
-            places = torch.arange(self.picture, device=self.device)[None]  # [1, i]
-            self._layers(seen, [slot], places, torch.full_like(places, self.picture))
-            return self._decoded([slot], [self.first], [0])[0]
+                cache[:, list(slots)] = 0  # what is not finite would spoil a sum in which it weighs nothing
+            pixels = normalised(np.stack([item.pixels for item in items]), self.mean, self.std).to(
+                self.model.dtype
+            )  # [b, 3, h, w]
+            seen = self.model.git.visual_projection(self.model.git.image_encoder(pixels).last_hidden_state)  # [b, i, h * d]
+            places = torch.arange(self.picture, device=self.device).repeat(b, 1)  # [b, i]
+            self._layers(seen, slots, places, torch.full_like(places, self.picture))
+            return self._decoded(slots, [self.first] * b, [0] * b)
 
     def step(self, rows: Sequence[StepRow]) -> Any:
         """Logits [b, v] after each row's token."""

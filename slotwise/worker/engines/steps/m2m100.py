@@ -59,11 +59,14 @@ class M2M100StepEngine(StepEngine):
         self.decoder = self.model.model.decoder
         self.decoder.embed_positions.make_weights(longest_answer + PREFIX + FIRST_POSITION, self.model.config.d_model, PAD)
         self.heads, size = self.model.config.decoder_attention_heads, self.model.config.d_model
-        shape = (len(self.decoder.layers), slots + 1, self.heads)
+        shape = (len(self.decoder.layers), slots + 1, 2, self.heads)
         options = {"device": device, "dtype": self.model.dtype}
         longest = longest_answer + PREFIX
-        self.keys, self.values = torch.zeros(2, *shape, longest, size // self.heads, **options)  # [l, slots, h, t, d]
-        self.source_keys, self.source_values = torch.zeros(2, *shape, longest_item, size // self.heads, **options)
+        self.cache = torch.zeros(*shape, longest, size // self.heads, **options)  # [l, n, 2, h, t, d], keys and values
+        self.source = torch.zeros(*shape, longest_item, size // self.heads, **options)
+        with torch.inference_mode():
+            self.own = [_in_one(block.self_attn, "qkv") for block in self.decoder.layers]
+            self.seen = [_in_one(block.encoder_attn, "kv") for block in self.decoder.layers]
         self.lengths = [0] * (slots + 1)  # of the sources
         self.written = [0] * (slots + 1)  # positions of the decoder that were ever written since the slot was emptied
 
@@ -107,10 +110,8 @@ class M2M100StepEngine(StepEngine):
     def _empty(self, slots: Sequence[int]) -> None:
         """Empty what was ever written to these slots: what is not finite would spoil a sum in which it weighs nothing."""
         for slot in slots:
-            for cache in (self.keys, self.values):
-                cache[:, slot, :, : self.written[slot]] = 0
-            for cache in (self.source_keys, self.source_values):
-                cache[:, slot, :, : self.lengths[slot]] = 0
+            self.cache[:, slot, :, :, : self.written[slot]] = 0
+            self.source[:, slot, :, :, : self.lengths[slot]] = 0
             self.written[slot] = self.lengths[slot] = 0
 
     def _encode(self, slots: Sequence[int], sources: Sequence[Sequence[int]]) -> None:
@@ -123,9 +124,8 @@ class M2M100StepEngine(StepEngine):
         place, t = torch.tensor(list(slots), device=self.device), ids.shape[1]
         for slot, source in zip(slots, sources, strict=True):
             self.lengths[slot] = len(source)
-        for layer, block in enumerate(self.decoder.layers):
-            self.source_keys[layer][place, :, :t] = self._heads(block.encoder_attn.k_proj(encoded))
-            self.source_values[layer][place, :, :t] = self._heads(block.encoder_attn.v_proj(encoded))
+        for cache, both in zip(self.source, self.seen, strict=True):
+            cache[place, :, :, :t] = self._heads(both(encoded)).permute(0, 2, 3, 1, 4)
 
     def _decoded(self, slots: Sequence[int], tokens: Sequence[Sequence[int]], positions: Sequence[Sequence[int]]) -> Any:
         """Write t tokens to each slot, at its positions of the decoder, both [b, t]: the logits after the last, [b, v]."""
@@ -141,17 +141,16 @@ class M2M100StepEngine(StepEngine):
         hidden = self.decoder.embed_tokens(ids) + table[torch.where(ids == PAD, PAD, at + FIRST_POSITION)]  # [b, t, h * d]
         lengths = torch.tensor([self.lengths[slot] for slot in slots], device=self.device)
         places, row = self._places(slots), torch.tensor(slots, device=self.device)[:, None]  # [b, 1]
-        written = self._spread((torch.arange(until, device=self.device) <= at[:, :, None])[:, None], places, True)
-        source = self._spread((torch.arange(longest, device=self.device) < lengths[:, None])[:, None, None], places, True)
+        written = self._mask((torch.arange(until, device=self.device) <= at[:, :, None])[:, None], places)
+        source = self._mask((torch.arange(longest, device=self.device) < lengths[:, None])[:, None, None], places)
         for layer, block in enumerate(self.decoder.layers):
-            attention, rows = block.self_attn, block.self_attn_layer_norm(hidden)
-            keys, values = self.keys[layer], self.values[layer]
-            keys[row, :, at] = self._heads(attention.k_proj(rows)).transpose(1, 2)
-            values[row, :, at] = self._heads(attention.v_proj(rows)).transpose(1, 2)
-            hidden = hidden + self._attended(attention, rows, keys[:, :, :until], values[:, :, :until], written, places)
-            attention, rows = block.encoder_attn, block.encoder_attn_layer_norm(hidden)
-            keys, values = self.source_keys[layer, :, :, :longest], self.source_values[layer, :, :, :longest]
-            hidden = hidden + self._attended(attention, rows, keys, values, source, places)
+            asked = self._heads(self.own[layer](block.self_attn_layer_norm(hidden)))  # [b, t, 3, h, d]
+            self.cache[layer][row, :, :, at] = asked[:, :, 1:]
+            held = self.cache[layer, :, :, :, :until]
+            hidden = hidden + self._attended(block.self_attn, asked[:, :, 0], held, written, places)
+            asked = self._heads(block.encoder_attn.q_proj(block.encoder_attn_layer_norm(hidden)))
+            held = self.source[layer, :, :, :, :longest]
+            hidden = hidden + self._attended(block.encoder_attn, asked[:, :, 0], held, source, places)
             rows = block.final_layer_norm(hidden)
             hidden = hidden + block.fc2(block.activation_fn(block.fc1(rows)))
         last = torch.empty_like(hidden[:, -1])
@@ -166,28 +165,51 @@ class M2M100StepEngine(StepEngine):
         near = len(set(slots)) == b and 4 * b >= 3 * among
         return Places(torch.tensor(slots, device=self.device), among if near else 0, near and b == among)
 
-    def _spread(self, rows: Any, places: Places, fill: Any) -> Any:
-        """Rows [b, ...] as they lie among the slots [n, ...], `fill` in those that are nobody's; else as they are."""
-        if places.whole or not places.among:
-            return rows
-        return rows.new_full((places.among, *rows.shape[1:]), fill).index_copy_(0, places.where, rows)
-
-    def _attended(self, attention: Any, rows: Any, keys: Any, values: Any, mask: Any, places: Places) -> Any:
-        """Attention of each row to its own slot's tokens: [b, t, h * d]. mask: [n, 1, t or 1, tokens], which there are."""
+    def _mask(self, there: Any, places: Places) -> Any:
+        """What is added to the weights of tokens [n, 1, t or 1, tokens], by which of them there are [b, ...]."""
         import torch  # noqa: PLC0415  heavy
 
-        queries = self._spread(self._heads(attention.q_proj(rows)), places, 0)  # [n, h, t, d]
-        keys, values = (cache[: places.among] if places.among else cache[places.where] for cache in (keys, values))
+        return self._spread(torch.zeros_like(there, dtype=self.model.dtype).masked_fill_(~there, -float("inf")), places)
+
+    def _spread(self, rows: Any, places: Places) -> Any:
+        """Rows [b, ...] as they lie among the slots [n, ...], zeros in those that are nobody's; else as they are."""
+        if places.whole or not places.among:
+            return rows
+        return rows.new_zeros((places.among, *rows.shape[1:])).index_copy_(0, places.where, rows)
+
+    def _attended(self, attention: Any, queries: Any, held: Any, mask: Any, places: Places) -> Any:
+        """Attention of each row to its own slot's tokens: [b, t, h * d]. queries: [b, t, h, d]. held: [slots, 2, h, tokens, d].
+
+        mask: [n, 1, t or 1, tokens], of `_mask`.
+        """
+        import torch  # noqa: PLC0415  heavy
+
+        held = held[: places.among] if places.among else held[places.where]
         attended = torch.nn.functional.scaled_dot_product_attention(
-            queries, keys, values, attn_mask=mask, scale=attention.scaling
-        )
+            self._spread(queries.transpose(1, 2), places), held[:, 0], held[:, 1], attn_mask=mask, scale=attention.scaling
+        )  # [n, h, t, d]
         if places.among and not places.whole:
             attended = attended[places.where]
-        return attention.out_proj(attended.transpose(1, 2).reshape(rows.shape))
+        return attention.out_proj(attended.transpose(1, 2).flatten(2))
 
     def _heads(self, rows: Any) -> Any:
-        """[b, t, h * d] to [b, h, t, d]."""
-        return rows.reshape(*rows.shape[:2], self.heads, -1).transpose(1, 2)
+        """[b, t, m * h * d] to [b, t, m, h, d]."""
+        return rows.reshape(*rows.shape[:2], -1, self.heads, self.cache.shape[-1])
+
+
+def _in_one(attention: Any, which: str) -> Any:
+    """The projections of an attention in one, which takes one call. They share its memory, so the weights are there once."""
+    import torch  # noqa: PLC0415  heavy
+
+    parts = [getattr(attention, f"{letter}_proj") for letter in which]
+    size = parts[0].out_features
+    whole = torch.nn.Linear(parts[0].in_features, size * len(parts), device=parts[0].weight.device, dtype=parts[0].weight.dtype)
+    for name in ("weight", "bias"):
+        numbers = getattr(whole, name)
+        numbers.requires_grad_(False).copy_(torch.cat([getattr(part, name) for part in parts]))
+        for i, part in enumerate(parts):
+            getattr(part, name).data = numbers.data[i * size : (i + 1) * size]
+    return whole
 
 
 def load(model_dir: Path, settings: Settings, *, beams: int, max_input_tokens: int, max_output_tokens: int) -> M2M100StepEngine:
