@@ -10,10 +10,11 @@ from slotwise.worker.answer import Refusal
 from slotwise.worker.batch import NOT_RUN, Row
 from slotwise.worker.isolation import EngineDead
 from slotwise.worker.slot_errors import ModelFault
+from slotwise.worker.steps.decoded_streams import DecodedStream
 from slotwise.worker.steps.outlet import Outlet
 from slotwise.worker.steps.slot_table import SlotTable
 from slotwise.worker.steps.step_engine import StepRow, StepState
-from slotwise.worker.steps.step_loop import DecodedStream, StepLoop
+from slotwise.worker.steps.step_loop import StepLoop
 from slotwise.worker.steps.streams import Stream, StreamPiece
 
 FAULT = Refusal.of(ModelFault("the model failed on this input"))
