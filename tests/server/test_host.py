@@ -187,3 +187,40 @@ def test_an_option_that_is_no_good_is_refused_by_the_command(project: Project) -
     said = project.slotwise("gateway", *tls, "--port", "0", "--translation-port", "-1", "--replace", "--detach", check=False)
     assert "error: the gateway did not start: the certificate and its key cannot be used" in said
     assert httpx.get(f"{project.gateway.url}/healthz", trust_env=False).status_code == 200
+
+
+def test_what_batches_cost_and_what_is_chosen_is_said_and_nobody_is_lost(project: Project) -> None:
+    keys = project.folder / "keys.json"
+    project.slotwise("stop", check=False)
+    limits = ("--set", "linger=auto", "--set", "latency_p99_ms=200", "--set", "initial_workers=1")
+    options = ("--server", "slotwise", "--port", "0", *limits, "--force", "--detach")
+    project.slotwise("serve", "model_store/quick.mar", *options)
+    heavy, light = (
+        project.slotwise("key", "add", name, "--keys", str(keys), "--weight", weight).splitlines()[0]
+        for name, weight in (("heavy", "3"), ("light", "1"))
+    )
+    project.slotwise(
+        "gateway", "--port", "0", "--translation-port", "-1", "--detach", "--keys", str(keys), "--public", "metrics"
+    )
+    url, wrong = project.gateway.url, list[str]()
+
+    def ask(key: str, start: int) -> None:
+        with httpx.Client(timeout=PATIENCE_S, trust_env=False, headers={"x-api-key": key}) as client:
+            for n in range(start, start + 100):
+                answer = client.post(f"{url}/predictions/quick", content=str(n))
+                if answer.status_code != 200 or answer.json() != {"answer": 2.0 * n + 1}:
+                    wrong.append(f"{n}: {answer.status_code} {answer.text}")
+
+    threads = [threading.Thread(target=ask, args=(key, 1000 * i)) for i, key in enumerate([heavy] * 6 + [light])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    said = project.slotwise("describe", "quick")
+    assert "a batch of n takes" in said
+    assert "within the target, 200 ms" in said
+    metrics = httpx.get(f"{url}/metrics", trust_env=False).text
+    for name in ("slotwise_host_batches_total", "slotwise_host_batch_choices_total", "slotwise_host_batch_cost_seconds"):
+        assert f'{name}{{model="quick"' in metrics
+    assert 'slotwise_host_open_requests{model="quick",version="1.0"} 0.0' in metrics
