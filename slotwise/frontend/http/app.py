@@ -115,16 +115,16 @@ def _add_state(app: FastAPI, gateway: Gateway) -> None:
         await gateway.refresh(FRESH_S)
         return {**gateway.status(), "models": with_cards()}
 
-    no_request = openapi.failure("It is not remembered")
+    not_told: Answers = {403: openapi.failure("For the operator only"), 404: openapi.failure("It is not remembered")}
 
-    @app.get("/status/requests/{request_id}", summary="What became of one of the last requests", responses={404: no_request})
+    @app.get("/status/requests/{request_id}", summary="What became of one of the last requests", responses=not_told)
     async def one_request(request: Request, request_id: str) -> dict[str, Any]:
         seen = _remembered(gateway, request).find(request_id)
         if seen is None:
             raise HTTPException(404, "no such request is remembered")
         return as_json(seen)
 
-    @app.get("/status/top", summary="The last seconds by model: answers, times, batches, errors by cause")
+    @app.get("/status/top", summary="The last seconds by model: answers, times, batches, errors by cause", responses=not_told)
     async def top(request: Request) -> dict[str, Any]:
         numbers = _remembered(gateway, request).numbers()
         await gateway.refresh(FRESH_S)
