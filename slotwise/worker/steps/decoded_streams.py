@@ -42,7 +42,7 @@ class DecodedStream(OpenStream):
         return StepRow(self.slot, self.tokens[self.written], self.written)
 
 
-class DecodedStreams(StreamRunner[DecodedStream]):
+class SlotHolders(StreamRunner[DecodedStream]):
     """Who has a slot, and who waits for one; see `StepLoop`."""
 
     def __init__(

@@ -13,7 +13,7 @@ from slotwise.worker.answer import Refusal
 from slotwise.worker.batch import NOT_RUN, Row
 from slotwise.worker.isolation import EngineDead
 from slotwise.worker.padding import Padding
-from slotwise.worker.steps.decoded_streams import DecodedStream, DecodedStreams
+from slotwise.worker.steps.decoded_streams import DecodedStream, SlotHolders
 from slotwise.worker.steps.engine_calls import is_no_memory
 from slotwise.worker.steps.open_streams import first_in_turn, logger, longest_held
 from slotwise.worker.steps.repeatable import AskedOnce, objection, objection_together
@@ -21,7 +21,7 @@ from slotwise.worker.steps.step_engine import StepAuthor, StepEngine
 from slotwise.worker.steps.streams import TurnLimits
 
 
-class StepLoop(DecodedStreams):
+class StepLoop(SlotHolders):
     """The runner of a step engine and the handler that advances its streams.
 
     padding: how a step's rows are filled up, by the scratch slot's, for engines that want static shapes. By default a step has
