@@ -154,9 +154,10 @@ class Dispatcher:
         Beside those of senders that have few waiting go only so many of senders that have many, that it takes little longer.
         """
         batch: list[WaitingRequest] = []
-        most = now + self.cost.of(size)
-        crowds, few = self.waiting.crowds(self.batch_size // 2) if self.cost.known else set[str](), 0
-        while len(batch) < size and (one := self.waiting.first()):
+        most, few = now + self.cost.of(size), 0
+        many = self.batch_size // 2
+        crowds = self.waiting.crowds(many) if len(self.waiting) > many and self.cost.known else set[str]()
+        while len(batch) < size and len(self.waiting) and (one := self.waiting.first()):
             if batch and (batch[0].request.alone or one.request.alone):
                 break
             crowded = one.request.sender in crowds
@@ -167,7 +168,7 @@ class Dispatcher:
                 self.refused["late"] += 1
                 one.refuse(504, TOO_LATE)
             else:
-                batch.append(self.waiting.take())
+                batch.append(self.waiting.take(one))
                 few += bool(crowds) and not crowded
         return batch
 

@@ -155,13 +155,12 @@ class StreamQueue(ModelQueue):
     def _join(self, workers: Sequence[StreamWorker]) -> None:
         """Give those that wait to the workers with the fewest requests, their senders in turn."""
         joining: dict[StreamWorker, list[WaitingRequest]] = {}
-        while self.waiting.first():
+        while one := self.waiting.first():
             free = [worker for worker in workers if worker.room > 0 and worker is not self.emptying]
             if not free:
                 break
             worker = min(free, key=lambda worker: len(worker.in_hand) / worker.slots)
-            one = self.waiting.take()
-            self._hand(worker, one)
+            self._hand(worker, self.waiting.take(one))
             joining.setdefault(worker, []).append(one)
         for worker, those in joining.items():
             worker.send(those)

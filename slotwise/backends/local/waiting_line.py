@@ -64,11 +64,8 @@ class WaitingLine:
                 self._pop(turns, sender)
         return None
 
-    def take(self) -> WaitingRequest:
-        """Let it go. Raises LookupError where nobody waits."""
-        one = self.first()
-        if one is None:
-            raise LookupError("nobody waits")
+    def take(self, one: WaitingRequest) -> WaitingRequest:
+        """Let the first one go."""
         turns = self._turns[one.request.priority]
         sender = turns[one.request.sender]
         self._pop(turns, sender)

@@ -41,7 +41,7 @@ class OneTooMany(ModelQueue):
 
     def _first_waiting(self, worker: BatchWorker) -> list[WaitingRequest]:
         batch = super()._first_waiting(worker)
-        return [*batch, self.waiting.take()] if batch and self.waiting.first() else batch
+        return [*batch, self.waiting.take(one)] if batch and (one := self.waiting.first()) else batch
 
 
 class NoDeadlines(ModelQueue):
