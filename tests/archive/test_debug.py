@@ -93,6 +93,7 @@ def test_an_error_that_an_author_made_of_another_names_both(adder: Path) -> None
     assert raised["status"] == 400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("broken", "stage", "error"),
     [

@@ -61,7 +61,7 @@ def refusal(folder: Path, more: str = "") -> tuple[str, str]:
     return raised.value.message, raised.value.hint
 
 
-@pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
+@pytest.mark.parametrize("engine", ["onnxruntime", pytest.param("openvino", marks=pytest.mark.slow)])
 def test_every_output_of_every_record_one_bad_in_eight(tmp_path: Path, engine: str) -> None:
     pytest.importorskip(engine)
     served = Served.of(build(described(graph(tmp_path)), tmp_path / "store"), {"engine": engine}, batch_size=16)
