@@ -146,7 +146,7 @@ def test_with_random_joins_each_translation_is_what_generate_gives(served: Serve
         assert author.tokens.get(i, []) == alone[i]
         assert got[i] == vocabulary.decode(alone[i])
     assert max(map(len, alone)) > 10
-    assert engine.most_read > 2
+    assert engine.most_read >= 2
 
 
 def test_its_steps_can_be_repeated(served: Served, folder: Path) -> None:
