@@ -143,6 +143,22 @@ DASHBOARDS: dict[str, tuple[str, Sequence[Panel]]] = {
                 {"{{model}} {{outcome}}": rate("slotwise_host_requests_total", "model, outcome")},
             ),
             Panel(
+                "What a batch costs: each, and a request in it",
+                "s",
+                {"{{model}} {{part}}": f"slotwise_host_batch_cost_seconds{{{OF}}}"},
+            ),
+            Panel("Batches a second", "short", {"{{model}}": rate("slotwise_host_batches_total")}),
+            Panel(
+                "Refused: no room, or too late",
+                "reqps",
+                {"{{model}} {{reason}}": rate("slotwise_host_refused_total", "model, reason")},
+            ),
+            Panel(
+                'What linger = "auto" chose',
+                "short",
+                {"{{model}} {{reason}}": rate("slotwise_host_batch_choices_total", "model, reason")},
+            ),
+            Panel(
                 "Slots with an error, by status",
                 "short",
                 {"{{ModelName}} {{Code}}": f'sum by (ModelName, Code) (rate(SlotErrors{{ModelName=~"$model"}}{RATE}))'},

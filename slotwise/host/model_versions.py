@@ -101,10 +101,10 @@ class ModelVersions(Collector):
         )
         batches = CounterMetricFamily("slotwise_host_batches", "Batches that are over.", labels=labels)
         refused = CounterMetricFamily(
-            "slotwise_host_refused", "Requests refused at a full queue, or as too late.", labels=[*labels, "why"]
+            "slotwise_host_refused", "Requests refused at a full queue, or as too late.", labels=[*labels, "reason"]
         )
         chosen = CounterMetricFamily(
-            "slotwise_host_batch_choices", 'Batches that "auto" chose, or would have chosen.', labels=[*labels, "why"]
+            "slotwise_host_batch_choices", 'Batches that "auto" chose, or would have chosen.', labels=[*labels, "reason"]
         )
         oldest = GaugeMetricFamily(
             "slotwise_host_oldest_waiting_seconds", "How long the request waits that has waited for longest.", labels=labels

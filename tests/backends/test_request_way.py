@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from slotwise.worker.hosts.batch_report import watched
 
 from slotwise.backends.request_way import LONGEST_REPORT, MOST_NOTES, MOST_TRIES, BatchReport, RequestWay, sent_together
 from slotwise.worker.environment.settings import Settings
 from slotwise.worker.hosts import frames
+from slotwise.worker.reports.batch_report import watched
 from slotwise.worker.request import Request
 from tests.worker.toy import POISON, Toy, begin
 

@@ -60,7 +60,7 @@ def test_names_follow_the_conventions() -> None:
             assert re.fullmatch(r"slotwise_[a-z_]+", one.name)
             assert one.name.endswith("_total") == (one.kind == "counter")
             assert not re.search(r"_(ms|seconds_total_|kb|mb|minutes)", one.name)
-            assert set(one.labels) <= {"model", "version", "status", "outcome", "reason"}
+            assert set(one.labels) <= {"model", "version", "status", "outcome", "reason", "part"}
 
 
 def test_every_metric_is_on_a_dashboard_and_every_query_is_about_one() -> None:

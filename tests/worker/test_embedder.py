@@ -122,7 +122,8 @@ def test_what_nobody_says_is_refused_with_the_line_to_write(tmp_path: Path) -> N
 def test_weights_that_would_be_made_up_are_refused(tmp_path: Path) -> None:
     saved(tmp_path, "Model")
     config = tmp_path / "model" / "config.json"
-    config.write_text(config.read_text().replace('"BertModel"', '"BertForSequenceClassification"'))
+    about = json.loads(config.read_text()) | {"architectures": ["BertForSequenceClassification"]}
+    config.write_text(json.dumps(about | {"id2label": {"0": "a", "1": "b"}}))
     (tmp_path / "model.toml").write_text('name = "net"\nhandler = "text_classifier"\nfiles = ["model"]\nlabels = ["a", "b"]\n')
     with pytest.raises(SlotwiseError) as raised:
         build(tmp_path, tmp_path / "store")
