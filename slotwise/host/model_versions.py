@@ -135,10 +135,10 @@ class ModelVersions(Collector):
                 cost.add_metric([*of, "batch"], learned.each_s)
                 cost.add_metric([*of, "request"], learned.request_s)
             batches.add_metric(of, learned.batches)
-            for why, count in queue.dispatcher.refused.items():
-                refused.add_metric([*of, why], count)
-            for choice, count in queue.dispatcher.chosen.items():
-                chosen.add_metric([*of, choice], count)
+            for why in ("full", "late"):
+                refused.add_metric([*of, why], queue.dispatcher.refused[why])
+            for choice in ("all", "target", "late"):
+                chosen.add_metric([*of, choice], queue.dispatcher.chosen[choice])
         yield from (waiting, oldest, suspected, still_open, ready, ends, outcomes, cost, batches, refused, chosen)
         for name, values in [*self.gauges.items(), *self.counts.items()]:
             metric = Metric(name, "What workers say, under the name that it has on TorchServe.", "unknown")
