@@ -8,7 +8,6 @@ The source is read, not imported, so the page is the same wherever it is made.
 
 from __future__ import annotations
 
-import argparse
 import ast
 import re
 import sys
@@ -33,17 +32,11 @@ ITEM = re.compile(r"^(\w+(?:, \w+)*):")
 
 
 def main() -> int:
-    """Write or check the page; the exit code."""
-    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 where the page differs")
-    content = page()
-    if not parser.parse_args().check:
-        PAGE.write_text(content, "utf-8")
-        return 0
-    if PAGE.is_file() and PAGE.read_text("utf-8") == content:
-        return 0
-    print("docs/api.md is not what the docstrings say: run `python scripts/api.py`", file=sys.stderr)
-    return 1
+    """Write or check; the exit code."""
+    from written_pages import write_or_check
+
+    pages = {PAGE: page()}
+    return write_or_check(pages, str(__doc__), "python scripts/api.py")
 
 
 def page() -> str:

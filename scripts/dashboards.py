@@ -6,7 +6,6 @@ python scripts/dashboards.py --check     exit with 1 where one is not what would
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -291,19 +290,11 @@ def _panel(i: int, panel: Panel) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Write or check them; the exit code."""
-    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 where one differs")
-    check = parser.parse_args().check
-    FOLDER.mkdir(exist_ok=True)
-    for name in DASHBOARDS:
-        file, text = FOLDER / f"{name}.json", json.dumps(dashboard(name), indent=1) + "\n"
-        if not check:
-            file.write_text(text, "utf-8")
-        elif not file.is_file() or file.read_text("utf-8") != text:
-            sys.stderr.write(f"{file.name} is not what would be written: python scripts/dashboards.py\n")
-            return 1
-    return 0
+    """Write or check; the exit code."""
+    from written_pages import write_or_check
+
+    pages = {FOLDER / f"{name}.json": json.dumps(dashboard(name), indent=1) + "\n" for name in DASHBOARDS}
+    return write_or_check(pages, str(__doc__), "python scripts/dashboards.py")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ python scripts/metrics.py --check     exit with 1 where the page is not what wou
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -137,16 +136,11 @@ def _section(title: str, where: str, described: Iterable[Described]) -> str:
 
 
 def main() -> int:
-    """Write or check the page; the exit code."""
-    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 where the page differs")
-    content = page()
-    if not parser.parse_args().check:
-        PAGE.write_text(content, "utf-8")
-    elif not PAGE.is_file() or PAGE.read_text("utf-8") != content:
-        sys.stderr.write("docs/metrics.md is not what the code has: python scripts/metrics.py\n")
-        return 1
-    return 0
+    """Write or check; the exit code."""
+    from written_pages import write_or_check
+
+    pages = {PAGE: page()}
+    return write_or_check(pages, str(__doc__), "python scripts/metrics.py")
 
 
 if __name__ == "__main__":
