@@ -9,8 +9,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from slotwise.archive.inspection import file_sha256
-from slotwise.archive.zip_safety import MAX_UNPACKED_BYTES
 from slotwise.errors import SlotwiseError
+from slotwise.files.tarball import MAX_UNPACKED_BYTES
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 

@@ -10,9 +10,9 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from slotwise.errors import SlotwiseError
+from slotwise.files.tarball import MAX_UNPACKED_BYTES
 
 MAX_ENTRIES = 10_000
-MAX_UNPACKED_BYTES = 32 << 30
 MAX_RATIO = 200  # unpacked to packed; real weights stay below 10
 SMALL_BYTES = 1 << 20  # a smaller file may have any ratio
 BLOCK_BYTES = 1 << 14  # read at once; inflated it has 16 MiB at most

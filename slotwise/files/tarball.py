@@ -7,7 +7,7 @@ from pathlib import Path
 
 from slotwise.errors import SlotwiseError
 
-MOST_BYTES = 32 << 30  # unpacked
+MAX_UNPACKED_BYTES = 32 << 30
 
 
 def unpack(tarball: Path, folder: Path) -> None:
@@ -17,8 +17,8 @@ def unpack(tarball: Path, folder: Path) -> None:
             size = 0
             for member in source:
                 size += member.size
-                if size > MOST_BYTES:
-                    raise SlotwiseError(f"{tarball.name} unpacks to too much", f"at most {MOST_BYTES >> 30} GiB")
+                if size > MAX_UNPACKED_BYTES:
+                    raise SlotwiseError(f"{tarball.name} unpacks to too much", f"at most {MAX_UNPACKED_BYTES >> 30} GiB")
             source.extractall(folder, filter="data")
     except (tarfile.TarError, OSError, EOFError) as error:
         raise SlotwiseError(f"{tarball.name} is no tarball that can be unpacked: {error}", "get a fresh copy") from error
