@@ -12,7 +12,7 @@ from typing import Any
 
 from slotwise.archive.guarding.foreign import is_small
 from slotwise.drop_in.arguments import parsed
-from slotwise.migrate.findings import Finding
+from slotwise.migrate.findings import Said
 
 IMAGE = re.compile(r"(?:docker\.io/)?pytorch/torchserve(?:-nightly|-kfs)?(?::[\w.-]+)?")
 WORD = re.compile(r"(?<![\w/.-])torchserve(?=\s+--(?:start|stop|version)\b)")
@@ -29,7 +29,7 @@ class Around:
     def __init__(self, image: str) -> None:
         self.image = image
 
-    def read(self, name: str, text: str) -> tuple[list[Finding], str]:
+    def read(self, name: str, text: str) -> tuple[list[Said], str]:
         """What is found in one file, and its text as it is to be. Files that are not about TorchServe have no findings."""
         if name.lower().startswith("dockerfile") or name.lower().endswith(".dockerfile"):
             return self._dockerfile(text)
@@ -39,32 +39,32 @@ class Around:
             return self._script(text)
         return [], text
 
-    def _dockerfile(self, text: str) -> tuple[list[Finding], str]:
-        found: list[Finding] = []
+    def _dockerfile(self, text: str) -> tuple[list[Said], str]:
+        found: list[Said] = []
         froms = re.findall(r"^\s*FROM\s+(?:--\S+\s+)*(\S+)", text, re.MULTILINE | re.IGNORECASE)
         theirs = [image for image in froms if IMAGE.fullmatch(image)]
         changed = re.sub(
             rf"^(\s*FROM\s+(?:--\S+\s+)*){IMAGE.pattern}", rf"\g<1>{self.image}", text, flags=re.MULTILINE | re.IGNORECASE
         )
         if theirs:
-            found.append(Finding("", "works", f"FROM {self.image}"))
+            found.append(("works", f"FROM {self.image}"))
             notes = {GPU: "gpu" in "".join(theirs), OWN_CODE: "/home/venv" in text}
             notes[ARCHIVER] = re.search(r"^\s*(?:RUN|&&).*torch-model-archiver\b", text, re.MULTILINE) is not None
-            found += [Finding("", "note", note) for note, holds in notes.items() if holds]
+            found += [("note", note) for note, holds in notes.items() if holds]
         elif re.search(r"pip3?\s+install\b[^\n]*\btorchserve\b", text):
-            found.append(Finding("", "note", INSTALLS))
+            found.append(("note", INSTALLS))
         if found:
             found += [one for words in _docker_commands(text) for one in _said(words)]
         return found, changed
 
-    def _yaml(self, text: str) -> tuple[list[Finding], str]:
+    def _yaml(self, text: str) -> tuple[list[Said], str]:
         import yaml  # noqa: PLC0415  optional: TorchServe brings it
 
         try:
             documents = [one for one in yaml.safe_load_all(text) if isinstance(one, dict) and is_small(one)]
         except (yaml.YAMLError, ValueError, RecursionError):
             return [], text
-        found: list[Finding] = []
+        found: list[Said] = []
         changed = text
         for document in documents:
             if document.get("kind") == "InferenceService":
@@ -72,23 +72,23 @@ class Around:
                 changed = re.sub(r"^[ \t]*runtimeVersion:.*\n", "", changed, flags=re.MULTILINE)
         images = [value for one in documents for value in _values(one) if IMAGE.fullmatch(value)]
         if images:
-            found.append(Finding("", "works", f"image {self.image}"))
-            found += [Finding("", "note", GPU)] if any("gpu" in image for image in images) else []
+            found.append(("works", f"image {self.image}"))
+            found += [("note", GPU)] if any("gpu" in image for image in images) else []
             changed = IMAGE.sub(self.image, changed)
         commands = [words for one in documents for words in _commands(one)]
         return (found + [one for words in commands for one in _said(words)] if found else []), changed
 
-    def _script(self, text: str) -> tuple[list[Finding], str]:
+    def _script(self, text: str) -> tuple[list[Said], str]:
         if not WORD.search(text):
             return [], text
-        found = [Finding("", "works", "says `slotwise torchserve`")]
+        found: list[Said] = [("works", "says `slotwise torchserve`")]
         for line in text.replace("\\\n", " ").splitlines():
             if (match := WORD.search(line)) and not line.lstrip().startswith("#"):
                 found += _said(_words(re.split(r"[;&|<>]", line[match.end() :])[0]))
         return found, WORD.sub("slotwise torchserve", text)
 
 
-def _kserve(service: dict[str, Any]) -> Iterator[Finding]:
+def _kserve(service: dict[str, Any]) -> Iterator[Said]:
     """What an InferenceService asks for, where it is TorchServe that answers."""
     predictor = (service.get("spec") or {}).get("predictor") or {}
     model = predictor.get("model") or {}
@@ -96,29 +96,27 @@ def _kserve(service: dict[str, Any]) -> Iterator[Finding]:
     if "pytorch" not in (framework, *predictor) and model.get("runtime") != "kserve-torchserve":
         return
     asked = predictor.get("pytorch") or model
-    yield Finding("", "works", "the service stays; the cluster's runtime changes: k8s/kserve/torchserve.yaml")
+    yield "works", "the service stays; the cluster's runtime changes: k8s/kserve/torchserve.yaml"
     if str(asked.get("protocolVersion", "")).startswith("grpc"):
-        yield Finding("", "cannot", "V2 over gRPC was KServe's program's before TorchServe: k8s/kserve/runtime.yaml has it")
+        yield "cannot", "V2 over gRPC was KServe's program's before TorchServe: k8s/kserve/runtime.yaml has it"
     if asked.get("runtimeVersion"):
-        yield Finding("", "note", "runtimeVersion named TorchServe's image, and is gone")
+        yield "note", "runtimeVersion named TorchServe's image, and is gone"
     if asked.get("storageUri"):
-        yield Finding("", "note", "what lies at its storageUri was not seen: migrate that folder, too")
+        yield "note", "what lies at its storageUri was not seen: migrate that folder, too"
     if "explainer" in (service.get("spec") or {}):
-        yield Finding("", "note", "its explainer is a container of its own, and was not looked at")
+        yield "note", "its explainer is a container of its own, and was not looked at"
 
 
-def _said(words: list[str]) -> Iterator[Finding]:
+def _said(words: list[str]) -> Iterator[Said]:
     """What a command line of TorchServe's says that differs here."""
     try:
         with contextlib.redirect_stderr(io.StringIO()) as complaint:
             arguments = parsed(words)
     except SystemExit:
-        yield Finding(
-            "", "cannot", f"its command line: {complaint.getvalue().strip().splitlines()[-1].partition('error: ')[2]}"
-        )
+        yield "cannot", f"its command line: {complaint.getvalue().strip().partition('error: ')[2]}"
         return
     for remark in arguments.remarks():
-        yield Finding("", "note", remark)
+        yield "note", remark
 
 
 def _docker_commands(text: str) -> Iterator[list[str]]:

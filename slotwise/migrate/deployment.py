@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from slotwise.archive.packaging import MANIFEST
@@ -23,7 +23,7 @@ from slotwise.drop_in.known_keys import KEYS
 from slotwise.drop_in.model_table import REFUSED
 from slotwise.errors import SlotwiseError
 from slotwise.migrate.around import Around
-from slotwise.migrate.findings import Finding
+from slotwise.migrate.findings import Finding, Verdict, need_new
 
 LEFT_BEHIND = {"logs", ".git", "__pycache__", "key_file.json"}  # a server's own, or nobody's
 MOST_TEXT_BYTES = 1 << 18  # of a file that is read to be changed
@@ -35,15 +35,17 @@ class Deployment:
 
     def __init__(self, folder: Path, image: str) -> None:
         self.folder, self.around = folder, Around(image)
-        self.files = list(_files(folder))
+        self.files, self.links = _files(folder)
         self.findings: list[Finding] = []
-        self.texts: dict[Path, str] = {}  # what is written otherwise than it was
+        self.changed: dict[Path, bytes] = {}  # what is written otherwise than it was
         self.guarded: dict[Path, Path] = {}  # and archives
+        self.configuration: Path | None = None
+        self.store: Path | None = None
 
     def read(self, work: Path) -> list[Finding]:
         """Look at everything. work: a folder for archives that get a guard. Raises SlotwiseError where there is nothing."""
         for file in self.files:
-            name = file.relative_to(self.folder).as_posix()
+            name = self._name(file)
             if file.suffix == ".war":
                 self._say(name, "cannot", "workflows are not there: ask two models one after the other")
             elif file.name.endswith(SUFFIXES) or file.is_dir():
@@ -52,14 +54,16 @@ class Deployment:
                 self._configuration(file, name)
             elif (text := _text(file)) is not None:
                 found, changed = self.around.read(file.name, text)
-                self.findings += [Finding(name, one.verdict, one.about) for one in found]
+                self.findings += [Finding(name, *said) for said in found]
                 if changed != text:
-                    self.texts[file] = changed
+                    self.changed[file] = changed.encode()
         if not self.findings:
             raise SlotwiseError(
                 f"{self.folder} has nothing of TorchServe's or SageMaker's",
                 "name a folder with a config.properties, archives or a Dockerfile, or a model.tar.gz",
             )
+        for link in self.links:
+            self._say(self._name(link), "note", "a link that leads out of the folder: it is not copied")
         return self.findings
 
     def write(self, out: Path) -> None:
@@ -68,32 +72,34 @@ class Deployment:
         for file in self.files:
             target = out / file.relative_to(self.folder)
             target.parent.mkdir(parents=True, exist_ok=True)
-            if file in self.texts:
-                target.write_text(self.texts[file], "utf-8")
+            if file in self.changed:
+                target.write_bytes(self.changed[file])
                 shutil.copymode(file, target)
             elif file.is_dir():
-                shutil.copytree(file, target)
+                shutil.copytree(file, target, symlinks=True)
             else:
                 shutil.copy2(self.guarded.get(file, file), target)
 
     def command(self, out: Path) -> str:
         """The line that starts the copy on this machine."""
-        config = next((file for file in self.files if file.suffix == ".properties" and self._is_configuration(file)), None)
-        stores = [file.parent for file in self.files if file.name.endswith(SUFFIXES) or file.is_dir()]
         words = ["slotwise torchserve --start"]
-        words += [f"--ts-config {config.relative_to(self.folder).as_posix()}"] if config else []
-        words += [f"--model-store {stores[0].relative_to(self.folder).as_posix()} --models all"] if stores else []
-        return f"cd {out} && {' '.join(words)}"
+        words += [f"--ts-config {shlex.quote(self._name(self.configuration))}"] if self.configuration else []
+        words += [f"--model-store {shlex.quote(self._name(self.store))} --models all"] if self.store else []
+        return f"cd {shlex.quote(str(out))} && {' '.join(words)}"
 
-    def _say(self, what: str, verdict: str, about: str) -> None:
-        self.findings.append(Finding(what, verdict, about))  # type: ignore[arg-type]
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self.folder).as_posix()
+
+    def _say(self, what: str, verdict: Verdict, about: str) -> None:
+        self.findings.append(Finding(what, verdict, about))
 
     def _archive(self, path: Path, name: str, work: Path) -> None:
+        self.store = self.store or path.parent
         folder = work / str(len(self.findings))
         store = {"model_store": str(path.parent)}
         try:
             info = DeployedArchives(Configuration(store), folder).served(path.name)
-            about, verdict = "gets a guard: a bad request costs only its sender", "works"
+            about = "gets a guard: a bad request costs only its sender"
         except (SlotwiseError, ApiError) as error:
             try:
                 info = DeployedArchives(Configuration(store, guards=False), folder).served(path.name)
@@ -109,19 +115,17 @@ class Deployment:
             self.guarded[path] = info.path
         else:
             about = "stays as it is, and gets its guard when it is registered"
-        self._say(name, verdict, about)
-        return None
-
-    def _is_configuration(self, file: Path) -> bool:
-        try:
-            return bool(read_properties(file).keys() & KEYS.keys())
-        except SlotwiseError:
-            return False
+        return self._say(name, "works", about)
 
     def _configuration(self, file: Path, name: str) -> None:
-        if not self._is_configuration(file):
+        try:
+            keys = read_properties(file)
+        except SlotwiseError:
             return
-        keys = read_properties(file)
+        if not keys.keys() & KEYS.keys():
+            return
+        self.configuration = self.configuration or file
+        text = file.read_text("latin-1")  # as Java reads it
         uses = {key: KEYS[key].use if key in KEYS else "unknown" for key in keys}
         used = sum(use == "used" for use in uses.values())
         self._say(name, "works", f"{used} of its {len(keys)} keys mean the same here")
@@ -132,7 +136,8 @@ class Deployment:
                 self._say(f"{name}: {key}", "note", KEYS[key].note)
             elif use == "refused" and keys[key].strip().lower() != "false":
                 self._say(f"{name}: {key}", "cannot", KEYS[key].note)
-                self.texts[file] = _commented(self.texts.get(file, file.read_text("latin-1")), key)
+                text = _commented(text, key)
+                self.changed[file] = text.encode("latin-1")
         kept = {key: value for key, value in keys.items() if uses[key] == "used" and "$$" not in value}
         try:
             Configuration({**kept, "model_store": str(file.parent)}).check()
@@ -145,8 +150,7 @@ def migrate(folder: Path, out: Path | None, image: str) -> tuple[list[Finding], 
 
     Raises SlotwiseError where there is nothing to migrate, or `out` is not empty.
     """
-    if out and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise SlotwiseError(f"{out} is there already", "name a new folder with --out")
+    need_new(out)
     if out and out.resolve().is_relative_to(folder.resolve()):
         raise SlotwiseError(f"{out} is inside {folder}", "name a folder beside it")
     deployment = Deployment(folder, image)
@@ -157,20 +161,22 @@ def migrate(folder: Path, out: Path | None, image: str) -> tuple[list[Finding], 
     return findings, deployment.command(out or folder)
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    """Every file below a folder, and each folder that is an archive. What leads out of it is not of it."""
-    count = 0
+def _files(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Every file below a folder, and each folder that is an archive; and what is not of it: links that lead out of it."""
+    inside: list[Path] = []
+    links: list[Path] = []
     for place, folders, files in os.walk(folder):
         here = Path(place)
         archives = [name for name in folders if (here / name / MANIFEST).is_file()]
         folders[:] = sorted(name for name in folders if name not in LEFT_BEHIND and name not in archives)
         for name in sorted([*archives, *files]):
-            if name in LEFT_BEHIND or not (here / name).resolve().is_relative_to(folder.resolve()):
+            if name in LEFT_BEHIND:
                 continue
-            count += 1
-            if count > MOST_FILES:
+            within = (here / name).resolve().is_relative_to(folder.resolve())
+            (inside if within else links).append(here / name)
+            if len(inside) > MOST_FILES:
                 raise SlotwiseError(f"{folder} has more than {MOST_FILES} files", "name the deployment's own folder")
-            yield here / name
+    return inside, links
 
 
 def _text(file: Path) -> str | None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
+from slotwise.errors import SlotwiseError
+
 Verdict = Literal["works", "note", "cannot"]
+Said = tuple[Verdict, str]  # of a thing that is known: what becomes of it
 
 
 @dataclass(frozen=True)
@@ -22,3 +26,9 @@ def worst(findings: Iterable[Finding]) -> Verdict:
     """The verdict on all of them together."""
     found = {finding.verdict for finding in findings}
     return "cannot" if "cannot" in found else "note" if "note" in found else "works"
+
+
+def need_new(out: Path | None) -> None:
+    """Raise SlotwiseError where there is something already where a migration is to write."""
+    if out and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise SlotwiseError(f"{out} is there already", "name a new folder with --out")

@@ -17,7 +17,7 @@ from slotwise.archive.archive_info import ArchiveInfo
 from slotwise.errors import SlotwiseError
 from slotwise.files.disk import written_whole
 from slotwise.files.tarball import unpack
-from slotwise.migrate.findings import Finding
+from slotwise.migrate.findings import Finding, need_new
 from slotwise.model_spec import NAME
 
 FUNCTIONS = {"model_fn", "input_fn", "predict_fn", "output_fn", "transform_fn"}
@@ -44,8 +44,7 @@ def migrate_sagemaker(path: Path, out: Path | None, name: str) -> list[Finding]:
     """What becomes of a SageMaker model; its folder is written to `out`, where one is named. Raises SlotwiseError."""
     if not NAME.fullmatch(name):
         raise SlotwiseError(f"{name!r} cannot be a model's name", "name it with --name: letters, digits, - _ and .")
-    if out and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise SlotwiseError(f"{out} is there already", "name a new folder with --out")
+    need_new(out)
     with tempfile.TemporaryDirectory(prefix="slotwise-migrate-") as work:
         folder = path
         if path.is_file():
@@ -56,8 +55,10 @@ def migrate_sagemaker(path: Path, out: Path | None, name: str) -> list[Finding]:
         if out and not any(finding.verdict == "cannot" for finding in findings):
             out.mkdir(parents=True, exist_ok=True)
             for file in files:
-                copied = shutil.copytree if (folder / file).is_dir() else shutil.copy2
-                copied(folder / file, out / file)
+                if (folder / file).is_dir():
+                    shutil.copytree(folder / file, out / file, symlinks=True)
+                else:
+                    shutil.copy2(folder / file, out / file)
             functions = ", ".join(sorted(_functions(folder))) or "the PyTorch toolkit's functions"
             text = TOML.format(name=json.dumps(name), files=json.dumps(files), options=options, functions=functions)
             (out / "model.toml").write_text(text, "utf-8")

@@ -74,6 +74,24 @@ def test_a_key_that_is_refused_is_a_comment_in_the_copy(tmp_path: Path) -> None:
     assert start.endswith("slotwise torchserve --start --ts-config config.properties --model-store model-store --models all")
 
 
+def test_a_links_content_in_an_archive_that_is_a_folder_is_not_copied(tmp_path: Path) -> None:
+    folder = made(tmp_path, "an archive as a folder")
+    (tmp_path / "secret").write_text("nobody's business")
+    (folder / "model-store" / "echo" / "link").symlink_to(tmp_path / "secret")
+    migrate(folder, tmp_path / "out", IMAGE)
+    copied = tmp_path / "out" / "model-store" / "echo"
+    assert (copied / "echo.py").is_file()
+    assert (copied / "link").is_symlink()
+
+
+def test_a_configuration_is_javas_latin_1(tmp_path: Path) -> None:
+    folder = made(tmp_path, "a store alone")
+    (folder / "config.properties").write_bytes("# fran\xe7ais\nkeystore=a.p12\nmetrics_mode=prometheus\n".encode("latin-1"))
+    migrate(folder, tmp_path / "a folder", IMAGE)
+    lines = (tmp_path / "a folder" / "config.properties").read_bytes().split(b"\n")
+    assert lines[:2] == [b"# fran\xe7ais", b"# not here: keystore=a.p12"]
+
+
 def test_the_command_tells_people_and_programs(tmp_path: Path) -> None:
     folder = made(tmp_path, "a workflow")
     done = command("migrate", str(folder), "--json")
@@ -118,7 +136,7 @@ def test_hostile_folders_cost_one_finding_each(tmp_path: Path) -> None:
     (folder / "Dockerfile").write_text('FROM pytorch/torchserve\nCMD ["torchserve", "--start", "--nobody"]\nCMD torchserve "\n')
     findings, _ = migrate(folder, tmp_path / "out", "x")
     said = {(finding.what, finding.verdict) for finding in findings}
-    assert {("junk.mar", "cannot"), ("Dockerfile", "works"), ("Dockerfile", "cannot")} <= said
+    assert {("junk.mar", "cannot"), ("Dockerfile", "works"), ("Dockerfile", "cannot"), ("link", "note")} <= said
     copied = {file.relative_to(tmp_path / "out").as_posix() for file in (tmp_path / "out").rglob("*")}
     assert not copied & {"link", "logs", "key_file.json"}
     assert not any(b"nobody's business" in file.read_bytes() for file in (tmp_path / "out").rglob("*") if file.is_file())
