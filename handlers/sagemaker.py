@@ -170,7 +170,7 @@ def _predicted(data: Any, network: Any) -> Any:
 
 def _written(prediction: Any, accept: str) -> tuple[Any, str]:
     """The prediction in the first form of `Accept` that there is."""
-    value = prediction.detach().cpu().numpy() if hasattr(prediction, "detach") else prediction
+    value = prediction.detach().cpu().tolist() if hasattr(prediction, "detach") else prediction
     for kind in accept.replace(" ", "").split(","):
         if kind == JSON:
             return json.dumps(value, default=lambda one: one.tolist()), accept

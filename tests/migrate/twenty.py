@@ -28,6 +28,7 @@ CONFIGURED = "minWorkers: 1\nmaxWorkers: 1\nbatchSize: 4\nmaxBatchDelay: 50\nres
 METRICS = """\
 dimensions: [&model_name "ModelName"]
 ts_metrics: {counter: [{name: Requests2XX, unit: Count, dimensions: []}]}
+model_metrics: {counter: []}
 """
 ADDRESSES = (
     "inference_address=http://0.0.0.0:8080\nmanagement_address=http://0.0.0.0:8081\nmetrics_address=http://0.0.0.0:8082\n"
