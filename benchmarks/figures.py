@@ -21,6 +21,7 @@ PARTS = {
     "text": "translation and captions: one request a batch against the profile's batches",
     "captions": "captions with batch sizes 1 to 64",
     "stress": "translation as slow as a real M2M100 while more comes than it can do, through the gateway",
+    "gpu": "a GPU: agreement with the CPU, rows kept apart, speed, memory, a served model (no Java needed)",
     "by_steps": "closed batches against steps: translations of 4 to 64 tokens, 32 clients",
     "gateway": "what it adds to a ResNet-18 request, and one minute at twice the capacity",
     "hedging": "a stand-in that never answers one request in 50, behind the gateway",

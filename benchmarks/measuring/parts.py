@@ -145,6 +145,13 @@ def by_steps(options: Namespace, work: Path) -> dict[str, Any]:
     return measure(options, work)
 
 
+def gpu(options: Namespace, work: Path) -> dict[str, Any]:
+    """What a GPU does: agreement, separability, speed, memory, and a served model."""
+    from benchmarks.measuring.on_gpu import measure
+
+    return measure(options, work)
+
+
 def hostile(options: Namespace, work: Path) -> dict[str, Any]:
     """Pictures that are dear to decode beside each picture model's example."""
     with server(work) as record:

@@ -32,6 +32,7 @@ def suited(settings: Settings, facts: Mapping[str, Any]) -> Settings:
     if settings.device == "cuda":
         import torch  # noqa: PLC0415  heavy
 
+        torch.backends.cudnn.allow_tf32 = False  # by itself PyTorch computes convolutions of fp32 in TF32
         torch.cuda.set_per_process_memory_fraction(settings.memory_fraction)
     return settings.but(threads=min(settings.threads, facts.get("threads") or settings.threads))
 

@@ -114,6 +114,7 @@ def load(model_dir: Path, settings: Settings) -> TorchEngine:
         if settings.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.use_deterministic_algorithms(True)
+        torch.backends.cudnn.allow_tf32 = False  # by itself PyTorch computes convolutions of fp32 in TF32
         torch.cuda.set_per_process_memory_fraction(settings.memory_fraction)
     else:
         precision = cpu_precision(precision)
