@@ -83,7 +83,7 @@ class Profile(BaseModel):
     audit: float = _key("worker", 0.0, "share of requests that are answered again, alone, and compared", ge=0, le=1)
     proof_s: float = _key(
         "worker",
-        5.0,
+        20.0,
         "how long a start may try whether rows are kept apart, where no build has proven it; 0: never",
         ge=0,
         le=600,

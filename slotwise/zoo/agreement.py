@@ -27,7 +27,7 @@ from slotwise.worker.engines.versions import environment
 from slotwise.worker.environment.settings import Settings
 from slotwise.worker.labels import probabilities
 
-LEAST_AGREEMENT = {"fp32": 0.99, "bf16": 0.99, "int8": 0.97}
+LEAST_AGREEMENT = {"fp32": 0.99, "bf16": 0.99, "fp16": 0.99, "int8": 0.97}
 SURE = 0.1
 MOST_DIFFERENCE = 0.02
 BATCH = 8

@@ -256,3 +256,16 @@ def test_a_verdict_survives_json() -> None:
             Verdict.from_json(bad)
     with pytest.raises(ValueError):
         Verdict.from_json({**replace(whole, cause="").to_json(), "cause": 3})
+
+
+def test_what_compiles_each_new_shape_is_not_taken_for_a_slow_network() -> None:
+    """A first call of a shape takes two seconds, each further one a hundredth: all sizes are done in time."""
+    now, known = [0.0], set[int]()
+
+    def attempt(items: list[Any], size: int) -> list[Any]:
+        now[0] += 0.01 if size in known else 2.0
+        known.add(size)
+        return [np.array([float(item)]) for item in items]
+
+    verdict = prove(attempt, 1.0, {"loud": 9.0, "tiny": 0.1}, (2, 3, 4, 8, 16), budget_s=20.0, clock=lambda: now[0])
+    assert (verdict.separable, verdict.sizes, verdict.most_rows) == (True, (2, 3, 4, 8, 16), 0)

@@ -110,7 +110,6 @@ def load(model_dir: Path, settings: Settings) -> TorchEngine:
     device, precision = settings.device, settings.precision
     if device == "cuda":
         precision = "fp16" if precision == "auto" else precision
-        torch.backends.cudnn.benchmark = not settings.deterministic  # it takes whichever kernel is quickest now
         if settings.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.use_deterministic_algorithms(True)
@@ -123,14 +122,30 @@ def load(model_dir: Path, settings: Settings) -> TorchEngine:
 
 def _module(model_dir: Path, weights: Mapping[str, str], device: str) -> Any:
     if name := weights.get("torchscript"):
-        script = torch.jit.load(str(model_dir / name), map_location=device).eval()
-        return torch.jit.freeze(script)  # folds batch norm into the convolutions
+        script = torch.jit.freeze(torch.jit.load(str(model_dir / name), map_location=device).eval())  # folds batch norm
+        return as_set_here(script) if device == "cuda" else script
     if name := weights.get("export"):
         return exported_program.load(model_dir / name).to(device)
     network = build_module(model_dir / weights["module"].split(":")[0], weights["module"].partition(":")[2])
     state = torch.load(model_dir / weights["state_dict"], map_location="cpu", weights_only=True)
     network.load_state_dict(state)
     return network.eval().to(device)
+
+
+def as_set_here(script: Any) -> Any:
+    """The frozen script, whose convolutions do what cuDNN is set to here.
+
+    A trace keeps the settings of the process that made it as constants of each `aten::_convolution`, among them deterministic
+    and allow_tf32.
+    """
+    graph = script.graph
+    settings = {10: torch.are_deterministic_algorithms_enabled(), 12: torch.backends.cudnn.allow_tf32}
+    for node in graph.findAllNodes("aten::_convolution", recurse=True):
+        graph.setInsertPoint(node)
+        for place, value in settings.items():
+            if place < node.inputsSize():  # early traces have no allow_tf32
+                node.replaceInput(place, graph.insertConstant(bool(value)))
+    return script
 
 
 def build_module(path: Path, name: str = "") -> torch.nn.Module:

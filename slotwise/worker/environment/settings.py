@@ -25,7 +25,7 @@ from slotwise.worker.environment.cores import available_cores
 
 logger = logging.getLogger(__name__)
 
-PROOF_S = 5.0  # where an archive of an earlier build has no such key
+PROOF_S = 20.0  # where an archive of an earlier build has no such key
 
 
 @dataclass(frozen=True)

@@ -50,13 +50,13 @@ def prove(
 
     budget_s: no size is begun that would not be done by then. The verdict's `sizes` say how far it came.
     """
-    trial = _MatesTrial(attempt, row, mates, longest, settling)
+    trial = _MatesTrial(attempt, row, mates, longest, settling, clock)
     stop_at = clock() + budget_s
-    row_s = 0.0
+    shape_s = 0.0  # what the last size took beside its calls: an engine may compile each new shape
     with_mates = set(sizes)
     for size in sorted((with_mates | set(copies)) - {1}):
-        begun, rows_before = clock(), trial.rows
-        if begun + row_s * trial.rows_of(size, size in with_mates) > stop_at:
+        begun = clock()
+        if begun + shape_s + trial.calls_s(size, size in with_mates) > stop_at:
             return trial.limited(f"there was no time for batches of {size}")
         try:
             if cause := trial.run(size, with_mates=size in with_mates):
@@ -64,26 +64,33 @@ def prove(
         except Exception as error:
             what = "out of memory" if is_out_of_memory(error) else f"{type(error).__name__}: {error}"
             return trial.limited(f"a batch of {size} fails: {what}"[:200])
-        row_s = (clock() - begun) / (trial.rows - rows_before)
+        shape_s = max(0.0, clock() - begun - trial.calls_s(size, size in with_mates))
     return trial.verdict("" if trial.done else "there are no mates to try")
 
 
 class _MatesTrial:
-    """What is known so far. refuted: whether one bit has differed where none may. rows: how many rows the model has run."""
+    """What is known so far. refuted: whether one bit has differed where none may.
 
-    def __init__(self, attempt: Attempt, row: Any, mates: Mapping[str, Any], longest: Any, settling: int) -> None:
+    row_s: what the last call took, a row.
+    """
+
+    def __init__(
+        self, attempt: Attempt, row: Any, mates: Mapping[str, Any], longest: Any, settling: int, clock: Callable[[], float]
+    ) -> None:
         self.attempt, self.row, self.mates, self.longest, self.settling = attempt, row, dict(mates), longest, settling
+        self.clock = clock
         self.alone: list[Any] = []
         self.done: list[int] = []
         self.refuted = False
-        self.rows = 0
+        self.row_s = 0.0
         self.between_shapes = Deviation()
         self.same_bits, self.same_so_far = 1, True
         self.even: list[int] = []
 
-    def rows_of(self, size: int, with_mates: bool) -> int:
-        """How many rows `run` will run."""
-        return size * (max(2, self.settling + 1) + len(self.kinds(size)) if with_mates else 1)
+    def calls_s(self, size: int, with_mates: bool) -> float:
+        """How long the calls of `run` take, once a shape is compiled."""
+        calls = max(2, self.settling + 1) + len(self.kinds(size)) if with_mates else 1
+        return calls * size * self.row_s
 
     def run(self, size: int, with_mates: bool) -> str:
         """Try batches of this size. Returns what is wrong with them, "" where nothing is. Raises what the model raises."""
@@ -128,8 +135,10 @@ class _MatesTrial:
         """The outputs of one batch. Nothing that a hook does to its items or its outputs later changes what is compared."""
         if self.longest is not None and len(items) > 1:
             items = [self.longest, *items[1:]]
-        self.rows += len(items)
-        return deepcopy(self.attempt([deepcopy(item) for item in items], len(items)))
+        begun = self.clock()
+        outputs = deepcopy(self.attempt([deepcopy(item) for item in items], len(items)))
+        self.row_s = (self.clock() - begun) / len(items)
+        return outputs
 
     def kinds(self, size: int) -> list[tuple[str, list[Any]]]:
         """What stands around the row: in the smallest batch each kind of mates by itself, in larger ones all of them."""
