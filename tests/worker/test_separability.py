@@ -267,5 +267,5 @@ def test_what_compiles_each_new_shape_is_not_taken_for_a_slow_network() -> None:
         known.add(size)
         return [np.array([float(item)]) for item in items]
 
-    verdict = prove(attempt, 1.0, {"loud": 9.0, "tiny": 0.1}, (2, 3, 4, 8, 16), budget_s=20.0, clock=lambda: now[0])
+    verdict = prove(attempt, 1.0, {"loud": 9.0, "tiny": 0.1}, (2, 3, 4, 8, 16), budget_s=12.6, clock=lambda: now[0])
     assert (verdict.separable, verdict.sizes, verdict.most_rows) == (True, (2, 3, 4, 8, 16), 0)
