@@ -210,7 +210,13 @@ def memory(info: ArchiveInfo, folder: Path) -> dict[str, Any]:
     changes = {"precision": "fp32", "memory_fraction": str(round(SCARCE / total, 4)), "decode_budget_ms": "60000"}
     with LocalModel(info.path, batch_size=ROWS, environ=offline.environment("cuda", changes)) as model:
         served = right(model.answer(sent))  # its warm-up ran out of memory already
-    return {"rows": ROWS, "bytes": SCARCE, "rounds": rounds, "ceiling": pipeline.isolation.ceiling.rows, "started so": served}
+    return {
+        "rows": ROWS,
+        "mib": SCARCE // 2**20,
+        "rounds": rounds,
+        "ceiling": pipeline.isolation.ceiling.rows,
+        "started so": served,
+    }
 
 
 def timed(info: ArchiveInfo, name: str, seconds: float) -> Iterator[dict[str, Any]]:
