@@ -20,34 +20,37 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "commands.md"
 INTRODUCTION = """\
 # Commands
 
-One command, `slotwise`. Exit code 0 is done, 1 failed (one line and a hint), 2 wrong usage or a target that was not met, 130 stopped by a
-signal. `--json` prints for programs.
+One command, `slotwise`. Exit code 0 is done, 1 failed (one line and a hint), 2 wrong usage or a target that was not met, 130
+stopped by a signal. `--json` prints for programs.
 
 This page is written by `python scripts/commands.py`. Correct the texts in the code.
 
 | to | commands |
 | --- | --- |
 """
-GROUPS = {  # every command once: tests/test_cli.py
-    "[make an archive and look into it](archives.md); [your own model](own-model.md)": "new train build inspect check renew debug",
-    "[make anybody's archive batch-safe](guard.md)": "guard",
-    "[leave TorchServe](leaving-torchserve.md), [leave SageMaker](leaving-sagemaker.md)": "migrate torchserve export",
-    "start and stop a server: TorchServe, MMS, [Ray](ray.md), [Triton](triton.md), [our own host](host.md)": "serve stop ready doctor java-home",
-    "[operate it](operate.md): the management API in its own words": "register unregister scale default list describe token fetch",
-    "[settings in files](profiles.md)": "profile apply drift",
-    "[the gateway](gateway.md): page, contracts, keys, roll-outs, one request's way": "gateway rollout key top trace",
-    "[ask](protocols.md), and [measure](bench.md)": "predict demo bench",
-    "[find settings](tune.md), also [while serving](host.md)": "tune roofline simulate",
-}
+GROUPS = (  # every command once: tests/test_cli.py
+    ("[make an archive](archives.md) of [your own model](own-model.md)", "new train build inspect check renew debug"),
+    ("[make anybody's archive batch-safe](guard.md)", "guard"),
+    ("[leave TorchServe](leaving-torchserve.md), [leave SageMaker](leaving-sagemaker.md)", "migrate torchserve export"),
+    (
+        "start a server: TorchServe, MMS, [Ray](ray.md), [Triton](triton.md), [our own](host.md)",
+        "serve stop ready doctor java-home",
+    ),
+    ("[operate it](operate.md)", "register unregister scale default list describe token fetch"),
+    ("[settings in files](profiles.md)", "profile apply drift"),
+    ("[the gateway](gateway.md): page, contracts, keys, roll-outs, a request's way", "gateway rollout key top trace"),
+    ("[ask](protocols.md), and [measure](bench.md)", "predict demo bench"),
+    ("[find settings](tune.md), also [while serving](host.md)", "tune roofline simulate"),
+)
 
 
 def page() -> str:
     """The page."""
     root: Any = typer.main.get_command(build_app())
     lines = [INTRODUCTION.rstrip("\n")]
-    for task, names in GROUPS.items():
+    for task, names in GROUPS:
         lines.append(f"| {task} | {' '.join(f'[`slotwise {name}`](#slotwise-{name})' for name in names.split())} |")
-    for name in " ".join(GROUPS.values()).split():
+    for name in " ".join(names for _, names in GROUPS).split():
         command = root.commands[name]
         lines += ["", *described(f"slotwise {name}", command)]
         for inner, below in sorted(getattr(command, "commands", {}).items()):
