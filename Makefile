@@ -1,6 +1,6 @@
 # make serve   a real photo answered by a real TorchServe, and the page   make test   everything checked
 .DEFAULT_GOAL := help
-.PHONY: help full serve stop demo demo-ants captions-build captions-run captions-ask test test-full long campaign lint format constraints clean
+.PHONY: help full serve stop demo demo-ants captions-build captions-run captions-ask docs test test-full long campaign lint format constraints clean
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q -n 2 --durations=20
 
@@ -67,6 +67,11 @@ lint: ## ruff, mypy, and which room may import which
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache > .slotwise/lint-imports.log || { cat .slotwise/lint-imports.log; exit 1; }
+
+docs: ## the documentation as a site, in .slotwise/docs; a dead link fails
+	@PYTHON="$(or $(PYTHON),python3)" scripts/setup.sh test
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "look at it: $(BIN)/python -m http.server --bind 127.0.0.1 --directory .slotwise/docs 8088"
 
 format: ## let ruff put the code in order
 	@$(BIN)/ruff check --fix .

@@ -1,0 +1,22 @@
+"""The documentation as a site: every page is in it, no link is dead, nothing is fetched from elsewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_the_site_is_built_without_a_dead_link_and_fetches_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path / "site")]
+    environ = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    pages = [*(tmp_path / "site").rglob("index.html")]
+    assert len(pages) > 30
+    fetched = re.compile(r'<(?:script|img|link)[^>]+(?:src|href)="?(https?://[^">]+)')
+    assert {url for page in pages for url in fetched.findall(page.read_text("utf-8"))} == set()
