@@ -18,6 +18,7 @@ from slotwise.errors import SlotwiseError
 from slotwise.interrupts import held
 
 PACKAGE = Path(__file__).resolve().parents[1]
+FORMAT, FORMAT_FILE = 1, "format"  # of the state folder; releases before 0.3.0 wrote no such file
 
 
 def _roots() -> list[Path]:
@@ -100,8 +101,19 @@ def profile_file(name: str) -> Path:
 
 
 def state_root() -> Path:
-    """The folder of all run-time state: `$SLOTWISE_HOME`, else `.slotwise` in the current folder."""
-    return Path(os.environ.get("SLOTWISE_HOME") or ".slotwise").resolve()
+    """The folder of all run-time state: `$SLOTWISE_HOME`, else `.slotwise` in the current folder.
+
+    Raises SlotwiseError where a later release has written it in a form that this one does not know.
+    """
+    root = Path(os.environ.get("SLOTWISE_HOME") or ".slotwise").resolve()
+    try:
+        text = (root / FORMAT_FILE).read_text("ascii", "replace").strip()
+    except OSError:
+        return root
+    if text and text not in map(str, range(FORMAT + 1)):
+        message = f"{root} was written by a later release of slotwise (its format is {text[:20]!r}, this one knows {FORMAT})"
+        raise SlotwiseError(message, "use that release, or another folder: SLOTWISE_HOME=FOLDER")
+    return root
 
 
 def state_dir(name: str = "default") -> Path:
@@ -110,6 +122,8 @@ def state_dir(name: str = "default") -> Path:
         raise SlotwiseError(f"{name!r} cannot be a server's name", "use letters, digits, - and _")
     path = state_root() / name
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not (path.parent / FORMAT_FILE).exists():
+        (path.parent / FORMAT_FILE).write_text(f"{FORMAT}\n", "ascii")
     return path
 
 
