@@ -81,6 +81,7 @@ if [ "$set_name" = full ] || [ "$set_name" = constraints ]; then
         zope.event zope.interface
 fi
 if [ "$set_name" = full ]; then
+    step "Helm's library, for its chart" $pip --no-deps helm-python-sdk==0.2.2
     # it wants older versions of what others here need: psutil, protobuf, grpcio
     kserve_environment() {
         [ -x .slotwise/kserve/bin/python ] || "$python" -m venv .slotwise/kserve
