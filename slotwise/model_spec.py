@@ -172,6 +172,8 @@ class ModelSpec(_Section):
     request a second time when its answer is late; false where answering has side effects. separable: "required" refuses to
     build and to serve a network that is not proven to keep the rows of a batch apart; with "auto" its rows run one by one.
 
+    expected: of a table, a file of rows and of what its library answers; the build compares.
+
     inputs: of a graph of several tensors, the shape of a record's where the graph leaves sides free, by name.
 
     output: what the given classifiers take the network's numbers for, "probabilities", "logits", "regression" or "embedding";
@@ -185,6 +187,7 @@ class ModelSpec(_Section):
     labels: list[str] | File = []
     top_k: Count = 5
     examples: list[File] = []
+    expected: File | None = None
     files: list[File] = []
     input: Input = Input()
     inputs: dict[str, list[Count]] = {}
@@ -195,6 +198,12 @@ class ModelSpec(_Section):
     output: str = ""
     separable: Literal["auto", "required"] = "auto"
     profiles: dict[str, dict[str, Any]] = {}
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ModelSpec:
+        if self.expected and self.handler != "tabular":
+            raise ValueError('only a table (handler = "tabular") is compared with what is expected')
+        return self
 
     def content(self) -> list[str]:
         """Every file or folder that the archive carries besides its handler and examples."""

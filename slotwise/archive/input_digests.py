@@ -73,7 +73,7 @@ def made_key(folder: Path, spec: ModelSpec, weights: str | None) -> str:
 def _files(folder: Path, spec: ModelSpec) -> Iterator[Path]:
     """Every file of the folder that counts, once."""
     found = {path for pattern in READ for path in folder.glob(pattern)}
-    found |= {folder / path for path in [*spec.content(), *spec.examples]}
+    found |= {folder / path for path in [*spec.content(), *spec.examples, *([spec.expected] if spec.expected else [])]}
     for path in sorted(found):
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
             if file.is_file() and "__pycache__" not in file.parts:

@@ -123,15 +123,37 @@ def boosting(folder: Path) -> Made:
     return classifier(folder, GradientBoostingClassifier(n_estimators=15, random_state=0))
 
 
-@TABLES.add(
-    "sk-scaled-tree", "scikit-learn", "a tree behind a scaler: its thresholds lie between the numbers of float32", needs=SKL
-)
+@TABLES.add("sk-scaled-tree", "scikit-learn", "trees behind a scaler, by our export; asked next to their thresholds", needs=SKL)
 def scaled_tree(folder: Path) -> Made:
+    from slotwise.archive.library.scikit_learn import export
+
+    model, x = scaled_trees(folder)
+    export(folder, model, x)
+    edges = np.array(json.loads((folder / "expected.json").read_text())["rows"])[len(x) :]
+    return asked(edges, classified(model.predict_proba(edges[:REQUESTS]), model.classes_))
+
+
+@TABLES.add("sk-scaled-tree-float", "scikit-learn", "the same in float32, as skl2onnx writes it, and what was expected of it",
+            "answers otherwise than expected.json", needs=SKL)  # fmt: skip
+def scaled_tree_in_float32(folder: Path) -> Made:
+    from slotwise.archive.library.expected_answers import write_expected
+
+    model, x = scaled_trees(folder)
+    exported(folder, model, options={id(model): {"zipmap": False}})
+    write_expected(folder, model.predict_proba, x)
+    return Made([], [], [])
+
+
+def scaled_trees(folder: Path) -> tuple[Any, Any]:
+    """Trained and described."""
+    from sklearn.ensemble import RandomForestClassifier
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
-    from sklearn.tree import DecisionTreeClassifier
 
-    return classifier(folder, make_pipeline(StandardScaler(), DecisionTreeClassifier(random_state=0)))
+    x, y = numbers()
+    model = make_pipeline(StandardScaler(), RandomForestClassifier(20, random_state=0)).fit(x, np.array(KINDS)[y])
+    described(folder, "tabular", 'output = "probabilities"\nexpected = "expected.json"', FLOATS + WEIGHTS)
+    return model, x.astype(np.float64)
 
 
 @TABLES.add("sk-several-values", "scikit-learn", "several values a row, by name", needs=SKL)

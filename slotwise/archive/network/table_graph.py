@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from slotwise import console
+from slotwise.archive.network.expected import check_expected, read_expected, unproven
 from slotwise.archive.network.graph_classes import labelled, with_classes
 from slotwise.archive.network.named_examples import named_examples
 from slotwise.archive.network.network_output import check_output, checked_graph, named_output
@@ -22,6 +24,7 @@ from slotwise.worker.tables.table_engine import TableEngine, load_table
 
 HANDLER = "tabular"
 NOISE_ROWS = 8
+EXPECTED = 'expected = "expected.json" in model.toml compares them'
 FAR = 1e-3  # a row may differ so much with its mates
 
 
@@ -42,6 +45,11 @@ def fit_table(spec: ModelSpec, sources: list[Path]) -> tuple[ModelSpec, dict[str
     rows = _rows(spec, sources, engine)
     outputs = _together(spec, source.name, engine, rows)
     check_output(spec, source.name, outputs)
+    expected = read_expected(spec, sources)
+    if expected:
+        check_expected(spec, source.name, expected, engine)
+    elif why := unproven(graph):
+        console.say(f"{spec.name}: {why}: rows at a threshold may be answered otherwise than by its library ({EXPECTED})")
     label, classes = labelled(graph, output)
     if classes and kind_of(spec.model_dump()) not in SCORELESS:
         engine.outputs = [label]
@@ -49,7 +57,8 @@ def fit_table(spec: ModelSpec, sources: list[Path]) -> tuple[ModelSpec, dict[str
     labels, scores = len(spec.labels), outputs.shape[1]
     if labels and scores != labels and (labels, scores) != (2, 1):
         raise SlotwiseError(f"{source.name} gives {scores} scores, but there are {labels} labels", "a label for each score")
-    return spec, {"onnx": facts}
+    told = {"expected": {"file": expected.file, "rows": len(expected.rows)}} if expected else {}
+    return spec, {"onnx": facts, **told}
 
 
 def _source(spec: ModelSpec, sources: list[Path]) -> Path:
@@ -66,10 +75,18 @@ def _source(spec: ModelSpec, sources: list[Path]) -> Path:
     return source
 
 
-def _engine(spec: ModelSpec, source: Path) -> TableEngine:
+def load_graph(spec: ModelSpec, source: Path, output: str = "") -> TableEngine:
+    """The graph as a worker loads it. output: the one that is run, in place of model.toml's. Raises ValueError."""
     model = spec.model_dump(mode="json", exclude_none=True)
+    engine = load_table(source.parent, Settings(model={**model, "weights": {"onnx": source.name}}, threads=1))
+    if output:
+        engine.outputs = [output]
+    return engine
+
+
+def _engine(spec: ModelSpec, source: Path) -> TableEngine:
     try:
-        return load_table(source.parent, Settings(model={**model, "weights": {"onnx": source.name}}, threads=1))
+        return load_graph(spec, source)
     except Exception as error:
         reason = str(error).splitlines()[0]
         raise SlotwiseError(

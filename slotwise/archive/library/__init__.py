@@ -1,0 +1,1 @@
+"""What the library that made a model answers itself: written down, so that the build can compare."""
