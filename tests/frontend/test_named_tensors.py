@@ -106,12 +106,22 @@ def test_an_answer_without_its_outputs_is_an_error_and_never_zeros(answer: bytes
         (sent([[1, 2]] * 2, [7, 8], [[[True, False]]] * 2, datatype="FP64"), "the input 'user' must be FP32"),
         (sent([[1, 2]] * 2, [7], [[[True, False]]] * 2), "the input 'count' has 1 records, and 'user' has others"),
         (sent([[1, "a"]] * 2, [7, 8], [[[True, False]]] * 2), "the data are no FP32"),
+        (sent([[1, 2]] * 2, [7.5, 8], [[[True, False]]] * 2), "the data are no INT64: a number is not whole"),
+        (sent([[1, 2]] * 2, [float("nan"), 8], [[[True, False]]] * 2), "the data are no INT64"),
+        (sent([[1, 2]] * 2, [1e19, 8], [[[True, False]]] * 2), "the data are no INT64"),
+        (sent([[1, 2]] * 2, [7, 8], [[[True, 2]]] * 2), "the data are no BOOL"),
+        (sent([[1, 2]] * 2, [7, 8], [[[True, False]]] * 2, parameters={"binary_data_size": 16}), "one of them"),
     ],
 )
 def test_what_is_no_request_is_named(inputs: Any, said: str) -> None:
     with pytest.raises(ProtocolFault) as raised:
         read(inputs)
     assert said in raised.value.message
+
+
+def test_whole_numbers_may_be_written_as_fractions() -> None:
+    asked = read(sent([[1, 2]], [7.0], [[[1, 0]]]))
+    assert json.loads(asked.records[0].body) == {"user": [1, 2], "count": 7, "flags": [[True, False]]}
 
 
 @pytest.mark.parametrize("raw", [False, True])

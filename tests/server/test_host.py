@@ -8,7 +8,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -65,11 +66,17 @@ def project(tmp_path: Path, archive: Path) -> Iterator[Project]:
     """A host with one model and two workers, and a gateway before it."""
     (tmp_path / "model_store").mkdir()
     (tmp_path / "model_store" / archive.name).write_bytes(archive.read_bytes())
-    environ = {**os.environ, "SLOTWISE_HOME": str(tmp_path / "state"), "PYTHONPATH": str(Path(__file__).parents[2])}
-    project = Project(tmp_path, environ)
-    options = ("--server", "slotwise", "--port", "0", "--set", "initial_workers=2", "--force", "--detach")
+    with started_project(tmp_path, [f"model_store/{archive.name}"], "--set", "initial_workers=2") as project:
+        yield project
+
+
+@contextmanager
+def started_project(folder: Path, archives: Sequence[str], *options: str) -> Iterator[Project]:
+    """A host that serves these archives of the folder, and a gateway before it."""
+    environ = {**os.environ, "SLOTWISE_HOME": str(folder / "state"), "PYTHONPATH": str(Path(__file__).parents[2])}
+    project = Project(folder, environ)
     try:
-        project.slotwise("serve", f"model_store/{archive.name}", *options)
+        project.slotwise("serve", *archives, "--server", "slotwise", "--port", "0", *options, "--force", "--detach")
         project.slotwise("gateway", "--port", "0", "--translation-port", "-1", "--detach")
         yield project
     finally:

@@ -37,7 +37,7 @@ def records(tensor: Mapping[str, Any], binary: memoryview, model: ModelInput) ->
     """The records of the one input. Its data are a list, or all of `binary`. Raises ProtocolFault."""
     datatype, shape = tensor.get("datatype"), shape_of(tensor)
     limited(shape[0])
-    size = parameters(tensor).get("binary_data_size")
+    size = binary_size(tensor)
     if size is not None and size != len(binary):
         raise ProtocolFault(f"binary_data_size is not the {len(binary)} bytes that follow the JSON")
     if size is None and len(binary):
@@ -54,12 +54,20 @@ def records(tensor: Mapping[str, Any], binary: memoryview, model: ModelInput) ->
     return _rows(tensor, shape, binary if size is not None else None, model)
 
 
+def binary_size(tensor: Mapping[str, Any]) -> Any:
+    """What a tensor says of its binary data; None: its data are a list. Raises ProtocolFault where it has both."""
+    size = parameters(tensor).get("binary_data_size")
+    if size is not None and tensor.get("data"):
+        raise ProtocolFault("an input has data and binary_data_size: one of them")
+    return size
+
+
 def parts_of(tensors: Sequence[Mapping[str, Any]], binary: memoryview) -> list[memoryview | None]:
     """What of the binary data is each tensor's, None where its data are a list. Raises ProtocolFault."""
     parts: list[memoryview | None] = []
     at = 0
     for tensor in tensors:
-        size = parameters(tensor).get("binary_data_size")
+        size = binary_size(tensor)
         if size is None:
             parts.append(None)
             continue
@@ -148,10 +156,24 @@ def numbers_of(tensor: Mapping[str, Any], shape: Sequence[int], binary: memoryvi
             raise ProtocolFault(f"the data are no {datatype}")
         try:
             with np.errstate(all="ignore"):  # 1e300 becomes infinity, which the model refuses
-                values = np.asarray(numbers).astype(kind) if datatype[:2] == "FP" else np.asarray(numbers, kind)
+                values = (
+                    np.asarray(numbers).astype(kind) if datatype[:2] == "FP" else np.asarray(_whole(numbers, datatype), kind)
+                )
         except (ValueError, OverflowError, TypeError):
             raise ProtocolFault(f"the data are no {datatype}") from None
     return values
+
+
+def _whole(numbers: list[Any], datatype: str) -> list[Any]:
+    """The numbers as whole ones; numpy would cut their fractions off. Raises ProtocolFault where one is not whole."""
+    if datatype == "BOOL":
+        if not all(number in (0, 1) for number in numbers):
+            raise ProtocolFault("the data are no BOOL")
+    elif any(type(number) is float for number in numbers):
+        if not all(type(number) is int or number.is_integer() for number in numbers):
+            raise ProtocolFault(f"the data are no {datatype}: a number is not whole")
+        return list(map(int, numbers))
+    return numbers
 
 
 def _flat(data: Any) -> list[Any]:
