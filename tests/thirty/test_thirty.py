@@ -7,10 +7,12 @@ docs/thirty.md from what became of them.
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 
 import pytest
 
+from tests.thirty.__main__ import PAGE, RUN, page
 from tests.thirty.all_of_them import THIRTY
 from tests.thirty.made import Brought
 from tests.thirty.trial import tried
@@ -33,6 +35,14 @@ def test_it_answers_what_its_library_answers_or_is_refused(
         assert brought.refused in result.said
     else:
         assert (result.said, result.answers > 0) == ("", True)
+
+
+def test_the_page_is_what_the_run_wrote() -> None:
+    run = json.loads(RUN.read_text("utf-8"))
+    assert PAGE.read_text("utf-8") == page(run)
+    assert [one["name"] for one in run["models"]] == [one.name for one in THIRTY]
+    assert [one["name"] for one in run["models"] if one["wrong"] or one["lost"]] == []
+    assert [bool(one["said"]) for one in run["models"]] == [bool(one.refused) for one in THIRTY]
 
 
 def test_at_least_26_of_at_least_thirty_are_built() -> None:

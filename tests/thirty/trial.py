@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from slotwise.archive.build import build
+from slotwise.archive.inspection import inspect
 from slotwise.errors import SlotwiseError
+from slotwise.worker.separability.verdict import Verdict
 from tests.thirty.made import Body, Brought, Made, Truth
 from tests.worker.serving import Served
 
@@ -25,7 +27,7 @@ class Result:
     """What became of one model. said: of the refusal at build, the line and its hint; "" where it was built.
 
     engines: those that served it. answers: how many were compared. wrong: 200 and not the library's answer, or a bad request's
-    200. lost: a good request's error.
+    200. lost: a good request's error. rows: what its build proved of its rows, by engine: "apart", "one by one", "unknown".
     """
 
     said: str = ""
@@ -33,6 +35,7 @@ class Result:
     answers: int = 0
     wrong: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
+    rows: dict[str, str] = field(default_factory=dict)
 
 
 def tried(brought: Brought, place: Path) -> Result:
@@ -46,6 +49,7 @@ def tried(brought: Brought, place: Path) -> Result:
     except SlotwiseError as error:
         result.said = f"{error.message}: {error.hint}"
         return result
+    result.rows = {str(verdict.about): _kept(verdict) for verdict in inspect(archive).separability}
     for engine in ENGINES:
         if importlib.util.find_spec(engine) is None:
             continue
@@ -62,6 +66,12 @@ def tried(brought: Brought, place: Path) -> Result:
         for batch, truths in batches(made):
             compare(served, name, batch, truths, made.tolerance, result)
     return result
+
+
+def _kept(verdict: Verdict) -> str:
+    if verdict.separable:
+        return "apart"
+    return "one by one" if verdict.most_rows == 1 else "unknown"
 
 
 def batches(made: Made) -> Iterator[tuple[Sequence[Body], Sequence[Truth | None]]]:
