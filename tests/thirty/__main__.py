@@ -1,6 +1,6 @@
 """Try the models and print what became of each: python -m tests.thirty [--write] [NAME ...]
 
---write: of all of them, into docs/figures/thirty.json and docs/thirty.md. --page: docs/thirty.md from that file alone.
+--write: of all of them, into run.json beside this file and docs/thirty.md. --page: docs/thirty.md from that file alone.
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ from tests.thirty.made import Brought
 from tests.thirty.trial import Result, tried
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGE, RUN = DOCS / "thirty.md", DOCS / "figures" / "thirty.json"
-LONGEST = 220  # characters of a refusal on the page
+PAGE, RUN = DOCS / "thirty.md", Path(__file__).with_name("run.json")
 HEAD = """# Thirty models of other people's libraries
 
 Each is made by a script, without a download, built from its folder without a line of Python, and asked 160 times on each
 engine: sixteen requests alone, all in one batch, and in eight batches with one bad request in eight. Its answers, and every
 score behind them, are compared with what the library itself gives (to 0.0001). *Wrong* is a 200 with other numbers, or for a
 bad request; *lost* is a good request's error. *Rows* is what the build proved of the rows of a batch on each engine
-([separability](separability.md)).
+([separability](separability.md)); *unknown* where it could make up no rows to try.
 """
 
 
@@ -40,7 +39,7 @@ def page(run: dict[str, Any]) -> str:
     ]
     models = run["models"]
     for one in models:
-        served = ", ".join(one["engines"]) or f"refused: `{one['said'].replace('|', '/')[:LONGEST]}`"
+        served = ", ".join(one["engines"]) or f"refused: `{one['said'].replace('|', '/')}`"
         rows = ", ".join(dict.fromkeys(one["rows"].values()))
         if len(set(one["rows"].values())) > 1:
             rows = ", ".join(f"{engine}: {kept}" for engine, kept in one["rows"].items())
