@@ -27,6 +27,7 @@ INPUTS = {
     "text_classifier": "text",
     "embedder": "text",
     "tensors": "tensors",
+    "detector": "picture",
 }
 WEIGHTS = "model/slotwise.json"  # what a text model's build wrote down about its weights: its languages, for one
 LANGUAGES = ["en", "ja", "fr", "de"]
@@ -88,8 +89,8 @@ def _model_card(name: str, archive: Path | None, _changed: int) -> ModelCard:
         languages=languages if takes == "translation" else [],
         examples=_examples(str(archive) if archive else name),
         hedge=bool(spec.get("hedge", True)),
-        inputs=_named(spec, "inputs"),
-        outputs=_named(spec, "outputs"),
+        inputs=_named(spec, "inputs") if takes == "tensors" else (),
+        outputs=_named(spec, "outputs") if takes == "tensors" else (),
         columns=tuple((one["name"], one["kind"]) for one in spec.get("input", {}).get("columns", [])),
     )
 

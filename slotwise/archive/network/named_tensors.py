@@ -30,8 +30,7 @@ def fit_tensors(spec: ModelSpec, sources: list[Path]) -> tuple[ModelSpec, dict[s
     """
     if spec.labels or spec.output:
         raise SlotwiseError(f"{spec.name} answers all outputs of its graph", "write no labels and no output in model.toml")
-    source = _source(spec, sources)
-    graph = checked_graph(source)
+    source, graph = graph_of(spec, sources)
     inputs = _inputs(graph, spec, source.name)
     outputs = [value.name for value in graph.graph.output]
     rows = _rows(spec, sources, inputs)
@@ -47,7 +46,7 @@ def fit_tensors(spec: ModelSpec, sources: list[Path]) -> tuple[ModelSpec, dict[s
                 raise SlotwiseError(f"{source.name} does not run on {name}: {_line(error)}", hint) from error
             console.say(f"{spec.name}: {source.name} cannot serve on {name}: {_line(error)}")
     if not found:
-        raise missing_package("onnxruntime", f"the handler {HANDLER}")
+        raise missing_package("onnxruntime", f"the handler {spec.handler}")
     first, values = next(iter(found.items()))
     engines = [name for name, other in found.items() if name == first or _alike(values, other)]
     for name in found.keys() - set(engines):
@@ -56,11 +55,17 @@ def fit_tensors(spec: ModelSpec, sources: list[Path]) -> tuple[ModelSpec, dict[s
     return spec.model_copy(update={"options": {**spec.options, "tensors": facts}}), {"tensors": facts}
 
 
+def graph_of(spec: ModelSpec, sources: list[Path]) -> tuple[Path, Any]:
+    """The graph's file, and the graph. Raises SlotwiseError where there is none."""
+    source = _source(spec, sources)
+    return source, checked_graph(source)
+
+
 def _source(spec: ModelSpec, sources: list[Path]) -> Path:
     if spec.weights.onnx is None:
         raise SlotwiseError(f"{spec.name} names no graph", 'write in model.toml: [weights] and below it onnx = "model.onnx"')
     if importlib.util.find_spec("onnx") is None:
-        raise missing_package("onnx", f"the handler {HANDLER}")
+        raise missing_package("onnx", f"the handler {spec.handler}")
     source = next((path for folder in sources if (path := folder / spec.weights.onnx).is_file()), None)
     if source is None:
         raise SlotwiseError(f"{spec.weights.onnx} is named in model.toml but is not in {sources[-1]}", "add the file")

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from slotwise.archive.network.detector_graph import HANDLER as DETECTOR
+from slotwise.archive.network.detector_graph import fit_detector
 from slotwise.archive.network.graph_classes import labelled, with_classes
 from slotwise.archive.network.named_tensors import HANDLER as TENSORS
 from slotwise.archive.network.named_tensors import fit_tensors
@@ -42,6 +44,9 @@ def fit(spec: ModelSpec, sources: list[Path]) -> tuple[ModelSpec, list[Path], di
         return spec, sources, told
     if spec.handler == TENSORS:
         spec, told = fit_tensors(spec, sources)
+        return spec, sources, told
+    if spec.handler == DETECTOR:
+        spec, told = fit_detector(spec, sources)
         return spec, sources, told
     if spec.handler in HANDLERS:
         spec, told = fit_texts(spec, sources)
