@@ -24,7 +24,7 @@ from tests.server.test_host import PATIENCE_S, Project, started_project
 
 graphs = pytest.importorskip("tests.archive.graphs")
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(600)]
 
 FIRST = 100_000  # numbers of requests have six digits, and nothing else that is answered has
 Answer = Callable[[httpx.Client, str, int], str]  # asks, and says what is wrong: "" where nothing is
@@ -154,7 +154,6 @@ def test_stages_that_misbehave_cost_their_own_part_or_request(project: Project) 
     assert wrong == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("do", ["few", "many"])
 def test_a_stage_that_gives_too_few_or_too_many(project: Project, do: str) -> None:
     for ways in (bad_stage(do, 500), lambda *asked: part_of(do, *asked)):
@@ -166,7 +165,6 @@ def part_of(do: str, http: httpx.Client, url: str, number: int) -> str:
     return good_stage(http, url, number, ["ok", do, "ok"])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("do", ["exit", "sleep"])
 def test_a_stage_that_ends_its_worker_costs_nobody_else_anything(project: Project, do: str) -> None:
     def ends(http: httpx.Client, url: str, number: int) -> str:

@@ -80,6 +80,7 @@ def test_a_part_is_a_picture_with_its_box() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long  # digits are trained for it
 def test_the_examples_are_read(tmp_path: Path) -> None:
     """One in eight is no picture, and costs nobody else anything."""
     served = Served.of(build("numbers", tmp_path, prove=lambda *_: None), {})
