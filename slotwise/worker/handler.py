@@ -97,7 +97,11 @@ class BatchHandler:
         return self.engine(inputs)
 
     def encode(self, output: Any, item: Any) -> Any:
-        """Turn one row's output into one result that can be written as JSON. Raise a SlotError to refuse it."""
+        """Turn one row's output into one result that can be written as JSON. Raise a SlotError to refuse it.
+
+        item: what `decode` gave, with what `collate` or `predict` noted on it. Nothing of its mates belongs there: a list that
+        is padded in place is as long as the batch's longest.
+        """
         if isinstance(output, dict):
             return {name: _plain(value) for name, value in output.items()}
         return [_plain(value) for value in output] if isinstance(output, tuple) else _plain(output)
