@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import stat
 import struct
 import subprocess
@@ -67,10 +68,20 @@ def folder(place: Path, **extra: str) -> Path:
     return place
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small archive, built once; nobody changes it."""
+    place = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLOTWISE_HOME", str(place / "home"))
+        return build(folder(place / "toy"), place / "store")
+
+
 @pytest.fixture
-def built(tmp_path: Path) -> Path:
-    """A small archive."""
-    return build(folder(tmp_path / "toy"), tmp_path / "store")
+def built(made: Path, tmp_path: Path) -> Path:
+    """A copy of the small archive, to be changed."""
+    (tmp_path / "store").mkdir()
+    return Path(shutil.copy(made, tmp_path / "store"))
 
 
 def names(path: Path) -> list[str]:
