@@ -20,7 +20,7 @@ APART = (  # every test starts servers of its own
     "tests/campaign/test_campaign.py",
 )
 LABORATORY = ("benchmarks/", "tests/campaign/")  # its tests are slow ones, all of them
-TRAINS = "tests/server/test_text.py"  # first in one process and last in the other: neither waits for what the other trains
+TRAINS = "tests/server/test_text.py"  # first of all: no other test waits for what it trains
 
 
 def group(nodeid: str) -> str:
@@ -36,7 +36,7 @@ def place(nodeid: str) -> tuple[int, int]:
     """Its group's place among those that take longest, and its own in the group."""
     own = group(nodeid)
     among = next((i for i, long in enumerate(LONGEST) if own.startswith(long)), len(LONGEST))
-    return among, {"mms": -1, "torchserve": 1}.get(own, 0) * nodeid.startswith(TRAINS)
+    return among, -nodeid.startswith(TRAINS)
 
 
 class Groups(LoadScopeScheduling):  # type: ignore[misc]
