@@ -35,6 +35,7 @@ from slotwise.check.real_worker import RealWorker
 from slotwise.commands import archive as commands
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
+from tests.support.archives import unproven
 
 DIGESTS = "MAR-INF/DIGESTS.json"
 HANDLER = """
@@ -133,17 +134,17 @@ def test_make_runs_once_for_the_same_inputs(tmp_path: Path) -> None:
     def made() -> int:
         return len((place / "made.log").read_text().splitlines())
 
-    path = build(place, tmp_path / "store")
+    path = build(place, tmp_path / "store", prove=unproven)
     assert json.loads((tmp_path / "store" / "toy.report.json").read_text())["measured"] == {"accuracy": 0.98}
     first = path.read_bytes()
-    assert build(place, tmp_path / "store").read_bytes() == first
+    assert build(place, tmp_path / "store", prove=unproven).read_bytes() == first
     (place / "model.toml").write_text(spec + "[profiles.cpu]\nbatch_size = 4\n")  # serving differently is not training anew
-    build(place, tmp_path / "store")
+    build(place, tmp_path / "store", prove=unproven)
     assert made() == 1
-    build(place, tmp_path / "store", weights="none")
+    build(place, tmp_path / "store", weights="none", prove=unproven)
     assert made() == 2
     (place / "helper.py").write_text("SIZE = 4\n")
-    build(place, tmp_path / "store")
+    build(place, tmp_path / "store", prove=unproven)
     assert made() == 3
     assert "helper" not in sys.modules
 
