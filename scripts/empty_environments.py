@@ -114,6 +114,8 @@ def _called(place: Path, calls: Sequence[str]) -> tuple[str, str]:
         except subprocess.TimeoutExpired:
             return "FAILED", f"{call}: no end after {PATIENCE_S} s"
         if done.returncode:
+            if calls[-1] == "stop" != call:  # what it started before
+                _called(place, calls[-1:])
             needed = re.search(r'^hint: .* -m pip install (?:"slotwise\[(\w+)\]"|--no-deps (\S+))', done.stderr, re.MULTILINE)
             if needed and done.returncode == 1 and "Traceback" not in done.stderr:
                 return (f"needs `{needed[1]}`" if needed[1] else f"needs {needed[2].partition('=')[0]}"), ""
