@@ -3,6 +3,8 @@
 .PHONY: help full serve stop demo demo-ants captions-build captions-run captions-ask docs test test-full long campaign lint format constraints clean
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest -q -n 2 --durations=20
+# a run of tests starts thousands of processes: where this is set, each of them compiles every module anew
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 18
@@ -47,10 +49,9 @@ test: lint ## lint, type-check and run the tests, real servers and a real browse
 
 test-full: full lint ## the tests that are slow besides, on Ray and Triton, too: run both before a change lands
 	@scripts/test-tools.sh
-	@$(PYTEST) -m "slow and not long"
-	@$(PYTEST) -m "not long" benchmarks/tests tests/campaign
+	@$(PYTEST) -o addopts="-ra --strict-markers" -m "slow and not long" tests benchmarks/tests
 
-long: full ## what is too long for every landing (PARTS="tests coverage python-3.12 python-3.13"); its result is kept in .ci/long.json
+long: full ## what is too long for every landing (PARTS="models servers thirty tests coverage python-3.12 python-3.13", or --due); its result is kept in .ci/long.json
 	@scripts/test-tools.sh
 	@$(BIN)/python scripts/long_run.py $(PARTS)
 

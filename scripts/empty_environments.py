@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 from scripts.other_python import interpreter  # noqa: E402
 
 PYTHONS = ("3.11", "3.12", "3.13")
-EXTRAS = ("base", "torch", "onnx", "openvino", "torchserve", "mms", "ray", "triton", "images", "text", "tune")
+EXTRAS = ("base", "torch", "onnx", "openvino", "torchserve", "mms", "ray", "triton", "images", "text", "tune", "otel")
 BASE = "base"
 KEPT = ROOT / ".slotwise" / "environments.json"
 BEGIN, END = "<!-- written by scripts/empty_environments.py -->", "<!-- end of what it writes -->"
@@ -44,6 +44,11 @@ COMMANDS: dict[str, tuple[str, ...]] = {  # what the table calls it: what is cal
     "`slotwise stop`": ("stop",),
     "`new --form torch`, `build`": ("new --form torch network", "build network"),
     "`serve --set engine=openvino`": ("serve graph --server slotwise --set engine=openvino --port 0 --detach", "stop"),
+    "`gateway --traces`": (
+        "serve graph --server slotwise --port 0 --detach",
+        "gateway --port 0 --translation-port -1 --traces http://127.0.0.1:4318 --detach",
+        "stop",
+    ),
     **{
         f"`serve --server {kind}`": (f"serve graph --server {kind} --port 0 --detach", "predict graph graph/red.png", "stop")
         for kind in ("torchserve", "mms", "ray", "triton")
@@ -109,6 +114,8 @@ def _called(place: Path, calls: Sequence[str]) -> tuple[str, str]:
         except subprocess.TimeoutExpired:
             return "FAILED", f"{call}: no end after {PATIENCE_S} s"
         if done.returncode:
+            if calls[-1] == "stop" != call:  # what it started before
+                _called(place, calls[-1:])
             needed = re.search(r'^hint: .* -m pip install (?:"slotwise\[(\w+)\]"|--no-deps (\S+))', done.stderr, re.MULTILINE)
             if needed and done.returncode == 1 and "Traceback" not in done.stderr:
                 return (f"needs `{needed[1]}`" if needed[1] else f"needs {needed[2].partition('=')[0]}"), ""
@@ -121,7 +128,7 @@ def table(results: Sequence[Tried]) -> Iterator[str]:
     yield f"| | {' | '.join(f'{one.python} {one.extra}' for one in results)} |"
     yield f"| --- |{' --- |' * len(results)}"
     for title in COMMANDS:
-        yield f"| {title} | {' | '.join(one.cells[title] for one in results)} |"
+        yield f"| {title} | {' | '.join(one.cells.get(title, 'not tried') for one in results)} |"
     yield f"| the environment, MiB | {' | '.join(str(one.size_mib) for one in results)} |"
     yield f"| installing, s | {' | '.join(f'{one.installed_s:.0f}' for one in results)} |"
     yield f"| `new` to the first answer, s | {' | '.join(f'{one.answered_s:.0f}' for one in results)} |"

@@ -2,6 +2,7 @@
 
     python scripts/long_run.py                 every part
     python scripts/long_run.py tests           this part
+    python scripts/long_run.py --due           those that --check finds fault with: on from where a run was broken off
     python scripts/long_run.py --check         say how old the results are; exit 1 where one is red, missing or too old
 
 A part runs on a clean checkout only: its result is that of a commit.
@@ -23,8 +24,13 @@ KEPT = ROOT / ".ci" / "long.json"
 MOST_COMMITS = 200
 RESULTS = {0: "green", 77: "not tried"}  # what such an exit code of a part is called; any other is red
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-n", "2", "--durations=20")
-PARTS: dict[str, Sequence[str]] = {
-    "tests": (*PYTEST, "-m", "long", "tests", "benchmarks/tests"),
+MODELS = tuple(f"tests/server/test_{name}.py" for name in ("given_models", "triton", "guard"))
+SERVERS = ("tests/server", "tests/browser", "tests/drop_in", "tests/migrate", "tests/deploy")
+PARTS: dict[str, Sequence[str]] = {  # each takes less than half an hour on two cores that do nothing else
+    "models": (*PYTEST, "-m", "long", *MODELS),
+    "servers": (*PYTEST, "-m", "long", *SERVERS, *(f"--ignore={file}" for file in MODELS)),
+    "thirty": (*PYTEST, "-m", "long", "tests/thirty"),
+    "tests": (*PYTEST, "-m", "long", "tests", "benchmarks/tests", *(f"--ignore={one}" for one in (*SERVERS, "tests/thirty"))),
     "coverage": (sys.executable, "scripts/coverage_by_room.py"),
     "python-3.12": (sys.executable, "scripts/other_python.py", "3.12"),
     "python-3.13": (sys.executable, "scripts/other_python.py", "3.13"),
@@ -36,6 +42,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", help=f"{', '.join(PARTS)}; none: all of them")
     parser.add_argument("--check", action="store_true", help="run nothing: say how old the kept results are")
+    parser.add_argument("--due", action="store_true", help="only parts that never ran, were red, or are too old")
     given = parser.parse_args()
     if unknown := sorted(set(given.parts) - set(PARTS)):
         parser.error(f"there is no part {unknown[0]}; parts: {', '.join(PARTS)}")
@@ -44,7 +51,7 @@ def main() -> int:
     if git("status", "--porcelain", "--", ".", ":!.ci/long.json"):
         print("error: there are changes that are not committed, and a result is that of a commit", file=sys.stderr)
         return 2
-    results = [run(part) for part in given.parts or PARTS]
+    results = [run(part) for part in given.parts or PARTS if not given.due or due(part, KEPT)]
     return 0 if all(results) else 1
 
 
@@ -70,6 +77,12 @@ def run(part: str) -> bool:
     return job.returncode in RESULTS
 
 
+def due(part: str, file: Path) -> bool:
+    """Whether something is wrong with a part's result."""
+    kept = _kept(file)
+    return bool(verdict(kept.get(part), commits_since(kept, part, file))[0])
+
+
 def check(file: Path) -> int:
     """Print a line a part; 1 where one never ran, was red, or is more than MOST_COMMITS commits old."""
     kept, wrong = _kept(file), 0
@@ -78,7 +91,7 @@ def check(file: Path) -> int:
         print(f"long run, {part}: {fault or 'sound'}{age}")
         wrong += bool(fault)
     if wrong:
-        print("hint: make long PARTS='...', then check .ci/long.json in", file=sys.stderr)
+        print("hint: make long PARTS=--due, then check .ci/long.json in", file=sys.stderr)
     return 1 if wrong else 0
 
 

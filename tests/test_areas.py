@@ -31,6 +31,10 @@ def test_what_is_needed_is_known(name: str, tmp_path: Path) -> None:
         areas.needed([tmp_path / "list"])
 
 
+def test_a_part_of_a_package_that_is_not_there_is_named() -> None:
+    assert areas.package("json.decoder", "no_such.part")() == "no_such.part not installed (make test installs it)"
+
+
 def test_the_end_of_a_run_names_what_was_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(areas, "AREAS", {"Ray": areas.package("no_such_ray", brought_by=areas.FULL), "torch": lambda: ""})
     assert lines(3) == [

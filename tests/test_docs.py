@@ -67,11 +67,10 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def tools(tmp_path: Path) -> Path:
+@pytest.fixture(scope="session")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder before PATH: where torchvision cannot be imported, an archiver that gives an archive what mends that."""
-    folder = tmp_path / "tools"
-    folder.mkdir()
+    folder = tmp_path_factory.mktemp("tools")
     if subprocess.run([sys.executable, "-c", "import torchvision"], capture_output=True).returncode:
         (folder / "sitecustomize.py").write_text(SITECUSTOMIZE, "utf-8")
         archiver = folder / "torch-model-archiver"

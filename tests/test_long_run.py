@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from scripts import long_run
@@ -32,3 +35,18 @@ def test_a_commit_that_is_not_in_the_history_is_named() -> None:
 def test_a_shallow_clone_counts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long_run, "git", lambda *arguments: "true")
     assert long_run.commits_since({"tests": GREEN}, "tests", long_run.KEPT) is None
+
+
+def test_what_is_due_is_what_the_check_finds_fault_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = tmp_path / "long.json"
+    kept.write_text(json.dumps({"models": GREEN, "tests": {**GREEN, "result": "red"}}), "utf-8")
+    monkeypatch.setattr(long_run, "commits_since", lambda kept, part, file: 3)
+    assert [part for part in ("models", "servers", "tests") if long_run.due(part, kept)] == ["servers", "tests"]
+
+
+def test_the_parts_leave_out_no_folder_of_tests() -> None:
+    """Whatever "tests" leaves out has a part of its own."""
+    left_out = {word.removeprefix("--ignore=") for word in long_run.PARTS["tests"] if word.startswith("--ignore=")}
+    elsewhere = {word for part in ("models", "servers", "thirty") for word in long_run.PARTS[part]}
+    assert left_out <= elsewhere
+    assert {word.removeprefix("--ignore=") for word in long_run.PARTS["servers"] if "--ignore" in word} <= elsewhere

@@ -28,7 +28,8 @@ def test_given(number):
 def drawn(folder: Path, seed: str, *options: str) -> list[str]:
     """What the tests drew; the run said the seed."""
     environ = {**os.environ, "SLOTWISE_SEED": seed, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "tests.support.seed", *options, "test_drawn.py"]
+    others = ["-p", "no:schemathesis", "-p", "no:xdist"]  # they take seconds to import
+    command = [sys.executable, "-m", "pytest", "-q", "-s", *others, "-p", "tests.support.seed", *options, "test_drawn.py"]
     done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"SLOTWISE_SEED={seed}" in done.stdout

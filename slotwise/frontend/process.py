@@ -223,8 +223,9 @@ def start_detached(name: str, arguments: list[str]) -> GatewayRecord:
         process.kill()
     lines = [line for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    hints = [line.removeprefix("hint: ") for line in lines if line.startswith("hint: ")]
     reason = (errors[:1] or lines[-1:] or ["no output"])[0]
-    raise SlotwiseError(f"the gateway did not start: {reason}", f"its output is in {log}")
+    raise SlotwiseError(f"the gateway did not start: {reason}", (hints[:1] or [f"its output is in {log}"])[0])
 
 
 def _wait_until_it_answers(name: str, process: subprocess.Popen[bytes]) -> GatewayRecord | None:

@@ -51,8 +51,10 @@ def processes_of(run_id: str) -> list[psutil.Process]:
 def end(run_id: str, patience_s: float, grace_s: float = 5.0) -> None:
     """Wait up to `patience_s` until all processes of a run have ended; terminate the rest and, after `grace_s`, kill them."""
     deadline = time.monotonic() + patience_s
-    while processes_of(run_id) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    left = processes_of(run_id)
+    while left and time.monotonic() < deadline:
+        time.sleep(0.05)  # all processes of a machine are looked through only when those that are known have ended
+        left = [process for process in left if carries(process.pid, run_id)] or processes_of(run_id)
     for signal in ("terminate", "kill", "kill"):
         left = processes_of(run_id)
         for process in left:

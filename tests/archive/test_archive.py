@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import stat
 import struct
 import subprocess
@@ -34,6 +35,7 @@ from slotwise.check.real_worker import RealWorker
 from slotwise.commands import archive as commands
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
+from tests.support.archives import unproven
 
 DIGESTS = "MAR-INF/DIGESTS.json"
 HANDLER = """
@@ -67,10 +69,20 @@ def folder(place: Path, **extra: str) -> Path:
     return place
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small archive, built once; nobody changes it."""
+    place = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLOTWISE_HOME", str(place / "home"))
+        return build(folder(place / "toy"), place / "store")
+
+
 @pytest.fixture
-def built(tmp_path: Path) -> Path:
-    """A small archive."""
-    return build(folder(tmp_path / "toy"), tmp_path / "store")
+def built(made: Path, tmp_path: Path) -> Path:
+    """A copy of the small archive, to be changed."""
+    (tmp_path / "store").mkdir()
+    return Path(shutil.copy(made, tmp_path / "store"))
 
 
 def names(path: Path) -> list[str]:
@@ -122,17 +134,17 @@ def test_make_runs_once_for_the_same_inputs(tmp_path: Path) -> None:
     def made() -> int:
         return len((place / "made.log").read_text().splitlines())
 
-    path = build(place, tmp_path / "store")
+    path = build(place, tmp_path / "store", prove=unproven)
     assert json.loads((tmp_path / "store" / "toy.report.json").read_text())["measured"] == {"accuracy": 0.98}
     first = path.read_bytes()
-    assert build(place, tmp_path / "store").read_bytes() == first
+    assert build(place, tmp_path / "store", prove=unproven).read_bytes() == first
     (place / "model.toml").write_text(spec + "[profiles.cpu]\nbatch_size = 4\n")  # serving differently is not training anew
-    build(place, tmp_path / "store")
+    build(place, tmp_path / "store", prove=unproven)
     assert made() == 1
-    build(place, tmp_path / "store", weights="none")
+    build(place, tmp_path / "store", weights="none", prove=unproven)
     assert made() == 2
     (place / "helper.py").write_text("SIZE = 4\n")
-    build(place, tmp_path / "store")
+    build(place, tmp_path / "store", prove=unproven)
     assert made() == 3
     assert "helper" not in sys.modules
 

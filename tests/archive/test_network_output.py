@@ -12,6 +12,7 @@ import pytest
 from slotwise.archive.build import build
 from slotwise.errors import SlotwiseError
 from slotwise.frontend.catalog import model_card
+from tests.support.archives import unproven
 from tests.worker.serving import Served
 
 graphs = pytest.importorskip("tests.archive.graphs")
@@ -68,12 +69,12 @@ def described(folder: Path, output: str = "", labels: tuple[str, ...] = ("a", "b
 
 def refusal(folder: Path) -> tuple[str, str]:
     with pytest.raises(SlotwiseError) as raised:
-        build(folder, folder / "store")
+        build(folder, folder / "store", prove=unproven)
     return raised.value.message, raised.value.hint
 
 
 def answer(folder: Path, body: bytes = ROW.tobytes(), headers: dict[str, str] | None = None) -> Any:
-    served = Served.of(build(folder, folder / "store"), {"engine": "onnxruntime"})
+    served = Served.of(build(folder, folder / "store", prove=unproven), {"engine": "onnxruntime"})
     replied = served.ask([body], [headers or {}])[0]
     assert replied.code == 200, replied.body
     return replied.value
@@ -192,7 +193,7 @@ def test_a_handler_of_ones_own_says_nothing_of_scores(tmp_path: Path) -> None:
         'name = "own"\nhandler = "own.py"\n[input]\nshape = [4]\n[weights]\nonnx = "net.onnx"\n'
     )
     products(tmp_path / "net.onnx")
-    card = model_card("own", build(tmp_path, tmp_path / "store"))
+    card = model_card("own", build(tmp_path, tmp_path / "store", prove=unproven))
     assert (card.scores, card.own_output) == (0, "")
 
 

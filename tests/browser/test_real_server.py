@@ -80,6 +80,7 @@ def test_captions_and_translations_on_both_ports(real: GatewayRecord, second_por
             assert (refused.status_code, refused.json()["error"]["code"]) == (400, 400)
 
 
+@pytest.mark.long
 def test_no_request_is_a_500_and_every_answer_is_in_the_schema(real: GatewayRecord) -> None:
     try_all(f"{real.url}/openapi.json")
 

@@ -17,6 +17,7 @@ from slotwise.archive.build import build
 from slotwise.cli import build_app
 from slotwise.deploy.model_list import fill
 from slotwise.errors import SlotwiseError
+from tests.support.archives import unproven
 
 HANDLER = "def handle(data, context):\n    return data and [b'ok'] * len(data)\n"
 MAKE = "def make(out, weights, progress):\n    (out / 'net.bin').write_text(str(weights))\n    return {}\n"
@@ -36,7 +37,7 @@ def built(tmp_path: Path) -> Path:
     (folder / "model.toml").write_text('name = "toy"\nhandler = "serve_toy.py"\nfiles = ["net.bin"]\n')
     (folder / "serve_toy.py").write_text(HANDLER)
     (folder / "make.py").write_text(MAKE)
-    return build(folder, tmp_path / "built")
+    return build(folder, tmp_path / "built", prove=unproven)
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def url(built: Path) -> Iterator[str]:
     """The archive's address on an HTTP server of this machine."""
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(built.parent))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}/{built.name}"
     server.shutdown()

@@ -329,8 +329,12 @@ def test_a_gateway_process_with_keys_and_tls(tmp_path: Path, file: Path) -> None
 @pytest.mark.parametrize("options", [["--tls-cert", "nosuch.pem"], ["--keys", "nosuch.json"], ["--public", "everything"]])
 def test_what_cannot_be_used_is_said_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]) -> None:
     monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path))
-    with pytest.raises(SlotwiseError, match=r"did not start"):
+    with pytest.raises(SlotwiseError, match=r"did not start") as raised:
         process.start_detached("default", ["--port", "0", "--translation-port", "-1", *options])
+    hints = [
+        line for line in (tmp_path / "default" / "gateway.log").read_text("utf-8").splitlines() if line.startswith("hint: ")
+    ]
+    assert [f"hint: {raised.value.hint}"] == (hints[:1] or [f"hint: its output is in {tmp_path}/default/gateway.log"])
 
 
 def test_an_open_gateway_says_what_is_open(tmp_path: Path) -> None:

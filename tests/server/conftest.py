@@ -26,7 +26,18 @@ HERE = Path(__file__).parent
 BATCH_SIZE = 8
 PATIENCE_MS = 3000  # a batch of 8 has this long to fill; bursts.together sends one again that a busy machine has split
 RAY_PATIENCE_S = 300.0  # for what takes Ray seconds on a quiet machine
+RARELY_ON_MMS = ("test_rollout.py", "test_text.py")  # the gateway and the engines do the work, and TorchServe's are tried daily
 BATCHES = {"batch_size": BATCH_SIZE, "max_batch_delay": PATIENCE_MS, "initial_workers": 1, "response_timeout": 60}
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """What is slow is tried on MMS in the long run only, as are large models with the profile ei on others' servers."""
+    params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    on_mms = any(isinstance(value, str) and value == "mms" for value in params.values())
+    others_with_ei = params.get("profile") == "ei" and params.get("live") != "slotwise"
+    rare = item.get_closest_marker("slow") or item.path.name in RARELY_ON_MMS
+    if rare and (on_mms or others_with_ei):
+        item.add_marker("long")
 
 
 @dataclass(frozen=True)

@@ -1,3 +1,3 @@
-"""Every given model on TorchServe and on MMS: digits in `make test`, the others in `make test-full`."""
+"""Every given model on every server: digits in `make test`, the others in `make test-full` and, on MMS, in `make long`."""
 
 from tests.server.contract.given_models import *  # noqa: F403

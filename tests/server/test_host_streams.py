@@ -21,6 +21,7 @@ from tests.backends.test_archives import HANDLER
 from tests.server.conftest import Live, started
 from tests.server.event_client import EVENTS, PATIENCE_S, client_to, events
 from tests.server.test_serve import slotwise
+from tests.support.archives import unproven
 from tests.support.torchserve_client import Outcome, TorchServeClient, client_of
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
@@ -33,7 +34,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     for name, handler in (("words", GENERATOR), ("sums", STEPS), ("twice", HANDLER)):
         streaming_archive(folder, name, handler, store)
     scaffold.new(str(folder / "tale"), streams=True)
-    build(folder / "tale", store)
+    build(folder / "tale", store, prove=unproven)  # it takes its time for each piece
     with started("slotwise", tmp_path_factory.mktemp("home"), store) as live:
         for name in ("words", "sums", "twice", "tale"):
             live.management.register(f"{name}.mar", batch_size=4, initial_workers=1)

@@ -1,6 +1,6 @@
 """Two hundred random command lines, most of them without a server: no traceback, no orphan, exit codes 0, 1, 2 and 130 only.
 
-Twelve of the twenty evenings are in the long run.
+Sixteen of the twenty evenings are in the long run.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def folders(tmp_path: Path, archive: Path) -> Iterator[list[Path]]:
 
 
 @pytest.mark.timeout(1500)
-@rounds(ROUNDS, quick=8)
+@rounds(ROUNDS, quick=4)
 def test_a_clumsy_operator_does_no_harm(n: int, folders: list[Path]) -> None:
     chance = random.Random(f"clumsy {n}")
     with_server = n < 3

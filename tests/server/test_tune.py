@@ -69,7 +69,7 @@ def test_a_setting_is_found_and_the_server_keeps_what_it_had(live: Live, tmp_pat
     assert state(live) == before
 
 
-@pytest.mark.parametrize("live", ["mms"], indirect=True)
+@pytest.mark.parametrize("live", ["torchserve", "mms"], indirect=True)
 def test_a_target_out_of_reach_exits_with_2_and_names_the_closest(live: Live, tmp_path: Path) -> None:
     before = state(live)
     process = tuner(live, tmp_path, "--slo-p99-ms", "1", "--max-trials", "2")

@@ -15,8 +15,12 @@ LONGEST = (
     *("tests/zoo/test_ants_bees.py", "tests/server/test_slips.py", "tests/browser/", "tests/archive/", "tests/server/"),
     *("tests/zoo/", "tests/frontend/", "tests/check/"),
 )
-APART = ("tests/test_docs.py", "tests/check/", "tests/server/test_serve.py")  # every test starts servers of its own
-TRAINS = "tests/server/test_text.py"  # first in one process and last in the other: neither waits for what the other trains
+APART = (  # every test starts servers of its own
+    *("tests/test_docs.py", "tests/check/", "tests/server/test_serve.py"),
+    "tests/campaign/test_campaign.py",
+)
+LABORATORY = ("benchmarks/", "tests/campaign/")  # its tests are slow ones, all of them
+TRAINS = "tests/server/test_text.py"  # first of all: no other test waits for what it trains
 
 
 def group(nodeid: str) -> str:
@@ -32,7 +36,7 @@ def place(nodeid: str) -> tuple[int, int]:
     """Its group's place among those that take longest, and its own in the group."""
     own = group(nodeid)
     among = next((i for i, long in enumerate(LONGEST) if own.startswith(long)), len(LONGEST))
-    return among, {"mms": -1, "torchserve": 1}.get(own, 0) * nodeid.startswith(TRAINS)
+    return among, -nodeid.startswith(TRAINS)
 
 
 class Groups(LoadScopeScheduling):  # type: ignore[misc]
@@ -40,6 +44,11 @@ class Groups(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         return group(nodeid)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if item.nodeid.startswith(LABORATORY):
+        item.add_marker("slow")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:

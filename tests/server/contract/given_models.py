@@ -1,7 +1,8 @@
 """Every given model on both real servers: a bad request at every place of a batch, and pictures that are dear to decode.
 
 digits runs in `make test`; the others in `make test-full`, most of them with made-up weights. Those that are served by the same
-handler and engines as resnet18, only with other weights, run in `make long`.
+handler and engines as resnet18, only with other weights, run in `make long`; so do large ones on MMS, and with the profile ei
+on others' servers (tests/server/conftest.py).
 """
 
 from __future__ import annotations
