@@ -1,9 +1,9 @@
 """A server of grpcio that takes many calls in one turn of the event loop.
 
-By itself grpcio takes one in five turns. It also reads one byte a turn of the socket that wakes it, which gets one an event, and
-stops where that socket is full: then it is one event a turn, a quarter of a call. Where turns are long, because this process or
-its machine has much to do, one client that floods it with calls keeps everybody's waiting. And gRPC ends calls that nobody has
-taken for 30 s, or that are beyond a thousand, as CANCELLED, though nobody has cancelled them.
+By itself grpcio takes one in five turns. It also reads one byte a turn of the socket that wakes it, which gets one an event,
+and stops where that socket is full: then it is one event a turn, a quarter of a call. Where turns are long, because this
+process or its machine has much to do, one client that floods it with calls keeps everybody waiting. And gRPC ends calls that
+nobody has taken for 30 s, or that are beyond a thousand, as CANCELLED, though nobody has cancelled them.
 
 This reaches into grpcio. Where what it needs is not there as it should be, grpcio goes its own pace.
 """
