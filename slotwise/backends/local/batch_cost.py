@@ -12,6 +12,7 @@ import math
 HALF_LIFE = 32
 ENOUGH = 8  # batches, before anything is said
 MOST, TICK_S = 4.0, 0.01  # times as long as expected: a batch counts as no more; but for what a clock may be off
+LEAST_S = 1e-6  # of a batch: a clock that counts milliseconds sees none pass, and what costs nothing cannot be divided by
 PRIOR = 0.01  # where all batches were of one size nobody knows a from b: then half of it is taken for each
 DOUBT = 2.0  # standard deviations
 
@@ -32,6 +33,7 @@ class BatchCost:
 
     def learn(self, n: int, took_s: float) -> None:
         """A batch of n has taken so long."""
+        took_s = max(took_s, LEAST_S)
         if self.known:
             took_s = min(took_s, max(TICK_S, MOST * self.of(n)))
             self._miss = self._keep * self._miss + (took_s - self.of(n)) ** 2
