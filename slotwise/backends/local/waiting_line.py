@@ -60,8 +60,8 @@ class WaitingLine:
 
     def first(self) -> WaitingRequest | None:
         """Whose turn it is, of those that are open; None: nobody waits."""
-        overdue = self._turns.get(self._priorities.overdue) if self._priorities.overdue is not None else None
-        if overdue and (one := self._first_of(overdue)):
+        overdue = self._priorities.overdue
+        if overdue is not None and (one := self._first_of(self._turns[overdue])):
             return one
         for turns in self._turns.values():
             if one := self._first_of(turns):

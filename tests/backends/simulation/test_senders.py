@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -28,14 +29,13 @@ class CrowdHistory(History):
 
     requests, leavers = (150, 250), 100
 
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed)
+    def __init__(self, seed: int, queue: type[ModelQueue] = ModelQueue) -> None:
+        super().__init__(seed, queue)
         random = self.random
         self.senders = {f"s{i}": (random.choice((1, 2, 100)), random.choice((-9, 0, 0, 9))) for i in range(40)}
-        self.dear = random.sample(list(self.senders), 4)
 
     def request(self, i: int) -> SimRequest:
-        """Half of all are one sender's, and some hang their worker a while."""
+        """Half of all are one sender's."""
         request = super().request(i)
         if self.random.random() < 0.5:
             request.sender = "s0"
@@ -46,6 +46,18 @@ class CrowdHistory(History):
 @pytest.mark.parametrize("seed", range(CROWDS))
 def test_in_a_crowd_each_request_ends_once_and_nobody_starves(seed: int) -> None:
     assert not run(CrowdHistory(seed).run(), seed)
+
+
+class Starves(ModelQueue):
+    """The highest priority goes, for ever."""
+
+    def __init__(self, *settings: Any) -> None:
+        super().__init__(*settings)
+        self.waiting._priorities.gone = lambda priority, waiting: None  # type: ignore[method-assign]
+
+
+def test_a_queue_that_lets_priorities_starve_is_found() -> None:
+    assert any("starve" in said for seed in range(CROWDS) for said in run(CrowdHistory(seed, Starves).run(), seed))
 
 
 class Asked:
