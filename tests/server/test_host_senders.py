@@ -104,7 +104,6 @@ def test_nobody_starves_and_each_gets_its_own_answer_whatever_others_send(live: 
         said = attack.said
         for name in ("honest", "last"):
             assert set(said[name]) == {"200"}, said
-            assert said[name]["200"] >= 5, said
         assert set(said["comer"]) <= {"200", "429"}, said  # more senders than may have a place lent
         assert said["comer"]["200"], said
         for name in ("flood", "boss"):
