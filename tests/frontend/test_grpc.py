@@ -331,9 +331,10 @@ async def test_idle_calls_keep_nobody_waiting(live_front: LiveFront) -> None:
             assert (await call("ModelInfer", good, timeout=8)).outputs
 
 
-async def test_one_client_has_so_many_calls_at_once(make_front: MakeFront) -> None:
+@pytest.mark.parametrize(("limits", "refused"), [({"max_connections_per_address": 2}, 2), ({"max_connections": 3}, 3)])
+async def test_there_are_so_many_calls_at_once(make_front: MakeFront, limits: dict[str, int], refused: int) -> None:
     front = await make_front()
-    service = InferenceService(front.gateway, ConnectionLimits(max_connections_per_address=2))
+    service = InferenceService(front.gateway, ConnectionLimits(**limits))
     ended: list[str] = []
 
     class Context:
@@ -351,13 +352,14 @@ async def test_one_client_has_so_many_calls_at_once(make_front: MakeFront) -> No
 
     peers = ["ipv6:[2001:db8::1]:7", "ipv6:[2001:db8::2]:8", "ipv6:[2001:db8::3]:9", "ipv6:[2001:db8:0:1::1]:7"]
     calls = [asyncio.create_task(service.methods["ModelInfer"](messages(), Context(peer))) for peer in peers]
-    await asyncio.wait(calls[2:3])
+    await asyncio.wait([calls[refused]])
     assert ended == ["RESOURCE_EXHAUSTED"]
-    assert [call.done() for call in calls] == [False, False, True, False]
+    assert [call.done() for call in calls] == [i == refused for i in range(4)]
     for call in calls:
         call.cancel()
     await asyncio.gather(*calls, return_exceptions=True)
     assert service._calls == {}
+    assert service._count == 0
 
 
 async def test_nothing_asks_the_context_of_a_call_that_has_ended(make_front: MakeFront) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import ssl
 import stat
@@ -128,10 +129,23 @@ def test_the_file_holds_hashes_is_read_again_and_survives_nonsense(file: Path, m
         known.find({b"x-api-key": first.encode()})
     file.write_text("nonsense")
     assert known.find({b"x-api-key": second.encode()}).name == "second"
-    for text in ("nonsense", "[]", '{"keys": [{"name": "x"}]}', '{"keys": [{"name": "x", "sha256": ""}]}'):
+    digest = "0" * 64
+    entries: list[Any] = [
+        {"name": "x"},
+        {"name": "x", "sha256": ""},
+        {"name": "x", "sha256": 5},
+        {"name": "x", "sha256": "z" * 64},
+        {"name": 5, "sha256": digest},
+        {"name": keys.OWN, "sha256": digest},
+        {"name": "x", "sha256": digest, "models": "digits"},
+        {"name": "x", "sha256": digest, "models": None},
+        None,
+    ]
+    for text in ("nonsense", "[]", *(json.dumps({"keys": [entry]}) for entry in entries)):
         file.write_text(text)
         with pytest.raises(SlotwiseError):
             KeyFile(file)
+        assert known.find({b"x-api-key": second.encode()}).name == "second"
 
 
 def test_names_that_are_taken_or_no_names_are_refused(file: Path) -> None:
@@ -361,8 +375,18 @@ def test_a_key_has_a_weight_and_a_priority_which_a_rotation_keeps(tmp_path: Path
     assert [(key.weight, key.priority) for key in keys.read(file)] == [(1, 0), (3, -1), (3, -1)]
 
 
-@pytest.mark.parametrize("wrong", [{"weight": 0}, {"weight": 101}, {"weight": 1.5}, {"weight": True}, {"priority": 10}])
-def test_what_is_no_weight_or_priority_is_refused_in_one_line(tmp_path: Path, wrong: dict[str, Any]) -> None:
+NUMBERS = [-1, math.nan, math.inf, 10**400, True, "5", None]
+WEIGHTS = [*NUMBERS, 0, 101, 1.5]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{name: value} for name in ("requests_per_s", "until") for value in NUMBERS]
+    + [{"weight": value} for value in WEIGHTS]
+    + [{"priority": value} for value in (10, -10, *WEIGHTS[1:7])],
+    ids=lambda wrong: f"{wrong}"[:40],
+)
+def test_what_is_no_number_that_may_be_is_refused_in_one_line(tmp_path: Path, wrong: dict[str, Any]) -> None:
     file = tmp_path / "keys.json"
     with pytest.raises(SlotwiseError, match=next(iter(wrong))):
         keys.add(file, "one", **wrong)
@@ -372,3 +396,23 @@ def test_what_is_no_weight_or_priority_is_refused_in_one_line(tmp_path: Path, wr
     file.write_text(json.dumps(content))
     with pytest.raises(SlotwiseError, match=next(iter(wrong))):
         keys.read(file)
+
+
+def test_of_keys_that_come_and_go_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys, "LOOK_AGAIN_S", 0)
+    file = tmp_path / "keys.json"
+    stays = keys.add(file, "stays", requests_per_s=0.5)
+    known = KeyFile(file)
+    known.rates.charge(known.find({b"x-api-key": stays.encode()}), 1)
+    entry = json.loads(file.read_text())["keys"][0]
+    for i in range(50):
+        others = [{**entry, "name": f"k{i}-{j}", "sha256": f"{i * 100 + j:064x}"} for j in range(100)]
+        file.write_text(json.dumps({"keys": [entry, *others]}))
+        known.find({b"x-api-key": stays.encode()})
+        for key in list(known._keys.values()):
+            if key.name.startswith("k"):
+                known.rates.charge(key, 1)
+    assert len(known._keys) == 102
+    assert len(known.rates._buckets) <= 101
+    with pytest.raises(keys.Refused):
+        known.permit(known.find({b"x-api-key": stays.encode()}), "digits")  # it still owes what it owed

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from slotwise.backends.interface import Refused
+from slotwise.backends.priorities import PATIENCE
 from slotwise.frontend.admission import fair_shares
 from slotwise.frontend.admission.fair_shares import ConcurrencyLimit, Turn
 from slotwise.frontend.admission.limits import ClientGone, MemoryBudget, Receive
@@ -26,9 +27,11 @@ async def leaves() -> Any:
     return {"type": "http.disconnect"}
 
 
-async def enter(limit: ConcurrencyLimit, timeout_s: float, receive: Receive, sender: str = "somebody") -> Turn:
+async def enter(
+    limit: ConcurrencyLimit, timeout_s: float, receive: Receive, sender: str = "somebody", priority: int = 0
+) -> Turn:
     """One request, let in; it has a place when this returns."""
-    turn = limit.admit(sender, timeout_s)
+    turn = limit.admit(sender, timeout_s, priority=priority)
     await limit.enter(turn, timeout_s, receive)
     return turn
 
@@ -246,6 +249,23 @@ async def test_places_go_by_weight_and_to_the_highest_priority_first() -> None:
     assert (got[0], got.count("b"), got.count("a")) == ("boss", 5, 2)
     for task in waiting:
         task.cancel()
+
+
+async def test_a_low_priority_gets_a_place_beside_a_flood_of_a_higher_one() -> None:
+    limit, got = ConcurrencyLimit(1, 99), list[str]()
+
+    async def one(sender: str, priority: int) -> None:
+        limit.leave(await enter(limit, 60, stays, sender, priority=priority))
+        got.append(sender)
+
+    first = await enter(limit, 60, stays, "x")
+    waiting = [asyncio.create_task(one(*who)) for who in [("boss", 9)] * 60 + [("middle", 1)] * 2 + [("last", -9)] * 2]
+    await settle()
+    limit.leave(first)
+    await asyncio.wait(waiting)
+    assert got[:PATIENCE] == ["boss"] * PATIENCE
+    assert max(got.index("middle"), got.index("last")) <= PATIENCE + 1
+    assert [got.count(name) for name in ("boss", "middle", "last")] == [60, 2, 2]
 
 
 async def test_a_sender_without_a_place_is_lent_one_where_the_server_takes_turns() -> None:

@@ -21,8 +21,7 @@ from slotwise.archive.inspection import extract
 from slotwise.backends.exchange import BackendAnswer, BackendRequest
 from slotwise.backends.local.prints import FilePrints
 from slotwise.backends.local.served_model import ModelSettings, ServedModel
-from slotwise.frontend.grpc.server import InferenceService
-from slotwise.frontend.http.client_connections import ConnectionLimits
+from slotwise.frontend.grpc.server import GrpcServer
 from slotwise.frontend.observing.observer import Observer
 from slotwise.frontend.observing.remembered import Remembered, as_json
 from tests.backends.streaming_models import GENERATOR, streaming_archive
@@ -256,18 +255,17 @@ async def test_v2_and_grpc_have_a_span_for_each_record(make: Make) -> None:
         assert [parent_of(it.of(f"r-1-{i}")) for i in range(2)] == [id_of(whole)] * 2
         it.exporter.clear()
 
-        server = grpc_aio.server()
-        server.add_generic_rpc_handlers((InferenceService(it.front.gateway, ConnectionLimits()).handlers(),))
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
+        port = GrpcServer(it.front.gateway, "127.0.0.1", 0)
+        await port.bind()
+        await port.start()
         message = CLASSES["ModelInferRequest"](model_name="digits", raw_input_contents=[b"\x02\0\0\0aa"])
         message.inputs.add(name="x", datatype="BYTES", shape=[1])
         metadata = (("traceparent", f"00-{TRACE}-{PARENT}-01"), ("x-request-id", "g-1"))
-        async with grpc_aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        async with grpc_aio.insecure_channel(f"127.0.0.1:{port.port}") as channel:
             call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
             await call(message.SerializeToString(), metadata=metadata)
             await asyncio.sleep(0.1)
-        await server.stop(None)
+        await port.stop(None)
         check_tree(it.spans)
         called = dict(it.of("g-1").attributes or {})
         assert (called["rpc.system"], called["rpc.method"], called["rpc.grpc.status_code"]) == ("grpc", "ModelInfer", 0)

@@ -12,6 +12,7 @@ import math
 HALF_LIFE = 32
 ENOUGH = 8  # batches, before anything is said
 MOST, TICK_S = 4.0, 0.01  # times as long as expected: a batch counts as no more; but for what a clock may be off
+LEAST_S = 1e-6  # of a batch: a clock that counts milliseconds sees none pass, and what costs nothing cannot be divided by
 PRIOR = 0.01  # where all batches were of one size nobody knows a from b: then half of it is taken for each
 DOUBT = 2.0  # standard deviations
 
@@ -21,7 +22,7 @@ class BatchCost:
 
     def __init__(self) -> None:
         self.batches = 0
-        self.each_s = self.request_s = self.spread_s = 0.0  # a, b, and how far batches are from that
+        self.each_s = self.request_s = 0.0  # a, b
         self._weight = self._n = self._nn = self._t = self._nt = self._miss = 0.0
         self._keep = 0.5 ** (1 / HALF_LIFE)
 
@@ -32,21 +33,30 @@ class BatchCost:
 
     def learn(self, n: int, took_s: float) -> None:
         """A batch of n has taken so long."""
-        if self.known:
-            took_s = min(took_s, max(TICK_S, MOST * self.of(n)))
-            self._miss = self._keep * self._miss + (took_s - self.of(n)) ** 2
-        keep, self.batches = self._keep, self.batches + 1
-        self._weight = keep * self._weight + 1
-        self._n, self._nn = keep * self._n + n, keep * self._nn + n * n
-        self._t, self._nt = keep * self._t + took_s, keep * self._nt + n * took_s
-        mean_n, mean_s = self._n / self._weight, self._t / self._weight
-        prior = PRIOR * mean_n**2
-        slope = (self._nt / self._weight - mean_n * mean_s + prior * mean_s / mean_n / 2) / (
-            self._nn / self._weight - mean_n**2 + prior
+        keep = self._keep
+        took_s = max(took_s, LEAST_S)
+        if self.batches >= ENOUGH:
+            expected_s = self.each_s + self.request_s * n
+            took_s = min(took_s, max(TICK_S, MOST * expected_s))
+            self._miss = keep * self._miss + (took_s - expected_s) ** 2
+        self.batches += 1
+        self._weight = weight = keep * self._weight + 1
+        self._n = sum_n = keep * self._n + n
+        self._t = sum_s = keep * self._t + took_s
+        self._nn = keep * self._nn + n * n
+        self._nt = keep * self._nt + n * took_s
+        mean_n, mean_s = sum_n / weight, sum_s / weight
+        mean_nn, each = mean_n * mean_n, mean_s / mean_n
+        slope = (self._nt / weight - mean_n * mean_s + PRIOR * mean_nn * each / 2) / (
+            self._nn / weight - mean_nn + PRIOR * mean_nn
         )
-        self.request_s = min(max(slope, 0.0), mean_s / mean_n)
-        self.each_s = mean_s - self.request_s * mean_n
-        self.spread_s = math.sqrt(self._miss / self._weight)
+        self.request_s = request_s = min(max(slope, 0.0), each)
+        self.each_s = mean_s - request_s * mean_n
+
+    @property
+    def spread_s(self) -> float:
+        """How far batches are from that: their standard deviation."""
+        return math.sqrt(self._miss / self._weight) if self._weight else 0.0
 
     def said(self) -> dict[str, float]:
         """What is known, in ms, for a description; {}: too little."""

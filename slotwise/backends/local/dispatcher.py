@@ -88,7 +88,10 @@ class Dispatcher:
 
         Never where a worker is free: so what was learned wrong is learned again.
         """
-        if not workers or not all(worker.busy for worker in workers):
+        for worker in workers:
+            if not worker.batch:
+                return
+        if not workers:
             return
         left_s, least_s = request.deadline - now, self.cost.least(1)
         if not least_s or left_s > 2 * self.wait_s(len(self.waiting) + 2 * self.batch_size, len(workers)):
@@ -146,30 +149,33 @@ class Dispatcher:
         if worker.hold_until:
             self._held(worker, now)
         size = self._size(first, now, workers) if self.linger in ("auto", "advise") else self.batch_size
-        return self._take(size, now), math.inf
+        return self._take(first, size, now), math.inf
 
-    def _take(self, size: int, now: float) -> list[WaitingRequest]:
+    def _take(self, one: WaitingRequest | None, size: int, now: float) -> list[WaitingRequest]:
         """So many, whose turn it is; but who asked to be alone is, and who would be late is refused.
 
         Beside those of senders that have few waiting go only so many of senders that have many, that it takes little longer.
         """
         batch: list[WaitingRequest] = []
-        most, few = now + self.cost.of(size), 0
+        waiting, cost = self.waiting, self.cost
+        most, few = now + cost.of(size), 0
         many = self.batch_size // 2
-        crowds = self.waiting.crowds(many) if len(self.waiting) > many and self.cost.known else set[str]()
-        while len(batch) < size and len(self.waiting) and (one := self.waiting.first()):
-            if batch and (batch[0].request.alone or one.request.alone):
+        crowds = waiting.crowds(many) if len(waiting) > many and cost.known else None
+        while one is not None:
+            request = one.request
+            if batch and (request.alone or batch[0].request.alone):
                 break
-            crowded = one.request.sender in crowds
-            if few and crowded and self.cost.of(len(batch) + 1) > LONGER * self.cost.of(few):
+            crowded = crowds and request.sender in crowds
+            if few and crowded and cost.of(len(batch) + 1) > LONGER * cost.of(few):
                 break
-            late = one.request.deadline < most and one.request.deadline < now + self.cost.least(len(batch) + 1)
-            if late and (batch or len(self.waiting) > 1):  # the last one goes: what was learned wrong is learned again
+            late = request.deadline < most and request.deadline < now + cost.least(len(batch) + 1)
+            if late and (batch or len(waiting) > 1):  # the last one goes: what was learned wrong is learned again
                 self.refused["late"] += 1
                 one.refuse(504, TOO_LATE)
             else:
-                batch.append(self.waiting.take(one))
+                batch.append(waiting.take(one))
                 few += bool(crowds) and not crowded
+            one = waiting.first() if len(batch) < size else None
         return batch
 
     def _held(self, worker: BatchWorker, now: float) -> None:

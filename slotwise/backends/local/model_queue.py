@@ -72,6 +72,7 @@ class ModelQueue:
         """A worker's answer to just this request. Raises Refused (500, 503, 504, or what `request.check` raises)."""
         if not self.workers and (why := self.absent()):
             raise Refused(503, why, retry_after_s=1)
+        self._look_at_request(request)
         now = self.loop.time()
         self.dispatcher.refuse_if_late(request, now, self.workers)
         about = self.about(request)
@@ -90,6 +91,9 @@ class ModelQueue:
             raise
         self._close(one, "answered")
         return answer
+
+    def _look_at_request(self, request: BackendRequest) -> None:
+        """Raise Refused where no worker here could answer it."""
 
     def wait_s(self, count: int) -> float:
         """Seconds until so many that wait have been answered; 0 where nobody knows."""
@@ -135,7 +139,8 @@ class ModelQueue:
         self.dispatcher.over(worker, self.loop.time())
         worker.batch, worker.suspects = (), False
         worker.held.clear()
-        self._dispatch_soon()
+        if self.suspects or len(self.waiting):
+            self._dispatch_soon()
 
     def ended(self, worker: BatchWorker) -> None:
         """A worker is gone, whatever it was doing: nobody loses an answer to it but the one that ends workers alone."""
@@ -184,23 +189,26 @@ class ModelQueue:
 
     def _dispatch(self) -> None:
         self._dispatching = False
+        now = self.loop.time()
         for worker in self.workers:
-            if worker.busy or worker.retiring or isinstance(worker, StreamWorker):
+            if worker.batch or worker.retiring or isinstance(worker, StreamWorker):
                 continue
-            batch = self._next_batch(worker)
+            batch = self._next_batch(worker, now)
             if not batch:
                 continue
             worker.in_hand = {one.id: one for one in batch}
             for one in batch:
-                one.taken, one.request.taken_at = True, self.loop.time()
-            worker.batch, worker.busy_since = batch, self.loop.time()
+                one.taken, one.request.taken_at = True, now
+            worker.batch, worker.busy_since = batch, now
             worker.send(batch)
 
-    def _next_batch(self, worker: BatchWorker) -> list[WaitingRequest]:
+    def _next_batch(self, worker: BatchWorker, now: float) -> list[WaitingRequest]:
         """What goes to a free worker now: in turn, those that were there when a worker died, and everybody else."""
+        if not self.suspects:
+            return self._first_waiting(worker, now)
         if self._suspects_went_last and self.waiting:
-            return self._first_waiting(worker) or self._first_suspects(worker)
-        return self._first_suspects(worker) or self._first_waiting(worker)
+            return self._first_waiting(worker, now) or self._first_suspects(worker)
+        return self._first_suspects(worker) or self._first_waiting(worker, now)
 
     def _first_suspects(self, worker: BatchWorker) -> list[WaitingRequest]:
         """These go alone, and at one worker at a time: the others are for everybody else."""
@@ -225,8 +233,8 @@ class ModelQueue:
                 one.answer.set_exception(refused)
         return one.open
 
-    def _first_waiting(self, worker: BatchWorker) -> list[WaitingRequest]:
-        batch, until = self.dispatcher.form(worker, self.loop.time(), len(self.workers))
+    def _first_waiting(self, worker: BatchWorker, now: float) -> list[WaitingRequest]:
+        batch, until = self.dispatcher.form(worker, now, len(self.workers))
         if until < math.inf:
             self._dispatch_at(until)
         self._suspects_went_last &= not batch

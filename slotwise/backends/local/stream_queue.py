@@ -29,12 +29,13 @@ class StreamQueue(ModelQueue):
     emptying: StreamWorker | None = None  # nobody joins it: who is accused has to be alone there
     streams_wait = False  # perhaps for a worker that knows none
 
-    async def answer(self, request: BackendRequest) -> BackendAnswer:
-        """As ModelQueue's. Raises Refused (406) where only pieces would do, and there are none."""
+    def _look_at_request(self, request: BackendRequest) -> None:
+        """Raise Refused (406) where only pieces would do, and there are none."""
+        if request.pieces is None:
+            return
         if self.workers and not any(isinstance(worker, StreamWorker) for worker in self.workers):
             _whole_will_do(request)
         self.streams_wait |= request.pieces is not None
-        return await super().answer(request)
 
     def _left(self, one: WaitingRequest) -> None:
         one.left = True
@@ -148,6 +149,8 @@ class StreamQueue(ModelQueue):
             for one in self.waiting:
                 _refuse_stream(one)
         super()._dispatch()
+        if not streaming:
+            return
         if workers := [worker for worker in streaming if not worker.retiring]:
             self._try_suspects(workers)
             self._join(workers)

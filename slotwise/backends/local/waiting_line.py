@@ -1,7 +1,7 @@
 """Those who wait for a model, in the order in which they go: senders take turns, and each one's own go as they came.
 
 A sender (a key, else an address) that comes goes behind those that are there. In its turn it may send as many requests as its
-weight says, then it goes behind the others again. Who has a higher priority goes first, whoever else waits.
+weight says, then it goes behind the others again. Who has a higher priority goes first, but for one in PATIENCE (Priorities).
 So, among equals, no sender has more than `weight` requests go between another one's request that is its sender's next and that.
 Where each sender has one request, that is first come, first served; and so it is where there is one sender.
 """
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from slotwise.backends.exchange import BackendRequest
 from slotwise.backends.local.queue_members import WaitingRequest
+from slotwise.backends.priorities import PATIENCE, Priorities
 
 
 @dataclass(eq=False, slots=True)
@@ -32,6 +33,7 @@ class WaitingLine:
     def __init__(self) -> None:
         self._turns: dict[int, OrderedDict[str, Sender]] = {}  # by priority, the highest first; then in turn
         self._count = 0
+        self._priorities = Priorities()
 
     def __len__(self) -> int:
         return self._count
@@ -51,17 +53,27 @@ class WaitingLine:
         sender = turns.get(request.sender)
         if sender is None:
             sender = turns[request.sender] = Sender(request.sender, request.weight, request.weight)
+        elif sender.weight != request.weight:  # its key was changed
+            sender.weight, sender.left = request.weight, min(sender.left, request.weight)
         sender.requests.append(one)
         self._count += 1
 
     def first(self) -> WaitingRequest | None:
         """Whose turn it is, of those that are open; None: nobody waits."""
+        overdue = self._priorities.overdue
+        if overdue is not None and (one := self._first_of(self._turns[overdue])):
+            return one
         for turns in self._turns.values():
-            while turns:
-                sender = next(iter(turns.values()))
-                if sender.requests[0].open:
-                    return sender.requests[0]
-                self._pop(turns, sender)
+            if one := self._first_of(turns):
+                return one
+        return None
+
+    def _first_of(self, turns: OrderedDict[str, Sender]) -> WaitingRequest | None:
+        while turns:
+            sender = next(iter(turns.values()))
+            if sender.requests[0].open:
+                return sender.requests[0]
+            self._pop(turns, sender)
         return None
 
     def take(self, one: WaitingRequest) -> WaitingRequest:
@@ -73,21 +85,20 @@ class WaitingLine:
         if sender.left <= 0 and sender.requests:
             sender.left = sender.weight
             turns.move_to_end(sender.name)
+        if len(self._turns) > 1:
+            self._priorities.gone(one.request.priority, [each for each, senders in self._turns.items() if senders])
         return one
 
     def ahead_of(self, request: BackendRequest) -> int:
         """How many go before a new request, at least."""
-        before = 0
-        for priority, turns in self._turns.items():
-            if priority > request.priority:
-                before += sum(len(sender.requests) for sender in turns.values())
-            elif priority == request.priority:
-                own = turns.get(request.sender)
-                count = len(own.requests) if own else 0
-                rounds = count // request.weight
-                others = (sender for sender in turns.values() if sender is not own)
-                before += count + sum(min(len(sender.requests), rounds * sender.weight) for sender in others)
-        return before
+        turns = self._turns.get(request.priority, OrderedDict[str, Sender]())
+        own = turns.get(request.sender)
+        count = len(own.requests) if own else 0
+        rounds = count // request.weight
+        others = (sender for sender in turns.values() if sender is not own)
+        before = count + sum(min(len(sender.requests), rounds * sender.weight) for sender in others)
+        higher = (each for priority, each in self._turns.items() if priority > request.priority)
+        return before + min(PATIENCE * before, sum(len(sender.requests) for each in higher for sender in each.values()))
 
     def give_way_to(self, request: BackendRequest) -> WaitingRequest | None:
         """Take out whose place a new request gets where there is no room for both; None: it is the one that has to go.

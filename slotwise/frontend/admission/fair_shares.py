@@ -5,9 +5,9 @@ requests of a model are at the server, at most `queue_max` wait here, and the ne
 records waits as one: it needs a place for each, takes them as they come, and each is a request to the server.
 
 A place that comes free goes to the sender (a key, else an address) that has the fewest for its weight, of those with the
-highest priority; its requests take turns. Where the queue is full, the sender with most in it gives way to one with less: so
-nobody can fill it for the others. And the first request of a sender waits though the queue is full, of up to SENDERS: who sends
-one at a time is not refused because others are many.
+highest priority, but for one in so many (Priorities); its requests take turns. Where the queue is full, the sender with most
+in it gives way to one with less: so nobody can fill it for the others. And the first request of a sender waits though the
+queue is full, of up to SENDERS: who sends one at a time is not refused because others are many.
 
 Where the server has senders take turns itself, the first request of a sender goes on at once though all places are taken, of up
 to SENDERS: else it would wait here for a batch that it could have been in.
@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slotwise.backends.interface import Refused
+from slotwise.backends.priorities import Priorities
 from slotwise.frontend.admission.limits import ClientGone, Receive
 
 LONGEST_WAIT = 0.5  # of a request's time
@@ -62,6 +63,7 @@ class ConcurrencyLimit:
         self.running = self.queued = 0
         self._running_of: dict[str, int] = {}  # by sender; without those that have none
         self._waiting: dict[str, deque[Turn]] = {}  # by sender, in turn; without those that have none
+        self._priorities = Priorities()
 
     @property
     def full(self) -> bool:
@@ -178,11 +180,13 @@ class ConcurrencyLimit:
 
     def _hand_on_places(self) -> None:
         while self._waiting:
+            waiting = {line[0].priority for line in self._waiting.values()}
             sender = min(self._waiting, key=self._claim)
             if self.running >= self.in_flight_max and not self._lent(sender):
                 return
             line = self._waiting.pop(sender)
             turn = line.popleft()
+            self._priorities.gone(turn.priority, waiting)
             if line:
                 self._waiting[sender] = line  # behind the others, where they have as few
             self.queued -= 1
@@ -190,10 +194,11 @@ class ConcurrencyLimit:
             if turn.place:
                 turn.place.set_result(True)
 
-    def _claim(self, sender: str) -> tuple[int, float]:
+    def _claim(self, sender: str) -> tuple[bool, int, float]:
         """Who has the least of it gets the next place."""
         turn = self._waiting[sender][0]
-        return -turn.priority, self._running_of.get(sender, 0) / turn.weight
+        in_turn = turn.priority == self._priorities.overdue
+        return not in_turn, -turn.priority, self._running_of.get(sender, 0) / turn.weight
 
     def _full(self) -> Refused:
         after_s = max(1, math.ceil(self.wait_s(self.running + self.queued)))

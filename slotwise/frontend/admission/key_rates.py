@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 
 from slotwise.backends.interface import Refused
@@ -68,6 +68,10 @@ class KeyRates:
         """Take `count` requests from what the key has left."""
         if key.requests_per_s:
             self._filled(key).tokens -= count
+
+    def keep(self, names: Set[str]) -> None:
+        """Forget all others: keys come and go."""
+        self._buckets = {name: bucket for name, bucket in self._buckets.items() if name in names}
 
     def _filled(self, key: AccessKey) -> _Bucket:
         """The bucket with what has come into it since it was last looked at."""

@@ -7,7 +7,6 @@ key is rotated its name has two: the old one, which ends, and the new one. Limit
 from __future__ import annotations
 
 import hashlib
-import hmac
 import json
 import logging
 import os
@@ -27,7 +26,8 @@ log = logging.getLogger("slotwise.gateway")
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,63}").fullmatch
 OWN = "slotwise"  # the name of the gateway's own key, by which the commands on its machine ask it for its state
-MOST_WEIGHT, MOST_PRIORITY = 100, 9
+SHA256 = re.compile(r"[0-9a-f]{64}").fullmatch
+MOST_WEIGHT, MOST_PRIORITY, MOST_AMOUNT = 100, 9, 1e15
 LOOK_AGAIN_S = 1.0
 FRESH_NS = 2_000_000_000  # a file system may count in seconds
 Stamp = tuple[int, ...]
@@ -43,9 +43,11 @@ class KeyFile:
     def __post_init__(self) -> None:
         clear_partials(self.file)
         self._own = AccessKey(OWN, _sha256(self.own))
-        self._keys, self._stamp = _read_stamped(self.file)
-        self._looked_at = time.monotonic()
         self.rates = KeyRates()
+        self._keys: dict[bytes, AccessKey] = {}  # by digest
+        self._stamp: Stamp = ()
+        self._looked_at = 0.0
+        self._read()
 
     def find(self, headers: Mapping[bytes, bytes]) -> AccessKey:
         """The key that a request carries. Raises Refused (401)."""
@@ -53,10 +55,7 @@ class KeyFile:
         scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
         if scheme.lower() == b"bearer":
             given = token.strip()
-        digest, opened_by = hashlib.sha256(given).hexdigest(), None
-        for key in (self._own, *self._current()):  # all of them, so that the time tells nothing
-            if hmac.compare_digest(digest, key.sha256):
-                opened_by = key
+        opened_by = self._current().get(hashlib.sha256(given).digest())  # a digest that opens nothing tells nothing
         if opened_by is None or opened_by.ended:
             known = "this key has ended" if opened_by else "this key is not known"
             what = known if given else "this needs a key: Authorization: Bearer KEY, or x-api-key: KEY"
@@ -69,17 +68,23 @@ class KeyFile:
             raise Refused(403, "this key may not use this model")
         self.rates.refuse_if_spent(key)
 
-    def _current(self) -> list[AccessKey]:
+    def _current(self) -> dict[bytes, AccessKey]:
         """The keys as the file says now; where it cannot be read, as it said before."""
         now = time.monotonic()
         if now - self._looked_at >= LOOK_AGAIN_S:
             self._looked_at = now
             if _stamp_of(self.file) != self._stamp:
                 try:
-                    self._keys, self._stamp = _read_stamped(self.file)
+                    self._read()
                 except SlotwiseError as error:
                     log.error("%s; the keys from before go on working", error)
         return self._keys
+
+    def _read(self) -> None:
+        self._looked_at = time.monotonic()
+        keys, self._stamp = _read_stamped(self.file)
+        self._keys = {bytes.fromhex(key.sha256): key for key in (*keys, self._own)}
+        self.rates.keep({key.name for key in keys})
 
 
 def read(file: Path) -> list[AccessKey]:
@@ -99,19 +104,34 @@ def _read_stamped(file: Path) -> tuple[list[AccessKey], Stamp]:
         raise SlotwiseError(f"there is no file of keys {file}", f"`slotwise key add NAME --keys {file}` makes one") from None
     except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise SlotwiseError(f"the keys in {file} cannot be read: {error}", "`slotwise key add` writes such a file") from error
-    if any(len(key.sha256) != 64 or not key.sha256.isascii() for key in keys_read):
-        raise SlotwiseError(f"{file} has a key without its SHA-256", "`slotwise key add` writes such a file")
-    for key in keys_read:
-        _check_share(key.weight, key.priority, f"{file}: {key.name}")
+    for entry, key in zip(entries, keys_read, strict=True):
+        if type(key.sha256) is not str or not SHA256(key.sha256):
+            raise SlotwiseError(f"{file} has a key without its SHA-256", "`slotwise key add` writes such a file")
+        if type(key.name) is not str or key.name == OWN or type(entry.get("models", [])) is not list:
+            what = f"{file}: a name must be a text other than {OWN}, models a list"
+            raise SlotwiseError(what, "`slotwise key add` writes such a file")
+        _check(key, f"{file}: {key.name}")
     return keys_read, stamp
 
 
-def _check_share(weight: object, priority: object, whose: str) -> None:
-    if type(weight) is not int or not 1 <= weight <= MOST_WEIGHT:
-        raise SlotwiseError(f"{whose}: weight must be 1 to {MOST_WEIGHT}, not {weight!r}", "so many requests go in its turn")
-    if type(priority) is not int or abs(priority) > MOST_PRIORITY:
-        what = f"{whose}: priority must be -{MOST_PRIORITY} to {MOST_PRIORITY}, not {priority!r}"
-        raise SlotwiseError(what, "the highest goes first; 0 is everybody's")
+def _check(key: AccessKey, whose: str) -> None:
+    """Raise SlotwiseError where one of its numbers is none that it may be."""
+    wrong: tuple[str, str, str] | None = None
+    if type(key.weight) is not int or not 1 <= key.weight <= MOST_WEIGHT:
+        wrong = "weight", f"1 to {MOST_WEIGHT}", "so many requests go in its turn"
+    elif type(key.priority) is not int or abs(key.priority) > MOST_PRIORITY:
+        wrong = "priority", f"-{MOST_PRIORITY} to {MOST_PRIORITY}", "the highest goes first; 0 is everybody's"
+    elif not _is_amount(key.requests_per_s):
+        wrong = "requests_per_s", "0 or more", "0 is any number"
+    elif not _is_amount(key.until):
+        wrong = "until", "a Unix time in seconds", "0: it has no end"
+    if wrong is not None:
+        name, what, hint = wrong
+        raise SlotwiseError(f"{whose}: {name} must be {what}, not {getattr(key, name)!r}", hint)
+
+
+def _is_amount(value: object) -> bool:
+    return type(value) in (int, float) and 0 <= value <= MOST_AMOUNT  # type: ignore[operator]
 
 
 def _stamp(found: os.stat_result) -> Stamp:
@@ -139,14 +159,15 @@ def add(
     """A new key, which stands nowhere else from now on: the file holds its SHA-256. Raises SlotwiseError."""
     if not NAME(name) or name == OWN:
         raise SlotwiseError(f"{name!r} is no name for a key", "letters, digits, '_', '.' and '-', at most 64")
-    _check_share(weight, priority, name)
     new = secrets.token_urlsafe(32)
+    key = AccessKey(name, _sha256(new), models, requests_per_s, until, weight, priority)
+    _check(key, name)
     with locked(file):
         keys = read(file) if file.exists() else []
-        if any(key.name == name for key in keys):
+        if any(one.name == name for one in keys):
             hint = f"`slotwise key rotate {name}` gives it a new key, `slotwise key remove {name}` takes it away"
             raise SlotwiseError(f"there is a key named {name!r} in {file}", hint)
-        _write(file, [*keys, AccessKey(name, _sha256(new), models, requests_per_s, until, weight, priority)])
+        _write(file, [*keys, key])
     return new
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import grpc
-import grpc.aio
 
 from slotwise.errors import SlotwiseError
 from slotwise.frontend.certificates import CertificateFiles
+from slotwise.frontend.grpc.many_calls import ManyCalls
 from slotwise.frontend.grpc.service import GrpcService
 
 
@@ -32,25 +34,26 @@ class GrpcListener:
                 int(not self.host.startswith("127.")),
             ),  # windows grow for what is far away, and hold memory
             ("grpc.server_handshake_timeout_ms", round(limits.head_timeout_s * 1000)),
+            ("grpc.server_max_unrequested_time_in_server", math.ceil(self.service.gateway.options.timeout_s)),
         ]
-        self._server = grpc.aio.server(options=options, maximum_concurrent_rpcs=limits.max_connections)
-        self._server.add_generic_rpc_handlers((self.service.handlers(),))
+        self._calls = ManyCalls(self.service.name, self.service.handlers(), options)
+        server = self._calls.server
         address = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
         try:
             if self.credentials:
-                self.port = self._server.add_secure_port(address, self.credentials)
+                self.port = server.add_secure_port(address, self.credentials)
             else:
-                self.port = self._server.add_insecure_port(address)
+                self.port = server.add_insecure_port(address)
         except RuntimeError as error:
             raise SlotwiseError(f"gRPC cannot listen on {address}: {error}", hint) from error
 
     async def start(self) -> None:
         """Answer calls."""
-        await self._server.start()
+        await self._calls.start()
 
     async def stop(self, grace_s: float | None) -> None:
         """Take no new calls, and give those under way so long to end; None: cut them off."""
-        await self._server.stop(grace_s)
+        await self._calls.server.stop(grace_s)
 
 
 def _credentials(files: CertificateFiles) -> grpc.ServerCredentials:

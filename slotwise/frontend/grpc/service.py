@@ -68,6 +68,7 @@ class GrpcService:
         count = max(FEWEST_READ, gateway.body_memory.max_bytes // (COPIES_READ * gateway.backend.max_body_bytes))
         self._places = ReadingPlaces(count, limits.head_timeout_s)
         self._calls: Counter[str] = Counter()  # by client
+        self._count = 0  # of all
         self.under_way: set[asyncio.Task[Any]] = set()
         self.methods = {method: self._method(method, answer) for method, answer in answers.items()}
 
@@ -86,13 +87,12 @@ class GrpcService:
 
     # What all of them do alike.
 
-    def handlers(self) -> Any:
-        """What a server of grpcio needs. A call's one message is a stream to it, so that it is not read before it is wanted."""
+    def handlers(self) -> dict[str, Any]:
+        """Its methods for grpcio. A call's one message is a stream to it, so that it is not read before it is wanted."""
         one, many = grpc.stream_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
-        of_methods = {
+        return {
             name: many(_streamed(method)) if name in self.streamed else one(method) for name, method in self.methods.items()
         }
-        return grpc.method_handlers_generic_handler(self.name, of_methods)
 
     def _method(self, name: str, answer: Answer) -> Method:
         async def method(messages: Messages, context: Any) -> bytes | None:
@@ -136,10 +136,14 @@ class GrpcService:
         client = call.client(self.trusted)
         if client and self._calls[client] >= self.limits.max_connections_per_address:
             raise Refused(429, "too many calls of this client at once", retry_after_s=1)
+        if self._count >= self.limits.max_connections:
+            raise Refused(429, "too many calls at once", retry_after_s=1)
         self._calls[client] += 1
+        self._count += 1
         try:
             yield
         finally:
+            self._count -= 1
             self._calls -= Counter([client])  # what comes to 0 is forgotten
 
     async def read(self, messages: Messages, call: Call) -> bytes:

@@ -39,8 +39,8 @@ class LostRequeue(ModelQueue):
 class OneTooMany(ModelQueue):
     """A batch takes one request more than it may."""
 
-    def _first_waiting(self, worker: BatchWorker) -> list[WaitingRequest]:
-        batch = super()._first_waiting(worker)
+    def _first_waiting(self, worker: BatchWorker, now: float) -> list[WaitingRequest]:
+        batch = super()._first_waiting(worker, now)
         return [*batch, self.waiting.take(one)] if batch and (one := self.waiting.first()) else batch
 
 
@@ -152,8 +152,8 @@ class FirstCome(WaitingLine):
         super().append(one)
         one.request = request
 
-    def take(self) -> WaitingRequest:
-        turns = next(turns for turns in self._turns.values() if self.first() and turns)
+    def take(self, one: WaitingRequest) -> WaitingRequest:
+        turns = self._turns[one.request.priority]
         return self._pop(turns, turns[""])
 
 

@@ -15,6 +15,8 @@ from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
 from slotwise.backends.local import model_queue
 from slotwise.backends.local.model_queue import ModelQueue
 from slotwise.backends.local.queue_members import BatchWorker, LyingWorker, WaitingRequest
+from slotwise.backends.priorities import PATIENCE
+from slotwise.frontend.admission.keys import MOST_PRIORITY
 
 RESPONSE_S = 20.0
 LATEST_S = 2 * model_queue.LOOK_S  # after its deadline a request is refused within
@@ -134,7 +136,10 @@ def good(one: WaitingRequest, status: int = 200) -> BackendAnswer:
 
 
 class History:
-    """One history. problems: what did not hold."""
+    """One history. problems: what did not hold. senders: their weights and priorities."""
+
+    senders = SENDERS
+    requests, leavers = (20, 40), 4  # how many come, how many leave
 
     def __init__(self, seed: int, queue: type[ModelQueue] = ModelQueue) -> None:
         self.random = random.Random(seed)
@@ -147,6 +152,10 @@ class History:
         self.outcomes: dict[str, list[str]] = {}
         self.over = False
         self.members: dict[SimWorker, None] = {}  # in their order
+        self.past, self.since = (
+            Counter[int](),
+            Counter[int](),
+        )  # how many went past each priority: while it waits; since its last
 
     async def run(self) -> list[str]:
         """Let it happen; returns what did not hold."""
@@ -155,11 +164,11 @@ class History:
         self.queue.dispatcher.target_s = 0.5
         for _ in range(self.random.randint(1, 3)):
             self.start_worker()
-        requests = [self.request(i) for i in range(self.random.randint(20, 40))]
+        requests = [self.request(i) for i in range(self.random.randint(*self.requests))]
         requests[0].kind = "kills"
         requests[1].deadline = 0.5  # one at least
         clients = [asyncio.ensure_future(self.client(i, one)) for i, one in enumerate(requests)]
-        leavers = self.random.sample(range(2, len(clients)), 4)
+        leavers = self.random.sample(range(2, len(clients)), self.leavers)
         for leaver in leavers:
             leave = clients[leaver].cancel if leaver % 2 else requests[leaver].hang_up
             self.loop.call_later(self.random.choice((0.1, 1.0, 10.0)) * self.random.random(), leave)
@@ -189,9 +198,9 @@ class History:
         """A random request: nearly all are good, and have all the time there is."""
         kind = self.random.choices(("good", "kills", "hangs", "dead"), (90, 3, 2, 3))[0]
         deadline = LONG_S if self.random.random() < 0.8 else self.random.uniform(0.1, 60)
-        repeatable, sender = self.random.random() < 0.9, self.random.choice(list(SENDERS))
+        repeatable, sender = self.random.random() < 0.9, self.random.choice(list(self.senders))
         request = SimRequest("m", deadline, identity=f"r{i}", body=str(i).encode(), repeatable=repeatable, kind=kind)
-        request.sender, (request.weight, request.priority) = sender, SENDERS[sender]
+        request.sender, (request.weight, request.priority) = sender, self.senders[sender]
         return request
 
     async def client(self, i: int, request: SimRequest) -> None:
@@ -244,12 +253,18 @@ class History:
             request: SimRequest = one.request  # type: ignore[assignment]
             if request.sender == sender and one.id < gone.id:
                 self.problems.append(f"{request.identity} came before {gone.request.identity}, of the same sender")
-            if request.priority > gone.request.priority:
+            if request.priority > gone.request.priority and self.since[gone.request.priority] < PATIENCE:
                 self.problems.append(f"{gone.request.identity} goes before {request.identity}, whose priority is higher")
             request.passed[sender] += 1
             same = request.priority == gone.request.priority and request.sender != sender
             if same and request.passed[sender] > gone.request.weight:
                 self.problems.append(f"{request.identity} waits for {request.passed[sender]} of {sender}")
+        levels, level = {one.request.priority for one in nexts.values()}, gone.request.priority
+        self.past = Counter({each: self.past[each] + (each < level) for each in levels if each != level})
+        self.since += Counter(range(-MOST_PRIORITY, level))
+        self.since[level] = 0
+        if any(past > PATIENCE + len(levels) for past in self.past.values()):
+            self.problems.append(f"priorities starve: {self.past} went past them")
 
     def check_early(self, request: SimRequest, came_at: float) -> None:
         """Who is refused before its deadline could not have been answered, by what is known of costs."""
