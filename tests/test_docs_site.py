@@ -20,3 +20,9 @@ def test_the_site_is_built_without_a_dead_link_and_fetches_nothing(tmp_path: Pat
     assert len(pages) > 30
     fetched = re.compile(r'<(?:script|img|link)[^>]+(?:src|href)="?(https?://[^">]+)')
     assert {url for page in pages for url in fetched.findall(page.read_text("utf-8"))} == set()
+
+
+def test_the_list_for_programs_names_every_page_and_no_other() -> None:
+    listed = re.findall(r"\]\(([^)]+)\)", (ROOT / "llms.txt").read_text("utf-8"))
+    pages = [f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")]
+    assert sorted(listed) == sorted([*pages, "README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md"])
