@@ -71,7 +71,7 @@ lint: ## ruff, mypy, and which room may import which
 
 docs: ## the documentation as a site, in .slotwise/docs; a dead link fails
 	@PYTHON="$(or $(PYTHON),python3)" scripts/setup.sh test
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 	@echo "look at it: $(BIN)/python -m http.server --bind 127.0.0.1 --directory .slotwise/docs 8088"
 
 format: ## let ruff put the code in order
