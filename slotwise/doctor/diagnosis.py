@@ -48,6 +48,7 @@ BRINGS = {
     "ray": "the server Ray Serve, on one machine or many",
     "tune": "`slotwise tune`, and the figures of bench and roofline",
     "digits": "the training of digits and mnist",
+    "exporters": "graphs of ONNX made from a model of scikit-learn",
     "otel": "spans of OpenTelemetry: `slotwise gateway --traces`",
 }
 APART = {  # servers that no extra can bring
