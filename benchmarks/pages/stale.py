@@ -37,6 +37,7 @@ CODE = {  # what each of docs/figures measures; what measures it counts as well
         "models/efficientnet",
     ),
     "bits": ("slotwise/worker/engines", "handlers", "models"),
+    "gpu": ("slotwise/worker/engines", "slotwise/worker/separability", "handlers/image_classifier.py"),
     "hostile": (WORKER, "handlers/image_classifier.py", "handlers/captioner.py"),
     "campaign": (
         WORKER,
