@@ -15,7 +15,7 @@ from slotwise.archive.build import build
 from slotwise.archive.inspection import extract
 from slotwise.console import say
 from slotwise.errors import SlotwiseError, missing_package
-from slotwise.model_spec import load_spec
+from slotwise.model_spec import ModelSpec, load_spec
 from slotwise.worker.engines import load_engine
 from slotwise.worker.engines.processor import has_bf16
 from slotwise.worker.environment.cores import available_cores
@@ -38,12 +38,9 @@ def measure(options: Namespace, work: Path) -> dict[str, Any]:
     spec = load_spec(MODEL)
     recipe = Recipe.of(spec.input.model_dump())
     whole = {name: np.array(recipe((folder / name).read_bytes())) for name in (*JUDGED, *CALIBRATING)}
-    cuts = pictures.cuts_of([folder / name for name in JUDGED], recipe, CUTS)
+    cuts, expected = judged_cuts(spec)
     (work / "store").mkdir()
     archive = extract(build("efficientnet", work / "store"), work / "model")
-    module = start_of(spec, None).module(len(spec.labels))
-    with torch.inference_mode():
-        expected = np.concatenate([module(rows).numpy() for rows in torch.from_numpy(cuts).split(BATCH)])
     weights = spec.weights.model_dump(exclude_none=True)
     engines = {
         f"{name} {precision}": load_engine(
@@ -69,6 +66,14 @@ def measure(options: Namespace, work: Path) -> dict[str, Any]:
             row["rounds"].append(round(BATCH / _median_s(engine, cuts[:BATCH], options.seconds / 2), 1))
             row["latency_ms"].append(round(1000 * _median_s(engine, cuts[:1], options.seconds / 2), 2))
     return {"cuts": CUTS, "photos": JUDGED, "calibrating": CALIBRATING, "threads": available_cores(), "rows": rows}
+
+
+def judged_cuts(spec: ModelSpec) -> tuple[Any, Any]:
+    """Cuts of the photos that are judged, [CUTS, ...], and what the network gives for them in eager fp32 on the CPU."""
+    cuts = pictures.cuts_of([photo_folder() / name for name in JUDGED], Recipe.of(spec.input.model_dump()), CUTS)
+    module = start_of(spec, None).module(len(spec.labels))
+    with torch.inference_mode():
+        return cuts, np.concatenate([module(rows).numpy() for rows in torch.from_numpy(cuts).split(BATCH)])
 
 
 def photo_folder() -> Path:

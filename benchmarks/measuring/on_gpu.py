@@ -15,7 +15,7 @@ import traceback
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,13 @@ from typing import Any
 import numpy as np
 import psutil
 
+from benchmarks.comparison.systems import Raw
 from benchmarks.measuring.about import ROOT
-from benchmarks.measuring.accuracy import BATCH, CALIBRATING, CUTS, JUDGED, MODEL, photo_folder
+from benchmarks.measuring.accuracy import BATCH, CALIBRATING, CUTS, JUDGED, MODEL, judged_cuts, photo_folder
 from benchmarks.measuring.rounds import Cell, Reading, in_turn, rows
+from benchmarks.measuring.servers import built, server
 from slotwise.archive.archive_info import ArchiveInfo
-from slotwise.archive.build import build
-from slotwise.archive.inspection import extract, inspect
+from slotwise.archive.inspection import extract
 from slotwise.archive.local_model import LocalModel
 from slotwise.bench import load, offline
 from slotwise.bench.bodies import RequestBody
@@ -39,22 +40,24 @@ from slotwise.console import say
 from slotwise.deploy.deploy import deploy, registration
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import load_spec
-from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import load_profile
-from slotwise.server.lifecycle import ServerRecord, start, stop
+from slotwise.server.record import ServerRecord
 from slotwise.worker import Headers, Pipeline, Request
 from slotwise.worker.engines import load_engine
+from slotwise.worker.environment.cores import available_cores
 from slotwise.worker.environment.settings import Settings, has_cuda
-from slotwise.worker.inputs.images import Recipe
 from slotwise.worker.separability.about import identity
 from slotwise.worker.separability.proof import caller, proven
 from slotwise.zoo import agreement, pictures
-from slotwise.zoo.start import start_of
 from tests.support.bit_for_bit import handler_of, try_engine
+from tests.support.watched import watched
 
 WEIGHTS = {"efficientnet": None, "resnet18": "none", "resnet152": "none"}
-DEVICE, PREC = "cuda", "fp16"
 ENVIRON = {**os.environ, "PYTHONPATH": str(ROOT)}
+LOOP = {
+    **{"engine": "torch", "precision": "fp16", "device": "cuda"},
+    **{"threads": 1, "decode_threads": available_cores(), "batch_size": 32},
+}
 PRECISIONS = ("fp32", "fp16", "bf16")
 MATES = (1, 2, 4, 7, 16)
 SIZES = (1, 8, 32, 128)
@@ -76,7 +79,7 @@ def measure(options: Namespace, work: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"machine": gpu}
     infos: dict[str, ArchiveInfo] = {}
     for name, weights in WEIGHTS.items():
-        found[f"built {name}"] = tried(lambda name=name, weights=weights: infos.update({name: _built(name, weights, work)}))
+        found[f"built {name}"] = tried(lambda name=name, weights=weights: infos.update({name: built(name, work, weights)}))
     folders = {name: extract(info.path, work / name) for name, info in infos.items()}
     sections: dict[str, Callable[[], Any]] = {
         "agreement": lambda: agreements(folders["efficientnet"]),
@@ -105,16 +108,11 @@ def tried(section: Callable[[], Any]) -> Any:
         return {"failed": " ".join(f"{type(error).__name__}: {error}".split())[:400]}
 
 
-def _built(name: str, weights: str | None, work: Path) -> ArchiveInfo:
-    say(f"building {name}")
-    return inspect(build(name, work / "store", weights))
-
-
 def captions(options: Namespace, work: Path) -> dict[str, Any]:
     """GIT base's real size with random weights: captions are noise, what they cost is not."""
     program, weights = str(ROOT / "scripts" / "random_weights.py"), work / "git"
     subprocess.run([sys.executable, program, "git-base", str(weights)], check=True, env=ENVIRON)
-    info = _built("captions", str(weights), work)
+    info = built("captions", work, str(weights))
     folder = extract(info.path, work / "captions")
     return {
         "proof": [proof(folder, "captions", each) for each in PRECISIONS],
@@ -124,13 +122,7 @@ def captions(options: Namespace, work: Path) -> dict[str, Any]:
 
 def agreements(folder: Path) -> list[dict[str, Any]]:
     """EfficientNet-Lite0 on the GPU against the network in fp32 on the CPU, on cuts of photos (see accuracy.py)."""
-    import torch
-
-    spec = load_spec(MODEL)
-    cuts = pictures.cuts_of([photo_folder() / name for name in JUDGED], Recipe.of(spec.input.model_dump()), CUTS)
-    module = start_of(spec, None).module(len(spec.labels))
-    with torch.inference_mode():
-        expected = np.concatenate([module(rows).numpy() for rows in torch.from_numpy(cuts).split(BATCH)])
+    cuts, expected = judged_cuts(load_spec(MODEL))
     model = json.loads((folder / "slotwise.json").read_text("utf-8"))["model"]
     table = []
     for precision in PRECISIONS:
@@ -143,10 +135,10 @@ def agreements(folder: Path) -> list[dict[str, Any]]:
     return table
 
 
-def loaded(folder: Path, precision: str, **changes: Any) -> Any:
-    """The archive's handler with its engine on the GPU."""
+def loaded(folder: Path, precision: str, changed: Callable[[Any], Any] = lambda kind: kind(), **changes: Any) -> Any:
+    """The archive's handler with its engine on the GPU. changed: makes a handler of its class."""
     environ = {**os.environ, "SLOTWISE_PROFILE": "cuda"}
-    handler = handler_of(folder)()
+    handler = changed(handler_of(folder))
     handler.settings = Settings.load(folder, environ, gpu_id=0, batch_size=32).but(precision=precision, proof_s=0.0, **changes)
     handler.engine = handler.load(folder, handler.settings)
     return handler
@@ -166,13 +158,7 @@ def proof(folder: Path, name: str, precision: str) -> dict[str, Any]:
 
 def bits(folder: Path, name: str, precision: str) -> dict[str, Any]:
     """One row beside 1 to 16 mates, good, loud and broken, with both paddings: does a bit of its answer change?"""
-    from tests.support.watched import watched
-
-    kind = type(loaded(folder, precision))
-    handler = watched(kind)
-    handler.settings = Settings.load(folder, {"SLOTWISE_PROFILE": "cuda"}, gpu_id=0).but(precision=precision, proof_s=0.0)
-    handler.engine = handler.load(folder, handler.settings)
-    return try_engine(handler, folder, name, MATES).row()
+    return try_engine(loaded(folder, precision, watched), folder, name, MATES).row()
 
 
 def memory(info: ArchiveInfo, folder: Path) -> dict[str, Any]:
@@ -229,20 +215,6 @@ def timed(info: ArchiveInfo, name: str, seconds: float) -> Iterator[dict[str, An
         yield {"model": name, "precision": precision, "batches": [{**asdict(t), "item_ms": t.item_ms} for t in timings]}
 
 
-@contextmanager
-def host(info: ArchiveInfo, work: Path, **changes: str) -> Iterator[tuple[ServerRecord, Target]]:
-    """Our own host with the profile `cuda` and these changes, and where the model is asked."""
-    os.environ["SLOTWISE_HOME"] = str(work)
-    profile = load_profile("cuda", changes, environ={})
-    record = start("gpu", "slotwise", profile, model_store=work / "store", ports=Ports.free(), models={}, overrides=changes)
-    try:
-        with ManagementClient(record) as client:
-            deploy(client, info, registration(info, profile, {}))
-        yield record, Target.of(record, info.name)
-    finally:
-        stop(record)
-
-
 def served(info: ArchiveInfo, folder: Path, options: Namespace, work: Path) -> dict[str, Any]:
     """Answers a second of our own host, beside the same engine in a loop; then bad bodies, and killed workers."""
     body = RequestBody(pictures.sample_jpeg(720, 720), "image/jpeg")
@@ -251,12 +223,17 @@ def served(info: ArchiveInfo, folder: Path, options: Namespace, work: Path) -> d
     result: dict[str, Any] = {"rows": table}
     for workers in WORKERS:
         changes = {"initial_workers": str(workers)}
-        with host(info, work, **changes) as (record, target), Loop(folder) as loop:
+        with server(work, "slotwise", "gpu", of="cuda", **changes) as record, ExitStack() as stack:
+            with ManagementClient(record) as client:
+                deploy(client, info, registration(info, load_profile("cuda", changes, environ={}), {}))
+            target, loop = Target.of(record, info.name), Raw("loop", folder, LOOP, workers)
+            stack.callback(loop.stop)
+            loop.start()
             load.measure(target, [body], LoadPlan(32, 3.0, warm_up_s=0))
 
-            def ask(cell: Cell, system: str, target: Target = target, loop: Loop = loop) -> Reading:
+            def ask(cell: Cell, system: str, target: Target = target, loop: Raw = loop) -> Reading:
                 if system == "loop":
-                    return Reading(loop.measure(work / "body", options.seconds))
+                    return loop.load(work / "body", options.seconds)
                 return Reading.of(load.measure(target, [body], LoadPlan(cell[1], options.seconds, warm_up_s=0.5)))
 
             cells = [(f"efficientnet fp16, {workers} workers", clients) for clients in CLIENTS]
@@ -286,27 +263,3 @@ def killed(record: ServerRecord, target: Target, body: RequestBody) -> dict[str,
                     break
         measured = running.result()
     return {"workers_ended": ended, "answered": round(measured.req_s * measured.seconds), **_counts(measured)}
-
-
-class Loop:
-    """The same decoders and engine in batches of 32, without a server (comparison/raw_loop.py)."""
-
-    def __init__(self, folder: Path) -> None:
-        given: dict[str, Any] = {"engine": "torch", "precision": PREC, "device": DEVICE, "threads": 1, "batch_size": 32}
-        given["decode_threads"] = len(os.sched_getaffinity(0))
-        program = str(ROOT / "benchmarks" / "comparison" / "raw_loop.py")
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": ENVIRON}
-        self.process: Any = subprocess.Popen([sys.executable, program, str(folder), json.dumps(given)], **pipes)
-        assert self.process.stdout.readline() == "ready\n"
-
-    def measure(self, body: Path, seconds: float) -> float:
-        """Pictures a second."""
-        print(json.dumps({"body": str(body), "seconds": seconds}), file=self.process.stdin, flush=True)
-        return float(self.process.stdout.readline())
-
-    def __enter__(self) -> Loop:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.process.stdin.close()
-        self.process.wait(30)

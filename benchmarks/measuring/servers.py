@@ -21,11 +21,13 @@ from slotwise.server.lifecycle import Kind, ServerRecord, start, stop
 
 
 @contextmanager
-def server(work: Path, kind: Kind = "torchserve", name: str = "default", **changes: str) -> Iterator[ServerRecord]:
-    """A server of its own, with the settings of the profile `cpu` and these changes; its state is below `work`."""
+def server(
+    work: Path, kind: Kind = "torchserve", name: str = "default", *, of: str = "cpu", **changes: str
+) -> Iterator[ServerRecord]:
+    """A server of its own, with the settings of the profile `of` and these changes; its state is below `work`."""
     os.environ["SLOTWISE_HOME"] = str(work)
     (work / "store").mkdir(exist_ok=True)
-    profile = load_profile("cpu", changes, environ={})
+    profile = load_profile(of, changes, environ={})
     record = start(name, kind, profile, model_store=work / "store", ports=Ports.free(), models={})
     try:
         yield record

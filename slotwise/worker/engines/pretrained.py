@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from slotwise.worker.engines.processor import set_up_cuda
 from slotwise.worker.engines.torchvision_compat import ensure_importable
 from slotwise.worker.environment.settings import Settings
 
@@ -30,10 +31,7 @@ def suited(settings: Settings, facts: Mapping[str, Any]) -> Settings:
     with one. On CUDA this also limits this worker's share of the GPU's memory.
     """
     if settings.device == "cuda":
-        import torch  # noqa: PLC0415  heavy
-
-        torch.backends.cudnn.allow_tf32 = False  # by itself PyTorch computes convolutions of fp32 in TF32
-        torch.cuda.set_per_process_memory_fraction(settings.memory_fraction)
+        set_up_cuda(settings.memory_fraction)
     return settings.but(threads=min(settings.threads, facts.get("threads") or settings.threads))
 
 

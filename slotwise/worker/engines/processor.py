@@ -33,6 +33,14 @@ def named(device: str = "cpu") -> str:
     return f"{model_name() or platform.machine()} ({fingerprint()})"
 
 
+def set_up_cuda(memory_fraction: float) -> None:
+    """Have PyTorch compute fp32 as fp32 (by itself its convolutions are TF32), and take at most this share of the memory."""
+    import torch  # noqa: PLC0415  heavy; whoever uses CUDA has it
+
+    torch.backends.cudnn.allow_tf32 = False
+    torch.cuda.set_per_process_memory_fraction(memory_fraction)
+
+
 def cpu_precision(requested: str) -> str:
     """The precision of a CPU engine: "fp32" or "bf16". Raises ValueError for any other.
 

@@ -17,7 +17,7 @@ import torch
 
 from slotwise.worker.engines import exported_program
 from slotwise.worker.engines.comparison import difference
-from slotwise.worker.engines.processor import cpu_precision
+from slotwise.worker.engines.processor import cpu_precision, set_up_cuda
 from slotwise.worker.environment.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -113,8 +113,7 @@ def load(model_dir: Path, settings: Settings) -> TorchEngine:
         if settings.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.use_deterministic_algorithms(True)
-        torch.backends.cudnn.allow_tf32 = False  # by itself PyTorch computes convolutions of fp32 in TF32
-        torch.cuda.set_per_process_memory_fraction(settings.memory_fraction)
+        set_up_cuda(settings.memory_fraction)
     else:
         precision = cpu_precision(precision)
     return TorchEngine(_module(model_dir, settings.model.get("weights", {}), device), settings.model, device, precision)
