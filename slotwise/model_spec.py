@@ -135,7 +135,7 @@ class Weights(_Section):
     """The weights, one file for each form.
 
     module: the Python file whose network `state_dict` fits, "net.py" or "net.py:Net". openvino_int8: an .xml with its .bin
-    beside it.
+    beside it. lightgbm, xgboost, skops: a table's model in the library's own file.
     """
 
     torchscript: File | None = None
@@ -144,16 +144,27 @@ class Weights(_Section):
     export: File | None = None
     state_dict: File | None = None
     module: File | None = None
+    lightgbm: File | None = None
+    xgboost: File | None = None
+    skops: File | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Weights:
+        if self.tables and len(self.files()) > 1:
+            raise ValueError(f"{self.tables[0]} is a model by itself: name no other file beside it")
         if (self.state_dict is None) != (self.module is None):
             raise ValueError("state_dict and module belong together: the tensors, and the .py file of their module")
         return self
 
+    @property
+    def tables(self) -> list[str]:
+        """The forms of a table's model that are named, each in its library's own file."""
+        return [form for form in ("lightgbm", "xgboost", "skops") if getattr(self, form)]
+
     def files(self) -> list[str]:
         """Every file named here, once."""
         named = [self.torchscript, self.onnx, self.export, self.state_dict, (self.module or "").split(":")[0]]
+        named += [getattr(self, form) for form in self.tables]
         named += [self.openvino_int8, self.openvino_int8 and str(PurePosixPath(self.openvino_int8).with_suffix(".bin"))]
         return list(dict.fromkeys(name for name in named if name))
 
@@ -203,6 +214,9 @@ class ModelSpec(_Section):
     def _consistent(self) -> ModelSpec:
         if self.expected and self.handler != "tabular":
             raise ValueError('only a table (handler = "tabular") is compared with what is expected')
+        own = self.handler == "tabular" or self.handler.endswith(".py")
+        if self.weights.tables and not own:
+            raise ValueError('LightGBM, XGBoost and skops are models of tables: handler = "tabular"')
         return self
 
     def content(self) -> list[str]:

@@ -26,3 +26,18 @@ def test_the_list_for_programs_names_every_page_and_no_other() -> None:
     listed = re.findall(r"\]\(([^)]+)\)", (ROOT / "llms.txt").read_text("utf-8"))
     pages = [f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")]
     assert sorted(listed) == sorted([*pages, "README.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+
+
+# Generated reference: written whole by scripts/NAME.py, or tables that `benchmarks.figures render` writes between marks.
+WRITTEN = ("api", "commands")
+TABLES = ("campaign", "measured-neighbours", "measured-pictures", "measured-servers", "measured-tuning")
+MARKED = re.compile(r"<!-- (?:figures: [^>]+|history) -->.*?<!-- end -->|<!--.*?-->", re.DOTALL)
+
+
+def test_no_page_is_longer_than_one_sitting() -> None:
+    """2,000 words; of generated tables only what a person wrote around them counts."""
+    pages = {page.stem: page.read_text("utf-8") for page in (ROOT / "docs").glob("*.md") if page.stem not in WRITTEN}
+    pages |= {name: MARKED.sub("", pages[name]) for name in TABLES}
+    assert {name: words for name, text in pages.items() if (words := len(text.split())) > 2000} == {}
+    assert len(pages["performance"].split()) <= 1200
+    assert all((ROOT / "scripts" / f"{name}.py").is_file() for name in WRITTEN)

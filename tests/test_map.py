@@ -1,4 +1,4 @@
-"""docs/architecture.md names every room and every module of the tree, and nothing that is not there."""
+"""docs/architecture.md and inside-the-worker.md name every room and every module of the tree, and nothing that is not there."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def rooms() -> dict[str, set[str]]:
 def mapped() -> dict[str, set[str]]:
     """The table's rooms with the modules that it names."""
     table: dict[str, set[str]] = {"": set()}
-    for line in (ROOT / "docs" / "architecture.md").read_text("utf-8").partition("## Where a line lives")[2].splitlines():
+    pages = [(ROOT / "docs" / f"{name}.md").read_text("utf-8") for name in ("architecture", "inside-the-worker")]
+    for line in "".join(page.partition("## Where a line lives")[2] for page in pages).splitlines():
         if cells := re.fullmatch(r"\| (`.*`) \| (.*) \|", line):
             names = re.findall(r"`([^`]+)`", cells[1])
             table[""] |= {name.removesuffix(".py") for name in names if name.endswith(".py")}
@@ -36,7 +37,7 @@ def test_the_map_names_every_room_and_every_module() -> None:
     tree, table = rooms(), mapped()
     assert set(table) == set(tree)
     for room, modules in tree.items():
-        assert modules - table[room] == set(), f"slotwise/{room} in docs/architecture.md"
+        assert modules - table[room] == set(), f"slotwise/{room} in docs/architecture.md or docs/inside-the-worker.md"
 
 
 def test_the_map_names_nothing_that_is_not_there() -> None:

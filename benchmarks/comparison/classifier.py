@@ -2,7 +2,7 @@
 
 COMPARED names a JSON file with all settings. Its `form`: natural (pillow, torchvision's transforms, eager PyTorch), decoder
 (the archive's decoder, eager PyTorch), inference (the natural decoder, the archive's engine) or engine (both of the archive).
-Its `kind`: picture or tensor (MNIST).
+Its `kind`: picture, tensor (MNIST), or misbehaving (misbehaving.py).
 """
 
 import io
@@ -17,6 +17,10 @@ SETTINGS = json.loads(Path(os.environ["COMPARED"]).read_text("utf-8")) if "COMPA
 
 def decoder(settings=SETTINGS):
     """What makes one item of one body."""
+    if settings["kind"] == "misbehaving":
+        import misbehaving
+
+        return misbehaving.decode
     if settings["kind"] == "tensor":
         return lambda body: (np.frombuffer(body, "<f4").reshape(1, 28, 28) - np.float32(0.13)) / np.float32(0.31)
     if settings["form"] in ("decoder", "engine"):
@@ -39,7 +43,12 @@ def decoder(settings=SETTINGS):
 
 
 def model(settings=SETTINGS):
-    """What makes answers of a batch of items."""
+    """What makes outputs of a batch of items; `encoder` makes an answer of each."""
+    if settings["kind"] == "misbehaving":
+        import misbehaving
+
+        network = getattr(misbehaving, settings["network"])
+        return lambda items: misbehaving.predict(items, network)
     load = session if settings["kind"] == "tensor" else engine if settings["form"] in ("inference", "engine") else eager
     scores = load(settings)
 
@@ -53,6 +62,15 @@ def model(settings=SETTINGS):
         ]
 
     return answers
+
+
+def encoder(settings=SETTINGS):
+    """What makes an answer of one output. A picture's and a tensor's output is its answer."""
+    if settings["kind"] == "misbehaving":
+        import misbehaving
+
+        return misbehaving.encode
+    return lambda output: output
 
 
 def eager(settings):

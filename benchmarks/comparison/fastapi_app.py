@@ -12,18 +12,18 @@ loaded = {}
 
 @asynccontextmanager
 async def lifespan(app):
-    loaded["decode"], loaded["classify"] = classifier.decoder(), classifier.model()
+    loaded["decode"], loaded["classify"], loaded["encode"] = classifier.decoder(), classifier.model(), classifier.encoder()
     yield
 
 
 app = FastAPI(lifespan=lifespan)
 
 
-if SETTINGS["kind"] == "picture":
+if SETTINGS["kind"] != "tensor":
 
     @app.post("/predict")
     def predict(request: UploadFile):
-        return loaded["classify"]([loaded["decode"](request.file.read())])[0]
+        return loaded["encode"](loaded["classify"]([loaded["decode"](request.file.read())])[0])
 
 else:
 

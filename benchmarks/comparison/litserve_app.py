@@ -8,7 +8,7 @@ from fastapi import UploadFile
 
 class Classifier(litserve.LitAPI):
     def setup(self, device):
-        self.decode, self.classify = classifier.decoder(), classifier.model()
+        self.decode, self.classify, self.encode = classifier.decoder(), classifier.model(), classifier.encoder()
 
     def decode_request(self, request: UploadFile):
         return self.decode(request.file.read())
@@ -23,10 +23,11 @@ class Classifier(litserve.LitAPI):
         return output
 
     def encode_response(self, output):
-        return output
+        return self.encode(output)
 
 
 if __name__ == "__main__":
     api = Classifier(max_batch_size=SETTINGS["batch_size"], batch_timeout=SETTINGS["delay_ms"] / 1000)
-    server = litserve.LitServer(api, accelerator="cpu", workers_per_device=SETTINGS["processes"])
+    remedies = {"timeout": SETTINGS["timeout_s"], "restart_workers": True} if "timeout_s" in SETTINGS else {}
+    server = litserve.LitServer(api, accelerator="cpu", workers_per_device=SETTINGS["processes"], **remedies)
     server.run(host="127.0.0.1", port=SETTINGS["port"], generate_client_file=False, log_level="error")

@@ -23,10 +23,13 @@ class Preprocess(Worker):
 class Inference(Worker):
     def __init__(self):
         super().__init__()
-        self.classify = classifier.model()
+        self.classify, self.encode = classifier.model(), classifier.encoder()
 
     def forward(self, data):
         return self.classify(data if isinstance(data, list) else [data])
+
+    def serialize(self, data):
+        return super().serialize(self.encode(data))
 
 
 if __name__ == "__main__":

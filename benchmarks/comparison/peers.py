@@ -32,7 +32,7 @@ class Peer(Http):
 
     def __init__(self, name: str, program: str, settings: Mapping[str, Any], work: Path, places: Path) -> None:
         self.name, self.program, self.about = name, program, PROGRAMS[program]
-        self.place, self.work = places / f"venv-{program}", work / name
+        self.place, self.work = places / f"venv-{program.partition('_')[0]}", work / name
         self.ports = Ports.free()
         self.settings = {**settings, "port": self.ports.inference}
         self.path = "/tensor" if (program, settings["kind"]) == ("fastapi", "tensor") else self.about.path
@@ -83,6 +83,7 @@ class Peer(Http):
             "MKL_NUM_THREADS": threads,
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_raylet_start_wait_time_s": "300",
+            "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # 5 s by default: on a busy machine it kills its own proxy
         }
         environ |= {"BENTOML_DO_NOT_TRACK": "True", "BENTOML_HOME": str(self.work / "bentoml")}
         environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
@@ -118,7 +119,10 @@ class Peer(Http):
             command = [str(self.place / "bin" / "mlserver"), "start", str(self.mlserver())]
         if self.program == "mosec":
             command += ["--address", "127.0.0.1", "--port", str(self.settings["port"]), "--log-level", "error"]
-            command += ["--timeout", str(60_000)]  # as long as every client waits; 3 s by default
+            command += [
+                "--timeout",
+                str(1000 * self.settings.get("timeout_s", 60)),
+            ]  # as long as every client waits; 3 s by default
         return command
 
     def mlserver(self) -> Path:
@@ -144,7 +148,8 @@ class Peer(Http):
         files, model = triton_process.find(), self.work / "repository" / "classifier"
         (model / "1").mkdir(parents=True)
         shutil.copyfile(HERE / "triton_app.py", model / "1" / "model.py")
-        shutil.copyfile(HERE / "classifier.py", model / "1" / "classifier.py")  # its stub reads no PYTHONPATH
+        for module in ("classifier.py", "misbehaving.py"):  # its stub reads no PYTHONPATH
+            shutil.copyfile(HERE / module, model / "1" / module)
         delay_us = round(self.settings["delay_ms"] * 1000)
         config = CONFIG.format(**{**self.settings, "delay_us": delay_us})
         (model / "config.pbtxt").write_text(config, "utf-8")

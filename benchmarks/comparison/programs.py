@@ -57,7 +57,11 @@ class Program:
 
 PROGRAMS = {
     "litserve": Program(("litserve==0.2.19", "python-multipart==0.0.34"), front="one more process a worker for HTTP"),
+    "litserve_streams": Program(
+        ("litserve==0.2.19", "python-multipart==0.0.34"), wrap=plain, front="one more process for HTTP"
+    ),
     "fastapi": Program(("fastapi==0.165.0", "uvicorn==0.54.0", "python-multipart==0.0.34"), batches=False),
+    "fastapi_batched": Program(("fastapi==0.165.0", "uvicorn==0.54.0", "python-multipart==0.0.34")),
     "mosec": Program(("mosec==0.9.8",), "/inference", plain, "as many more that decode; HTTP in Rust"),
     "ray": Program((), "/", plain, "a proxy process, and those of the cluster", "ray"),
     "triton": Program((), "/v2/models/classifier/infer", plain, "HTTP in C++", "nvidia-pytriton"),

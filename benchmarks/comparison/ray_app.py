@@ -5,24 +5,26 @@ import ray
 from classifier import SETTINGS
 from ray import serve
 
-REPLICAS, BATCH = SETTINGS["processes"], SETTINGS["batch_size"]
+REPLICAS, BATCH, TIMEOUT_S = SETTINGS["processes"], SETTINGS["batch_size"], SETTINGS.get("timeout_s")
+HEALTH = {"health_check_period_s": 1, "health_check_timeout_s": TIMEOUT_S} if TIMEOUT_S else {}
 
 
-@serve.deployment(num_replicas=REPLICAS, ray_actor_options={"num_cpus": 1}, max_ongoing_requests=64)
+@serve.deployment(num_replicas=REPLICAS, ray_actor_options={"num_cpus": 1}, max_ongoing_requests=64, **HEALTH)
 class Classifier:
     def __init__(self):
-        self.decode, self.classify = classifier.decoder(), classifier.model()
+        self.decode, self.classify, self.encode = classifier.decoder(), classifier.model(), classifier.encoder()
 
     @serve.batch(max_batch_size=BATCH, batch_wait_timeout_s=SETTINGS["delay_ms"] / 1000)
     async def batched(self, items):
         return self.classify(items)
 
     async def __call__(self, request):
-        return await self.batched(self.decode(await request.body()))
+        return self.encode(await self.batched(self.decode(await request.body())))
 
 
 if __name__ == "__main__":
     quiet = {"log_level": "ERROR", "enable_access_log": False}
     ray.init(num_cpus=REPLICAS, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
-    serve.start(http_options={"host": "127.0.0.1", "port": SETTINGS["port"]}, logging_config=quiet)
+    http = {"host": "127.0.0.1", "port": SETTINGS["port"], "request_timeout_s": TIMEOUT_S}
+    serve.start(http_options=http, logging_config=quiet)
     serve.run(Classifier.bind(), logging_config=quiet, blocking=True)

@@ -90,7 +90,7 @@ def pack_handler(store: Path, name: str, settings: Mapping[str, Any]) -> None:
     work = store / f"{name}-parts"
     work.mkdir(parents=True, exist_ok=True)
     (work / "settings.json").write_text(json.dumps(settings), "utf-8")
-    files = f"{HERE / 'classifier.py'},{work.resolve() / 'settings.json'}"
+    files = f"{HERE / 'classifier.py'},{HERE / 'misbehaving.py'},{work.resolve() / 'settings.json'}"
     archive(name, store, work, ["--handler", str(HERE / "torchserve_app.py"), "--extra-files", files])
 
 

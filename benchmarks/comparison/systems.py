@@ -204,8 +204,8 @@ class ModelServer(Http):
             "batch_size": profile.batch_size,
         }
         used |= {"delay_ms": profile.max_batch_delay_ms, "log_level": profile.log_level}
-        front = "HTTP in C++" if self.kind == "triton" else "HTTP in Java"
-        package = "nvidia-pytriton" if self.kind == "triton" else "torchserve"
+        fronts = {"triton": ("HTTP in C++", "nvidia-pytriton"), "slotwise": ("one more process for HTTP", "slotwise")}
+        front, package = fronts.get(self.kind, ("HTTP in Java", "torchserve"))
         form = next((form for form in ("decoder", "inference", "engine") if self.name.endswith(form)), "natural")
         code = {"form": form}
         if form in ("inference", "engine"):

@@ -12,4 +12,8 @@ def handle(data, context):
     if not loaded:
         settings = json.loads((Path(context.system_properties["model_dir"]) / "settings.json").read_text("utf-8"))
         loaded["decode"], loaded["classify"] = classifier.decoder(settings), classifier.model(settings)
-    return loaded["classify"]([loaded["decode"](bytes(row.get("body") or row.get("data"))) for row in data]) if data else None
+        loaded["encode"] = classifier.encoder(settings)
+    if not data:
+        return None
+    outputs = loaded["classify"]([loaded["decode"](bytes(row.get("body") or row.get("data"))) for row in data])
+    return [loaded["encode"](output) for output in outputs]

@@ -8,7 +8,7 @@ import triton_python_backend_utils as backend
 
 class TritonPythonModel:
     def initialize(self, args):
-        self.decode, self.classify = classifier.decoder(), classifier.model()
+        self.decode, self.classify, self.encode = classifier.decoder(), classifier.model(), classifier.encoder()
 
     def execute(self, requests):
         items, responses = {}, [None] * len(requests)
@@ -19,8 +19,8 @@ class TritonPythonModel:
             except Exception as error:
                 failure = backend.TritonError(f"cannot decode: {error}", backend.TritonError.INVALID_ARG)
                 responses[i] = backend.InferenceResponse(output_tensors=[], error=failure)
-        answers = self.classify(list(items.values())) if items else []
-        for i, answer in zip(items, answers, strict=True):
+        outputs = self.classify(list(items.values())) if items else []
+        for i, answer in zip(items, map(self.encode, outputs), strict=True):
             tensors = [torch.tensor([answer[key]]) for key in ("labels", "probabilities")]
             outputs = [
                 backend.Tensor.from_dlpack(name, torch.utils.dlpack.to_dlpack(tensor))

@@ -2,7 +2,7 @@
 
 Both are transformers in fp32 with the same weights; the lengths are forced (forced_translator.py). A client of the closed
 batches has its first piece when it has its answer. The demonstration model is so small that most of a step is not arithmetic,
-so a network of 10 million random parameters is asked, too.
+so networks of 10 and 105 million random parameters are asked, too; a round is long enough for a few answers of each client.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 from benchmarks.measuring import stress
 from benchmarks.measuring.rounds import Cell, Reading, Readings, in_turn, ratio, rows_beside
 from benchmarks.measuring.servers import built, server
+from slotwise.archive import build_proof
 from slotwise.archive.archive_info import ArchiveInfo
 from slotwise.bench.http_connection import Target, run
 from slotwise.bench.load import percentile
@@ -33,16 +35,17 @@ from slotwise.server.lifecycle import ServerRecord
 
 HANDLER = "forced_translator"
 CLIENTS, SHORTEST, LONGEST, SLOTS = 32, 4, 64, 32
-SIZES: dict[str, dict[str, int]] = {
-    "0.2 million": {},
-    "10 million": {
-        "d_model": 256,
-        "vocab_size": 8000,
-        **{f"{part}_layers": 4 for part in ("encoder", "decoder")},
-        **{f"{part}_attention_heads": 4 for part in ("encoder", "decoder")},
-        **{f"{part}_ffn_dim": 1024 for part in ("encoder", "decoder")},
-    },
-}
+PROOF_S = 1200.0  # of a build: a closed batch of a large network takes seconds, and rows that are not proven run one by one
+
+
+def _shape(width: int, layers: int, heads: int) -> dict[str, int]:
+    """Of a network with as many layers in its encoder as in its decoder."""
+    parts = {"layers": layers, "attention_heads": heads, "ffn_dim": 4 * width}
+    either = {f"{part}_{name}": value for part in ("encoder", "decoder") for name, value in parts.items()}
+    return {"d_model": width, "vocab_size": 8000, **either}
+
+
+SIZES: dict[str, dict[str, int]] = {"0.2 million": {}, "10 million": _shape(256, 4, 4), "105 million": _shape(768, 6, 12)}
 SYSTEMS = {"closed": "application/json", "steps": "text/event-stream"}
 BODY = json.dumps(
     {"payload": {"fromLang": "en", "toLang": "fr", "records": [{"id": "1", "text": "Life is like a box of chocolates."}]}}
@@ -105,13 +108,17 @@ def _archive(translation: ArchiveInfo, work: Path, decoding: str, size: str) -> 
     """The translation model's weights, or random ones, under the forced handler."""
     made = stress.folder(translation, work, f"{HANDLER}_{decoding}_{size.split()[0].replace('.', '_')}", HANDLER)
     if SIZES[size]:
-        _randomize(made, SIZES[size])
+        randomize(made, SIZES[size])
     described = (made / "model.toml").read_text("utf-8")
-    (made / "model.toml").write_text(described.replace('decoding = "closed"', f'decoding = "{decoding}"', 1), "utf-8")
-    return built(str(made), work)
+    for name, usual, here in (("decoding", '"closed"', f'"{decoding}"'), ("max_output_tokens", "256", str(LONGEST))):
+        assert f"{name} = {usual}" in described
+        described = described.replace(f"{name} = {usual}", f"{name} = {here}", 1)
+    (made / "model.toml").write_text(described, "utf-8")
+    with patch.multiple(build_proof, ENGINE_S=PROOF_S, LIMIT_S=2 * PROOF_S, MOST_ROWS=SLOTS):
+        return built(str(made), work)
 
 
-def _randomize(made: Path, shape: dict[str, int]) -> None:
+def randomize(made: Path, shape: dict[str, int]) -> None:
     """Put random weights of this shape into a model's folder, in fp32 only."""
     from slotwise.worker.engines.torchvision_compat import ensure_importable
 

@@ -1,4 +1,4 @@
-"""The parts of docs/performance.md that no `slotwise` command measures by itself. Each returns rows, and what else it found."""
+"""The parts of docs/measured-*.md that no `slotwise` command measures by itself. Each returns rows, and what else it found."""
 
 from __future__ import annotations
 
@@ -145,6 +145,13 @@ def by_steps(options: Namespace, work: Path) -> dict[str, Any]:
     return measure(options, work)
 
 
+def streams_beside(options: Namespace, work: Path) -> dict[str, Any]:
+    """Streams of our own host beside LitServe's and TorchServe's: pieces a second, and what one poisoned in eight costs."""
+    from benchmarks.measuring.streams_beside import measure
+
+    return measure(options, work)
+
+
 def gpu(options: Namespace, work: Path) -> dict[str, Any]:
     """What a GPU does: agreement, separability, speed, memory, and a served model."""
     from benchmarks.measuring.on_gpu import measure
@@ -168,6 +175,13 @@ def accuracy(options: Namespace, work: Path) -> dict[str, Any]:
 def worker(options: Namespace, work: Path) -> dict[str, Any]:
     """Processor time of the worker as it is against that of an earlier commit, without a server."""
     return worker_cost.compare(options, work)
+
+
+def traces(options: Namespace, work: Path) -> dict[str, Any]:
+    """Processor time of a request without traces and with 1% of them."""
+    from benchmarks.measuring.traces import measure
+
+    return measure(options, work)
 
 
 def disasters(options: Namespace, work: Path) -> dict[str, Any]:

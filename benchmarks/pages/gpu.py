@@ -1,4 +1,4 @@
-"""The tables of docs/performance.md that were measured on a GPU."""
+"""The tables of docs/measured-pictures.md that were measured on a GPU."""
 
 from __future__ import annotations
 

@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pages import campaign, comparison, gpu, stale, tables, tuning
+from benchmarks.pages import campaign, comparison, gpu, neighbours, stale, streams, tables, tuning
 from benchmarks.pages.values import VALUES, value
 
-TABLES = tables.TABLES | comparison.TABLES | tuning.TABLES | campaign.TABLES | gpu.TABLES
+TABLES = tables.TABLES | comparison.TABLES | tuning.TABLES | campaign.TABLES | gpu.TABLES | neighbours.TABLES | streams.TABLES
 MEND = "python -m benchmarks.figures render"
 BLOCK = re.compile(r"(<!-- figures: ([\w.+-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 INLINE = re.compile(r"(<!-- figure: ([\w.-]+) -->)([^<]*)(<!-- end -->)")

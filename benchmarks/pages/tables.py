@@ -267,6 +267,16 @@ def guard_rows(figures: Figures) -> str:
     return table(["each body", "the handler alone, us a batch", "with a guard", "rounds"], lines)
 
 
+def traces_rows(figures: Figures) -> str:
+    """Processor time of a request without traces, and with a share of them sent to a collector."""
+    lines = []
+    for row in figures["traces"]["rows"]:
+        without, traced = ([one[name] for one in row["rounds"]] for name in ("off", "on"))
+        lines.append([row["clients"], number(median(without)), number(median(traced)), _with_interval(traced, without)])
+    share = f"{figures['traces']['share']:.0%} traced"
+    return table(["clients", "without traces, us of processor a request", share, f"{share} to without, by round"], lines)
+
+
 def echo_rows(figures: Figures) -> str:
     """MNIST and the handlers that do less."""
     lines = []
@@ -327,6 +337,7 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "worker.rows": worker_rows,
     "worker.instructions": worker_instructions,
     "guard.rows": guard_rows,
+    "traces.rows": traces_rows,
     "echo.rows": echo_rows,
     "all.sources": sources,
 }

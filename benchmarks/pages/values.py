@@ -145,6 +145,12 @@ def on_hosts(figures: Figures, model: str) -> str:
     return next(setting for name, _, setting in workloads if name == model)
 
 
+def on_own_host(figures: Figures, model: str, clients: int) -> Ratio | None:
+    """Our own host against TorchServe, both alone."""
+    key = next(key for key in by_cell(figures["own_host"]["rows"]) if key[0].startswith(model) and key[1] == clients)
+    return by_round(figures, "own_host", key, "own host", "torchserve")
+
+
 def rows_ratio(figures: Figures, ours: Cell, other: Cell, system: str = "mnist") -> Ratio | None:
     """One system in two cells of the echo part."""
     return ratio(cell(figures, "echo", ours)[system]["rounds"], cell(figures, "echo", other)[system]["rounds"])
@@ -179,9 +185,14 @@ VALUES: dict[str, Callable[[Figures], str | Ratio | None]] = {
     "lite0.int8_vs_fp32.8": lambda f: by_round(f, "lite0", ("720", 8), INT8, FP32),
     "text.translation": lambda f: batched(f, "text", "translation"),
     "text.captions": lambda f: batched(f, "text", "captions"),
+    "gateway.vs_direct": lambda f: by_round(f, "gateway", ("fp32", 8), "gateway", "direct"),
     "gateway.answered": lambda f: str(f["gateway"]["overload"]["requests"] - f["gateway"]["overload"]["errors"]["429"]),
     **{f"hosts.{model}": lambda f, model=model: on_hosts(f, model) for model in ("mnist", "resnet18")},  # type: ignore[misc]
     **{f"campaign.{key}": partial(campaign_total, key) for key in ("cases", "requests", "innocents", *CAMPAIGN_BROKEN)},
+    **{
+        f"own_host.{model}.{clients}": lambda f, model=model, clients=clients: on_own_host(f, model, clients)  # type: ignore[misc]
+        for model, clients in (("mnist", 1), ("mnist", 8), ("mnist", 32), ("resnet18", 8))
+    },
     "nodes.line": lambda f: "{a_ms:g}·n + {b_ms:g}".format(**f["nodes"]["line"]),
     "scale.resnet18_replicas": replicas_of_a_proxy,
     "campaign.share": campaign_share,

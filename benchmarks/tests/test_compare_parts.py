@@ -24,8 +24,13 @@ SETTINGS = {"processes": 2, "threads": 1, "batch_size": 4, "delay_ms": 10, "log_
 
 @pytest.mark.parametrize("program", sorted((ROOT / "benchmarks" / "comparison").glob("*_app.py")), ids=lambda path: path.stem)
 def test_a_peers_program_is_short_and_of_a_peer(program: Path) -> None:
-    assert len(program.read_text("utf-8").splitlines()) <= 40
-    assert program.stem.removesuffix("_app") in (*PROGRAMS, "torchserve")
+    own_batches, own_streams = (
+        ("fastapi_batched_app",),
+        ("litserve_streams_app", "torchserve_streams_app"),
+    )  # who keeps them itself
+    most = 50 if program.stem in own_batches else 70 if program.stem in own_streams else 40
+    assert len(program.read_text("utf-8").splitlines()) <= most
+    assert program.stem.removesuffix("_app") in (*PROGRAMS, "torchserve", "torchserve_streams")
 
 
 @pytest.mark.parametrize("name", PARTS)

@@ -40,7 +40,7 @@ def test_the_code_that_figures_depend_on_is_there(name: str) -> None:
 
 
 def test_a_typed_number_is_found_and_mended(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page = copy / "docs" / "performance.md"
+    page = copy / "docs" / "measured-pictures.md"
     right = page.read_text("utf-8")
     found = re.search(r"\| stock \| 56 \| \d+ \|", right)
     assert found
@@ -56,7 +56,7 @@ def test_a_typed_number_is_found_and_mended(copy: Path, capsys: pytest.CaptureFi
 
 def test_without_history_nothing_is_said_of_the_code_and_nothing_differs(copy: Path) -> None:
     assert render(copy, check=False) == 0
-    assert not stale.LINE.search((copy / "docs" / "performance.md").read_text("utf-8"))
+    assert not stale.LINE.search((copy / "docs" / "measured-pictures.md").read_text("utf-8"))
     assert render(copy, check=True) == 0
 
 
@@ -69,7 +69,7 @@ def test_an_unknown_marker_is_an_error(copy: Path) -> None:
 def test_figures_that_are_not_there_yet_say_so_and_then_stand_there(copy: Path) -> None:
     figures = copy / "docs" / "figures" / "hosts.json"
     figures.unlink(missing_ok=True)
-    page = copy / "docs" / "performance.md"
+    page = copy / "docs" / "measured-servers.md"
     others = page.read_text("utf-8").count("not measured yet")
     assert render(copy, check=False) == 0
     assert page.read_text("utf-8").count("not measured yet") == others + 3
@@ -101,7 +101,7 @@ def test_the_originals_experiments_stand_beside_their_figures(copy: Path) -> Non
         (copy / "docs" / "figures" / f"{name}.json").write_text(json.dumps({**about, **found}), "utf-8")
     assert render(copy, check=False) == 0
     assert "| batch 64 | 500 | 500 500 | 1.0 | 90.5 | 12.5 (12.5 to 12.5) | 0 |" in (
-        copy / "docs" / "performance.md"
+        copy / "docs" / "measured-servers.md"
     ).read_text("utf-8")
     assert "captions.batched -->12.5<!--" in (copy / "docs" / "captions.md").read_text("utf-8")
     translation = (copy / "docs" / "translation.md").read_text("utf-8")

@@ -17,6 +17,7 @@ from slotwise.archive.make_script import check_fit, run_make_script, without_mis
 from slotwise.archive.model_stages import with_stages
 from slotwise.archive.network import onnx_graph
 from slotwise.archive.network.int8 import agreement_of, need_int8, served_in_int8
+from slotwise.archive.network.int8_examples import with_int8
 from slotwise.archive.network.trial import run_every_form
 from slotwise.archive.packaging import pack
 from slotwise.archive.store import archive_file
@@ -75,6 +76,9 @@ def build(
         check_fit(folder, spec)
     sources = [*laid_out, *sources]
     spec, sources, graph = onnx_graph.fit(spec, sources)
+    if int8 and spec.weights.openvino_int8 is None:
+        spec, made, agreed = with_int8(spec, sources)
+        sources, measured = [made, *sources], {**measured, **agreed}
     forms = run_every_form(spec, sources, out)
     agreement = agreement_of(spec, measured).data() if int8 else None
     spec = served_in_int8(spec) if int8 else spec

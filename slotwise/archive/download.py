@@ -5,19 +5,34 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from slotwise.archive.inspection import file_sha256
-from slotwise.errors import SlotwiseError
+from slotwise.errors import SlotwiseError, missing_package
 from slotwise.files.tarball import MAX_UNPACKED_BYTES
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
+SCHEMES = ("http", "https", "s3")
+BLOCK = 1 << 20
 
 
 def is_url(text: str) -> bool:
-    """Whether `text` is something to download."""
-    return text.lower().startswith(("http://", "https://"))
+    """Whether `text` is something to download. Raises SlotwiseError for an address that nobody here knows how to reach."""
+    scheme, mark, _ = text.partition("://")
+    if mark and scheme.lower() not in SCHEMES:
+        known = ", ".join(f"{one}://" for one in SCHEMES)
+        raise SlotwiseError(
+            f"archives come by {known} or from a file, not by {scheme[:20]}://", "copy the archive to this machine"
+        )
+    return bool(mark)
+
+
+def shown(url: str) -> str:
+    """An address as it may be printed: without a user, a password and a query, which may be signed."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def fetch(url: str, sha256: str | None, model_store: Path) -> Path:
@@ -25,10 +40,10 @@ def fetch(url: str, sha256: str | None, model_store: Path) -> Path:
     expected = (sha256 or "").lower()
     if not SHA256.fullmatch(expected):
         what = "is no SHA-256 (64 hexadecimal digits)" if sha256 else "comes without a digest"
-        raise SlotwiseError(f"{url} {what}", "give --sha256; whoever built the archive gets it from `slotwise inspect`")
+        raise SlotwiseError(f"{shown(url)} {what}", "give --sha256; whoever built the archive gets it from `slotwise inspect`")
     name = Path(unquote(urlsplit(url).path)).name
     if not name.endswith(".mar"):
-        raise SlotwiseError(f"{url} does not name a .mar file", "give the URL of an archive")
+        raise SlotwiseError(f"{shown(url)} does not name a .mar file", "give the URL of an archive")
     target = model_store / name
     if target.is_file() and file_sha256(target) == expected:
         return target
@@ -38,11 +53,16 @@ def fetch(url: str, sha256: str | None, model_store: Path) -> Path:
     try:
         observed = _received(url, partial, follow_redirects=True)
         if observed != expected:
-            raise SlotwiseError(f"{url} is not the archive you want: its SHA-256 is {observed}", "ask whoever built it")
+            raise another_archive(shown(url), observed)
         partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)
     return target
+
+
+def another_archive(what: str, sha256: str) -> SlotwiseError:
+    """The error for what has not the digest that was given."""
+    return SlotwiseError(f"{what} is not the archive you want: its SHA-256 is {sha256}", "ask whoever built it")
 
 
 def download(url: str, target: Path) -> str:
@@ -60,17 +80,52 @@ def download(url: str, target: Path) -> str:
 
 
 def _received(url: str, partial: Path, *, follow_redirects: bool) -> str:
+    digest = hashlib.sha256()
+    blocks = _of_s3(url) if url.lower().startswith("s3://") else _of_http(url, follow_redirects)
+    with partial.open("wb") as file:
+        for block in blocks:
+            if file.tell() + len(block) > MAX_UNPACKED_BYTES:
+                raise SlotwiseError(f"{shown(url)} is larger than {MAX_UNPACKED_BYTES >> 30} GiB", "check the address")
+            digest.update(block)
+            file.write(block)
+    return digest.hexdigest()
+
+
+def _of_http(url: str, follow_redirects: bool) -> Iterator[bytes]:
     import httpx  # noqa: PLC0415  slow to import
 
-    digest = hashlib.sha256()
     try:
-        with httpx.stream("GET", url, follow_redirects=follow_redirects, timeout=60) as response, partial.open("wb") as file:
-            response.raise_for_status()  # a redirect that is not followed, too
-            for block in response.iter_bytes():
-                if file.tell() + len(block) > MAX_UNPACKED_BYTES:
-                    raise SlotwiseError(f"{url} is larger than {MAX_UNPACKED_BYTES >> 30} GiB", "check the address")
-                digest.update(block)
-                file.write(block)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise SlotwiseError(f"{url} cannot be downloaded: {error}", "check the address") from error
-    return digest.hexdigest()
+        with httpx.stream("GET", url, follow_redirects=follow_redirects, timeout=60) as response:
+            if not response.is_success:  # a redirect that is not followed, too
+                raise _failed(url, f"it answers {response.status_code} {response.reason_phrase}".rstrip())
+            yield from response.iter_bytes()
+    except httpx.InvalidURL as error:
+        raise _failed(url, "it is no address") from error
+    except httpx.HTTPError as error:
+        raise _failed(url, str(error) or type(error).__name__) from error
+
+
+def _of_s3(url: str) -> Iterator[bytes]:
+    """An object of S3, or of what speaks as it does. Who asks, where, and with which keys, says AWS's own configuration."""
+    try:
+        import boto3  # noqa: PLC0415  optional
+        from botocore.config import Config  # noqa: PLC0415
+        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+    except ImportError as error:
+        raise missing_package("boto3", "an archive on S3") from error
+    parts = urlsplit(url)
+    try:
+        client = boto3.session.Session().client(
+            "s3", config=Config(connect_timeout=10, read_timeout=60, retries={"total_max_attempts": 3})
+        )
+        found = client.get_object(Bucket=parts.netloc, Key=unquote(parts.path.lstrip("/")))
+        yield from found["Body"].iter_chunks(BLOCK)
+    except ClientError as error:
+        told = error.response.get("Error", {})
+        raise _failed(url, f"S3 answers {told.get('Code', '')} {told.get('Message', '')}".rstrip()) from error
+    except (BotoCoreError, ValueError) as error:
+        raise _failed(url, str(error).splitlines()[0]) from error
+
+
+def _failed(url: str, why: str) -> SlotwiseError:
+    return SlotwiseError(f"{shown(url)} cannot be downloaded: {why}", "check the address")

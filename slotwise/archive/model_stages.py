@@ -49,7 +49,7 @@ def with_stages(spec: ModelSpec, folder: Path, build: Callable[[Path, Path], Pat
             raise SlotwiseError(
                 f"{spec.name}: the stage {stage.name} has stages of its own", "write all of them into one model.toml"
             )
-        for module in [file.name for file in laid_out.glob("*.py") if file.name != handler]:
+        for module in _modules(laid_out, handler):
             if modules.setdefault(module, stage.name) != stage.name:
                 raise SlotwiseError(
                     f"{spec.name}: the stages {modules[module]} and {stage.name} both bring {module}",
@@ -58,3 +58,9 @@ def with_stages(spec: ModelSpec, folder: Path, build: Callable[[Path, Path], Pat
         about.append({"name": stage.name, "handler": handler})
     told = {**spec.options, FOLDER: about}
     return spec.model_copy(update={"options": told, "files": [*spec.files, FOLDER]}), [place]
+
+
+def _modules(folder: Path, handler: str) -> list[str]:
+    """The names under which Python would import what a stage brings, its handler left out: that one has a name of its own."""
+    files = {file.relative_to(folder) for kind in ("*.py", "*.so") for file in folder.rglob(kind)} - {Path(handler)}
+    return sorted({file.parts[0].partition(".")[0] for file in files})

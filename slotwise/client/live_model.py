@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from slotwise.profiles.memory import resident_bytes
 from slotwise.server.java import mms_workers
-from slotwise.server.processes import memory_bytes, worker_report
+from slotwise.server.processes import worker_report
 
 if TYPE_CHECKING:
     from slotwise.server.lifecycle import ServerRecord
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LiveWorker:
-    """One worker process. status: STARTING, READY or UNLOADING. pid: 0 while it starts.
+    """One worker process. status: STARTING, READY, UNLOADING or ASLEEP (a request starts it). pid: 0 where there is none.
 
     got: what the worker reported when it started: engine, precision, device, threads, padding, profile, batch_size, notes, and
     the digest of its archive's content.
@@ -35,7 +36,7 @@ class LiveWorker:
     @property
     def ready(self) -> bool:
         """Whether it takes requests."""
-        return self.status == "READY"
+        return self.status in ("READY", "ASLEEP")
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,16 @@ class LiveModel:
     failure: str = ""
     rows: str | None = None
     batch_cost: Mapping[str, Any] | None = None
+
+    @property
+    def asleep(self) -> bool:
+        """Whether it has no worker until a request starts them."""
+        return bool(self.workers) and all(worker.status == "ASLEEP" for worker in self.workers)
+
+    @property
+    def readiness(self) -> str:
+        """In words: "2 of 2 workers READY", or "asleep"."""
+        return "asleep" if self.asleep else f"{self.ready_workers} of {len(self.workers)} workers READY"
 
     @property
     def ready_workers(self) -> int:
@@ -99,8 +110,8 @@ def _worker(entry: Mapping[str, Any], record: ServerRecord, loaded: Mapping[str,
     return LiveWorker(
         id=id_,
         pid=pid,
-        status=str(entry.get("status", "")) if pid else "STARTING",
-        memory_bytes=int(entry["memoryUsage"]) if "got" in entry else memory_bytes(pid) if pid else 0,
+        status=str(entry.get("status", "")) if pid or entry.get("status") == "ASLEEP" else "STARTING",
+        memory_bytes=int(entry["memoryUsage"]) if "got" in entry else resident_bytes(pid) if pid else 0,
         gpu=str(entry.get("gpu", "")).lower() == "true",
         # Ray and Triton say it themselves: it may be of another machine.
         got=entry["got"] if "got" in entry else worker_report(record.state_dir, pid),

@@ -28,6 +28,7 @@ __all__ = ["LiveModel", "ManagementClient", "RegisteredModel"]
 
 READY_TIMEOUT_S = 180.0
 SCALE_ATTEMPTS = 5
+RACES = ("ConcurrentModificationException", '"job" is null')  # what TorchServe says of its own while it scales under load
 
 
 @dataclass(frozen=True)
@@ -120,8 +121,8 @@ class ManagementClient:
             try:
                 self._api.call(f"scale {model}", "PUT", self._path(model, version), params)
                 return
-            except SlotwiseError as error:  # TorchServe changes its list of workers while it reads it; trying again is safe
-                if "ConcurrentModificationException" not in error.message or attempt == SCALE_ATTEMPTS - 1:
+            except SlotwiseError as error:  # TorchServe changes what it is reading; trying again is safe
+                if not any(word in error.message for word in RACES) or attempt == SCALE_ATTEMPTS - 1:
                     raise
             time.sleep(0.2)
 

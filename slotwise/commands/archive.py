@@ -143,6 +143,7 @@ def check(
         float | None,
         typer.Option(min=0, max=1, help="How far numbers of two answers to one request may be apart (default: as measured)."),
     ] = None,
+    junit: Annotated[Path | None, typer.Option(help="Write the verdicts as JUnit's XML, too.")] = None,
     as_json: Json = False,
 ) -> None:
     """Ask both servers' real workers, without Java, which promises an archive keeps; fail if one is broken.
@@ -156,6 +157,7 @@ def check(
     from slotwise.archive.inspection import inspect
     from slotwise.archive.store import archive_of
     from slotwise.check.conformance import SENTENCES, carried_bodies, check, present
+    from slotwise.check.junit import write_junit
     from slotwise.check.real_worker import OWN_HOST, SERVERS
 
     if server not in (None, OWN_HOST, *SERVERS):
@@ -174,6 +176,8 @@ def check(
         limits = {"batch_size": batch_size, "profile": profile, "timeout_s": timeout, "tolerance": tolerance}
         reports = [check(path, body, **limits, servers=servers, progress=advance) for path in checked]  # type: ignore[arg-type]
     passed = all(report.passed for report in reports if len(paths) == 1 or Path(report.archive) not in foreign)
+    if junit:
+        write_junit(junit, reports, SENTENCES, [str(path) for path in foreign] if len(paths) > 1 else [])
 
     def render() -> None:
         for path, lines in foreign.items():
@@ -240,17 +244,20 @@ def new(
     form: Annotated[
         Literal["torch", "onnx"] | None, typer.Option(help="The form of its weights (default: torch where it is installed).")
     ] = None,
-    streams: Annotated[
-        bool, typer.Option("--streams", help="A model whose answer comes piece by piece, in place of one of pictures.")
-    ] = False,
+    kind: Annotated[
+        Literal["picture", "text", "tabular", "sklearn", "onnx", "pipeline", "stream"],
+        typer.Option(help="What it answers; onnx: named tensors, stream: piece by piece."),
+    ] = "picture",
+    streams: Annotated[bool, typer.Option("--streams", hidden=True, help="The same as --kind stream.")] = False,
     as_json: Json = False,
 ) -> None:
     """Write a model's folder to start from: it builds and serves as it is."""
-    from slotwise.archive import scaffold
+    from slotwise.archive.scaffold import new as scaffold
 
-    if streams and form:
-        raise typer.BadParameter("a model of words has no weights: without --streams", param_hint="--form")
-    files = scaffold.new(name, form, streams=streams)
+    kind = "stream" if streams else kind
+    if kind != "picture" and form:
+        raise typer.BadParameter("only a model of pictures comes in two forms", param_hint="--form")
+    files = scaffold.new(name, form, kind)
 
     def render() -> None:
         for file in files:

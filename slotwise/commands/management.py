@@ -34,7 +34,7 @@ def register_model(
     batch_size: Annotated[int | None, typer.Option(min=1, help="Requests in a full batch.")] = None,
     max_batch_delay: Annotated[float | None, typer.Option(min=0, help="Milliseconds to wait for a batch to fill.")] = None,
     initial_workers: Annotated[int | None, typer.Option(min=0, help="Worker processes to start.")] = None,
-    sha256: Annotated[str | None, typer.Option(help="With a URL: the archive's SHA-256; without it none is loaded.")] = None,
+    sha256: Annotated[str | None, typer.Option(help="The archive's SHA-256; a URL needs one.")] = None,
     default: Annotated[bool, typer.Option("--default", help="Requests without a version go to this one from now on.")] = False,
     force: Force = False,
     name: Name = "default",
@@ -124,9 +124,13 @@ def list_models(name: Name = "default", as_json: Json = False) -> None:
     """List a server's models with their versions, batch settings and workers."""
     with _client(name) as client:
         live = [version for model in client.list() for version in client.describe_all(model.name)]
-    columns = ["model", "version", "batch_size", "delay ms", "ready", "engine"]
+    columns = ["model", "version", "batch_size", "delay ms", "ready", "MiB", "engine"]
     rows = [
-        [m.name, m.version, m.batch_size, m.max_batch_delay, f"{m.ready_workers} of {len(m.workers)}", m.engine or "?"]
+        [
+            *(m.name, m.version, m.batch_size, m.max_batch_delay),
+            "asleep" if m.asleep else f"{m.ready_workers} of {len(m.workers)}",
+            *(sum(w.memory_bytes for w in m.workers) >> 20, m.engine or "?"),
+        ]
         for m in live
     ]
 
@@ -182,5 +186,6 @@ def _client(name: str) -> ManagementClient:
 
 
 def _summary(live: LiveModel) -> str:
-    workers = f"{live.ready_workers} of {len(live.workers)} workers READY"
-    return f"{live.name} {live.version}: {workers}, batch_size {live.batch_size}, max_batch_delay {live.max_batch_delay} ms"
+    return (
+        f"{live.name} {live.version}: {live.readiness}, batch_size {live.batch_size}, max_batch_delay {live.max_batch_delay} ms"
+    )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise.archive.archive_info import ArchiveInfo
 from slotwise.archive.build import build
-from slotwise.archive.download import fetch, is_url
+from slotwise.archive.download import another_archive, fetch, is_url
 from slotwise.archive.guarding.foreign import lacks
 from slotwise.archive.guarding.guard_proof import GuardProof
 from slotwise.archive.guarding.guarded import guard
@@ -40,6 +40,7 @@ def obtain(
 ) -> ArchiveInfo:
     """The archive of a model's name, folder, .mar file or URL, verified and in the model store; built where it is missing.
 
+    sha256: of a file or what a URL leads to; a URL needs one.
     guarded: put a guard around an archive of another tool. Raises SlotwiseError for an archive that is not what was built.
     """
     model_store.mkdir(parents=True, exist_ok=True)
@@ -57,6 +58,8 @@ def _obtained(what: str, model_store: Path, sha256: str | None, say: Callable[[s
     if what.endswith((".mar", ".model")):
         path = Path(what) if Path(what).exists() or "/" in what else model_store / what
         info = inspect(path, need_digests=False)
+        if sha256 and info.sha256 != sha256.lower():
+            raise another_archive(str(path), info.sha256)
         return (
             info if (anywhere and lacks(info)) or path.resolve().parent == model_store.resolve() else _copy(info, model_store)
         )

@@ -1,9 +1,9 @@
 """Fill a model store from a list of archives, as the init container of a pod does.
 
 [[archive]]
-file = "/models/digits.mar"      a file of this machine
+file = "/models/digits.mar"      a file of this machine; with sha256 only if it is that
 [[archive]]
-url = "https://..."              refused without its digest
+url = "https://..."              or s3://BUCKET/NAME.mar; refused without its digest
 sha256 = "..."
 [[archive]]
 model = "translation"            a model of slotwise, built here with weights by id or path
@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from slotwise.archive.archive_info import ArchiveInfo
 from slotwise.archive.build import LEAST_MIB, build
+from slotwise.archive.download import shown
 from slotwise.archive.inspection import inspect
 from slotwise.deploy.deploy import obtain
 from slotwise.errors import SlotwiseError
@@ -41,8 +42,10 @@ class ArchiveSource(BaseModel):
     def _one_source(self) -> ArchiveSource:
         if sum(map(bool, (self.file, self.url, self.model))) != 1:
             raise ValueError("an archive has one of file, url and model")
-        if bool(self.url) != bool(self.sha256):
-            raise ValueError("url and sha256 go together")
+        if self.url and not self.sha256:
+            raise ValueError("a url comes with its sha256")
+        if self.model and self.sha256:
+            raise ValueError("a model is built here: sha256 belongs to a file or a url")
         if self.weights and not self.model:
             raise ValueError("weights belong to a model")
         return self
@@ -71,7 +74,7 @@ def fill(path: Path, store: Path, say: Callable[[str], None] = lambda message: N
 
 
 def _put(entry: ArchiveSource, store: Path, say: Callable[[str], None]) -> ArchiveInfo:
-    say(entry.file or entry.url or f"{entry.model} {entry.weights or ''}")
+    say(entry.file or (entry.url and shown(entry.url)) or f"{entry.model} {entry.weights or ''}")
     if entry.model:
         target = store / f"{entry.model}.mar"
         return inspect(target if target.is_file() else build(entry.model, store, weights=entry.weights))

@@ -23,7 +23,7 @@ from slotwise.deploy.takeover import is_registered, register_ready, registration
 from slotwise.errors import SlotwiseError
 from slotwise.frontend import process
 from slotwise.frontend.rollout.record import RolloutRecord, load_all, only_one
-from slotwise.frontend.rollout.verdict import LEAST_REQUESTS, Judge, agreement
+from slotwise.frontend.rollout.verdict import Judge, agreement
 from slotwise.server.processes import start_time
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _steps(client: ManagementClient, share: CanaryShare, plan: RolloutPlan, say:
             if over and judged.enough:
                 break
             if over and not waiting:
-                say(f"{judge.requests()} of {LEAST_REQUESTS} requests were compared at this step: waiting for more")
+                say(f"{judge.so_far()} were compared at this step: waiting for more")
                 waiting = True
     return agreement(counted) if plan.shadow else f"{model} is the new archive now; at no step was it worse"
 

@@ -85,17 +85,20 @@ class Watchdog:
         with suppress(SlotwiseError), ManagementClient(self.record, timeout_s=MANAGEMENT_S) as client:
             self.models = tuple(live_models(client))
 
-    def restart(self, say: Say) -> ServerRecord:
-        """End the server and start it again on its ports, with its models; returns its new record.
+    def restart(self, say: Say) -> Watchdog:
+        """End the server and start it again on its ports, with its models; returns who watches that run.
 
         A model that does not become ready stays registered, as it was. Raises SlotwiseError where the server does not start.
+        Until it has been asked, the new run counts as one with these models: where it dies at once, none is lost.
         """
         from slotwise.deploy.start_again import start_again  # noqa: PLC0415  heavy
 
         why = "has died" if self._dead() else f"has answered nothing for {self.silent_s:g} s"
         say(f"{self.record.kind} (pid {self.record.pid}) {why}: it is started again")
         processes.end(self.record.run_id, 0, KILL_AFTER_S)  # it would not hear that it should stop; its workers do
-        return start_again(self.record, self.models, say)
+        again = Watchdog(start_again(self.record, self.models, say), self.silent_s, self._clock)
+        again.models, again._answered_at = self.models, self._clock()
+        return again
 
 
 def _answers(record: ServerRecord, patience_s: float) -> bool:
@@ -117,7 +120,10 @@ def watching(silent_s: float, say: Say) -> Callable[[ServerRecord], ServerRecord
 
     def look(record: ServerRecord) -> ServerRecord:
         dog = dogs.setdefault(record.run_id, Watchdog(record, silent_s))
-        return dog.restart(say) if silent_s and dog.stuck() else record
+        if silent_s and dog.stuck():
+            dog = dog.restart(say)
+            dogs[dog.record.run_id] = dog
+        return dog.record
 
     return look
 
@@ -167,24 +173,23 @@ def watch(name: str, silent_s: float, say: Say) -> None:
             if dog is None or record.run_id != dog.record.run_id:
                 dog = Watchdog(record, silent_s)
             if dog.stuck():
-                _restart(dog, say)
+                dog = _restart(dog, say)
                 seen_at = time.monotonic()
         time.sleep(0.5)
 
 
-def _restart(dog: Watchdog, say: Say) -> None:
+def _restart(dog: Watchdog, say: Say) -> Watchdog:
     """Start the server again, however often that takes, unless another one has its name by then."""
     name = dog.record.name
     while True:
         try:
-            dog.restart(say)
-            return
+            return dog.restart(say)
         except SlotwiseError as error:
             say(f"it did not start: {error.message}")
         time.sleep(AGAIN_S)
         stored = ServerRecord.load(project.state_root() / name)
         if stored is not None and stored.run_id != dog.record.run_id:
-            return
+            return dog
 
 
 def _log(message: str) -> None:

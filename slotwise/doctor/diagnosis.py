@@ -48,6 +48,8 @@ BRINGS = {
     "ray": "the server Ray Serve, on one machine or many",
     "tune": "`slotwise tune`, and the figures of bench and roofline",
     "digits": "the training of digits and mnist",
+    "tables": "models of LightGBM, XGBoost and scikit-learn in their own files",
+    "s3": "archives by s3://BUCKET/NAME.mar",
     "exporters": "graphs of ONNX made from a model of scikit-learn",
     "otel": "spans of OpenTelemetry: `slotwise gateway --traces`",
 }
@@ -132,7 +134,7 @@ def _server(record: ServerRecord) -> dict[str, Any]:
 
 def _model(live: LiveModel) -> str:
     rows = f"; {live.rows}" if live.rows else ""
-    return f"{live.name} {live.version}: {live.ready_workers} of {len(live.workers)} workers READY{rows}"
+    return f"{live.name} {live.version}: {live.readiness}{rows}"
 
 
 def _java() -> str:

@@ -1,7 +1,7 @@
 """Find what a registration names, in the model store or at an allowed URL, and make of it an archive that can be served here.
 
-A TorchServe archive may be a .mar, a .tgz or a folder. One of another tool gets a guard; what is made of it stands in a folder
-of the server's own, under its own name.
+A TorchServe archive may be a .mar, a .tgz or a folder. One of another tool gets a guard. What is made of it stands in a folder
+of the server's own, in one that has the name of what it was made of: `a` and `a.mar` of one store are two archives.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from slotwise.archive.inspection import inspect
 from slotwise.archive.packaging import MANIFEST
 from slotwise.backends.management.models import ApiError
 from slotwise.drop_in.configuration import Configuration
+from slotwise.errors import SlotwiseError
 from slotwise.files.tarball import unpack
 
 log = logging.getLogger("slotwise.drop_in")
@@ -50,17 +51,24 @@ class DeployedArchives:
             return self._served(archive)
 
     def _served(self, archive: str) -> ArchiveInfo:
-        path = self._downloaded(archive) if is_url(archive) else self._stored(archive)
+        path = self._downloaded(archive) if _is_url(archive) else self._stored(archive)
+        made = self.folder / path.name
         if path.is_dir() or path.name.endswith(TARBALLS):
-            path = self._packed(path)
+            made.mkdir(exist_ok=True)
+            path = self._packed(path, made)
         info = inspect(path, need_digests=False)
         if not lacks(info):
             return info
-        guarded = self.folder / f"{path.name.removesuffix('.mar')}.mar"
+        made.mkdir(exist_ok=True)
+        guarded = made / f"{path.name.removesuffix('.mar')}.mar"
         log.info("%s is another tool's: it %s (docs/guard.md)", path.name, "gets a guard" if self.guards else "runs bare")
-        made = guard(path, guarded.with_suffix(".new.mar"), bare=not self.guards)
-        made.replace(guarded)
+        guard(path, guarded.with_suffix(".new.mar"), bare=not self.guards, sequences=True).replace(guarded)
         return inspect(guarded)
+
+    def stored_name(self, info: ArchiveInfo) -> str:
+        """What an archive is called in the store that was found there, whatever was made of it."""
+        made = info.path.parent
+        return made.name if made.parent == self.folder else info.path.name
 
     def _stored(self, archive: str) -> Path:
         if not archive:
@@ -90,13 +98,13 @@ class DeployedArchives:
         log.info("downloaded %s from %s: SHA-256 %s", name, _shown(url), digest)
         return target
 
-    def _packed(self, source: Path) -> Path:
-        """A folder or tarball as a .mar."""
+    def _packed(self, source: Path, made: Path) -> Path:
+        """A folder or tarball as a .mar, in this folder."""
         name = source.name
         for suffix in TARBALLS:
             name = name.removesuffix(suffix)
-        target = self.folder / f"{name}.mar"
-        folder, unpacked = source, self.folder / f".{name}"
+        target = made / f"{name}.mar"
+        folder, unpacked = source, made / f".{name}"
         if not source.is_dir():
             shutil.rmtree(unpacked, ignore_errors=True)
             unpack(source, unpacked)
@@ -110,6 +118,14 @@ class DeployedArchives:
         partial.replace(target)
         shutil.rmtree(unpacked, ignore_errors=True)
         return target
+
+
+def _is_url(archive: str) -> bool:
+    """Whether this is to be downloaded. Raises ApiError for file:// and the like: nothing comes from there."""
+    try:
+        return is_url(archive)
+    except SlotwiseError as error:
+        raise ApiError(404, "ModelNotFoundException", error.message) from error
 
 
 def _matches(pattern: str, url: str) -> bool:

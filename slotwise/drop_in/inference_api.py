@@ -25,6 +25,9 @@ from slotwise.drop_in.configuration import Configuration
 from slotwise.drop_in.server_numbers import ServerNumbers
 from slotwise.frontend import replies
 from slotwise.frontend.admission.limits import Receive
+from slotwise.frontend.events.event_stream import EventClient
+from slotwise.frontend.events.piece_stream import Opened
+from slotwise.frontend.events.raw_pieces import opens_for_all
 from slotwise.frontend.forward import Forward, Send
 from slotwise.frontend.http.access import LONGEST_MODEL_PATH, Entrance, Names
 from slotwise.frontend.inference_request import InferenceRequest, Scope
@@ -122,7 +125,13 @@ QUERY = "slotwise.query"  # in a scope: what was asked, where the handler does n
 
 
 class DropInForward(Forward):
-    """Gives the handler what TorchServe tells it of the path."""
+    """Gives the handler what TorchServe tells it of the path, and the client pieces as TorchServe sends them, asked or not."""
+
+    versions: ModelVersions
+
+    def opens(self, client: EventClient | None) -> Opened:
+        """See Forward."""
+        return opens_for_all(client, self.versions.piece_timeout_s)
 
     def request(self, scope: Scope) -> InferenceRequest:
         """See Forward."""
@@ -196,8 +205,7 @@ class DropInEntrance(Entrance):
     def _health(self) -> tuple[int, bytes]:
         """Healthy where every model has its workers, or none is to have any."""
         served = [one for one in self.versions.all() if one.wanted]
-        working = sum(len(one.queue.workers) for one in served)
-        if served and not working:
+        if served and not sum(len(one.queue.workers) for one in served):
             return 500, _json({"status": "Unhealthy"})
         short = any(len(one.queue.workers) < one.wanted for one in served)
         return 200, _json({"status": "Partial Healthy" if short else "Healthy"})

@@ -19,7 +19,6 @@ SCRIPTS = "of TorchServe's launching of workers; here a worker gets its share of
 NO_WORKFLOWS = "workflows are not there: two models are called one after the other"
 AGE = "our gRPC ends no connection for its age"
 KEYSTORE = "a keystore is Java's: name private_key_file and certificate_file (PEM)"
-NO_SEQUENCES = "sequences are not there yet"
 
 KEYS: dict[str, KnownKey] = {
     "inference_address": KnownKey("used", "where predictions are answered; http or https"),
@@ -72,9 +71,9 @@ KEYS: dict[str, KnownKey] = {
         "no meaning", "text and JSON are decoded as there for other tools' handlers, never for ours"
     ),
     "ts_open_inference_protocol": KnownKey("no meaning", "V1 and V2 are always there on HTTP"),
-    "ts_header_key_sequence_id": KnownKey("no meaning", NO_SEQUENCES),
-    "ts_header_key_sequence_start": KnownKey("no meaning", NO_SEQUENCES),
-    "ts_header_key_sequence_end": KnownKey("no meaning", NO_SEQUENCES),
+    "ts_header_key_sequence_id": KnownKey("used", "the header with a sequence's id; handlers are told"),
+    "ts_header_key_sequence_start": KnownKey("used", "the header that begins one"),
+    "ts_header_key_sequence_end": KnownKey("used", "the header that ends one"),
     "workflow_store": KnownKey("no meaning", NO_WORKFLOWS),
     "plugins_path": KnownKey("no meaning", "plug-ins are Java's"),
     "vmargs": KnownKey("no meaning", JAVA),

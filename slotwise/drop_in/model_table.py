@@ -33,10 +33,6 @@ NO_WORKER = 'Model "{}" has no worker to serve describe request. Please use scal
 REFUSED = {  # keys of a model-config.yaml that would change what is answered
     "parallelType": "several processes for one model are not there",
     "continuousBatching": "continuous batching is not there yet",
-    "sequenceBatching": "sequences are not there yet",
-    "useVenv": "nothing is installed at run time: install the packages in the image",
-    "useJobTicket": "job tickets are not there: job_queue_size bounds what waits",
-    "deviceIds": "workers go round number_of_gpu GPUs",
 }
 
 
@@ -56,7 +52,7 @@ class DropInModels(ModelTable):
     ) -> None:
         super().__init__(host, configuration.model_store, profile, {}, "slotwise")
         self.configuration, self.source, self.snapshots = configuration, source, snapshots
-        self.loaded = host.loaded
+        self.loaded, self.host_gpus = host.loaded, host.gpus.names
         self._starting = False
         self._saving = threading.Lock()
         named = models_of(configuration.text("models"), "models") if configuration.text("models") else []
@@ -65,6 +61,10 @@ class DropInModels(ModelTable):
     def found(self, archive: str) -> ArchiveInfo:
         """See ModelTable."""
         return self.source.served(archive)
+
+    def stored_name(self, info: ArchiveInfo) -> str:
+        """See ModelTable."""
+        return self.source.stored_name(info)
 
     async def customized(self, model: HostedModel) -> CustomizedMetadata:
         """See ModelTable; the handler is asked as TorchServe asks it: without a body or mates, with the header describe."""
@@ -88,6 +88,8 @@ class DropInModels(ModelTable):
                 raise ApiError(
                     400, "BadRequestException", f"{info.path.name}: {key} in its model-config.yaml is refused: {why}"
                 )
+        _check_sequences(info)
+        self._check_devices(info)
         workers = self.configuration.number("default_workers_per_model", 0)
         settings = {
             "batch_size": self.profile.batch_size,
@@ -106,6 +108,15 @@ class DropInModels(ModelTable):
             changes["job_queue_size"] = info.config["jobQueueSize"]
         profile = self.profile.for_model(info.wishes(self.profile.name) if info.model else {})
         return (profile.but(changes, info.path.name) if changes else profile), settings
+
+    def _check_devices(self, info: ArchiveInfo) -> None:
+        """Raise ApiError where its deviceIds name GPUs that are not there; without any GPU nothing looks at them."""
+        ids, count = info.config.get("deviceIds"), len(self.host_gpus)
+        if not ids or not count:
+            return
+        if not isinstance(ids, list) or not all(type(one) is int and 0 <= one < count for one in ids):
+            message = f"{info.path.name}: deviceIds is refused: they are a list of numbers from 0 to {count - 1}"
+            raise ApiError(400, "BadRequestException", message)
 
     def load(self) -> None:
         """Register what the deployment starts with: a snapshot's models, else those that it names. Raises SlotwiseError.
@@ -188,6 +199,18 @@ class DropInModels(ModelTable):
             )
         if one.settings.get("minWorkers") == 0:
             self.scale(model.name, model.version, 0, 0)
+
+
+def _check_sequences(info: ArchiveInfo) -> None:
+    """Raise ApiError where its sequenceBatching cannot be as it says."""
+    if not info.config.get("sequenceBatching"):
+        return
+    idle_ms = info.config.get("sequenceMaxIdleMSec")
+    why = "its handler keeps nothing between two requests" if info.model else ""
+    if not why and not (type(idle_ms) is int and idle_ms > 0):
+        why = "sequenceMaxIdleMSec has to be above 0, else a sequence that nobody ends keeps its place for ever"
+    if why:
+        raise ApiError(400, "BadRequestException", f"{info.path.name}: sequenceBatching is refused: {why}")
 
 
 def _positive(own: Mapping[str, Any]) -> dict[str, Any]:

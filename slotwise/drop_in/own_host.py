@@ -13,10 +13,14 @@ import time
 import zipfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
+from slotwise.backends.local.gpus import Gpus
+from slotwise.backends.local.model_settings import ModelSettings
 from slotwise.backends.local.prints import LinePrints
-from slotwise.backends.local.served_model import Link, ModelSettings, ServedModel
+from slotwise.backends.local.sequence_queue import BUSY, SequenceLimits
+from slotwise.backends.local.served_model import Link, ServedModel
 from slotwise.backends.local.worker_link import PACKAGES, Measured
 from slotwise.backends.management.models import ApiError, HostedModel, Observation
 from slotwise.drop_in.configuration import Configuration
@@ -34,6 +38,8 @@ log = logging.getLogger("org.pytorch.serve.wlm.WorkerThread")  # whose lines the
 FIRST_WORKER = 9000
 PIP_OPTIONS = ("--no-input", "--disable-pip-version-check", "--no-color")
 INSTALL_S = 600.0
+SEQUENCES = {"maxNumSequence": 1, "maxSequenceJobQueueSize": 1, "sequenceMaxIdleMSec": 0, "sequenceTimeoutMSec": 0}
+TOLD = ("TS_REQUEST_SEQUENCE_ID", "TS_REQUEST_SEQUENCE_START", "TS_REQUEST_SEQUENCE_END")  # where handlers find the headers
 TOOK_TOO_LONG = "it did not answer within"
 
 
@@ -44,6 +50,12 @@ class LoggedModel(ServedModel):
         super().__init__(settings, measured)
         self.numbers = numbers
         self._began: dict[Link, float] = {}
+
+    async def answer(self, request: BackendRequest) -> BackendAnswer:
+        """See ServedModel; with job tickets as many requests are taken as there are workers, and nobody waits."""
+        if self.settings.tickets and self.ledger.open >= len(self.queue.workers):
+            raise Refused(503, BUSY.format(request.model))
+        return await super().answer(request)
 
     async def _open(self) -> None:
         before, began = set(self.links), time.monotonic()
@@ -75,7 +87,7 @@ class LoggedModel(ServedModel):
         said = "Backend worker did not respond in given time" if late else why
         log.error("Backend worker error\norg.pytorch.serve.wlm.WorkerInitializationException: %s", said)
         super()._fail(why)
-        log.info("Retry worker: %s in %d seconds.", self._id, self._failed)
+        log.info("Retry worker: %s in %d seconds.", self.id, self._failed)
 
 
 class DropInHost(OwnHost):
@@ -92,6 +104,7 @@ class DropInHost(OwnHost):
         super().__init__(loaded, record, configuration.gpus())
         self.prints = LinePrints(files.model)
         self.environ = _environ(configuration)
+        self.sequence_headers = _sequence_headers(configuration)
         self.installs = configuration.flag("install_py_dep_per_model")
         self.numbers = numbers
         self._next = itertools.count(FIRST_WORKER)
@@ -118,6 +131,23 @@ class DropInHost(OwnHost):
     def served(self, settings: ModelSettings, measured: Measured) -> ServedModel:
         """See OwnHost."""
         return LoggedModel(settings, measured, self.numbers)
+
+    def wishes(self, model: HostedModel) -> dict[str, Any]:
+        """See OwnHost; as its model-config.yaml has them."""
+        config = model.info.config
+        tickets = {"tickets": bool(config.get("useJobTicket"))}
+        if not config.get("sequenceBatching"):
+            return tickets
+        most, waiting, idle_ms, total_ms = (
+            config[key] if type(config.get(key)) is int and config[key] > 0 else least for key, least in SEQUENCES.items()
+        )
+        limits = SequenceLimits(max(most, model.max_workers), waiting, idle_ms / 1000, total_ms / 1000)
+        return {**tickets, "sequences": replace(limits, headers=self.sequence_headers)}
+
+    def gpus_of(self, model: HostedModel) -> Gpus:
+        """See OwnHost; where its model-config.yaml names some, those."""
+        ids = model.info.config.get("deviceIds")
+        return self.gpus.only(ids) if ids and self.gpus.names else self.gpus
 
     def worker_name(self, model: HostedModel) -> str:
         """`W-9000-echo_1.0`."""
@@ -165,6 +195,13 @@ def _install(model: HostedModel, folder: Path) -> None:
     log.info("%s %s, %s: %s", model.name, model.version, named, installed)
 
 
+def _sequence_headers(configuration: Configuration) -> tuple[str, str, str]:
+    """The headers that carry a sequence's id, that begin it and that end it."""
+    usual = {key: f"ts_request_sequence_{key}" for key in ("id", "start", "end")}
+    first, second, third = (configuration.text(f"ts_header_key_sequence_{key}", name).lower() for key, name in usual.items())
+    return first, second, third
+
+
 def _environ(configuration: Configuration) -> dict[str, str]:
     """What every worker gets of our environment, and what TorchServe's own handlers read in it."""
     pattern = configuration.text("blacklist_env_vars")
@@ -174,6 +211,7 @@ def _environ(configuration: Configuration) -> dict[str, str]:
         raise SlotwiseError(f"blacklist_env_vars is no pattern: {error}", "correct config.properties") from None
     kept = {name: value for name, value in os.environ.items() if not (hidden and hidden.fullmatch(name))}
     kept["TS_LIMIT_MAX_IMAGE_PIXELS"] = configuration.text("limit_max_image_pixels", "true")
+    kept |= dict(zip(TOLD, _sequence_headers(configuration), strict=True))
     if envelope := configuration.text("service_envelope"):
         kept["TS_SERVICE_ENVELOPE"] = envelope
     return kept

@@ -168,7 +168,9 @@ async def _front(
     )
     gateway = Gateway(backend, options)
     plain = build_app(gateway)
-    app = DropInEntrance(plain.app, DropInForward(gateway), plain.checks)
+    forward = DropInForward(gateway)
+    forward.versions = backend.loaded
+    app = DropInEntrance(plain.app, forward, plain.checks)
     app.checks.append(TokenCheck(tokens))
     app.versions, app.cors = backend.loaded, bool(cors_headers(configuration))
     if configuration.one_port:

@@ -89,7 +89,7 @@ def models_of(text: str, key: str) -> list[SnapshotModel]:
 def _described(model: HostedModel, default: bool) -> dict[str, Any]:
     return {
         "defaultVersion": default,
-        "marName": model.info.path.name,
+        "marName": model.archive,
         "minWorkers": model.min_workers,
         "maxWorkers": model.max_workers,
         "batchSize": model.batch_size,

@@ -67,6 +67,9 @@ class DrainingServer(uvicorn.Server):
 
     def replaced(self) -> None:
         """A successor accepts connections: accept none, have clients leave at their next answer, end with the last one."""
+        if not self.was_up:
+            self.should_exit = True
+            return
         if self._unused or self.gateway.draining:
             return
         log.info("replaced: no connection is accepted any more")

@@ -162,7 +162,7 @@ class Forward:
             status, headers, body = 500, [replies.JSON_TYPE], replies.error_body(500, replies.CRASH, request.identity)
         seconds = None if request.sent_at is None else time.monotonic() - request.sent_at
         request.work = work = _work(headers)
-        self.gateway.metrics.answer(request.label, status, seconds, work.batch_size)
+        self.gateway.metrics.answer(request.label, status, seconds, work.batch_size, request.way)
         request.traffic.outcomes.add(status, seconds or 0.0, work)
         if status >= 400:
             level = logging.WARNING if status >= 500 else logging.INFO

@@ -142,6 +142,7 @@ class Gateway:
             "leaving": self.backend.leaving,
             "requests_per_s": self._rate(),
             "longest_block_ms": round(self.loop_blocks.longest_s * 1000, 1),
+            "remembers": self.observer is not None and self.observer.remembered is not None,
             "models": self.described(),
         }
 

@@ -6,10 +6,12 @@ from collections.abc import Container
 from typing import TYPE_CHECKING, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import choose_encoder
 
 from slotwise.backends.metric_labels import keep_labels
 
 if TYPE_CHECKING:
+    from slotwise.backends.request_way import RequestWay
     from slotwise.frontend.admission.fair_shares import ConcurrencyLimit
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -32,6 +34,12 @@ class StreamNumbers(NamedTuple):
     first_piece: Histogram
     between_pieces: Histogram
     cut_off: Counter
+
+
+def printed(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
+    """All of it as Prometheus reads it, and the content type: OpenMetrics, which has exemplars, for who accepts that."""
+    encode, kind = choose_encoder(accept)
+    return encode(registry), kind
 
 
 class GatewayMetrics:
@@ -94,8 +102,11 @@ class GatewayMetrics:
             numbers.cut_off.labels(model),
         )
 
-    def answer(self, model: str, status: int, seconds: float | None, batch_size: int) -> None:
-        """Count one answer. seconds: None where the request never went to the server. batch_size: 0 where no slot answered."""
+    def answer(self, model: str, status: int, seconds: float | None, batch_size: int, way: RequestWay | None = None) -> None:
+        """Count one answer. seconds: None where the request never went to the server. batch_size: 0 where no slot answered.
+
+        way: of one that somebody watches; where its trace is kept, its id is the exemplar of its seconds.
+        """
         self.answered += 1
         by = self._by_label.get((model, status))
         if by is None:  # looking one up takes longer than counting
@@ -106,6 +117,7 @@ class GatewayMetrics:
         if status == 429:
             self.sheds.labels(model).inc()
         if seconds is not None:
-            by.latency.observe(seconds)
+            trace_id = way.trace_id if way is not None and way.sampled else 0
+            by.latency.observe(seconds, {"trace_id": f"{trace_id:032x}"} if trace_id else None)
         if batch_size:
             by.batch_size.observe(batch_size)

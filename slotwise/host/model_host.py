@@ -13,14 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slotwise import log_format
-from slotwise.archive.guarding.foreign import need_worker
+from slotwise.archive.guarding.foreign import TERMS, need_worker
 from slotwise.archive.inspection import extract
+from slotwise.backends.local.gpus import Gpus
+from slotwise.backends.local.model_settings import ModelSettings
 from slotwise.backends.local.prints import FilePrints, LinePrints, Prints
-from slotwise.backends.local.served_model import ModelSettings, ServedModel
+from slotwise.backends.local.served_model import ServedModel
 from slotwise.backends.local.worker_link import Measured
 from slotwise.backends.management.models import HostedModel, HostedWorker, Observation
+from slotwise.host.idle_models import IdleModels
 from slotwise.host.model_versions import ModelVersions
-from slotwise.server.processes import memory_bytes, started_at, worker_report
+from slotwise.profiles.memory import resident_bytes
+from slotwise.server.processes import started_at, worker_report
 
 if TYPE_CHECKING:
     from slotwise.server.record import ServerRecord
@@ -31,11 +35,14 @@ CALL_S = 60.0
 
 
 class OwnHost:
-    """Models as queues and workers of this process (ModelHost). gpus: that workers go round, where a model wants them."""
+    """Models as queues and workers of this process (ModelHost). gpus: so many do workers go round, where a model wants them."""
 
-    def __init__(self, loaded: ModelVersions, record: ServerRecord, gpus: int | None = None) -> None:
+    def __init__(
+        self, loaded: ModelVersions, record: ServerRecord, gpus: int | None = None, *, models_memory_bytes: int = 0
+    ) -> None:
         self.loaded, self.record = loaded, record
-        self.gpus = _gpus() if gpus is None else gpus
+        self.idle = IdleModels(loaded.all, models_memory_bytes)
+        self.gpus = Gpus.visible(_gpus() if gpus is None else gpus, os.environ)
         self.loop = asyncio.get_running_loop()
         self.folder, self.logs = record.state_dir / "models", record.state_dir / "logs"
         shutil.rmtree(self.folder, ignore_errors=True)  # of a host that died
@@ -63,13 +70,20 @@ class OwnHost:
             job_queue_size=model.profile.job_queue_size,
             linger=model.profile.linger,
             target_s=model.profile.latency_p99_ms / 1000,
-            gpus=self.gpus if model.profile.device == "cuda" else 0,
+            max_memory_bytes=model.profile.max_memory_mb << 20,
+            idle_timeout_s=model.profile.idle_timeout_s,
+            refuses_asleep=model.profile.when_asleep == "refuse",
+            gpus=self.gpus_of(model) if model.profile.device == "cuda" else None,
             repeatable=_repeatable(model_dir),
+            pieces=asked_once_for(model_dir) == "pieces",
+            **self.wishes(model),
             name_worker=partial(self.worker_name, model),
+            histories=self.record.state_dir / "histories",
         )
 
         async def serve() -> None:
             served = self.served(settings, partial(self.loaded.measured, model.name))
+            served.asked_asleep = self.idle.asked
             self.loaded.add(served, default=default)
             served.scale(model.min_workers)
 
@@ -78,6 +92,14 @@ class OwnHost:
     def served(self, settings: ModelSettings, measured: Measured) -> ServedModel:
         """One version of a model, not served yet."""
         return ServedModel(settings, measured)
+
+    def wishes(self, model: HostedModel) -> dict[str, Any]:
+        """Further settings that its archive asks for."""
+        return {}
+
+    def gpus_of(self, model: HostedModel) -> Gpus:
+        """The GPUs that its workers go round."""
+        return self.gpus
 
     def worker_name(self, model: HostedModel) -> str:
         """A name for a new worker of this model; "" for its own."""
@@ -116,7 +138,7 @@ class OwnHost:
         hosted = []
         for worker in seen:
             got = worker_report(self.record.state_dir, worker.pid) if worker.pid else {}
-            memory = memory_bytes(worker.pid) if worker.pid else 0
+            memory = resident_bytes(worker.pid) if worker.pid else 0
             gpu = got.get("device") == "cuda"
             hosted.append(
                 HostedWorker(
@@ -163,6 +185,12 @@ def _repeatable(model_dir: Path) -> bool:
     """Whether a request may be sent a second time: `hedge` in the model's description."""
     about = model_dir / "slotwise.json"
     return not about.is_file() or json.loads(about.read_text("utf-8"))["model"].get("hedge", True) is not False
+
+
+def asked_once_for(model_dir: Path) -> str:
+    """Why the handler behind a guard is asked once for each request; "" where it may be asked again, or is no guarded one."""
+    terms = model_dir / TERMS
+    return str(json.loads(terms.read_text("utf-8")).get("once", "")) if terms.is_file() else ""
 
 
 def _gpus() -> int:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from slotwise.backends.exchange import Refused
+from slotwise.backends.exchange import BackendRequest, Refused
 from slotwise.backends.local.served_model import ServedModel
+from slotwise.profiles.memory import resident_bytes
 
 WorkerNumbers = dict[tuple[str, str], float]  # of a metric: by model and HTTP status
 
@@ -40,7 +42,14 @@ class ModelVersions(Collector):
     def waits_for(self, name: str) -> bool:
         """Whether a model is not there yet, or none of its workers is ready although they may become so."""
         served = next(iter(self.by_name.get(name, {}).values()), None)
-        return served is None or not (served.queue.workers or served.failure)
+        return served is None or not (served.queue.workers or served.failure or served.asleep)
+
+    def piece_timeout_s(self, request: BackendRequest) -> float:
+        """How long a piece may take, of a model that sends them unasked; 0 where it does not, or there is none."""
+        with suppress(Refused):
+            settings = self.find(request.model, request.version).settings
+            return settings.response_timeout_s if settings.pieces else 0.0
+        return 0.0
 
     def add(self, served: ServedModel, *, default: bool) -> None:
         """Serve a version, from now on."""
@@ -114,9 +123,13 @@ class ModelVersions(Collector):
         )
         ends = CounterMetricFamily(
             "slotwise_host_worker_ends",
-            "Workers that ended and were not told to, by reason: died, slow, silent, protocol, start.",
+            "Workers that ended and were not told to, by reason: died, slow, silent, protocol, start, memory.",
             labels=[*labels, "reason"],
         )
+        taken = GaugeMetricFamily(
+            "slotwise_host_worker_memory_bytes", "What all workers take, memory that they share counted in each.", labels=labels
+        )
+        asleep = GaugeMetricFamily("slotwise_host_asleep", "1 while a model sleeps, because nobody asks it.", labels=labels)
         for served in list(self.all()):
             queue = served.queue
             of = [served.settings.name, served.settings.version]
@@ -124,10 +137,12 @@ class ModelVersions(Collector):
             now = queue.loop.time()
             oldest.add_metric(of, now - min((one.came_at for one in queue.waiting), default=now))
             suspected.add_metric(of, len(queue.suspects))
-            for reason in ("died", "slow", "silent", "protocol", "start"):
+            for reason in ("died", "slow", "silent", "protocol", "start", "memory"):
                 ends.add_metric([*of, reason], served.ends[reason])
             still_open.add_metric(of, served.ledger.open)
             ready.add_metric(of, len(served.queue.workers))
+            asleep.add_metric(of, served.asleep)
+            taken.add_metric(of, sum(resident_bytes(link.pid) for link in served.links))
             for outcome, count in served.ledger.ended.items():
                 outcomes.add_metric([*of, outcome], count)
             learned = queue.dispatcher.cost
@@ -139,7 +154,21 @@ class ModelVersions(Collector):
                 refused.add_metric([*of, why], queue.dispatcher.refused[why])
             for choice in ("all", "target", "late"):
                 chosen.add_metric([*of, choice], queue.dispatcher.chosen[choice])
-        yield from (waiting, oldest, suspected, still_open, ready, ends, outcomes, cost, batches, refused, chosen)
+        yield from (
+            waiting,
+            oldest,
+            suspected,
+            still_open,
+            ready,
+            asleep,
+            taken,
+            ends,
+            outcomes,
+            cost,
+            batches,
+            refused,
+            chosen,
+        )
         for name, values in [*self.gauges.items(), *self.counts.items()]:
             metric = Metric(name, "What workers say, under the name that it has on TorchServe.", "unknown")
             for (model, code), value in list(values.items()):

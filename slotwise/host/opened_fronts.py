@@ -35,6 +35,7 @@ LONGEST = 1 << 17
 MOST_SOCKETS = 8
 LOADING_S = 120.0  # for the models that there were before
 LOOK_S = 0.2
+LEAVE_S = 2.0  # for clients to leave at an answer, when the host ends
 
 
 def address(tmp_dir: Path) -> str:
@@ -62,8 +63,12 @@ class OpenedFronts:
                 yield
             finally:
                 loop.remove_reader(listening)
-                for front in filter(None, self._open.values()):
+                fronts = {task: front for task, front in self._open.items() if front}
+                for front in fronts.values():
                     front.server.replaced()
+                if fronts:  # a connection that is closed at once may be so just when a request comes
+                    await asyncio.wait(fronts, timeout=LEAVE_S)
+                for front in fronts.values():
                     front.server.should_exit = True
                 await asyncio.gather(*self._open, return_exceptions=True)
 

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import faulthandler
 import logging
+import os
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -18,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from slotwise.backends.interface import Refused
 from slotwise.backends.management import bearer
@@ -30,6 +30,7 @@ from slotwise.frontend.frontend import Gateway, GatewayOptions
 from slotwise.frontend.http.access import PROBES
 from slotwise.frontend.http.app import build_app
 from slotwise.frontend.inference_request import Scope
+from slotwise.frontend.metrics import printed
 from slotwise.frontend.observing.watching import from_environment
 from slotwise.frontend.serve import LARGE_BLOCK_BYTES, Access, http_config
 from slotwise.host.local_backend import LocalBackend
@@ -74,10 +75,12 @@ class QuietServer(uvicorn.Server):
 
 async def serve(record: ServerRecord) -> None:
     """Serve until SIGTERM."""
+    os.environ["SLOTWISE_HOME"] = str(record.state_dir.parent)  # this process has another current folder than its commands
     ended = supervisor.end_at_signals()
     profile, tokens = record.effective_profile(), Tokens(record.state_dir)
     loaded = ModelVersions()
-    host = OwnHost(loaded, record)
+    host = OwnHost(loaded, record, models_memory_bytes=profile.models_memory_mb << 20)
+    watching = asyncio.create_task(host.idle.watch())
     models = ModelTable(host, record.model_store, profile, record.overrides, record.kind)
 
     def backend() -> LocalBackend:
@@ -97,6 +100,7 @@ async def serve(record: ServerRecord) -> None:
             memory.leave_alone_what_is_there()
             await ended.wait()
     finally:
+        watching.cancel()
         await asyncio.to_thread(host.close)
 
 
@@ -135,7 +139,8 @@ async def metrics(gateway: Gateway, record: ServerRecord) -> AsyncIterator[None]
     """Within, Prometheus reads the front's and the models' numbers on the port for metrics."""
 
     async def answer(request: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(gateway.metrics.registry), headers={"content-type": CONTENT_TYPE_LATEST})
+        text, kind = printed(gateway.metrics.registry, request.headers.get("accept", ""))
+        return web.Response(body=text, headers={"content-type": kind})
 
     app = web.Application()
     app.router.add_get("/metrics", answer)

@@ -109,7 +109,7 @@ class Deployment:
             return self._say(name, "note", about)
         if unknown := [f"{key} ({why})" for key, why in REFUSED.items() if info.config.get(key)]:
             return self._say(name, "cannot", f"its model-config.yaml has {', '.join(unknown)}")
-        if info.path.parent != folder:
+        if info.path == path:
             about = "is one of ours"
         elif path.name.endswith(".mar"):
             self.guarded[path] = info.path

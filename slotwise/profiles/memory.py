@@ -30,6 +30,14 @@ def free_bytes(cgroup: Path = CGROUP) -> int:
     return free
 
 
+def resident_bytes(pid: int) -> int:
+    """What a process takes, with what it shares with others; 0 where there is none, or for the pid 0."""
+    try:
+        return int(psutil.Process(pid).memory_info().rss) if pid else 0
+    except psutil.Error:
+        return 0
+
+
 def give_back_blocks(least_bytes: int) -> None:
     """Have this process give every block of that size or more back to the system as soon as it is free, on Linux with glibc.
 

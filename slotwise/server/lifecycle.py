@@ -67,6 +67,7 @@ __all__ = [
 STOP_TIMEOUT_S = 20.0
 HOST_STOP_TIMEOUT_S = 60.0  # what was deployed on somebody else's cluster is taken away first
 FOREGROUND_POLL_S = 0.3
+REMOVALS = 10
 
 
 def check_can_start(name: str, kind: Kind, ports: Ports) -> None:
@@ -136,6 +137,7 @@ def start(
             cluster=cluster,
         )
         try:
+            record.save()  # whoever is killed from here on leaves nothing that the next start or stop does not find
             write_config(record, profile, models)
             if hosted:
                 record = supervisor.launch(record, environment(record, workers_environment(record, profile)))
@@ -183,6 +185,7 @@ def stop(record: ServerRecord) -> None:
     end(record.run_id, 0)
     if record.kind == "triton":
         triton_process.remove_shared_memory(record.run_id)
+    _remove(record.tmp_dir)  # before its record: who is stopped here is found by the next start or stop
     stored = ServerRecord.load(record.state_dir)
     if stored is None or stored.run_id == record.run_id:
         for leftover in ("server.json", "key_file.json"):
@@ -192,7 +195,15 @@ def stop(record: ServerRecord) -> None:
     stored = ServerRecord.load(folder)
     if stored is not None and stored.run_id == record.run_id:
         (folder / "server.json").unlink()
-    shutil.rmtree(record.tmp_dir, ignore_errors=True)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder; again where something was still being written into it."""
+    for _ in range(REMOVALS):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            break
+        time.sleep(FOREGROUND_POLL_S)
 
 
 def _say_stopping(record: ServerRecord) -> None:

@@ -2,6 +2,7 @@
 
 A pid alone says little, because it may have been given to somebody else. `start_time` tells whether a process that was
 recorded is still the same. A server's other processes carry a mark in their environment, also when their parent is gone.
+Some write over it (Ray's agents have their title there): they are known as long as their parent is.
 """
 
 from __future__ import annotations
@@ -38,38 +39,58 @@ def carries(pid: int, run_id: str) -> bool:
     """Whether the process `pid` is alive and carries the mark of that run."""
     try:
         process = psutil.Process(pid)
-        return bool(process.environ().get(MARK) == run_id and process.status() != psutil.STATUS_ZOMBIE)
+        return bool(process.environ().get(MARK) == run_id and _runs(process))
     except (psutil.Error, OSError):
         return False
 
 
 def processes_of(run_id: str) -> list[psutil.Process]:
-    """The live processes of a run; zombies and other people's processes are not among them."""
-    return [process for process in psutil.process_iter() if carries(process.pid, run_id)]
+    """The live processes of a run, with children of theirs that carry no mark at all.
+
+    Zombies and other people's processes are not among them.
+    """
+    running = [process for process in psutil.process_iter(["ppid", "status"]) if process.info["status"] != psutil.STATUS_ZOMBIE]
+    found = {process.pid: process for process in running if carries(process.pid, run_id)}
+    while more := {
+        process.pid: process
+        for process in running
+        if process.pid not in found and process.info["ppid"] in found and _is_unmarked(process)
+    }:
+        found |= more
+    return list(found.values())
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
+
+
+def _is_unmarked(process: psutil.Process) -> bool:
+    try:
+        return MARK not in process.environ()
+    except (psutil.Error, OSError):
+        return False
 
 
 def end(run_id: str, patience_s: float, grace_s: float = 5.0) -> None:
     """Wait up to `patience_s` until all processes of a run have ended; terminate the rest and, after `grace_s`, kill them."""
     deadline = time.monotonic() + patience_s
-    left = processes_of(run_id)
+    known = set(processes_of(run_id))
+    left = known
     while left and time.monotonic() < deadline:
         time.sleep(0.05)  # all processes of a machine are looked through only when those that are known have ended
-        left = [process for process in left if carries(process.pid, run_id)] or processes_of(run_id)
+        left = set(filter(_runs, left)) or set(processes_of(run_id))
+        known |= left
     for signal in ("terminate", "kill", "kill"):
-        left = processes_of(run_id)
+        known |= set(processes_of(run_id))
+        left = set(filter(_runs, known))  # also who has lost the parent that it was known by
         for process in left:
             with contextlib.suppress(psutil.Error):
                 getattr(process, signal)()
         if left:
             psutil.wait_procs(left, timeout=grace_s)
-
-
-def memory_bytes(pid: int) -> int:
-    """The process's resident memory; 0 where there is no such process."""
-    try:
-        return int(psutil.Process(pid).memory_info().rss)
-    except psutil.Error:
-        return 0
 
 
 def started_at(pid: int) -> float:

@@ -61,7 +61,6 @@ def check_installed(kind: Kind) -> None:
 
 def launch(record: ServerRecord, environ: Mapping[str, str]) -> ServerRecord:
     """Start the supervising process; returns the record with its pid and start time. environ: its whole environment."""
-    record.save()
     with (record.state_dir / "server.log").open("ab") as log:
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", HOSTS[record.kind], "--state", str(record.state_dir)],

@@ -7,6 +7,7 @@ from slotwise.worker.environment.settings import Settings
 from slotwise.worker.familiar.torchserve_handler import TorchServeHandler
 from slotwise.worker.handler import BatchHandler
 from slotwise.worker.hosts.java.entry_point import EntryPoint
+from slotwise.worker.inputs.own_handlers import decode_picture, decode_rows
 from slotwise.worker.inputs.plain_text import decode_text
 from slotwise.worker.pipeline import Pipeline
 from slotwise.worker.request import Headers, Request
@@ -56,6 +57,8 @@ __all__ = [
     "Unavailable",
     "Unprocessable",
     "UnsupportedMedia",
+    "decode_picture",
+    "decode_rows",
     "decode_text",
     "greedy",
     "sampled",

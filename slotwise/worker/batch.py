@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 
 from slotwise.worker.answer import Answer, Refusal
 from slotwise.worker.request import Request
-from slotwise.worker.slot_errors import ModelFault, SlotError, Unavailable
+from slotwise.worker.slot_errors import DeadlineExceeded, ModelFault, SlotError, Unavailable
 
 NOT_RUN = Refusal.of(Unavailable("there was no time left to run this row"))
+NOBODY_WAITS = DeadlineExceeded("nobody waits for this answer any more")
 MOST_GUILTY = 16  # rows of one owner; then the model is asked for none of its rows any more
 TOO_MANY_GUILTY = Refusal.of(ModelFault(f"the model failed on {MOST_GUILTY} inputs of this request, and was asked for no more"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 ATOMS = frozenset({bytes, str, int, float, complex, bool, type(None)})  # nobody can change these
 
@@ -10,7 +11,7 @@ ATOMS = frozenset({bytes, str, int, float, complex, bool, type(None)})  # nobody
 def copied(value: object) -> object:
     """A copy of dicts and lists nested as deep as memory allows. Raises what copying anything else in them raises."""
     copies: dict[int, object] = {}
-    waiting: list[tuple[object, object]] = []
+    waiting: list[tuple[Any, Any]] = []  # two dicts, or two lists
 
     def one(value: object) -> object:
         if type(value) in ATOMS:
@@ -26,8 +27,8 @@ def copied(value: object) -> object:
     top = one(value)
     while waiting:
         source, target = waiting.pop()
-        if isinstance(source, dict) and isinstance(target, dict):
+        if type(source) is dict:
             target.update((key, one(part)) for key, part in source.items())
-        elif isinstance(source, list) and isinstance(target, list):
+        else:
             target.extend(map(one, source))
     return top

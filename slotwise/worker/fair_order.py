@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter, index
+from typing import Any
 
 from slotwise.worker.batch import Row
 
@@ -66,14 +67,19 @@ def divide(groups: Groups, rows: list[Row]) -> tuple[list[list[Row]], list[Row]]
 def _grouped(groups: Groups, rows: list[Row]) -> list[list[Row]] | None:
     """The hook's groups; None where the hook fails or does not name every index once."""
     try:
-        indices = [[index(i) for i in group] for group in groups(rows)]
-        if indices == [list(range(len(rows)))]:  # nearly always
-            return [rows]
-        if sorted(i for group in indices for i in group) != list(range(len(rows))):
-            raise ValueError("groups() must name every index exactly once")
+        indices = each_once(groups(rows), len(rows))
     except KeyboardInterrupt:
         raise
     except BaseException:
         logger.debug("groups() failed on %d rows", len(rows), exc_info=True)
         return None
     return [[rows[i] for i in group] for group in indices]
+
+
+def each_once(groups: Any, count: int) -> list[list[int]]:
+    """What an author's `groups` gave, as lists. Raises ValueError or TypeError where it does not name every index once."""
+    indices = [[index(i) for i in group] for group in groups]
+    every = list(range(count))
+    if indices != [every] and sorted(i for group in indices for i in group) != every:
+        raise ValueError("groups() must name every index exactly once")
+    return indices

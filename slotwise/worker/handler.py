@@ -23,14 +23,15 @@ class BatchHandler:
     """The base class of every handler. Override `load`, `decode`, `predict`, `encode`; most handlers need one or two of them.
 
     max_rows: the most rows that run at once; None means the batch_size of the registration. settings: how this worker is to
-    run, set before `load`. engine: what `load` returned. metrics: numbers of your own, by `metrics.count(name, value)` and
-    `metrics.time(name, ms)`.
+    run, and model_dir: the folder of the extracted archive, both set before `load`. engine: what `load` returned. metrics:
+    numbers of your own, by `metrics.count(name, value)` and `metrics.time(name, ms)`.
     """
 
     max_rows: ClassVar[int | None] = None
     streams: bool = False  # a StreamHandler's do
 
     settings: Settings
+    model_dir: Path = Path()
     engine: Any
     _host: ClassVar[Callable[[BatchHandler], Any]]  # makes the entry point; slotwise.worker sets it: hosts import this module
 

@@ -7,7 +7,6 @@ KeyboardInterrupt passes through, because it comes from the operator. An author'
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Sequence
 
 from slotwise.worker.answer import Answer, CheckedHeaders, Refusal, checked, json_safe, serialise, sound
@@ -68,7 +67,7 @@ class Hooks:
     def decode(self, request: Request) -> list[object] | SlotError:
         """The request's items, or the error that it is answered with."""
         try:
-            if request.deadline_s is not None and time.time() > request.deadline_s:
+            if request.is_late:
                 return DeadlineExceeded("the deadline had passed when the request was read")
             items: object = self.handler.read(packed.plain(request))
             if isinstance(items, list):

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from slotwise.worker.answer import Refusal
-from slotwise.worker.batch import NOT_RUN, TOO_MANY_GUILTY, Row, Tally
+from slotwise.worker.batch import NOBODY_WAITS, NOT_RUN, TOO_MANY_GUILTY, Row, Tally
 from slotwise.worker.memory_ceiling import MemoryCeiling
 from slotwise.worker.padding import Padding
 from slotwise.worker.slot_errors import ModelFault, OutOfMemory, SlotError
@@ -93,15 +93,17 @@ class Isolation:
         stop_at: float = float("inf"),
         tally: Tally | None = None,
         ids: Callable[[], str] = lambda: "",
+        gone: Callable[[], Collection[int]] = tuple,
     ) -> None:
         """Run the model on these rows: each then has its output, or an error.
 
         stop_at: a time on `clock`. No call is started after that, and rows that were not run keep the error that says so.
-        ids(): the ids of the requests that sent the rows, for the log.
+        ids(): the ids of the requests that sent the rows, for the log. gone(): the owners that nobody waits for any more: what
+        has not run of theirs by then is not run.
         Raises EngineDead where the model fails on what it is known to run, too. Rows that have an output by then keep it.
         """
         if rows:
-            _Bisection(self, tally if tally is not None else Tally(), ids).run(list(rows), stop_at)
+            _Bisection(self, tally if tally is not None else Tally(), ids, gone).run(list(rows), stop_at)
 
     def prepare(self, row: Callable[[], Row | None], runs: int = 1) -> None:
         """Warm up: run one good row at each of the padding's sizes, the largest first, `runs` times each.
@@ -131,8 +133,8 @@ class _Bisection:
     unsure: rows that failed alone since the model last ran anything: it may be the engine that fails.
     """
 
-    def __init__(self, isolation: Isolation, tally: Tally, ids: Callable[[], str]) -> None:
-        self.isolation, self.tally, self.ids = isolation, tally, ids
+    def __init__(self, isolation: Isolation, tally: Tally, ids: Callable[[], str], gone: Callable[[], Collection[int]]) -> None:
+        self.isolation, self.tally, self.ids, self.gone = isolation, tally, ids, gone
         self.padding = isolation.padding
         self.pieces: list[Piece] = []  # the next one last
         self.unsure: list[Row] = []
@@ -229,12 +231,16 @@ class _Bisection:
         self.pieces += [second, first]
 
     def _without_the_hopeless(self, rows: list[Row]) -> list[Row]:
-        """Refuse the rows of owners who have had their share of guilty ones; returns all others."""
-        hopeless = self.tally.hopeless()
-        for row in rows if hopeless else ():
+        """Refuse the rows of owners who have had their share of guilty ones, or whom nobody waits for; returns all others."""
+        hopeless, gone = self.tally.hopeless(), self.gone()
+        if not hopeless and not gone:
+            return rows
+        for row in rows:
             if row.owner in hopeless:
                 row.refuse(TOO_MANY_GUILTY)
-        return [row for row in rows if row.owner not in hopeless] if hopeless else rows
+            elif row.owner in gone:
+                row.refuse(Refusal.of(NOBODY_WAITS))
+        return [row for row in rows if row.owner not in hopeless and row.owner not in gone]
 
     def _release(self) -> bool:
         """Whether what the failed call holds could be freed; after some failures a device frees nothing any more."""

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from slotwise.worker.answer import REQUEST_ID, Answer, CheckedHeaders, Refusal
-from slotwise.worker.batch import NOT_RUN, TOO_MANY_GUILTY, Batch, Row, Slot
+from slotwise.worker.batch import NOBODY_WAITS, NOT_RUN, TOO_MANY_GUILTY, Batch, Row, Slot
 from slotwise.worker.budget import Budget
 from slotwise.worker.decoding.admission import admit, quickest_first
 from slotwise.worker.decoding.decoders import MAX_STUCK, Decoders
@@ -44,6 +44,7 @@ class Pipeline:
 
     handler: `start` has set its `settings` and `engine`.
     verdict: what is known of whether its rows keep apart.
+    gone(): slots of the running batch whose answers nobody wants any more, where a host hears of that; for any thread.
     dead: whether the host should end this worker, because the engine failed for good or too many decoders never end.
     """
 
@@ -55,12 +56,13 @@ class Pipeline:
         self.isolation = Isolation(self.hooks.attempt, self.padding, self._alive, self.hooks.release)
         self.decoders = Decoders(self.settings.decode_threads)
         self.verdict = Verdict(None, "it was not tried")
+        self.gone: Callable[[], Collection[int]] = tuple
         self.dead = False
 
     @classmethod
     def start(cls, handler: BatchHandler, model_dir: Path, settings: Settings) -> Pipeline:
         """Load the handler's engine and warm it up. Raises what the handler raises."""
-        handler.settings = settings
+        handler.settings, handler.model_dir = settings, model_dir
         handler.engine = handler.load(model_dir, settings)
         if handler.streams:
             return cls._of_streams(handler)
@@ -133,7 +135,14 @@ class Pipeline:
     def _decode_together(self, batch: Batch, slots: list[int], budget: Budget) -> dict[int, list[object] | SlotError | None]:
         """Decode the requests of these slots side by side: the items of each, its SlotError, or None where time ran out."""
         requests = [batch.requests[i] for i in slots]
-        items = self.decoders.run(self.hooks.decode, requests, budget.decode_share_s, budget.decode_until)
+
+        def decode(request: Request) -> list[object] | SlotError:
+            gone = self.gone()
+            if gone and any(batch.requests[i] is request for i in gone if i < batch.n):
+                return NOBODY_WAITS
+            return self.hooks.decode(request)
+
+        items = self.decoders.run(decode, requests, budget.decode_share_s, budget.decode_until)
         return dict(zip(slots, items, strict=True))
 
     def predict(self, batch: Batch, budget: Budget) -> None:
@@ -165,15 +174,13 @@ class Pipeline:
 
     def _run_group(self, batch: Batch, group: list[Row], budget: Budget) -> None:
         """Run one group's rows, except those whose deadline has passed."""
-        now = time.time()
         due = []
         for row in group:
-            deadline_s = batch.requests[row.owner].deadline_s
-            if deadline_s is not None and now > deadline_s:
+            if batch.requests[row.owner].is_late:
                 row.refuse(Refusal.of(DeadlineExceeded("the deadline passed before the model ran")))
             else:
                 due.append(row)
-        self.isolation.run(due, budget.predict_until, batch.tally, lambda: ", ".join(batch.ids(due)))
+        self.isolation.run(due, budget.predict_until, batch.tally, lambda: ", ".join(batch.ids(due)), self.gone)
 
     def respond(self, batch: Batch, budget: Budget) -> None:
         """Encode every row by itself, the requests taking turns, and answer each request as soon as its last row is encoded."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar, overload
@@ -66,6 +67,21 @@ class Request:
     query: Mapping[str, str] = field(default_factory=dict)
     refused: SlotError | None = None
     unclear: SlotError | None = None
+    _until: float | None = field(init=False, default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.deadline_s is not None:
+            object.__setattr__(self, "_until", time.monotonic() + self.deadline_s - time.time())
+
+    @property
+    def until(self) -> float | None:
+        """The deadline on time.monotonic's clock, from when the request was read: a clock that is set moves no deadline."""
+        return self._until
+
+    @property
+    def is_late(self) -> bool:
+        """Whether its deadline has passed."""
+        return self._until is not None and time.monotonic() > self._until
 
     @property
     def bodies(self) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""The commands on docs/archives.md and docs/own-model.md run as they are printed there, and their tables are complete."""
+"""The commands on docs/archives, own-model and handlers run as they are printed there, and their tables are complete."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 TRAINED = str(DOCS.parent / ".slotwise")  # once for all tests
 
 
-@pytest.mark.parametrize("page", ["archives", "own-model"])
+@pytest.mark.parametrize("page", ["archives", "own-model", "handlers"])
 def test_the_commands_of_the_page_run(page: str, tmp_path: Path) -> None:
     texts = [command.text for command in commands((DOCS / f"{page}.md").read_text("utf-8"))]
     (folder := tmp_path / "folder").mkdir()
     done = typed(texts, folder, tmp_path / "output.txt", SLOTWISE_HOME=TRAINED)
     assert done.code == 0, done.printed[-1]
-    if page == "own-model":
+    if page == "handlers":
         _run_the_notebook(folder)
 
 
 def _run_the_notebook(folder: Path) -> None:
     """The page's lines for a notebook print what stands beside them."""
-    section = (DOCS / "own-model.md").read_text("utf-8").split("## In a notebook")[1]
+    section = (DOCS / "handlers.md").read_text("utf-8").split("## In a notebook")[1]
     code = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0]
     printed = re.findall(r"^print.*?# (.*)$", code, re.MULTILINE)
     done = subprocess.run(

@@ -56,6 +56,15 @@ def stages(folder: Path, body: str, **headers: str) -> dict[str, dict[str, Any]]
     return {one["stage"]: one for one in found}
 
 
+@pytest.mark.parametrize("groups", ["[[0, 7]]", "[[0]]", "[[0, 0, 1]]", "None", '"ab"'])
+def test_groups_that_lose_or_repeat_an_item_are_named(adder: Path, groups: str) -> None:
+    text = HANDLER.replace("    def encode", f"    def groups(self, items):\n        return {groups}\n\n    def encode")
+    (adder / "adder.py").write_text(text)
+    found = stages(adder, "[[1, 2, 3], [4, 5, 6]]")
+    assert "Error: " in found["groups"]["error"]
+    assert found["answer"]["made"][1].count('"code": 500') == 2
+
+
 def test_each_hook_says_what_it_made(adder: Path) -> None:
     found = stages(adder, "[[1, 2, 3], [], [4, 5, 6]]")
     assert list(found) == ["import", "load", "decode", "groups", "collate", "predict", "outputs", "encode", "respond", "answer"]

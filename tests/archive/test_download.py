@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from slotwise.archive.download import fetch
+from slotwise.archive.download import fetch, is_url
 from slotwise.errors import SlotwiseError
 
 CONTENT = b"an archive" * 1000
@@ -75,3 +75,73 @@ def test_what_does_not_end_is_not_written_to_the_end(site: str, store: Path, mon
     with pytest.raises(SlotwiseError, match="is larger than"):
         fetch(f"{site}/model.mar", DIGEST, store)
     assert list(store.iterdir()) == []
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The name of a bucket on a stand-in of S3 (moto's server), with one archive; AWS's own variables say where."""
+    boto3, server = pytest.importorskip("boto3"), pytest.importorskip("moto.server")
+    served = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    served.start()
+    host, port = served.get_host_and_port()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "a-secret-of-the-test")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    client = boto3.client("s3")
+    client.create_bucket(Bucket="models")
+    client.put_object(Bucket="models", Key="a folder/model.mar", Body=CONTENT)
+    yield "models"
+    served.stop()
+
+
+def test_an_archive_comes_from_s3(bucket: str, store: Path) -> None:
+    assert fetch(f"s3://{bucket}/a%20folder/model.mar", DIGEST, store).read_bytes() == CONTENT
+    for digest, message in (("0" * 64, "is not the archive you want"), (None, "comes without a digest")):
+        (store / "model.mar").unlink(missing_ok=True)
+        with pytest.raises(SlotwiseError, match=message):
+            fetch(f"s3://{bucket}/a folder/model.mar", digest, store)
+    assert list(store.iterdir()) == []
+
+
+def test_what_s3_refuses_is_one_line_without_a_key(bucket: str, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for address, said in (
+        (f"s3://{bucket}/other.mar", "S3 answers NoSuchKey"),
+        ("s3://nobody/model.mar", "S3 answers NoSuchBucket"),
+    ):
+        with pytest.raises(SlotwiseError) as caught:
+            fetch(address, DIGEST, store)
+        assert said in caught.value.message
+        assert "a-secret" not in caught.value.message
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    with pytest.raises(SlotwiseError, match="Could not connect"):
+        fetch(f"s3://{bucket}/model.mar", DIGEST, store)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(store / "none"))
+    with pytest.raises(SlotwiseError, match="Unable to locate credentials"):
+        fetch(f"s3://{bucket}/model.mar", DIGEST, store)
+    assert list(store.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "address", ["oci://registry/model.mar", "gs://bucket/model.mar", "ftp://there/model.mar", "file:///tmp/model.mar"]
+)
+def test_an_address_that_nobody_knows_is_refused_by_its_name(address: str) -> None:
+    with pytest.raises(SlotwiseError, match=f"not by {address.partition(':')[0]}://"):
+        is_url(address)
+
+
+def test_what_is_secret_in_an_address_is_not_printed(site: str, store: Path) -> None:
+    secret = site.replace("http://", "http://somebody:pass%20word@")
+    for path, digest in (
+        ("other.mar?X-Signature=abc", DIGEST),
+        ("model.mar?X-Signature=abc", "0" * 64),
+        ("model.mar?X-Signature=abc", None),
+    ):
+        with pytest.raises(SlotwiseError) as caught:
+            fetch(f"{secret}/{path}", digest, store)
+        said = f"{caught.value.message} {caught.value.hint}"
+        assert site.removeprefix("http://") in said
+        assert not [word for word in ("somebody", "pass", "abc", "Signature") if word in said]

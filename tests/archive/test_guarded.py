@@ -81,6 +81,10 @@ from ts.handler_utils.utils import send_intermediate_predict_response
 def handle(data, context):
     return data
 """
+TOKENS = """
+def answer(data, context):
+    context.stopping_criteria = [None] * len(data)
+"""
 SEQUENCE = """
 class H:
     def initialize(self, context): pass
@@ -118,10 +122,11 @@ handle = Mine.entry_point()
 @pytest.mark.parametrize(
     ("handler", "files", "config", "why"),
     [
-        (STREAMING, {}, "", "it streams its answers: send_intermediate_predict_response"),
+        (TOKENS, {}, "", "it streams its answers: stopping_criteria"),
+        (STREAMING.replace("def handle", "async def handle"), {}, "", "handle is a coroutine"),
         (SEQUENCE, {}, "", "its requests depend on one another: get_sequence_id"),
         (COROUTINE, {}, "", "handle is a coroutine"),
-        (ELSEWHERE, {"inner/__init__.py": "", "inner/steps.py": STREAMING}, "", r"it streams .* \(inner/steps.py\)"),
+        (ELSEWHERE, {"inner/__init__.py": "", "inner/steps.py": TOKENS}, "", r"it streams .* \(inner/steps.py\)"),
         (FUNCTION, {}, "minWorkers: 1\ncontinuousBatching: true\n", "continuousBatching"),
         (FUNCTION, {}, "sequenceBatching: true\n", "depend on one another"),
         (FUNCTION, {}, "asyncCommunication: true\n", "streams"),
@@ -130,7 +135,7 @@ handle = Mine.entry_point()
         (OURS, {}, "", "a BatchHandler"),
         (COPIED, {"mine.py": "class MicroBatching: pass"}, "", "use ts.handler_utils.micro_batching"),
     ],
-    ids=range(11),
+    ids=range(12),
 )
 def test_what_cannot_be_guarded_is_refused_with_the_reason(
     tmp_path: Path, handler: str, files: dict[str, str], config: str, why: str
@@ -140,6 +145,17 @@ def test_what_cannot_be_guarded_is_refused_with_the_reason(
     with pytest.raises(SlotwiseError, match=f"theirs.mar cannot be guarded: .*{why}"):
         guard(theirs)
     assert not list(tmp_path.glob("*guarded*"))
+
+
+@pytest.mark.parametrize(
+    ("handler", "config", "once"),
+    [(STREAMING, "", "pieces"), (SEQUENCE, "sequenceBatching: true\n", "sequence"), (FUNCTION, "", "")],
+)
+def test_one_that_sends_pieces_or_keeps_sequences_is_asked_once(tmp_path: Path, handler: str, config: str, once: str) -> None:
+    theirs = torch_archive(tmp_path, handler, {"model-config.yaml": config}, config_file="model-config.yaml")
+    for bare in (False, True):
+        made = guard(theirs, tmp_path / f"{bare}.mar", bare=bare, sequences=True)
+        assert json.loads(contents(made)["_slotwise_guard/guard.json"]).get("once", "") == once
 
 
 def test_a_config_that_asks_for_nothing_of_that_kind_is_fine(tmp_path: Path) -> None:
@@ -349,7 +365,7 @@ def test_the_command_prints_one_line(tmp_path: Path) -> None:
     assert (done.returncode, first, done.stderr) == (0, "guarded theirs.mar: safe.mar", "")
     assert second.startswith("unproven: ")
     assert json.loads(slotwise("guard", "theirs.mar", "--json", cwd=tmp_path).stdout)["sha256"]
-    torch_archive(tmp_path, STREAMING, model_name="stream")
+    torch_archive(tmp_path, TOKENS, model_name="stream")
     done = slotwise("guard", "stream.mar", cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr.splitlines()[0].startswith("error: stream.mar cannot be guarded: it streams its answers")

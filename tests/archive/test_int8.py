@@ -7,9 +7,15 @@ from typing import Any
 
 import pytest
 
-from slotwise.archive.network.int8 import Int8Agreement, agreement_of, need_int8, served_in_int8
+from slotwise.archive.build import build
+from slotwise.archive.inspection import inspect
+from slotwise.archive.network import int8_examples
+from slotwise.archive.network.int8 import Int8Agreement, agreement_in, agreement_of, need_int8, served_in_int8
+from slotwise.archive.network.int8_examples import need_examples
+from slotwise.archive.scaffold.new import new
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import load_spec
+from tests.worker.serving import Served
 
 MODELS = Path(__file__).parents[2] / "models"
 GOOD = {
@@ -49,8 +55,8 @@ def test_int8_that_is_not_known_to_be_good_is_refused(verdict: dict[str, Any] | 
 
 
 def test_a_model_without_int8_weights_is_refused_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SlotwiseError, match="digits has no int8 weights"):
-        need_int8(load_spec(MODELS / "digits"))
+    with pytest.raises(SlotwiseError, match="moods has no int8 weights"):
+        need_int8(load_spec(MODELS / "moods"))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(SlotwiseError, match="needs the Python package nncf"):
         need_int8(load_spec(MODELS / "resnet18"))
@@ -61,3 +67,78 @@ def test_only_profiles_of_the_cpu_serve_int8_and_the_models_own_wishes_stay() ->
     profiles = served_in_int8(spec).profiles
     assert profiles["cpu"] == spec.profiles["cpu"] | {"engine": "openvino", "precision": "int8"}
     assert profiles.get("cuda", {}) == spec.profiles.get("cuda", {})
+
+
+def described(folder: Path, text: str) -> Any:
+    folder.mkdir(exist_ok=True)
+    (folder / "model.toml").write_text(f'name = "mine"\n{text}')
+    return load_spec(folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            'handler = "image_classifier"\nexamples = ["a.png"]\n[weights]\ntorchscript = "a.pt"\n',
+            "no ONNX graph to make them from",
+        ),
+        ('handler = "own.py"\n[weights]\nonnx = "a.onnx"\n', "only classifiers of pictures and tensors"),
+        ('handler = "image_classifier"\noutput = "embedding"\n[weights]\nonnx = "a.onnx"\n', "only classifiers of pictures"),
+        ('handler = "image_classifier"\n[weights]\nonnx = "a.onnx"\n', "0 examples, and int8 is calibrated with at least 1"),
+        ('handler = "tensor_classifier"\nexamples = ["a.npy"]\n[weights]\nonnx = "a.onnx"\n', "1 examples, .* at least 16"),
+    ],
+)
+def test_what_is_missing_to_calibrate_is_named(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(SlotwiseError, match=message) as refused:
+        need_examples(described(tmp_path, text))
+    assert "model.toml" in refused.value.hint
+
+
+@pytest.mark.parametrize("softmax", [False, True])
+def test_a_graph_of_tensors_is_calibrated_by_its_examples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, softmax: bool
+) -> None:
+    for package in ("nncf", "openvino", "onnx", "onnxruntime"):
+        pytest.importorskip(package)
+    import numpy as np
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path / "home"))
+    draw = np.random.default_rng(0)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])] + [helper.make_node("Softmax", ["y"], ["p"], axis=1)] * softmax
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["b", n]) for name, n in (("x", 16), ("yp"[softmax], 3))]
+    weight = numpy_helper.from_array(np.eye(16, 3, dtype=np.float32), "w")
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], [weight])
+    folder = tmp_path / "mine"
+    names = [f"{i}.npy" for i in range(20)]
+    text = f'handler = "tensor_classifier"\nlabels = ["a", "b", "c"]\nexamples = {names}\n'
+    text += f'output = "{"probabilities" if softmax else "logits"}"\n'
+    described(folder, f'{text}[input]\nshape = [16]\n[weights]\nonnx = "a.onnx"\n')
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "a.onnx")
+    for i, name in enumerate(names):
+        np.save(folder / name, (3 * np.eye(16)[i % 3] + 0.1 * draw.normal(size=16)).astype(np.float32))
+    built = [build(folder, tmp_path / store, int8=True, prove=lambda laid_out, spec: None) for store in ("first", "second")]
+    assert built[0].read_bytes() == built[1].read_bytes()
+    found = agreement_in(built[0])
+    assert (found.pictures, found.same_label) == (10, 1.0)
+    info = inspect(built[0])
+    assert info.model["weights"]["openvino_int8"] == "int8.xml"
+    assert info.wishes("cpu") == {"engine": "openvino", "precision": "int8"}
+    Served.of(built[0], {"engine": "openvino", "precision": "int8"})
+
+
+def test_int8_that_answers_otherwise_than_fp32_is_not_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("nncf")
+    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path / "home"))
+    new(str(tmp_path / "mine"), "onnx")
+    real = int8_examples._outputs
+
+    def turned(spec: Any, folder: Path, weights: Any, engine: str, precision: str, inputs: Any) -> Any:
+        found = real(spec, folder, weights, engine, precision, inputs)
+        return found[:, ::-1] if precision == "int8" else found
+
+    monkeypatch.setattr(int8_examples, "_outputs", turned)
+    with pytest.raises(SlotwiseError, match="mine in int8 is not good enough"):
+        build(tmp_path / "mine", tmp_path / "store", int8=True, prove=lambda laid_out, spec: None)
+    assert not (tmp_path / "store" / "mine.mar").exists()

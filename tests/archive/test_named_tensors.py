@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ pytest.importorskip("onnxruntime")
 from slotwise.archive.build import build  # noqa: E402
 from slotwise.errors import SlotwiseError  # noqa: E402
 from slotwise.worker import SlotError  # noqa: E402
-from slotwise.worker.tensors.tensor_body import MAX_RECORDS, NamedTensor, records_of  # noqa: E402
+from slotwise.worker.tensors.tensor_body import MAX_RECORDS, MOST_NUMBERS, NamedTensor, records_of  # noqa: E402
 from tests.archive.graphs import FLOAT, INT64, node  # noqa: E402
 from tests.worker.serving import Served  # noqa: E402
 
@@ -134,6 +135,23 @@ def test_what_is_wrong_is_named(record: Any, said: str) -> None:
     good, wrong = records_of(json.dumps([GOOD, record]).encode(), {}, INPUTS)
     assert isinstance(good, dict)
     assert isinstance(wrong, SlotError)
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "said"),
+    [
+        (json.dumps([GOOD] * (MAX_RECORDS + 1)), 413, f"the request has {MAX_RECORDS + 1} records, at most {MAX_RECORDS}"),
+        ("," * (MOST_NUMBERS + 1), 413, f"the JSON has more than {MOST_NUMBERS} numbers"),
+        ('{"user": [1, 2, 3, 4], "count": 1, "count": 2, "mask": []}', 422, "an input is there twice"),
+        ("[]", 400, "the request has no records"),
+        ("[" * 100_000, 400, "send JSON: an object of user [4], count [], mask [2, 2]"),
+    ],
+    ids=["records", "numbers", "twice", "none", "deep"],
+)
+def test_what_is_wrong_with_a_body_as_a_whole_is_refused_as_a_whole(body: str, code: int, said: str) -> None:
+    with pytest.raises(SlotError, match=re.escape(said)) as raised:
+        records_of(body.encode(), {}, INPUTS)
+    assert raised.value.code == code
 
 
 values = st.recursive(

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slotwise.archive import scaffold
 from slotwise.archive.build import build
 from slotwise.archive.inspection import extract
+from slotwise.archive.scaffold import new as scaffold
 from slotwise.check.conformance import check
 from slotwise.deploy.deploy import obtain
 from slotwise.errors import SlotwiseError

@@ -121,7 +121,13 @@ def test_what_is_no_model_of_several(both: Path) -> None:
     model(both, "stages", STAGES)
     (both / "split" / "factor.py").write_text("FACTOR = 7\n")
     model(both / "split", "split.py", 'files = ["factor.py"]')
-    assert refusal(both) == "words: the stages split and double both bring factor.py"
+    assert refusal(both) == "words: the stages split and double both bring factor"
+    (both / "split" / "factor.py").unlink()
+    for folder in (both / "split" / "factor", both / "split" / "factor" / "tables"):
+        folder.mkdir()
+    (both / "split" / "factor" / "tables" / "half.py").write_text("FACTOR = 0.5\n")  # a package without __init__.py
+    model(both / "split", "split.py", 'files = ["factor"]')
+    assert refusal(both) == "words: the stages split and double both bring factor"
     model(both / "split", "split.py")
     model(both.parent / "outer", "stages", STAGES.replace('"split"\nmodel = "split"', '"a"\nmodel = "../words"'))
     assert refusal(both.parent / "outer") == "outer: the stage a has stages of its own"

@@ -18,7 +18,7 @@ pytest.importorskip("onnxruntime")
 from tests.archive.graphs import FLOAT, INT64, node  # noqa: E402
 
 onnx = graphs.onnx
-TEXT, DOUBLE = onnx.TensorProto.STRING, onnx.TensorProto.DOUBLE
+TEXT, DOUBLE, INT32 = onnx.TensorProto.STRING, onnx.TensorProto.DOUBLE, onnx.TensorProto.INT32
 MIXED = '[input.columns]\nage = "int"\nincome = "float?"\ncity = ["Oslo", "Rome"]\n'
 WEIGHTS = np.array([[1.0], [10.0]], np.float32)
 
@@ -142,6 +142,10 @@ def test_whole_numbers_that_the_graph_cannot_hold_are_refused(tmp_path: Path) ->
         products(tmp_path / "net.onnx", 1, kind)
         served = Served.of(build(described(tmp_path, columns, 'output = "regression"'), tmp_path / "store"), {})
         assert served.ask(body)[0].code == code
+    products(tmp_path / "net.onnx", 1, INT32)
+    served = Served.of(build(described(tmp_path, columns, 'output = "regression"'), tmp_path / "store"), {})
+    (most, more) = served.ask([b'{"a": 1000, "b": 0}', b'{"a": 4294967297, "b": 0}'])
+    assert (most.value, more.code) == ({"value": 1000.0}, 422)  # it would be the 1 that is left of it in 32 bits
 
 
 def test_what_cannot_be_built(tmp_path: Path) -> None:
@@ -157,7 +161,7 @@ def test_what_cannot_be_built(tmp_path: Path) -> None:
     message, line = refusal(described(tmp_path, free, said))
     assert message.startswith("net does not run on made-up rows")
     assert line == 'name rows that it answers in model.toml: examples = ["row.json"]'
-    assert "names no graph" in refusal_of_text(tmp_path, f'name = "net"\nhandler = "tabular"\n{MIXED}')
+    assert "names no model" in refusal_of_text(tmp_path, f'name = "net"\nhandler = "tabular"\n{MIXED}')
 
 
 def refusal_of_text(folder: Path, text: str) -> str:

@@ -14,6 +14,7 @@ from slotwise.worker.hosts import frames
 from slotwise.worker.hosts.framed import HostLink
 from slotwise.worker.hosts.frames import Frame
 
+hoard: list[bytes] = []
 link = HostLink(socket.socket(fileno=int(sys.argv[1])))
 
 
@@ -28,6 +29,8 @@ def answer(frame: Frame, body: bytes = b"") -> Frame:
 
 
 def misbehave(word: bytes, frame: Frame) -> None:
+    if word.startswith(b"grow"):
+        hoard.append(os.urandom(16 << 20))
     if word == b"exit":
         os._exit(0)
     if word == b"segfault":

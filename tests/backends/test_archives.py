@@ -16,8 +16,9 @@ from slotwise.archive.guarding.foreign import need_worker
 from slotwise.archive.guarding.guarded import guard
 from slotwise.archive.inspection import extract, inspect
 from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
+from slotwise.backends.local.model_settings import ModelSettings
 from slotwise.backends.local.prints import FilePrints
-from slotwise.backends.local.served_model import ModelSettings, ServedModel
+from slotwise.backends.local.served_model import ServedModel
 from slotwise.errors import SlotwiseError
 from slotwise.host.model_host import HOST
 from tests.archive.foreign_archives import torch_archive

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,10 @@ import pytest
 from slotwise.archive.guarding.foreign import GUARD
 from slotwise.backends.exchange import BackendRequest, Refused
 from slotwise.backends.local import model_queue
+from slotwise.backends.local.gpus import Gpus
 from slotwise.backends.local.prints import FilePrints
 from slotwise.backends.local.served_model import ModelSettings, ServedModel
+from tests.backends.simulation.recorded import again
 
 CRIMES = ["exit", "segfault", "stop", "hang", "close", "junk", "text", "half", "twice", "unasked", "early", "status", "report"]
 WORKERS, INNOCENTS = 2, 24
@@ -97,6 +100,30 @@ def test_whatever_a_request_does_to_its_worker_nobody_else_loses_anything(settin
     asyncio.run(history())
 
 
+def test_a_death_names_the_file_of_what_led_to_it_which_runs_again(
+    settings: ModelSettings, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def history() -> None:
+        async with serving(replace(settings, histories=tmp_path / "histories"), WORKERS) as served:
+            bodies = [str(i) for i in range(INNOCENTS)]
+            bodies[9] = "exit"
+            await asyncio.gather(*(served.answer(asked(body)) for body in bodies), return_exceptions=True)
+            while served.ends["died"] < 2:
+                await asyncio.sleep(0.01)
+
+    with caplog.at_level("WARNING"):
+        asyncio.run(history())
+    files = sorted((tmp_path / "histories").iterdir())
+    assert len(files) == 2  # not for the workers that were told to go
+    assert all(str(file) in caplog.text for file in files)
+    for file in files:
+        problems, then, same = again(file)
+        assert problems == []
+        assert same == then > 0
+    last = [json.loads(line)["event"] for line in files[-1].read_text().splitlines()[1:]]
+    assert {"arrived", "sent", "answered", "died", "requeued", "convicted"} <= set(last)
+
+
 def test_a_request_that_must_not_be_sent_twice_is_not(settings: ModelSettings) -> None:
     async def history() -> None:
         guilty, innocent = asked("exit", repeatable=False), asked("1", repeatable=False)
@@ -168,6 +195,49 @@ def test_no_worker_gets_what_a_client_has_left_and_one_that_has_it_goes_on(setti
             assert (killer.convicted, served.ledger.ended["gone"]) == (1, 1)
 
     asyncio.run(history())
+
+
+def test_workers_of_all_models_go_round_the_gpus_and_the_next_one_gets_what_a_dead_one_had(settings: ModelSettings) -> None:
+    """Three GPUs that are not there: what each worker would see of them."""
+
+    def seen(served: ServedModel) -> list[str]:
+        environs = (Path(f"/proc/{link.pid}/environ").read_bytes().split(b"\0") for link in served.links)
+        return sorted(one[21:].decode() for environ in environs for one in environ if one.startswith(b"CUDA_VISIBLE_DEVICES="))
+
+    async def ready(served: ServedModel, count: int) -> None:
+        while [worker.status for worker in served.workers()] != ["READY"] * count:
+            await asyncio.sleep(0.05)
+
+    async def history() -> None:
+        gpus = Gpus.visible(3, {"CUDA_VISIBLE_DEVICES": "2,5,7,8"})
+        on_gpus = replace(settings, gpus=gpus)
+        async with serving(on_gpus, 2) as first, serving(replace(on_gpus, name="n"), 2) as second:
+            await ready(first, 2)
+            await ready(second, 2)
+            assert sorted(seen(first) + seen(second)) == ["2", "2", "5", "7"]
+            assert gpus.workers == {"2": 2, "5": 1, "7": 1}
+            before = seen(first)
+            os.kill(first.links[1].pid, signal.SIGKILL)
+            while not first.ends["died"]:
+                await asyncio.sleep(0.05)
+            await ready(first, 2)
+            assert seen(first) == before
+        assert gpus.workers == {"2": 0, "5": 0, "7": 0}
+
+    asyncio.run(history())
+
+
+def test_gpus_that_whoever_started_the_server_hides_stay_hidden() -> None:
+    assert Gpus.visible(2, {"CUDA_VISIBLE_DEVICES": ""}).take() == ""
+    assert [Gpus.visible(2, {}).take(), Gpus.visible(0, {}).take()] == ["0", ""]
+
+
+def test_a_model_that_names_its_gpus_gets_those_and_they_count_for_all() -> None:
+    every = Gpus.visible(3, {"CUDA_VISIBLE_DEVICES": "2,5,7"})
+    some = every.only([1, 2])
+    assert [some.take(), some.take(), some.take(), every.take()] == ["5", "7", "5", "2"]
+    some.give_back("5")
+    assert every.workers == {"2": 1, "5": 1, "7": 1}
 
 
 def test_a_model_that_cannot_start_says_why_and_refuses_at_once(settings: ModelSettings) -> None:

@@ -20,9 +20,10 @@ from slotwise.archive.guarding.foreign import GUARD
 from slotwise.archive.inspection import extract
 from slotwise.backends.exchange import BackendAnswer, BackendRequest, RawHeaders, Refused
 from slotwise.backends.local import model_queue
+from slotwise.backends.local.model_settings import ModelSettings
 from slotwise.backends.local.prints import FilePrints
 from slotwise.backends.local.queue_members import StreamWorker
-from slotwise.backends.local.served_model import Link, ModelSettings, ServedModel
+from slotwise.backends.local.served_model import Link, ServedModel
 from tests.backends.streaming_models import GENERATOR, STEPS, streaming_archive
 from tests.backends.test_archives import HANDLER
 

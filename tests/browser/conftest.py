@@ -72,7 +72,7 @@ class Site:
 @pytest.fixture(scope="package")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     home, server = tmp_path_factory.mktemp("home"), StandInThread(models=dict(MODELS), likely=True, batch_size=8)
-    with server.front(home, "--default-model", "digits") as gateway:
+    with server.front(home, "--default-model", "digits", "--remember", "200") as gateway:
         yield Site(gateway.url, server, home)
 
 

@@ -52,6 +52,21 @@ def test_a_picture_gets_its_answer_and_its_time(page: Page, pictures: list[str])
     assert card.locator("img.thumb").get_attribute("src").startswith("blob:")
 
 
+def test_its_way_is_drawn_where_requests_are_remembered(page: Page, pictures: list[str], site: Site) -> None:
+    site.server.server.script.append("died")
+    upload(page, pictures[:1])
+    page.locator(".card .answer").wait_for()
+    page.locator(".card .way summary").click()
+    steps = page.locator(".card .way .steps")
+    steps.get_by_text("slot 1 of 4").first.wait_for()
+    words = steps.inner_text()
+    for part in ("waits for a worker", "decodes", "the model", "ms"):
+        assert part in words
+    bars = steps.locator(".track i").evaluate_all("all => all.map(each => [each.style.left, each.style.width])")
+    assert len(bars) >= 4
+    assert all(0 <= float(value.removesuffix("%")) <= 100 for bar in bars for value in bar)
+
+
 def test_a_request_that_was_hedged_or_went_alone_says_so(page: Page, pictures: list[str], site: Site) -> None:
     site.server.server.script.append("died")
     upload(page, pictures[:1])

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import grpc
@@ -26,6 +27,16 @@ PATIENCE_S = 5.0  # for an answer
 HELD = 64  # connections or calls that are held
 STATUS = re.compile(rb"HTTP/1\.1 (\d\d\d) ")
 PATHS = ("/predictions/killers", "/v1/models/killers:predict", "/v2/models/killers/infer")
+
+
+@contextlib.contextmanager
+def connected(address: tuple[str, int]) -> Iterator[socket.socket]:
+    """A connection from the hostile client's own address. What the server does to it raises nothing."""
+    with contextlib.suppress(OSError), socket.socket() as connection:
+        connection.settimeout(PATIENCE_S)
+        connection.bind((SOURCE, 0))
+        connection.connect(address)
+        yield connection
 
 
 @dataclass(frozen=True)
@@ -51,14 +62,9 @@ class Aim:
         """A whole request."""
         return self.head(f"POST {path}", *lines, f"Content-Length: {len(body)}") + b"\r\n" + body
 
-    @contextlib.contextmanager
-    def connected(self) -> Iterator[socket.socket]:
+    def connected(self) -> AbstractContextManager[socket.socket]:
         """A connection. What the gateway does to it raises nothing."""
-        with contextlib.suppress(OSError), socket.socket() as connection:
-            connection.settimeout(PATIENCE_S)
-            connection.bind((SOURCE, 0))
-            connection.connect(self.address)
-            yield connection
+        return connected(self.address)
 
 
 Seen = Counter[str]

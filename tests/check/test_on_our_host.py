@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from slotwise.archive import scaffold
 from slotwise.archive.build import build
 from slotwise.archive.guarding.guarded import guard
 from slotwise.archive.inspection import inspect
+from slotwise.archive.scaffold import new as scaffold
 from slotwise.bench.bodies import RequestBody
 from slotwise.check import conformance, framed_worker
 from slotwise.check.conformance import CheckedArchive, check

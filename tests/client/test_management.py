@@ -156,12 +156,19 @@ def test_no_server(torchserve: ServerRecord) -> None:
         client.list()
 
 
-def test_a_scale_that_meets_torchserves_race_is_asked_again(torchserve: ServerRecord) -> None:
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("ConcurrentModificationException", ""),
+        ("InternalServerException", 'Cannot invoke "org.pytorch.serve.job.Job.isControlCmd()" because "job" is null'),
+    ],
+)
+def test_a_scale_that_meets_torchserves_race_is_asked_again(torchserve: ServerRecord, kind: str, message: str) -> None:
     asked = []
 
     def answer(request: httpx.Request) -> httpx.Response:
         asked.append(request.method)
-        raced = {"code": 500, "type": "ConcurrentModificationException", "message": ""}
+        raced = {"code": 500, "type": kind, "message": message}
         return httpx.Response(500, json=raced) if len(asked) < 3 else httpx.Response(202, json={"status": "ok"})
 
     with management(torchserve, answer) as client:

@@ -69,6 +69,14 @@ def test_a_file_is_copied(tmp_path: Path, built: Path) -> None:
     assert sha256(tmp_path / "out" / "toy.mar") == sha256(built)
 
 
+def test_a_file_is_compared_with_its_digest(tmp_path: Path, built: Path) -> None:
+    with pytest.raises(SlotwiseError, match="is not the archive you want"):
+        fill(listed(tmp_path, f'[[archive]]\nfile = "{built}"\nsha256 = "{"0" * 64}"\n'), tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+    fill(listed(tmp_path, f'[[archive]]\nfile = "{built}"\nsha256 = "{sha256(built)}"\n'), tmp_path / "out")
+    assert sha256(tmp_path / "out" / "toy.mar") == sha256(built)
+
+
 def test_a_download_that_fits_its_digest_is_kept_and_not_made_twice(tmp_path: Path, built: Path, url: str) -> None:
     path = listed(tmp_path, f'[[archive]]\nurl = "{url}"\nsha256 = "{sha256(built)}"\n')
     fill(path, tmp_path / "out")
@@ -96,8 +104,8 @@ def test_weights_by_id_are_built_once(tmp_path: Path, built: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('url = "https://example.com/a.mar"', "url and sha256 go together"),
-        (f'file = "a.mar"\nsha256 = "{"0" * 64}"', "url and sha256 go together"),
+        ('url = "https://example.com/a.mar"', "a url comes with its sha256"),
+        (f'model = "digits"\nsha256 = "{"0" * 64}"', "a model is built here"),
         ('file = "a.mar"\nmodel = "toy"', "exactly one|one of file, url and model"),
         ("", "one of file, url and model"),
         ('file = "a.mar"\nweights = "id"', "weights belong to a model"),

@@ -35,6 +35,16 @@ def test_errors_and_slowness_are_said_with_their_figures() -> None:
     assert judged([window(old=10, slow=(5, 25))] * 20) == Judgement(enough=True)
 
 
+def test_who_waits_is_told_what_is_missing() -> None:
+    judge = Judge()
+    judge.add({**window(requests=300), "old": window(requests=31)["old"]})
+    assert judge.so_far() == "31 of 200 requests of each"
+    for _ in range(3):
+        judge.add(window(requests=100))
+    assert judge.so_far() == f"4 of {LEAST_WINDOWS} windows"
+    assert not judge.judgement().enough
+
+
 def test_what_was_refused_counts_only_where_both_have_the_same_load() -> None:
     refused = {"requests": 50, "errors": 0, "refused": 20, "slow": [0] * 3, "ms": [0.0] * 3}
     assert judged([{**window(), "new": refused}] * 20).worse

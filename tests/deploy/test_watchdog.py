@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slotwise.deploy import watchdog
+from slotwise.deploy import start_again, watchdog
 from slotwise.deploy.watchdog import Watchdog
 from slotwise.profiles.ports import Ports
 from slotwise.server.record import ServerRecord
@@ -112,3 +112,18 @@ def test_one_that_is_stopped_or_was_replaced_is_left_alone(record: ServerRecord,
     assert not any(looks(dog, 20))
     (record.state_dir / "server.json").unlink()
     assert not any(looks(dog, 20))
+
+
+def test_a_host_that_dies_at_once_after_it_was_started_again_loses_no_model(
+    record: ServerRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again, given = gone(dataclasses.replace(record, kind="slotwise", run_id="again")), []
+    monkeypatch.setattr(start_again, "start_again", lambda record, models, say: given.append(models) or again)
+    monkeypatch.setattr(watchdog.processes, "end", lambda *_: None)
+    dog = Watchdog(record, 10, Clock())
+    dog.models = ("one", "two")  # type: ignore[assignment]
+    again.save()
+    for _ in range(2):
+        dog = dog.restart(lambda said: None)
+        assert dog.stuck()  # its process is gone, and nobody has asked it yet
+    assert given == [("one", "two")] * 2

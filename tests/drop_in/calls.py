@@ -65,6 +65,12 @@ def inference() -> Iterator[Call]:
     yield Call(
         "inference", "POST", "/predictions/echo", headers={"content-type": "multipart/form-data; boundary=edge"}, body=FORM
     )
+    for typed in ("data=%C3%A9+b", "data=[1, 2]", "data=a b, \u00e9!&more=c:d"):  # as a browser sends it, and as `curl -d` does
+        headers = {"content-type": "application/x-www-form-urlencoded"}
+        yield Call("inference", "POST", paths[0], headers=headers, body=typed.encode())
+    url_form = {"content-type": "application/x-www-form-urlencoded"}
+    for kind, body in (({}, b"raw"), (url_form, b"more=1"), ({"content-type": "multipart/form-data; boundary=edge"}, FORM)):
+        yield Call("inference", "POST", paths[0], headers=kind, body=body, params={"data": "by query"})
     for path in paths[:2]:
         for params in ({}, {"data": "by query"}, {"data": "1", "other": "2"}):
             yield Call("inference", "GET", path, params=params)

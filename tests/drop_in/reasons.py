@@ -1,4 +1,4 @@
-"""Why some calls are answered otherwise than by TorchServe. docs/leaving-torchserve.md has the same table."""
+"""Why some calls are answered otherwise than by TorchServe. docs/torchserve-differences.md has the same table."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ import io
 import json
 import shutil
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import httpx
 import pytest
 from PIL import Image
 
+from tests.drop_in.one_batch import in_one_batch
 from tests.drop_in.stores import archive
 from tests.server.guarded_models import fitting
 from tests.support.deployments import OURS, TORCHSERVE, Deployment, deployed
@@ -29,11 +29,24 @@ class Digits(torch.nn.Sequential):
     def __init__(self):
         super().__init__(torch.nn.AdaptiveAvgPool2d(4), torch.nn.Flatten(), torch.nn.Linear(48, 10))
 """
-MODELS = ("digits", "traced", "graph", "micro")
+EXAMPLE = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1 = torch.nn.Conv2d(1, 8, 3, 1)
+        self.fc1 = torch.nn.Linear(8 * 13 * 13, 10)
+
+    def forward(self, x):
+        x = torch.nn.functional.max_pool2d(torch.relu(self.conv1(x)), 2)
+        return torch.log_softmax(self.fc1(torch.flatten(x, 1)), dim=1)
+"""
+MODELS = ("digits", "mnist", "traced", "graph", "micro")
 SETTINGS = {
     name: {"1.0": {"defaultVersion": True, "marName": f"{name}.mar", "batchSize": 8, "maxBatchDelay": 100}} for name in MODELS
 }
-LINES = ("default_workers_per_model=1", f"models={json.dumps(SETTINGS)}")
+LINES = ("default_workers_per_model=1", "metrics_mode=prometheus", f"models={json.dumps(SETTINGS)}")
 
 
 def torch_store(store: Path, work: Path) -> None:
@@ -49,6 +62,13 @@ def torch_store(store: Path, work: Path) -> None:
     weights = {"model_file": work / "model.py", "serialized_file": work / "weights.pt"}
     extra = [work / "index_to_name.json", *fitting(work / "needs").glob("*.py")]
     archive(store, "digits", "image_classifier", **weights, extra_files=",".join(map(str, extra)))
+    (work / "mnist").mkdir()
+    (work / "mnist" / "mnist.py").write_text(EXAMPLE)
+    module: dict[str, Any] = {"__name__": "mnist"}
+    exec(EXAMPLE, module)
+    torch.save(module["Net"]().state_dict(), work / "mnist" / "mnist_cnn.pt")
+    example = {"model_file": work / "mnist" / "mnist.py", "serialized_file": work / "mnist" / "mnist_cnn.pt"}
+    archive(store, "mnist", "mnist_handler", **example, extra_files=",".join(map(str, extra[1:])))
     linear = torch.nn.Linear(4, 3).eval()
     torch.jit.trace(linear, torch.zeros(1, 4)).save(str(work / "traced.pt"))
     archive(store, "traced", "tensors", serialized_file=work / "traced.pt")
@@ -87,6 +107,13 @@ def pair(stores: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) ->
         yield deployments
 
 
+def digit(i: int) -> bytes:
+    """A grey picture as MNIST has them."""
+    data = io.BytesIO()
+    Image.linear_gradient("L").resize((28, 28)).rotate(40 * i).save(data, "PNG")
+    return data.getvalue()
+
+
 def picture(i: int) -> bytes:
     data = io.BytesIO()
     Image.new("RGB", (64, 64), (20 * i, 255 - 20 * i, 60)).save(data, "PNG")
@@ -95,6 +122,7 @@ def picture(i: int) -> bytes:
 
 BODIES: dict[str, tuple[list[bytes], bytes]] = {  # good ones, and a bad one
     "digits": ([picture(i) for i in range(7)], b"this is no picture"),
+    "mnist": ([digit(i) for i in range(7)], b"this is no picture"),
     "traced": ([json.dumps([i, i + 1, 2, 3]).encode() for i in range(7)], b"[1, 2"),
     "graph": ([json.dumps([i, i + 1, 2, 3]).encode() for i in range(7)], b"[1, 2"),
     "micro": ([str(i).encode() for i in range(7)], b"seven"),
@@ -124,17 +152,19 @@ def test_alone_the_answers_are_the_same(pair: tuple[Deployment, Deployment], mod
         assert theirs.headers.get("content-type") == ours.headers.get("content-type")
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_one_bad_of_eight_costs_nobody_else_an_answer(pair: tuple[Deployment, Deployment], model: str) -> None:
+@pytest.mark.parametrize("path", [*(f"/predictions/{model}" for model in MODELS), "/explanations/digits"])
+def test_one_bad_of_eight_costs_nobody_else_an_answer(pair: tuple[Deployment, Deployment], path: str) -> None:
+    model = path.rpartition("/")[2]
     good, bad = BODIES[model]
-    alone = [ask(pair[0], f"/predictions/{model}", body).json() for body in good]
-    with ThreadPoolExecutor(8) as clients:
-        for _ in range(5):
-            answers = list(clients.map(lambda body: ask(pair[1], f"/predictions/{model}", body), [*good, bad]))
-            assert [answer.status_code for answer in answers[:-1]] == [200] * 7
-            assert all(close(one, answer.json()) for one, answer in zip(alone, answers, strict=False))
-            assert answers[-1].status_code in (400, 500)
-            assert set(answers[-1].json()) == {"code", "type", "message"}
+    alone = [ask(pair[0], path, body).json() for body in good]
+    for place in (0, 3, 7):
+        bodies = [*good[:place], bad, *good[place:]]
+        answers = in_one_batch(pair[1], model, lambda body: ask(pair[1], path, body), good[0], bodies)
+        refused = answers.pop(place)
+        assert [answer.status_code for answer in answers] == [200] * 7
+        assert all(close(one, answer.json()) for one, answer in zip(alone, answers, strict=True))
+        assert refused.status_code in (400, 500)
+        assert set(refused.json()) == {"code", "type", "message"}
 
 
 def test_explanations_are_the_same(pair: tuple[Deployment, Deployment]) -> None:

@@ -12,7 +12,7 @@ from slotwise.drop_in.known_keys import KEYS, remarks
 from slotwise.drop_in.snapshots import models_of
 from slotwise.errors import SlotwiseError
 
-PAGE = Path(__file__).parents[2] / "docs" / "leaving-torchserve.md"
+PAGE = Path(__file__).parents[2] / "docs" / "config-properties.md"
 
 
 @pytest.fixture(autouse=True)

@@ -357,7 +357,8 @@ def test_an_archive_by_url_comes_only_from_an_allowed_one_and_by_no_detour(place
     with served_files(store) as address:
         lines = (f"allowed_urls={address}/echo.*,{address}/away.*",)
         with deployed(OURS, place, own, lines, ("--ncs", "--enable-model-api")) as deployment:
-            assert deployment.call("POST", "/models", url=f"{address}/headers.mar").status_code == 404
+            for elsewhere in (f"{address}/headers.mar", f"file://{store}/echo.mar"):
+                assert deployment.call("POST", "/models", url=elsewhere).status_code == 404
             assert deployment.call("POST", "/models", url=f"{address}/away.mar").status_code == 400
             assert deployment.call("POST", "/models", url=f"{address}/echo.mar").status_code == 200
             assert deployment.call("POST", "/models", url=f"{address}/echo.mar").status_code == 500

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -79,3 +82,22 @@ def test_the_build_context_holds_what_is_copied() -> None:
     copied = re.findall(r"^COPY (scripts/\S+)", (ROOT / "Dockerfile.torchserve").read_text("utf-8"), re.MULTILINE)
     assert len(copied) == 2
     assert set(copied) <= allowed
+
+
+def test_what_torchserves_own_vision_handlers_import_is_installed() -> None:
+    pytest.importorskip("ts")
+    spec = importlib.util.find_spec("ts")
+    assert spec
+    assert spec.origin
+    named: set[str] = set()
+    for name in ("base_handler", "vision_handler", "image_classifier", "image_segmenter", "object_detector"):
+        tree = ast.parse((Path(spec.origin).parent / "torch_handler" / f"{name}.py").read_text("utf-8"))
+        for node in tree.body:
+            if isinstance(node, ast.Import):
+                named |= {one.name.partition(".")[0] for one in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                named.add(str(node.module).partition(".")[0])
+    of_others = named - sys.stdlib_module_names - {"ts"}
+    assert of_others == {"torch", "torchvision", "captum", "PIL", "packaging"}
+    installed = (ROOT / "Dockerfile.torchserve").read_text("utf-8").replace("[images,", "PIL ")
+    assert [name for name in of_others if not re.search(rf"\b{name}\b", installed.partition("pip install")[2])] == []

@@ -18,7 +18,7 @@ from tests.drop_in.stores import archive
 from tests.k8s.manifests import ROOT
 from tests.k8s.rules import fits
 from tests.k8s.test_kserve import loaded, workload
-from tests.support.deployments import OURS, deployed
+from tests.support.deployments import deployed
 
 SNAPSHOT = {
     "name": "startup.cfg",
@@ -68,7 +68,8 @@ def test_what_kserve_makes_of_it_is_valid() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("envelope", CALLS)
-def test_its_command_line_serves_a_folder_of_kserves(tmp_path: Path, envelope: str) -> None:
+def test_its_command_line_serves_a_folder_of_kserves(tmp_path: Path, envelope: str, program: str) -> None:
+    """Ours, and with the old runtime TorchServe: the folder stays as it is."""
     pytest.importorskip("ts")
     archive(tmp_path / "models" / "model-store", "enveloped", "enveloped")
     free = Ports.free()
@@ -81,7 +82,7 @@ def test_its_command_line_serves_a_folder_of_kserves(tmp_path: Path, envelope: s
     assert (word, options[:2]) == ("torchserve", ["--start", "--foreground"])
     assert options[-2:] == ["--model-store=/mnt/models/model-store", "--ts-config=/mnt/models/config/config.properties"]
     with deployed(
-        OURS, tmp_path / "d", tmp_path / "models" / "model-store", lines, options[2:-2], environ, ports=ports
+        program, tmp_path / "d", tmp_path / "models" / "model-store", lines, options[2:-2], environ, ports=ports
     ) as deployment:
         deployment.wait_ready("enveloped")
         path, content, due = CALLS[envelope]

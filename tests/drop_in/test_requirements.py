@@ -41,7 +41,8 @@ def store(tmp_path: Path) -> Path:
         (tmp_path / f"for-{name}" / "requirements.txt").write_text(line)
         (tmp_path / f"{name}.py").write_text(HANDLER)
         requirements = {"requirements_file": tmp_path / f"for-{name}" / "requirements.txt"}
-        archive(tmp_path / "store", name, str(tmp_path / f"{name}.py"), **requirements)
+        (tmp_path / "config.yaml").write_text("useVenv: true\n")
+        archive(tmp_path / "store", name, str(tmp_path / f"{name}.py"), config_file=tmp_path / "config.yaml", **requirements)
     return tmp_path / "store"
 
 

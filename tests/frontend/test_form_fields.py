@@ -98,7 +98,7 @@ def test_a_part_that_comes_as_it_is_says_so_or_not(line: bytes) -> None:
     assert sent_as(MULTIPART, parts(1, line + within), 1000) == MULTIPART
 
 
-@pytest.mark.parametrize("body", [b"data=%zz", b"%", b"a=1&b%4=2", b"a=%4", b"%25%&a=1"])
+@pytest.mark.parametrize("body", [b"data=%zz", b"%=1", b"a=1&b%4=2", b"a=%4", b"%25%&a=1"])
 def test_a_url_form_with_a_percent_sign_that_means_nothing_is_refused(body: bytes) -> None:
     with pytest.raises(Refused, match="%") as refused:
         sent_as(URL_FORM, body, 1000)
@@ -110,3 +110,22 @@ def test_what_is_no_form_is_let_be() -> None:
     for content_type in ("", "image/png", "application/json", "text/plain; a=multipart/form-data"):
         assert sent_as(content_type, fields(5000), 1000) == content_type
     assert sent_as(MULTIPART, parts(1, b"Content-Type: text/x-sql\r\n\r\n" + b"-- a comment\r\n" * 5000), 1000)
+
+
+@pytest.mark.parametrize("body", [b"data=[1, 2]", "data=a b, \u00e9!&n=1".encode(), b"a.b-c_%41+d=x", b"data=1"])
+def test_a_form_need_not_be_encoded_as_browsers_do(body: bytes) -> None:
+    assert sent_as("application/x-www-form-urlencoded", body, 2) == "application/x-www-form-urlencoded"
+
+
+@pytest.mark.parametrize(
+    "body", [b"[1, 2]", b'{"a": "b=c"}', b"two words=1", b"=1, 2", b"data=1, 2\n", b"data=\x89PNG\x00", b"\x89PNG=1"]
+)
+def test_a_file_that_curl_calls_a_form_is_none(body: bytes) -> None:
+    assert sent_as("application/x-www-form-urlencoded", body, 2) == "application/octet-stream"
+
+
+def test_what_nobody_encoded_is_limited_too() -> None:
+    with pytest.raises(Refused, match="fields"):
+        sent_as("application/x-www-form-urlencoded", b"a=[1]&b=2&c=3", 2)
+    with pytest.raises(Refused, match="hex digits"):
+        sent_as("application/x-www-form-urlencoded", b"a=100% [1]", 2)

@@ -148,6 +148,26 @@ def test_the_file_holds_hashes_is_read_again_and_survives_nonsense(file: Path, m
         assert known.find({b"x-api-key": second.encode()}).name == "second"
 
 
+def test_a_key_that_was_just_written_opens_and_bad_ones_do_not_read_the_file_each_time(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, reads, read = [100.0], [], keys._read_stamped
+    monkeypatch.setattr(keys.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(keys, "_read_stamped", lambda path: (reads.append(path), read(path))[1])
+    first = keys.add(file, "first")
+    known = KeyFile(file)
+    clock[0] += 0.2
+    second = keys.add(file, "second")
+    reads.clear()
+    assert known.find({b"x-api-key": second.encode()}).name == "second"
+    for _ in range(100):
+        clock[0] += 0.001
+        with pytest.raises(keys.Refused):
+            known.find({b"x-api-key": b"no key"})
+    assert len(reads) <= 3
+    assert known.find({b"x-api-key": first.encode()}).name == "first"
+
+
 def test_names_that_are_taken_or_no_names_are_refused(file: Path) -> None:
     keys.add(file, "app")
     for name in ("app", "slotwise", "", "a b", "../x"):

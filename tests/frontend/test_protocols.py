@@ -58,6 +58,19 @@ def test_every_instance_is_a_record() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("beside", "taken"), [({"parameters": {}}, True), ({"signature_name": "x"}, True), ({"parameters": {"top": 1}}, False)]
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_parameters_beside_instances_are_not_dropped_in_silence(beside: dict[str, Any], taken: bool, first: bool) -> None:
+    body = json.dumps({**beside, "instances": [1]} if first else {"instances": [1], **beside}).encode()
+    if taken:
+        assert len(kserve_v1.records(body)) == 1
+    else:
+        with pytest.raises(ProtocolFault, match="parameters"):
+            kserve_v1.records(body)
+
+
 def test_bytes_and_numbers_of_either_form_are_records() -> None:
     assert bodies(open_inference.request(*binary([PNG, b""]), PICTURES).records) == [PNG, b""]
     assert bodies(open_inference.request(*binary([PNG, b""], shape=[2, 1]), PICTURES).records) == [PNG, b""]

@@ -12,7 +12,8 @@ from slotwise.frontend.observing.seen_request import SeenRequest
 
 
 def request(identity: str, status: int = 200, model: str = "digits", reason: str = "") -> SeenRequest:
-    seen = SeenRequest("POST", f"/predictions/{model}", "127.0.0.1")
+    seen = SeenRequest("POST")
+    seen.path, seen.address = f"/predictions/{model}", "127.0.0.1"
     seen.identity, seen.status, seen.model, seen.reason, seen.seconds = identity, status, model, reason, 0.25
     return seen
 
@@ -31,9 +32,8 @@ def test_the_oldest_are_forgotten_by_number_and_by_bytes() -> None:
 
 def test_what_is_for_no_model_is_remembered_only_where_it_failed() -> None:
     kept = Remembered(10)
-    kept.ended(request("probe", model=""))
-    kept.ended(request("lost", 404, model=""))
-    assert (kept.find("probe"), len(kept)) == (None, 1)
+    assert not kept.keeps(request("probe", model=""))
+    assert kept.keeps(request("lost", 404, model=""))
 
 
 def test_a_record_is_found_in_its_request() -> None:

@@ -9,21 +9,28 @@ import asyncio
 import json
 import os
 import re
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 
 from slotwise.archive.inspection import extract
 from slotwise.backends.exchange import BackendAnswer, BackendRequest
+from slotwise.backends.local.model_settings import ModelSettings
 from slotwise.backends.local.prints import FilePrints
-from slotwise.backends.local.served_model import ModelSettings, ServedModel
+from slotwise.backends.local.served_model import ServedModel
+from slotwise.backends.request_way import sent_together
 from slotwise.frontend.grpc.server import GrpcServer
+from slotwise.frontend.metrics import printed
 from slotwise.frontend.observing.observer import Observer
 from slotwise.frontend.observing.remembered import Remembered, as_json
+from slotwise.frontend.observing.seen_request import SeenRequest
 from tests.backends.streaming_models import GENERATOR, streaming_archive
 
 from .conftest import Front, MakeFront
@@ -32,11 +39,12 @@ from .standin import StandIn
 
 pytest.importorskip("opentelemetry.sdk")
 
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from slotwise.frontend.observing.spans import Sampling, Spans
+from slotwise.frontend.observing.spans import Sampling, Spans, over_http
 
 pytestmark = pytest.mark.anyio
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -106,9 +114,9 @@ class Traced:
     exporter: InMemorySpanExporter
     remembered: Remembered
 
-    async def ask(self, path: str, body: bytes, identity: str, more: str = "") -> tuple[int, bytes]:
+    async def ask(self, path: str, body: bytes, identity: str, more: str = "", flags: str = "01") -> tuple[int, bytes]:
         reader, writer = await self.connect()
-        parent = f"traceparent: 00-{TRACE}-{PARENT}-01\r\n"
+        parent = f"traceparent: 00-{TRACE}-{PARENT}-{flags}\r\n"
         head = f"POST {path} HTTP/1.1\r\nHost: x\r\nx-request-id: {identity}\r\n{parent}{more}Connection: close\r\n"
         writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         answer = await reader.read()
@@ -298,3 +306,74 @@ async def test_sampling_follows_the_parent_and_trouble_is_kept(make: Make) -> No
         await reader.readuntil(b"\r\n\r\n")
         await asyncio.sleep(0)
         assert it.of("r-1").parent is None
+
+
+@pytest.mark.parametrize(("other", "linked"), [(b"b", {"r-0"}), (b"poison", {"r-0", "r-1", "r-2"})])
+async def test_a_batch_is_linked_to_who_may_have_a_span_and_names_all(make: Make, other: bytes, linked: set[str]) -> None:
+    async with traced(make, "digits") as it:
+        bodies, flags = [b"a", other, b"c"], ["01", "00", "00"]
+        asked = [it.ask("/predictions/digits", bodies[i], f"r-{i}", "", flags[i]) for i in range(3)]
+        await asyncio.gather(*asked)
+        check_tree(it.spans)
+        (batch,) = it.named("batch")
+        assert sorted((batch.attributes or {})["slotwise.batch.requests"]) == ["r-0", "r-1", "r-2"]  # type: ignore[arg-type]
+        spans_of = {it.remembered.find(f"r-{i}").span_id: f"r-{i}" for i in range(3)}  # type: ignore[union-attr]
+        assert {spans_of[link.context.span_id] for link in batch.links} == linked
+
+
+async def test_a_kept_trace_is_the_exemplar_of_its_requests_seconds(make: Make) -> None:
+    async with traced(make, "digits", max_batch_delay_s=0.0) as it:
+        await it.ask("/predictions/digits", b"1", "r-1")
+        registry = it.front.gateway.metrics.registry
+        text, kind = printed(registry, "application/openmetrics-text;version=1.0.0,text/plain;q=0.2")
+        assert kind.startswith("application/openmetrics-text")
+        families = {family.name: family for family in openmetrics(text.decode())}
+        marked = [sample.exemplar for sample in families["slotwise_request_seconds"].samples if sample.exemplar]
+        assert [one.labels for one in marked] == [{"trace_id": TRACE}]
+        plain, kind = printed(registry, "*/*")
+        assert kind.startswith("text/plain")
+        assert TRACE not in plain.decode()
+
+
+async def test_a_collector_gets_them_over_http() -> None:
+    taken: list[bytes] = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            taken.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as listening:
+        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        spans = over_http(f"http://127.0.0.1:{listening.server_port}", Sampling(1.0, 60.0))
+        seen = SeenRequest("POST")
+        seen.trace_id, seen.span_id, seen.parent, seen.sampled = int(TRACE, 16), 7, int(PARENT, 16), True
+        seen.path, seen.status, seen.reason, seen.placed = "/predictions/digits", 500, "it failed", seen.came
+        batch = sent_together("worker-1", [seen, None])
+        assert batch is not None
+        batch.fail("the worker ended")
+        seen.note("its worker ended")
+        assert spans.keeps(seen)
+        spans.ended(seen)
+        spans.processor.shutdown()
+        listening.shutdown()
+    (resource,) = ExportTraceServiceRequest.FromString(b"".join(taken)).resource_spans
+    assert {one.key: one.value.string_value for one in resource.resource.attributes}["service.name"] == "slotwise"
+    (scope,) = resource.scope_spans
+    found = {span.name: span for span in scope.spans}
+    assert set(found) == {"wait for a worker", "worker", "batch", "POST /predictions/digits"}
+    assert {span.trace_id.hex() for span in scope.spans} == {TRACE}
+    whole, batch_span = found["POST /predictions/digits"], found["batch"]
+    assert (whole.parent_span_id.hex(), whole.status.message, [one.name for one in whole.events]) == (
+        PARENT,
+        "it failed",
+        ["its worker ended"],
+    )
+    assert batch_span.parent_span_id == found["worker"].span_id
+    assert [link.span_id for link in batch_span.links] == [whole.span_id]
+    assert whole.kind == 2  # a server's

@@ -28,6 +28,8 @@ from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 RULES = yaml.safe_load((ROOT / "k8s" / "prometheus" / "rules.yaml").read_text("utf-8"))["groups"]
+GRAFANAS_SCHEMA = {"@grafana/schema": "13.2.3", "typescript": "7.0.2"}
+TYPED = "import type {{ Dashboard }} from '@grafana/schema';\nexport const one: Dashboard = {};\n"
 needs_prometheus = pytest.mark.skipif(
     shutil.which("prometheus") is None, reason="prometheus is not here (apt-get install prometheus): the queries are NOT run"
 )
@@ -195,3 +197,20 @@ def test_every_query_gives_data_of_a_real_stack(tmp_path: Path) -> None:
                     raise AssertionError(f"without data: {without_data(wanted)}") from None
                 finally:
                     stop.set()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("npm") is None, reason="npm is not here (apt-get install npm): Grafana's schema is NOT tried")
+def test_grafanas_own_schema_takes_every_dashboard(tmp_path: Path) -> None:
+    (tmp_path / "package.json").write_text(json.dumps({"private": True, "devDependencies": GRAFANAS_SCHEMA}))
+    npm = ["npm", "install", "--silent", "--ignore-scripts", "--no-audit", "--no-fund", "--cache", str(tmp_path / "cache")]
+    subprocess.run(npm, cwd=tmp_path, check=True, timeout=300)
+    for file in sorted((ROOT / "k8s" / "grafana").glob("*.json")):
+        found = file.read_text("utf-8")
+        (tmp_path / f"{file.stem}.ts").write_text(TYPED.format(found))
+        (tmp_path / f"bad_{file.stem}.ts").write_text(TYPED.format(found.replace('"timeseries"', "7")))
+    typed = ["npx", "tsc", "--noEmit", "--strict", "--skipLibCheck", "--module", "esnext", "--moduleResolution", "bundler"]
+    names = sorted(file.name for file in tmp_path.glob("*.ts"))
+    done = subprocess.run([*typed, *names], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    wrong = {line.partition("(")[0] for line in done.stdout.splitlines() if ": error " in line}
+    assert wrong == {name for name in names if name.startswith("bad_")}, done.stdout

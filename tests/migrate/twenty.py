@@ -1,4 +1,4 @@
-"""Twenty deployments as people have them: sixteen of TorchServe's that move, two that cannot, and two SageMaker models."""
+"""Twenty deployments as people have them: seventeen of TorchServe's that move, one that cannot, and two SageMaker models."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ TWENTY = {
         about=("Java's",),
     ),
     "a network of torch's": Told(with_wishes, models=("traced",), bodies=NUMBERS),
-    "a handler that streams": Told(streaming, "cannot", models=(), about=("it streams its answers",)),
+    "a handler that streams": Told(streaming, models=("streams",)),
     "a workflow": Told(workflow, "cannot", models=(), about=("workflows are not there",)),
     "SageMaker's functions": Told(sagemaker_own, "note", bodies=((b"[1, 2]", {"content-type": "application/json"}),)),
     "SageMaker's TorchScript": Told(

@@ -12,7 +12,7 @@ from typing import Any
 from tests.support.answer_shapes import covers, shape
 from tests.support.torchserve_client import Outcome, TorchServeClient
 
-# Why a call may end otherwise here: each of these stands in docs/host.md.
+# Why a call may end otherwise here: each of these stands in docs/host-apis.md.
 LIST = "nobody asks for a list of none"
 LAST = "there is no further page"
 EMPTY = "TorchServe fails without a word"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import os
 import signal
 import subprocess
@@ -170,6 +172,24 @@ def test_a_host_that_is_killed_takes_its_workers_along_and_comes_back_with_its_m
     assert (answer.status_code, answer.json()) == (200, {"answer": 41.0})  # it has waited for the next host
     assert project.server.run_id != before.run_id
     assert project.gateway == gateway
+
+
+def test_a_host_that_ends_answers_once_more_who_has_a_connection(project: Project) -> None:
+    """Closed at once it could be just when a request comes, as between the two hosts of a swap."""
+    connection = http.client.HTTPConnection(project.gateway.url.removeprefix("http://"), timeout=PATIENCE_S)
+    before = project.server.run_id
+    for number, ends in (("20", False), ("21", True)):
+        if ends:
+            os.kill(project.server.pid, signal.SIGTERM)
+            time.sleep(0.5)
+        connection.request("POST", "/predictions/quick", number)
+        answer = connection.getresponse()
+        assert (answer.status, json.loads(answer.read())) == (200, {"answer": 2.0 * int(number) + 1})
+        assert (answer.getheader("connection") == "close") is ends
+    deadline = time.monotonic() + PATIENCE_S
+    while project.server.run_id == before or not project.gateway.status()["ready"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def test_a_link_that_is_killed_is_started_again_on_the_same_sockets(project: Project) -> None:

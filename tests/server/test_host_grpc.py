@@ -34,7 +34,7 @@ from tests.server.grpc_calls import CALLS, MORE, REASONS, unexpected
 from tests.support.deployments import TORCHSERVE, deployed
 from tests.support.torchserve_client import TorchServeClient, client_of
 
-DOCS = Path(__file__).parents[2] / "docs" / "host.md"
+DOCS = Path(__file__).parents[2] / "docs" / "host-apis.md"
 PATIENCE_S = 90.0
 INPUTS = st.dictionaries(
     st.from_regex(r"[!#-\[\]-~]([ !#-\[\]-~]{0,5}[!#-\[\]-~])?", fullmatch=True), st.binary(max_size=20), max_size=4

@@ -13,8 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from slotwise.archive import scaffold
 from slotwise.archive.build import build
+from slotwise.archive.scaffold import new as scaffold
 from slotwise.errors import SlotwiseError
 from tests.backends.streaming_models import GENERATOR, STEPS, streaming_archive
 from tests.backends.test_archives import HANDLER
@@ -33,7 +33,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     folder, store = tmp_path_factory.mktemp("models"), tmp_path_factory.mktemp("store")
     for name, handler in (("words", GENERATOR), ("sums", STEPS), ("twice", HANDLER)):
         streaming_archive(folder, name, handler, store)
-    scaffold.new(str(folder / "tale"), streams=True)
+    scaffold.new(str(folder / "tale"), kind="stream")
     build(folder / "tale", store, prove=unproven)  # it takes its time for each piece
     with started("slotwise", tmp_path_factory.mktemp("home"), store) as live:
         for name in ("words", "sums", "twice", "tale"):

@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from slotwise.backends.local.batch_queue import BatchQueue
+from slotwise.server.ray.batch_queue import BatchQueue
 
 LONG_S = 600.0
 

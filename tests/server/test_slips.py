@@ -1,4 +1,4 @@
-"""Every slip that docs/operate.md lists, typed on the real thing: what is said is there word by word, but for numbers.
+"""Every slip that docs/trouble.md lists, typed on the real thing: what is said is there word by word, but for numbers.
 
 The page is the table. A command's lines may come on either stream; no traceback is among them, and nothing is harmed.
 """
@@ -23,7 +23,7 @@ from tests.support.pages import Typed, commands, missing, typed
 pytestmark = pytest.mark.server
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "operate.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "trouble.md").read_text("utf-8")
 FIRST = "slotwise serve digits broken quick --detach"  # before it no server runs
 
 

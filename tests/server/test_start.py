@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -74,6 +75,32 @@ def test_only_processes_that_carry_the_mark_are_of_a_server_and_all_of_them_end(
     assert not carries(first.pid, one)
 
 
+def test_a_child_that_has_lost_its_mark_ends_too_and_one_of_another_run_does_not() -> None:
+    one, other = (f"run-{uuid.uuid4().hex}" for _ in range(2))
+    sleeper = "[sys.executable, '-c', 'import time; print(1, flush=True); time.sleep(600)']"
+    parent = (
+        "import subprocess, sys\n"
+        f"for mark in ({{}}, {{{MARK!r}: {other!r}}}):\n"
+        f"    child = subprocess.Popen({sleeper}, env=mark, stdout=subprocess.PIPE)\n"
+        "    child.stdout.readline()\n"
+        "    print(child.pid, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", parent], env={MARK: one}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as first:
+        assert first.stdout is not None
+        unmarked, others = (int(first.stdout.readline()) for _ in range(2))
+        try:
+            assert {process.pid for process in processes_of(one)} == {first.pid, unmarked}
+            end(one, 0, grace_s=5)
+            assert start_time(unmarked) is None
+            assert carries(others, other)
+        finally:
+            end(other, 0, grace_s=0.2)
+    assert start_time(others) is None
+
+
 def test_a_process_is_alive_while_it_runs_and_no_other_has_its_pid() -> None:
     with subprocess.Popen(["sleep", "600"]) as process:
         record = ProcessRecord(name="one", pid=process.pid, started=start_time(process.pid))
@@ -87,24 +114,29 @@ def test_a_process_is_alive_while_it_runs_and_no_other_has_its_pid() -> None:
     assert not record.alive()
 
 
-def test_a_record_survives_being_stored_and_a_broken_one_counts_as_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path))
-    folder = tmp_path / "one"
-    folder.mkdir()
-    record = ServerRecord(
+def recorded(folder: Path, run_id: str) -> ServerRecord:
+    """A server of that folder; no process has its pid and start time."""
+    return ServerRecord(
         name="one",
         kind="mms",
         pid=7,
         ports=Ports(),
         profile="cpu",
         overrides={"batch_size": "8"},
-        model_store=tmp_path,
+        model_store=folder.parent,
         state_dir=folder,
         tmp_dir=folder / "tmp",
-        run_id="abc",
+        run_id=run_id,
     )
+
+
+def test_a_record_survives_being_stored_and_a_broken_one_counts_as_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path))
+    folder = tmp_path / "one"
+    folder.mkdir()
+    record = recorded(folder, "abc")
     record.save()
     assert ServerRecord.load(folder) == record
     assert running("one") is None  # it has no start time
@@ -119,35 +151,35 @@ def test_stopping_a_server_that_was_swapped_in_leaves_no_record(tmp_path: Path, 
     old, new = tmp_path / "one", tmp_path / "one-b"
     for folder in (old, new):
         folder.mkdir()
-    gone = ServerRecord(
-        name="one",
-        kind="mms",
-        pid=7,
-        ports=Ports(),
-        profile="cpu",
-        overrides={},
-        model_store=tmp_path,
-        state_dir=old,
-        tmp_dir=old / "tmp",
-        run_id="of-the-old",
-    )
-    adopted = ServerRecord(
-        name="one",
-        kind="mms",
-        pid=8,
-        ports=Ports(),
-        profile="cpu",
-        overrides={},
-        model_store=tmp_path,
-        state_dir=new,
-        tmp_dir=new / "tmp",
-        run_id="of-the-new",
-    )
+    gone = recorded(old, "of-the-old")
+    adopted = recorded(new, "of-the-new")
     adopted.save(old)
     stop(gone)
     assert ServerRecord.load(old) == adopted
     stop(adopted)
     assert ServerRecord.load(old) is None
+
+
+def test_a_stop_that_is_interrupted_leaves_its_record_to_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path))
+    folder, sockets = tmp_path / "one", tmp_path / "slotwise-sockets"
+    folder.mkdir()
+    sockets.mkdir()
+    record = replace(recorded(folder, uuid.uuid4().hex), tmp_dir=sockets)
+    record.save()
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            stop(record)
+    left = ServerRecord.load(folder)
+    assert left == record
+    stop(left)
+    assert not sockets.exists()
+    assert ServerRecord.load(folder) is None
+
+
+def interrupted(folder: Path, **_: bool) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("where", ["", "a TMPDIR that is as long"])

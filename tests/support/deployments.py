@@ -104,13 +104,19 @@ def deployed(
     environ: Mapping[str, str] = {},
     scheme: str = "http",
     ports: Ports | None = None,
+    named: bool = True,
 ) -> Iterator[Deployment]:
-    """A running deployment. program: TORCHSERVE or OURS. lines: of its config.properties, beside its ports: free ones."""
+    """A running deployment. program: TORCHSERVE or OURS. lines: of its config.properties, beside its ports: free ones.
+
+    named: the command line names config.properties; else there is none, and the newest snapshot is what it starts from.
+    """
     folder.mkdir(exist_ok=True)
     ports = ports or Ports.free()
     configured(folder, ports, lines, scheme)
+    if not named:
+        (folder / "config.properties").unlink()
     command = [sys.executable, "-m", program, "--start", "--foreground", *options]
-    command += ["--ts-config", "config.properties", "--model-store", str(store)]
+    command += [*(["--ts-config", "config.properties"] if named else []), "--model-store", str(store)]
     with (folder / "printed").open("w") as log:
         process = subprocess.Popen(
             command, cwd=folder, env=environment(folder, environ), stdout=log, stderr=log, start_new_session=True

@@ -306,6 +306,60 @@ def lgb_value(folder: Path) -> Made:
     return asked(x, valued(model.predict(x)))
 
 
+@TABLES.add("lgb-own", "LightGBM", "its own file: three classes, asked next to their thresholds", needs=("lightgbm",))
+def lgb_own(folder: Path) -> Made:
+    from lightgbm import LGBMClassifier
+
+    from slotwise.archive.library.expected_answers import write_expected
+
+    x, y = numbers()
+    model = LGBMClassifier(n_estimators=10, verbose=-1).fit(x.astype(np.float64), y)
+    model.booster_.save_model(folder / "model.txt")
+    write_expected(folder, model.predict_proba, x.astype(np.float64))
+    edges = np.array(json.loads((folder / "expected.json").read_text())["rows"])[-REQUESTS:]
+    described(folder, "tabular", f'labels = {json.dumps(KINDS)}\nexpected = "expected.json"',
+              FLOATS + '[weights]\nlightgbm = "model.txt"\n')  # fmt: skip
+    return asked(edges, classified(model.predict_proba(edges), KINDS))
+
+
+@TABLES.add("xgb-own", "XGBoost", "its own file: a quantile, some numbers missing", needs=("xgboost",))
+def xgb_own(folder: Path) -> Made:
+    from xgboost import XGBRegressor
+
+    x, y = values()
+    x[::5, 2] = np.nan
+    model = XGBRegressor(n_estimators=10, max_depth=3, objective="reg:quantileerror", quantile_alpha=0.9).fit(x, y)
+    model.save_model(folder / "model.ubj")
+    columns = FLOATS.replace('height = "float"', 'height = "float?"')
+    described(folder, "tabular", "", f'{columns}[weights]\nxgboost = "model.ubj"\n')
+    rows = [{name: None if value != value else value for name, value in zip(NAMES, row, strict=True)} for row in x.tolist()]
+    return Made(
+        [as_json(row) for row in rows[:REQUESTS]], valued(model.predict(x))[:REQUESTS], [as_json({**rows[0], "width": "w"})]
+    )
+
+
+@TABLES.add("sk-own", "scikit-learn", "its own file by skops: a pipeline on a data frame", needs=("sklearn", "skops", "pandas"))
+def sk_own(folder: Path) -> Made:
+    import pandas
+    from sklearn.compose import make_column_transformer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+    from skops.io import dump
+
+    draw = np.random.default_rng(1)
+    table = pandas.DataFrame({"age": draw.integers(18, 90, 300), "city": draw.choice(CITIES, 300)})
+    columns = make_column_transformer((StandardScaler(), ["age"]), (OneHotEncoder(), ["city"]))
+    model = make_pipeline(columns, LogisticRegression()).fit(table, np.where(table["age"] > 50, "yes", "no"))
+    dump(model, folder / "model.skops")
+    described(
+        folder, "tabular", "", f'[input.columns]\nage = "int"\ncity = {json.dumps(CITIES)}\n[weights]\nskops = "model.skops"\n'
+    )
+    rows = table[:REQUESTS].to_dict("records")
+    bad = [as_json({**rows[0], "city": "Paris"}), as_json({**rows[0], "age": 1.5})]
+    return Made([as_json(row) for row in rows], classified(model.predict_proba(table), model.classes_)[:REQUESTS], bad)
+
+
 def lightgbm_graph(folder: Path, model: Any) -> None:
     """Write LightGBM's model as an ONNX graph."""
     from onnxmltools import convert_lightgbm

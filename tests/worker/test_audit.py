@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from slotwise.worker.guard.held_metrics import metrics_of
-from slotwise.worker.hosts.java.between_batches import before_every_read
+from slotwise.worker.hosts.java.between_batches import before_every_read, end_after_this_answer
 from slotwise.worker.hosts.java.context import ServerContext
 from slotwise.worker.separability.audit import AUDITED, MISMATCHES, Audit, AuditedAnswer
 from tests.worker.serving import serving_entry
@@ -71,6 +71,13 @@ def test_nothing_is_found_where_nothing_is_wrong() -> None:
         return [object() if row["body"] == b"mute" else answer for row, answer in zip(data, answers, strict=True)]
 
     assert audited(right, [[b"a", b"bb", b"bad"], [b"a", b"mute"], [b"mute"]], "mms") == {AUDITED: 3}
+
+
+def test_what_is_answered_among_mates_and_refused_alone_is_a_mismatch() -> None:
+    def theirs(data: Any, context: Any) -> list[Any]:
+        return [b"x"] * len(data) if len(data) > 1 else [b"x", b"too many"]
+
+    assert audited(theirs, [[b"a", b"b"]]) == {AUDITED: 2, MISMATCHES: 2}
 
 
 def test_a_mismatch_is_logged_without_what_was_said(caplog: pytest.LogCaptureFixture) -> None:
@@ -135,6 +142,15 @@ class Leaks(Toy):
         return super().predict(inputs) + len(inputs)
 
 
+def test_a_request_that_is_answered_among_mates_and_fails_alone_is_a_mismatch() -> None:
+    def theirs(data: Any, context: Any) -> list[Any]:
+        if len(data) == 1:
+            raise ValueError("a batch norm, perhaps")
+        return [{"sum": len(row["body"])} for row in data]
+
+    assert audited(theirs, [[b"a", b"bb"]]) == {AUDITED: 2, MISMATCHES: 2}
+
+
 def test_a_batch_handler_is_audited_between_two_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     protocol = SimpleNamespace(_retrieve_buffer=lambda conn, length: b"I")
     monkeypatch.setitem(sys.modules, "ts.protocol.otf_message_handler", protocol)
@@ -142,8 +158,8 @@ def test_a_batch_handler_is_audited_between_two_batches(monkeypatch: pytest.Monk
     for handler in (Toy(), Leaks()):
         entry = serving_entry(handler, audit=1.0)
         raw = entry.worker.audit.count.__self__.raw  # type: ignore[union-attr]
-        fresh = RawContext([{}] * 3)
-        entry.handle([{"body": body} for body in (b"[1]", b"[2]", b"no")], fresh)
+        fresh = RawContext([{}, {}, {}, {"x-deadline-ms": "1"}])  # who came too late is not asked again
+        entry.handle([{"body": body} for body in (b"[1]", b"[2]", b"no", b"[3]")], fresh)
         protocol._retrieve_buffer(None, 1)
         seen[type(handler)] = dict(raw.metrics.seen)
     assert (seen[Toy][AUDITED], seen[Toy].get(MISMATCHES)) == (3, None)
@@ -162,3 +178,10 @@ def test_a_count_reaches_the_servers_own_metrics(kind: str, caplog: pytest.LogCa
 
 def test_without_the_servers_module_nothing_is_installed() -> None:
     assert not before_every_read("no_such_server", lambda: None)
+    end_after_this_answer("no_such_server")  # says so in the log
+
+
+def test_where_nothing_can_be_done_between_two_batches_nothing_is_kept_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the requests would pile up for ever."""
+    monkeypatch.delitem(sys.modules, "ts.protocol.otf_message_handler", raising=False)
+    assert serving_entry(Toy(), audit=1.0).worker.audit is None

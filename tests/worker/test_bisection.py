@@ -51,6 +51,20 @@ def test_owners_are_told_apart_before_rows() -> None:
     assert tally.guilty == {2: 1}
 
 
+def test_who_leaves_is_asked_for_no_more_and_everybody_else_is_isolated_as_ever() -> None:
+    gone: set[int] = set()
+
+    def model(items: list[int], size: int) -> list[int]:
+        gone.add(1)  # during the first call
+        return fails_on(3)(items, size)
+
+    isolation = Asked(model, Padding("none", 8))
+    rows = [Row(owner, owner) for owner in range(4)]
+    isolation.run(rows, gone=lambda: gone)
+    assert [items for items, _ in isolation.asked] == [[0, 1, 2, 3], [0], [2], [3]]
+    assert [row.error.status if row.error else row.output for row in rows] == [0, 504, 2, 500]
+
+
 def test_out_of_memory_runs_smaller_pieces_and_convicts_nobody_for_it() -> None:
     released: list[int] = []
 

@@ -18,6 +18,8 @@ from slotwise.archive.guarding.guarded import guard
 from slotwise.archive.inspection import extract
 from slotwise.archive.local_model import LocalModel
 from slotwise.errors import SlotwiseError
+from slotwise.worker.hosts.child import Worker, WorkerFailed
+from slotwise.worker.hosts.messages import VERSION
 from slotwise.worker.hosts.triton import TritonHost
 from tests.archive.foreign_archives import torch_archive
 from tests.archive.test_renew import FIXTURES, changed
@@ -212,3 +214,18 @@ def test_an_earlier_worker_that_answers_twice_is_ended(earlier: Path) -> None:
         with pytest.raises(SlotwiseError):
             model._asked(lambda: model.worker.answer({"requests": [{"bytes": "many"}]}, [], 1))
         model.child.wait(60)
+
+
+def test_a_worker_that_speaks_another_version_is_ended_and_never_asked(tmp_path: Path) -> None:
+    (tmp_path / "speaks.py").write_text(
+        "import os, sys\n"
+        "os.read(int(sys.argv[1]), 1 << 16)\n"
+        'os.write(int(sys.argv[2]), b\'{"id": 1, "version": 99, "started": {}}\\n\')\n'
+        "sys.stdin = open(int(sys.argv[1]))\n"
+        "sys.stdin.read()\n"
+    )
+    worker = Worker(sys.executable, "speaks", tmp_path, {**os.environ, "PYTHONPATH": str(tmp_path)})
+    with pytest.raises(WorkerFailed, match=rf"speaks version 99 of the messages, its host {VERSION}"):
+        worker.start(8, 120)
+    assert worker.child.wait(60)
+    worker.close()

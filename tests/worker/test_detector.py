@@ -90,6 +90,7 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 def test_boxes_are_the_pictures_own_alone_and_among_mates(tmp_path: Path, form: str) -> None:
     """On both engines; one of eight is no picture."""
+    pytest.importorskip("openvino")
     boxes, options, logits = FORMS[form]
     top = f'output = "{"logits" if logits else "probabilities"}"'
     archive = build(described(graph(tmp_path, boxes, logits=logits), options, top), tmp_path / "store")

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from slotwise.model_spec import ModelSpec  # noqa: E402
 from slotwise.worker import Settings, engines  # noqa: E402
 from slotwise.worker.engines import load_engine, processor  # noqa: E402
 from slotwise.worker.engines.pretrained import load_pretrained  # noqa: E402
-from slotwise.worker.engines.torch import build_module  # noqa: E402
+from slotwise.worker.engines.torch import as_set_here, build_module  # noqa: E402
 from slotwise.worker.labels import probabilities  # noqa: E402
 from slotwise.zoo import agreement, vision  # noqa: E402
 
@@ -236,3 +237,51 @@ def test_one_channel_is_in_the_layout_that_the_network_was_tried_in(tmp_path: Pa
             with torch.inference_mode():
                 expected = net(torch.as_tensor(inputs.copy("C"))).numpy()
             assert np.allclose(engine(inputs), expected, atol=1e-5)
+
+
+def test_a_traced_convolution_does_here_what_cudnn_is_set_to_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trace keeps what was set where it was made: on a GPU it would go on computing in TF32."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    pixels = torch.rand(2, 1, 6, 6)
+    made = torch.jit.trace(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU()).eval(), pixels)
+    script = torch.jit.freeze(made.eval())
+    expected = script(pixels)
+
+    def said() -> tuple[Any, Any]:
+        (node,) = script.graph.findAllNodes("aten::_convolution", recurse=True)
+        inputs = [one.toIValue() for one in node.inputs()]
+        return inputs[10], inputs[12]
+
+    assert said() == (False, True)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    assert as_set_here(script) is script
+    assert said() == (False, False)
+    assert torch.equal(script(pixels), expected)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "int8"])
+def test_a_precision_that_a_cpus_engine_does_not_compute_in_is_named(precision: str) -> None:
+    with pytest.raises(ValueError, match=f"this engine does not compute in {precision} on a CPU: use auto, fp32 or bf16"):
+        processor.cpu_precision(precision)
+
+
+def test_a_graph_of_one_row_at_a_time_is_asked_row_by_row() -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    from slotwise.worker.engines.onnxruntime import OnnxRuntimeEngine
+
+    class OneRow:
+        """Stands for a session whose graph has a batch of 1."""
+
+        def get_inputs(self) -> list[Any]:
+            return [SimpleNamespace(name="x", shape=[1, 2])]
+
+        def get_outputs(self) -> list[Any]:
+            return [SimpleNamespace(name="y")]
+
+        def run(self, outputs: list[str], given: dict[str, Any]) -> list[Any]:
+            if len(given["x"]) != 1 or outputs != ["y"]:
+                raise onnxruntime.capi.onnxruntime_pybind11_state.InvalidArgument("wrong dimensions")
+            return [2 * given["x"]]
+
+    rows = np.arange(6, dtype=np.float32).reshape(3, 2)
+    assert OnnxRuntimeEngine(OneRow())(rows).tolist() == (2 * rows).tolist()

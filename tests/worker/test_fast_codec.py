@@ -79,7 +79,10 @@ def test_what_is_read_is_what_was_sent(patched: Any, sent: list[list[Sent]], pie
         sender.join()
 
 
-@pytest.mark.parametrize("cut", [0, 1, 40, -1])
+WITHIN_A_WORD = message([({}, b"body")]).index(text(b"application/octet-stream")) + 10
+
+
+@pytest.mark.parametrize("cut", [0, 1, 40, WITHIN_A_WORD, -1])
 def test_a_server_that_goes_away_ends_the_worker_as_before(patched: Any, cut: int) -> None:
     server, worker = socket.socketpair()
     with worker:

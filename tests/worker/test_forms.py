@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slotwise.worker.guard import local_guard
 from slotwise.worker.hosts import forms, reading
 from slotwise.worker.hosts.forms import RepeatedParts
 from slotwise.worker.request import Headers, Request
-from slotwise.worker.slot_errors import SlotError
+from slotwise.worker.slot_errors import SlotError, TooLarge
 
 
 def received(body: bytes, content_type: str = "multipart/form-data; boundary=b", **query: str) -> Request:
@@ -73,3 +74,68 @@ def test_a_form_that_cannot_be_read_is_refused(body: bytes, code: int) -> None:
 def test_without_a_form_the_body_is_the_body_and_the_address_has_parameters() -> None:
     parsed = reading.parsed(received(b"--b--", "image/png", top="3"))
     assert (parsed.body, dict(parsed.query), parsed.id) == (b"--b--", {"top": "3"}, "id")
+
+
+URL_FORM = "application/x-www-form-urlencoded"
+
+
+@pytest.mark.parametrize("body", [b"data=the fish was tasty", b"data=the+fish", b"E=mc2 is tasty", b"text=a&text=b", b"data="])
+def test_a_form_of_a_browser_is_refused_and_never_read_with_its_names(body: bytes) -> None:
+    parsed = reading.parsed(received(body, URL_FORM, top="3"))
+    error = parsed.refused or parsed.unclear
+    assert error is not None
+    assert (error.code, parsed.body) == (415, b"")
+
+
+def test_nothing_in_the_address_stands_for_a_body_or_for_a_part() -> None:
+    form = sent([("image", b"one"), ("image", b"two")])
+    asked = Request(form.body, form.headers, "id", query={"data": "x", "body": "y", "top": "3"})
+    parsed = reading.parsed(asked)
+    assert (parsed.body, list(parsed.more), list(parsed.fields)) == (b"one", [b"two"], ["image"])
+    assert parsed.query == {"data": "x", "body": "y", "top": "3"}
+    raw = reading.parsed(Request(b"raw", Headers({"content-type": "image/png"}), "id", query={"body": "y", "data": "x"}))
+    assert (raw.body, raw.query) == (b"raw", {"body": "y", "data": "x"})
+
+
+@pytest.mark.parametrize("body", [b"body=the fish was tasty", b"body=the+fish+was+tasty&top=3"])
+def test_its_field_body_is_the_body(body: bytes) -> None:
+    assert reading.parsed(received(body, URL_FORM)).body == b"the fish was tasty"
+
+
+@pytest.mark.parametrize(
+    "body", [b"\x89PNG=1", b'{"a": "b=c"}', b"the fish was tasty", b"a: b=c", b"name=\n1", b"20", b"a+b&c"]
+)
+def test_what_curl_sends_as_a_form_and_is_none_is_the_body(body: bytes) -> None:
+    parsed = reading.parsed(received(body, URL_FORM, top="3"))
+    assert (parsed.body, dict(parsed.query), parsed.refused, parsed.unclear) == (body, {"top": "3"}, None, None)
+
+
+@pytest.mark.parametrize(
+    ("body", "fields"),
+    [
+        (b"data=one+two&more=3", {"data": b"one two", "more": b"3"}),
+        (b"data=%C3%A9", {"data": "\u00e9".encode()}),
+        ("data=\u00e9 b".encode(), {"data": "\u00e9 b".encode()}),
+        (b"data=%ff%00", {"data": b"\xff\x00"}),
+        (b"%C3%BC=[1, 2]&empty=", {"\u00fc": b"[1, 2]", "empty": b""}),
+        (b"a&b=1&c", {"a": b"", "b": b"1"}),
+        (b"hello", {}),
+        (b"data=a & b&x=1", {"data": b"a ", "b": b"", "x": b"1"}),
+    ],
+)
+def test_every_byte_of_a_value_is_kept(body: bytes, fields: dict[str, bytes]) -> None:
+    assert forms.url_encoded(body) == fields
+
+
+def test_too_many_are_refused() -> None:
+    assert len(forms.url_encoded(b"&".join(b"%d=" % i for i in range(forms.MAX_PARTS)))) == forms.MAX_PARTS
+    with pytest.raises(TooLarge, match=str(forms.MAX_PARTS)):
+        forms.url_encoded(b"&".join(b"%d=" % i for i in range(forms.MAX_PARTS + 1)))
+
+
+def test_a_guards_row_has_no_parameter_that_would_stand_for_the_body() -> None:
+    query = {"data": "x", "body": "y", "file": "z", "top": "3"}
+    row = local_guard._row(Request(b"raw", Headers({"content-type": "image/png"}), "id", query=query))
+    assert row == {"top": "3", "body": b"raw"}
+    row = local_guard._row(Request(b"data=1&top=2", Headers({"content-type": URL_FORM}), "id", query=query))
+    assert row == {"data": b"1", "top": b"2"}

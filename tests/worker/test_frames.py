@@ -80,3 +80,9 @@ def test_an_answer_has_status_and_headers_or_is_refused() -> None:
     for junk in (b"", b"200", b"abc\ntext/plain", b"99\n", b"700\n", b"200\na\nb"):
         with pytest.raises(BrokenFrame):
             frames.answer_about(junk)
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[1]", b"7", b"\xff", b"[" * 100_000])
+def test_a_text_that_is_no_object_is_no_frame(text: bytes) -> None:
+    with pytest.raises(BrokenFrame, match="no object"):
+        Frame(frames.START, text=text).json()

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ts.metrics import caching_metric
 from ts.utils.util import PredictionException
 
-from slotwise.worker.guard import batches
-from slotwise.worker.guard.held_metrics import metrics_of
+from slotwise.worker import Headers, Request
+from slotwise.worker.guard import batches, device, guarded_handler
+from slotwise.worker.guard.bare import Bare
+from slotwise.worker.guard.guarded_handler import GuardedHandler
+from slotwise.worker.guard.held_metrics import HeldMetrics, metrics_of
+from slotwise.worker.guard.local_guard import LocalGuard
+from slotwise.worker.guard.stand_in import StandInContext
 from slotwise.worker.hosts.java.unreadable import Unreadable, row
 from tests.worker.strangers import Slot, ask, context, guard
 
@@ -231,7 +239,7 @@ def test_results_are_the_bytes_that_the_server_would_send() -> None:
     import torch
     from ts.protocol.otf_message_handler import create_predict_response
 
-    results = [{"a": [1, float("nan")]}, "größe", b"\x00", bytearray(b"x"), None, 3, torch.ones(2)]
+    results = [{"a": [1, float("nan")]}, "größe", b"\x00", bytearray(b"x"), None, 3, torch.ones(2), torch.eye(2).to_sparse()]
     raw = context("torchserve", [{}] * len(results))
     bodies = guard(lambda data, context: results).answer([{}] * len(results), raw)
     assert all(isinstance(body, bytes | bytearray) for body in bodies)
@@ -301,12 +309,20 @@ def test_a_handler_that_answers_only_one_is_asked_one_at_a_time() -> None:
         calls.append(len(data))
         return [data[0]["body"]]
 
-    guarded = guard(theirs)
+    now = [0.0]
+    guarded = guard(theirs, clock=lambda: now[0])
     for _ in range(batches.SINGLY_AFTER):
         assert [slot.body for slot in ask(guarded, GOOD)] == GOOD
     calls.clear()
     assert [slot.body for slot in ask(guarded, GOOD)] == GOOD
     assert calls == [1] * 8
+    now[0] += batches.SINGLY_S
+    calls.clear()
+    assert [slot.body for slot in ask(guarded, GOOD)] == GOOD
+    assert calls[0] == 8, "after a while it is tried again"
+    calls.clear()
+    assert [slot.body for slot in ask(guarded, GOOD)] == GOOD
+    assert calls == [1] * 8, "once"
 
 
 def test_explanations_do_not_make_the_others_explanations() -> None:
@@ -339,6 +355,22 @@ def test_a_dead_device_ends_the_worker_after_this_answer(monkeypatch: pytest.Mon
     guarded = guard(raising(RuntimeError("CUDA error: device-side assert triggered")))
     assert {slot.status for slot in ask(guarded, poisoned({1}, b"bad"))} == {503}
     assert guarded.dead
+
+
+def test_the_handler_around_it_decodes_what_its_server_leaves_and_ends_the_worker_of_a_dead_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "guard.json").write_text("{}")
+    around = GuardedHandler(tmp_path / "guard.json")
+    around.server, around.decodes, around.guard = "mms", True, guard(lambda data, context: [row["body"][0] for row in data])
+    ends: list[str] = []
+    monkeypatch.setattr(guarded_handler, "end_after_this_answer", ends.append)
+    raw = context("mms", [{"body": {"content-type": "application/json"}}] * 2)
+    assert [json.loads(body) for body in around.handle([{"body": b"[7]"}, {"body": b"[8]"}], raw)] == [7, 8]
+    assert ends == []
+    around.guard.dead = True
+    assert len(around.handle([{"body": b"[7]"}, {"body": b"[8]"}], raw)) == 2
+    assert ends == ["mms"]
 
 
 def test_a_call_that_goes_well_the_second_time_is_nobodys_fault() -> None:
@@ -392,6 +424,42 @@ def test_mms_metrics_of_a_failed_attempt_are_not_kept() -> None:
     assert sum(metric.value for metric in store.store if metric.name == "All") == 3
 
 
+def fails(data: Any) -> None:
+    if any(row["body"] == b"bad" for row in data):
+        raise ValueError
+
+
+def test_mms_gets_numbers_and_texts_and_no_object_of_theirs() -> None:
+    class Odd:
+        def __init__(self) -> None:
+            self.number = 2.5
+
+        def __float__(self) -> float:
+            return self.number
+
+        def __str__(self) -> str:
+            return "odd"
+
+    odd = Odd()
+
+    def theirs(data: Any, context: Any) -> list[Any]:
+        context.metrics.add_metric("Odd", odd, unit="count")
+        context.metrics.add_error("Why", f"of {len(data)}")  # it has no request's id, and the last one holds, as on MMS
+        fails(data)
+        return [1] * len(data)
+
+    raw = context("mms", [{}] * 4)
+    ask(guard(theirs, held=metrics_of(raw, "mms")), [b"", b"", b"", b"bad"], "mms", raw=raw)
+    odd.number = 99.0
+    kept = sorted((metric.name, metric.value) for metric in raw.metrics.store)
+    assert kept == [("Odd", 2.5), ("Odd", 2.5), ("Why", "of 1")], "of the first two, and of the third"
+    empty = context("mms", [{}])
+    store = empty.metrics
+    unreadable = row({"body": b"no"}, {"body": {"content-type": "application/json"}}, "mms")
+    assert ask(guard(theirs, held=metrics_of(empty, "mms")), [unreadable], "mms", raw=empty)[0].status == 400
+    assert empty.metrics is store, "theirs was not asked"
+
+
 def test_a_keyboard_interrupt_is_the_operators() -> None:
     with pytest.raises(KeyboardInterrupt):
         ask(guard(raising(KeyboardInterrupt())), poisoned({1}, b"bad"))
@@ -419,3 +487,105 @@ def test_nothing_of_theirs_is_held_between_the_attempts() -> None:
     ask(guard(theirs), GOOD)
     assert set(alive) == {0}
     assert sys.getrecursionlimit() > 100
+
+
+def bare(theirs: Any) -> Bare:
+    return Bare(theirs, HeldMetrics())
+
+
+def test_bare_theirs_is_asked_once_and_what_fails_fails_as_a_whole() -> None:
+    calls: list[int] = []
+
+    def theirs(data: Any, context: Any) -> list[Any]:
+        calls.append(len(data))
+        return doubler(data, context)
+
+    assert [slot.value for slot in ask(bare(theirs), GOOD[:3])] == [{"doubled": 2 * i} for i in range(3)]
+    for slot in ask(bare(theirs), poisoned({1}, n=3)):
+        assert (slot.status, slot.value["error"]["message"]) == (503, "Prediction failed")
+    for wrong in (lambda data, context: [], lambda data, context: sys.exit(3)):
+        assert [slot.status for slot in ask(bare(wrong), GOOD[:2])] == [503, 503]
+    assert calls == [3, 3], "a handler that keeps something between requests cannot be asked twice"
+
+
+def test_bare_a_coroutine_is_awaited() -> None:
+    async def theirs(data: Any, context: Any) -> list[Any]:
+        await asyncio.sleep(0)
+        return doubler(data, context)
+
+    assert [slot.value for slot in ask(bare(theirs), GOOD[:2])] == [{"doubled": 0}, {"doubled": 2}]
+
+
+def test_bare_what_cannot_be_decoded_is_its_senders_alone_and_theirs_never_sees_it() -> None:
+    calls: list[int] = []
+
+    def theirs(data: Any, context: Any) -> list[Any]:
+        calls.append(len(data))
+        return doubler(data, context)
+
+    slots = ask(bare(theirs), [GOOD[3], Unreadable(), GOOD[4]])
+    assert [slot.status for slot in slots] == [200, 400, 200]
+    assert (slots[0].value, slots[2].value) == ({"doubled": 6}, {"doubled": 8})
+    assert [slot.status for slot in ask(bare(theirs), [Unreadable()])] == [400]
+    assert calls == [2]
+
+
+class Gpu:
+    """Stands in for torch on a machine with a GPU, which raises `error` where something is computed, and to free memory."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error, self.freed = error, 0
+        self.cuda = SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, empty_cache=self.fails)
+
+    def zeros(self, size: int, device: str) -> Any:
+        assert device == "cuda"
+        return SimpleNamespace(item=self.fails)
+
+    def fails(self) -> None:
+        self.freed += 1
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "alive"),
+    [
+        (None, True),
+        (RuntimeError("CUDA error: device-side assert triggered"), False),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), True),
+    ],
+)
+def test_a_gpu_is_dead_where_it_computes_nothing_and_not_where_it_is_full(
+    error: Exception | None, alive: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = Gpu(error)
+    monkeypatch.setitem(sys.modules, "torch", gpu)
+    assert device.device_alive() is alive
+    device.release()  # raises nothing: a dead one frees nothing
+    assert gpu.freed == 2
+    gpu.cuda.is_initialized = lambda: False  # theirs computes elsewhere: a context would take half a gigabyte
+    assert device.device_alive()
+    device.release()
+    assert gpu.freed == 2
+
+
+def test_the_statuses_of_all_are_set_where_there_is_no_server_too(tmp_path: Path) -> None:
+    (tmp_path / "MAR-INF").mkdir()
+    (tmp_path / "MAR-INF" / "MANIFEST.json").write_text(json.dumps({"model": {"modelName": "theirs"}}))
+
+    def theirs(data: Any, context: Any) -> list[Any]:
+        context.set_all_response_status(202, "Accepted")
+        context.set_response_status(None, None, 0)  # type: ignore[arg-type]  # TorchServe then says 200
+        return doubler(data, context)
+
+    local = LocalGuard(guard(theirs), StandInContext(tmp_path, 8), None)
+    answers = local.run([Request(body, Headers({"x-batch-request-id": str(i)}), str(i)) for i, body in enumerate(GOOD[:3])])
+    assert [answer.status for answer in answers.answers] == [200, 202, 202]
+    assert [answer.headers["x-batch-request-id"] for answer in answers.answers] == ["0", "1", "2"]
+    assert [json.loads(answer.body)["doubled"] for answer in answers.answers] == [0, 2, 4]
+
+
+def test_errors_that_are_each_others_context_are_let_go() -> None:
+    first, second = ValueError(), ValueError()
+    first.__context__, second.__context__ = second, first
+    device.let_go(first)

@@ -184,3 +184,21 @@ def test_a_release_that_raises_costs_nobody(monkeypatch: pytest.MonkeyPatch) -> 
     slots = ask(guarded, BODIES)
     assert {slot.status for slot in slots} == {503}
     assert guarded.dead
+
+
+def test_a_retry_gets_what_is_neither_json_nor_bytes_as_it_came() -> None:
+    class Picture:
+        def __init__(self) -> None:
+            self.seen = 0
+
+    def theirs(data: Any, context: Any) -> list[Any]:
+        answers = [getattr(row["body"], "seen", "none") for row in data]
+        for row in data:
+            if isinstance(row["body"], Picture):
+                row["body"].seen += 1
+        fails(data)
+        return answers
+
+    slots = ask(guard(theirs), [{"body": Picture()}, b"bad", {"body": Picture()}])
+    assert [slot.status for slot in slots] == [200, 500, 200]
+    assert [slots[0].value, slots[2].value] == [0, 0]

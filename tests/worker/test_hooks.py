@@ -102,7 +102,10 @@ def test_a_decode_gives_a_list_before_the_deadline(monkeypatch: pytest.MonkeyPat
     assert told(hooks(decode=lambda body, headers: (1,)).decode(ONE)) == (500, "the handler's decode did not return a list")
     late = Request(b"1", deadline_s=999.9)
     assert told(hooks().decode(late)) == (504, "the deadline had passed when the request was read")
-    assert hooks().decode(Request(b"1", deadline_s=1000.0)) == [1.0]
+    in_time = Request(b"1", deadline_s=1030.0)
+    monkeypatch.setattr(time, "time", lambda: 4600.0)  # the clock is set forward by an hour
+    assert hooks().decode(in_time) == [1.0]
+    assert told(hooks().decode(Request(b"1", deadline_s=1030.0)))[0] == 504
 
 
 def test_items_are_owned_and_one_that_cannot_be_is_refused() -> None:

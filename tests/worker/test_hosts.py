@@ -111,6 +111,10 @@ def test_of_what_torchserve_says_of_every_batch_only_a_gauge_now_and_then_is_kep
         logging.info("anything else")
     assert heard == [("PredictionTime", 0), *(("DecodeTime", value) for value in range(3))]
     assert caplog.messages == ["anything else"]
+    raw.metrics = None  # type: ignore[assignment]  # as a context in a test has it
+    monkeypatch.delitem(sys.modules, "ts.protocol.otf_message_handler")
+    quieten(ServerContext(raw))
+    ServerContext(raw).metric("DecodeTime", 1.0, "ms")
 
 
 @pytest.mark.parametrize("own", [{}, None, 1])

@@ -66,6 +66,26 @@ def test_one_more_request_anywhere_changes_no_other_answer(handler: Toy, sent: l
     assert with_it[:where] + with_it[where + 1 :] == _answer(handler, sent)
 
 
+@given(handlers, bodies, st.data())
+def test_whoever_leaves_at_any_moment_changes_no_other_answer(handler: Toy, sent: list[Any], data: Any) -> None:
+    gone: set[int] = set()
+    leaves = data.draw(st.lists(st.integers(-1, len(sent) - 1), max_size=20))  # who does, each time that anybody looks
+
+    def look() -> set[int]:
+        if leaves and (slot := leaves.pop()) >= 0:
+            gone.add(slot)
+        return gone
+
+    handler.pipeline.gone = look
+    answers = _answer(handler, sent)
+    handler.pipeline.gone = tuple
+    for i, (answer, owed) in enumerate(zip(answers, _owed(sent), strict=True)):
+        if i not in gone or answer[0] != 200:
+            assert answer == owed or (i in gone and answer[0] == 504)
+        else:
+            assert all(record in (504, own) for record, own in zip(answer[1], owed[1], strict=True))
+
+
 @given(handlers, bodies, st.randoms(use_true_random=False))
 def test_permuting_requests_permutes_answers(handler: Toy, sent: list[Any], random: Any) -> None:
     order = list(range(len(sent)))

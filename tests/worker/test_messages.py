@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from typing import Any
 
 import pytest
 
 from slotwise.worker.hosts.messages import BrokenMessage, Message, read_message, reply_of
+from slotwise.worker.hosts.pipes import AnswerPipe
 
 ANSWER = {"status": 200, "content_type": "text/plain", "headers": {"a": 1}, "bytes": 2}
 METRIC = ["BatchFill", 1.0, "%", None]
@@ -63,3 +65,15 @@ def test_what_answers_no_batch(changes: dict[str, Any], why: str) -> None:
 def test_a_message_without_an_id_answers_nobody() -> None:
     with pytest.raises(BrokenMessage, match="without an id"):
         _ = Message({"id": "7"}, []).id
+
+
+def test_half_a_line_is_no_line() -> None:
+    theirs, ours = os.pipe()
+    pipe = AnswerPipe(theirs, lambda: True)
+    os.write(ours, b'{"id": 1}')
+    os.close(ours)
+    with pytest.raises(BrokenMessage, match="no message"):
+        read_message(pipe, "answers")
+    pipe.close()
+    pipe.close()
+    assert pipe.descriptor == -1, "another one may have its number by now"

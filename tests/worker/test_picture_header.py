@@ -24,6 +24,9 @@ EXTENSION = b"\x21\xfe"  # a comment
         SCREEN + EXTENSION,
         b"II*\0\xff\xff\xff\xff",
         b"BM" + b"\0" * 12,
+        b"RIFF\0\0\0\0WEBPVP9 " + b"\0" * 20,
+        b"II*\0\x08\0\0\0\0\0",  # a directory of nothing: no size
+        b"II*\0\x08\0\0\0\1\0\0\1\4\0\2\0\0\0\xff\xff\0\0",  # its width stands behind its end
     ],
 )
 def test_what_has_no_header(body: bytes) -> None:

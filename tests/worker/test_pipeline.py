@@ -133,7 +133,7 @@ def test_a_deadline_that_passed_before_the_model_ran_says_so(monkeypatch: pytest
     handler = started()
     monkeypatch.setattr(time, "time", lambda: 1005.0)
     monkeypatch.setattr(handler.pipeline.hooks, "decode", lambda request: [np.array([1.0])])
-    deadlines = {i: {"x-deadline-ms": str(moment * 1000)} for i, moment in enumerate((1004.0, 1005.0, 1006.0))}
+    deadlines = {i: {"x-deadline-ms": str(moment * 1000)} for i, moment in enumerate((1004.0, 1035.0, 1036.0))}
     answers = ask(handler, [[1], [1], [1], [1]], deadlines)
     assert [shown(answer)[1] for answer in answers] == [[504], [3.0], [3.0], [3.0]]
     assert said(answers[0]) == ["the deadline passed before the model ran"]
@@ -264,3 +264,24 @@ def test_an_encode_that_fills_its_result_again_changes_no_earlier_one() -> None:
 
     (answer,) = ask(started(Reusing()), [[1, 2, 3]])
     assert answer.value == [{"value": 3.0}, {"value": 5.0}, {"value": 7.0}]
+
+
+def test_whom_nobody_waits_for_is_neither_decoded_nor_run() -> None:
+    decoded: list[bytes] = []
+
+    class Seen(Toy):
+        def decode(self, body: bytes, headers: Headers) -> list[Any]:
+            decoded.append(body)
+            return super().decode(body, headers)
+
+    handler = started(Seen())
+    handler.pipeline.gone = lambda: {1, 7}
+    answers = ask(handler, [[1], [2], [3]])
+    assert [answer.code for answer in answers] == [200, 504, 200]
+    assert said(answers[1]) == ["nobody waits for this answer any more"]
+    assert sorted(decoded) == [b"[1]", b"[3]"]
+
+
+def test_a_form_in_which_no_field_is_the_body_is_refused_with_its_own_word() -> None:
+    (answer,) = started().pipeline.answer([Request(b"", unclear=BadRequest("name the one"), fields={"a": [b"1"], "b": [b"2"]})])
+    assert (answer.status, b"name the one" in answer.body) == (400, True)

@@ -267,6 +267,8 @@ def test_a_handler_without_an_example_gives_nothing_to_try_an_engine_on(tmp_path
 def test_an_engine_that_gives_another_number_of_outputs_than_rows_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("torch")
+
     class Short(Made):
         def __call__(self, inputs: Any) -> Any:
             return super().__call__(inputs)[:1]
@@ -319,3 +321,24 @@ def test_without_a_driver_nobody_imports_torch_to_look_for_a_gpu() -> None:
     program = "import sys; from slotwise.worker.environment.settings import has_cuda; print(has_cuda(), 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_with_a_driver_torch_says_whether_there_is_a_gpu(there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(settings, "has_driver", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)  # a driver that is too old, or hidden GPUs
+    found = Settings.load(carried(tmp_path, precision="fp16"), {"SLOTWISE_PROFILE": "cuda"})
+    assert (found.device, found.precision) == (("cuda", "fp16") if there else ("cpu", "auto"))
+
+
+def test_where_nobody_knows_what_a_driver_is_called_torch_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert settings.has_driver()
+
+
+def test_values_are_compared_as_shares_and_scores_as_probabilities() -> None:
+    exact, other = [[1000.0, 2.0]], [[1010.0, 2.0]]
+    of_labels = {"labels": ["a", "b"], "output": "regression"}
+    assert comparison.difference(of_labels, exact, other) == pytest.approx(0.01)
+    assert comparison.difference({"labels": ["a", "b"], "output": "logits"}, exact, other) == 0.0, "both are surely a"

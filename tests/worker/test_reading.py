@@ -85,6 +85,16 @@ def test_every_part_of_one_name_is_a_body_of_its_own() -> None:
     assert read({"body": RepeatedParts([b"from the address", b"x"])}).bodies == [b"x"], "a parameter is no part"
 
 
+@pytest.mark.parametrize("content_type", ["multipart/form-data", "Multipart/Form-Data", "MULTIPART/FORM-DATA"])
+def test_a_form_is_one_in_whatever_case_its_content_type_is_written(content_type: str) -> None:
+    part = b'--b\r\ncontent-disposition: form-data; name="%s"\r\n\r\n%s\r\n'
+    body = part % (b"body", b"1") + part % (b"body", b"2") + part % (b"note", b"x") + b"--b--\r\n"
+    form = reading.parsed(Request(body, Headers({"content-type": f"{content_type}; boundary=b"})))
+    assert (form.bodies, form.fields, form.query) == ([b"1", b"2"], {"body": [b"1", b"2"], "note": [b"x"]}, {})
+    plain = reading.parsed(Request(b"{}", Headers({"content-type": "text/x; of=multipart"}), query={"top": "3"}))
+    assert (plain.bodies, plain.fields, plain.query) == ([b"{}"], {}, {"top": "3"})
+
+
 def test_what_is_no_prediction_is_refused() -> None:
     assert isinstance(read({"body": b"x"}, {"explain": "True"}).refused, NotOffered)
     assert read({"body": b"x"}, {"explain": "False"}).refused is None

@@ -178,6 +178,28 @@ def test_a_part_that_cannot_be_handed_on_is_an_error_in_its_place(part: Any) -> 
     assert result[1] == {"at": (5, 0), "answer": 5000}
 
 
+@pytest.mark.parametrize(
+    ("said", "content_type", "answer"),
+    [
+        ("seven", "text/plain", "seven"),
+        (b"\xff7", "application/octet-stream", "\ufffd7"),
+        (b'{"x": 7}', "application/json", {"x": 7}),
+        (b"{", "application/json", None),
+    ],
+)
+def test_a_last_stage_may_answer_a_text_and_what_is_no_json_is_that_parts_error(
+    said: Any, content_type: str, answer: Any
+) -> None:
+    class Says(Reader):
+        def respond(self, request: Any, results: list[Any]) -> tuple[Any, str]:
+            return said if json.loads(request.body)[1] == 0 else results[0], content_type
+
+    first, second = chain(Finder(), Says())([asked(5, ["ok", "ok"])])[0]
+    assert first.get("answer") == answer
+    assert ("error" in first) == (answer is None)
+    assert str(second["answer"]) == "5001"
+
+
 def test_what_an_author_fills_again_is_nobody_elses() -> None:
     about: dict[str, Any] = {}
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,8 +25,8 @@ FLOWERS = {"setosa": [5.0, 3.4, 1.5, 0.2], "versicolor": [4.9, 2.4, 3.3, 1.0], "
 KINDS = list(FLOWERS)
 RECORDS = [dict(zip(NAMES, values, strict=True)) for values in FLOWERS.values()]
 PEOPLE = TableSchema(
-    [SchemaColumn("age", "int", single=True), SchemaColumn("income", missing=True, single=True), SchemaColumn("city", "text"),
-     SchemaColumn("kind", "text", values=("a", "b")), SchemaColumn("member", "bool")]
+    [SchemaColumn("age", "int", dtype="float32"), SchemaColumn("income", missing=True, dtype="float32"),
+     SchemaColumn("city", "text"), SchemaColumn("kind", "text", values=("a", "b")), SchemaColumn("member", "bool")]
 )  # fmt: skip
 PERSON = {"age": 41, "income": 2.5, "city": "Oslo", "kind": "a", "member": True}
 
@@ -120,6 +121,7 @@ def test_one_bad_row_in_eight_costs_nobody_else_anything(served: Served) -> None
         ("row", JSON, 422, "a table is an object of columns, or a list of rows"),
         ({name: [1.0] * (2 if name == "petal width" else 1) for name in NAMES}, JSON, 422, "column 'petal width' has 2 values"),
         ({"columns": NAMES[:3], "data": []}, JSON, 422, "column 'petal width' is missing"),
+        ({"columns": [1, 2], "data": []}, JSON, 422, "columns must be a list of names, and data a list of rows"),
         ({"columns": NAMES, "data": [[1]]}, JSON, 422, "a row of data is no list of 4 values"),
         ({"instances": {}}, JSON, 422, "instances must be a list"),
         ([[1, 2, 3, 4]] * (MAX_ROWS + 1), JSON, 413, "the table has 1025 rows"),
@@ -130,9 +132,11 @@ def test_one_bad_row_in_eight_costs_nobody_else_anything(served: Served) -> None
         (csv([1, 2, 3, "nan"]), CSV, 422, "column 'petal width' takes a number, not 'nan'"),
         (csv(), CSV, 400, "the table has no rows"),
         (csv([1, 2, 3, 4], header=False), CSV, 422, "there is no column '1'"),
+        (b"petal width,petal width\n1,2", CSV, 422, "column 'petal width' is there twice"),
         (b"", CSV, 400, "the body is empty"),
         (b'"sepal', CSV, 400, "the body is no CSV"),
         (b"\xff", CSV, 400, "the body is no UTF-8"),
+        (csv([1, 2, 3, "4\0"]), CSV, 400, "the body is no CSV"),
         (csv(*[[1, 2, 3, 4]] * 5_000), CSV, 413, "the table has more than 1024 rows"),
         (b"<xml/>", {"content-type": "text/xml"}, 415, "application/json or text/csv"),
         (csv([1, 2, 3, 4]), {"content-type": "text/csv; charset=latin-1"}, 415, "UTF-8"),
@@ -167,6 +171,35 @@ def test_columns_of_each_kind() -> None:
     assert one_of({**PERSON, "member": 1}) == "column 'member' takes true or false, not 1"
 
 
+@pytest.mark.parametrize(
+    ("dtype", "held", "refused"),
+    [
+        ("float16", [0, -2048, 4096, 65504], [2049, 65505, 10**15]),
+        ("float32", [2**24, -(2**24) - 2, 2**40], [2**24 + 1, 2**53 + 2**30]),
+        ("float64", [2**24 + 1, 2**53], [2**53 + 2]),
+        ("int32", [2**31 - 1, -(2**31)], [2**31, -(2**31) - 1, 2**32 + 1]),
+        ("int64", [2**31, -(2**53)], [2**53 + 2, 2**64]),
+        ("bool", [0, 1], [2, -1]),
+    ],
+)
+def test_a_whole_number_that_the_graph_would_get_as_another_is_refused(dtype: str, held: list[int], refused: list[int]) -> None:
+    column = SchemaColumn("a", "int", dtype=dtype)
+    for value in held:
+        assert np.array(column.of_json(value)).astype(dtype) == column.of_text(str(value)) == value
+    for value in refused:
+        for read in (lambda value: column.of_json(value), lambda value: column.of_text(str(value))):
+            with pytest.raises(SlotError, match="column 'a' takes a whole number that can be held exactly"):
+                read(value)
+
+
+def test_a_number_that_would_become_infinite_is_refused() -> None:
+    for dtype, most, more in (("float16", 65504.0, 65520.0), ("float32", 3e38, 4e38)):
+        column = SchemaColumn("a", dtype=dtype)
+        assert column.of_json(-most) == -most
+        with pytest.raises(SlotError, match=f"takes a number that {dtype} holds"):
+            column.of_json(more)
+
+
 def test_the_same_columns_as_csv() -> None:
     body = b'age,city,kind,member,income\n 41 ,"Oslo, north",a,TRUE,\n41,Oslo,b,0,2e3\n41,Oslo,b,maybe,1\nx,Oslo,b,1,1\n'
     first, second, third, fourth = rows_of(body, Headers(CSV), PEOPLE)
@@ -183,6 +216,27 @@ def test_columns_that_are_called_as_parts_of_other_forms() -> None:
     assert numbers.tolist() == [1.0, 2.0, 3.0]
     assert not is_list(row, Headers(JSON), odd)
     assert is_list(b'{"columns": [1], "data": [2], "instances": [3]}', Headers(JSON), odd)
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        (b" " * 100 + b'{"data": 1}', JSON),
+        ('{"data": 1}'.encode("utf-16"), JSON),
+        (b'\xef\xbb\xbf{"data": 1}', {}),
+        (b'{"data": 1}', {"content-type": "application/vnd.row+json; note=csv"}),
+    ],
+)
+def test_however_one_row_of_json_is_written_its_answer_is_one(body: bytes, headers: dict[str, str]) -> None:
+    alone = TableSchema([SchemaColumn("data")])
+    assert len(rows_of(body, Headers(headers), alone)) == 1
+    assert not is_list(body, Headers(headers), alone)
+
+
+def test_csv_whose_first_name_looks_like_json_is_answered_by_a_list() -> None:
+    bracket = TableSchema([SchemaColumn("[cm]")])
+    assert len(rows_of(b"[cm]\n1\n", Headers({"content-type": "Text/CSV"}), bracket)) == 1
+    assert is_list(b"[cm]\n1\n", Headers({"content-type": "Text/CSV"}), bracket)
 
 
 values = st.recursive(

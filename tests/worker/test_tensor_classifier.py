@@ -68,6 +68,12 @@ def test_axes_of_one_and_byte_order_do_not_matter(started: Started, array: Any) 
     assert ask(started(), [npy(array)])[0].value["label"] == "b"
 
 
+def test_json_is_json_in_whatever_case_its_content_type_is_written(started: Started) -> None:
+    body = b"[[0, 3, 0],   [0, 0, 1]]"
+    assert len(body) == TENSOR.nbytes, "as raw numbers it would be a tensor, too"
+    assert ask(started(), [body], {0: {"Content-Type": "Application/JSON"}})[0].value["label"] == "b"
+
+
 def test_the_bare_label_for_who_accepts_only_text(started: Started) -> None:
     assert ask(started(), [TENSOR.tobytes()], {0: {"Accept": "text/plain"}})[0].body == b"b"
 
@@ -104,6 +110,7 @@ def test_a_wrong_tensor_is_told_what_was_expected(started: Started, body: bytes,
         (b'"abc"', 422),
         (b'[["1", "2", "3"], ["4", "5", "6"]]', 422),
         (b"[[true, true, true], [true, true, true]]", 422),
+        (b"[[1, 2, 3], [4, false, 6]]", 422),
         (b"[[1, 2, null], [4, 5, 6]]", 422),
         (b"[[1, 2, 1e999], [4, 5, 6]]", 422),
         (b"[[1, 2, 1e300], [4, 5, 6]]", 422),
@@ -126,6 +133,9 @@ def test_normalisation_and_whole_numbers(started: Started) -> None:
     assert whole.decode(b"\x01\x02\x03\x04\x05\xff", {})[0].max() == 255
     assert ask(whole, [b"[[1, 2, 3], [4, 5, 256]]"], JSON)[0].code == 422
     assert ask(whole, [b"[[1, 2, 3], [4, 5, 1.5]]"], JSON)[0].code == 422
+    large = started(dtype="int64")
+    assert large.decode(b"[[1, 2, 3], [4, 5, 9007199254740993]]", Headers(JSON[0]))[0].max() == 2**53 + 1
+    assert ask(large, [b"[[1, 2, 3], [4, 5.0, 9007199254740993]]"], JSON)[0].code == 422, "it would be read as ...992"
 
 
 def test_probabilities_and_labels_that_do_not_fit(started: Started) -> None:

@@ -17,6 +17,7 @@ from slotwise.archive.build import build  # noqa: E402
 from slotwise.errors import SlotwiseError  # noqa: E402
 from slotwise.worker import Headers, SlotError  # noqa: E402
 from slotwise.worker.texts.text_body import MAX_TEXTS, is_list_of_texts, texts_of  # noqa: E402
+from slotwise.worker.texts.tokens import TextTokenizer  # noqa: E402
 from slotwise.zoo.transformers_files import ready, save  # noqa: E402
 from tests.worker.serving import Served  # noqa: E402
 
@@ -188,6 +189,7 @@ def test_each_form_of_a_body(tmp_path: Path) -> None:
         (json.dumps({"text": text}), {}),
         (json.dumps({"inputs": text}), {"content-type": "application/x-www-form-urlencoded"}),
         (json.dumps({"instances": {"text": text}}), JSON),
+        (json.dumps({"inputs": text, "parameters": {}, "options": {"wait_for_model": True}}), JSON),
     ]
     answers = net.ask([body.encode() for body, _ in forms], [headers for _, headers in forms])
     assert {answer.code for answer in answers} == {200}
@@ -211,6 +213,13 @@ def test_each_form_of_a_body(tmp_path: Path) -> None:
         (b"[]", JSON, 400, "no texts"),
         (b"null", JSON, 422, "the body holds no text"),
         (b"7", JSON, 422, "a record must be a text"),
+        (
+            b'{"inputs": "a", "parameters": {"top_k": 1}}',
+            JSON,
+            422,
+            "beside 'inputs' this model takes nothing, and 'parameters'",
+        ),
+        (b'{"inputs": "a", "instances": ["b"]}', JSON, 422, "beside 'inputs' this model takes nothing, and 'instances'"),
         (b'{"txt": "a"}', JSON, 422, 'a record is {"text": "..."}, without \'txt\''),
         (b'{"text": "a", "text_pair": "b"}', JSON, 422, "one text a record"),
         (b'"\\ud800"', JSON, 422, "surrogate"),
@@ -275,3 +284,26 @@ def test_whatever_is_sent_becomes_texts_or_errors(body: bytes, headers: dict[str
             assert one[0].strip()
             assert (one[1] is not None) == pairs
     assert listed or len(texts) == 1
+
+
+@pytest.mark.parametrize("body", [b"{no JSON at all", b'{"title": "x"}', b'{"text', b"{}"])
+def test_a_text_that_only_looks_like_json_is_a_text(body: bytes) -> None:
+    assert texts_of(body, Headers({}), pairs=False) == [(body.decode(), None)]
+    assert not is_list_of_texts(body, Headers({}))
+    plain = Headers({"content-type": "text/plain"})
+    assert texts_of(b'{"text": "x"}', plain, pairs=False) == [('{"text": "x"}', None)]
+    with pytest.raises(SlotError, match=r"not JSON|a record is"):
+        texts_of(body, Headers(JSON), pairs=False)
+
+
+def test_a_text_of_which_a_tokenizer_leaves_nothing_is_refused() -> None:
+    """The model would answer whatever it makes of padding alone."""
+    tokenizers = pytest.importorskip("tokenizers")
+    bare = tokenizers.Tokenizer(tokenizers.models.WordLevel({"cat": 1, "[UNK]": 0}, unk_token="[UNK]"))
+    bare.normalizer = tokenizers.normalizers.Replace("\u200b", "")
+    bare.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    read = TextTokenizer(bare, 0, 8, ("input_ids", "attention_mask"))
+    assert read(("\u200bcat", None))[0].tolist() == [1]
+    with pytest.raises(SlotError, match="the text has no tokens") as raised:
+        read(("\u200b", None))
+    assert raised.value.code == 422

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slotwise.archive.build import build
-from slotwise.worker import BadRequest, End, Headers, ModelFault, Request, StepState
+from slotwise.worker import BadRequest, End, Headers, ModelFault, Request, Settings, StepState
+from slotwise.worker.engines.steps.m2m100 import load as load_steps
 from slotwise.worker.inputs.text import BOS, EOS, PAD, UNK, Vocabulary
 from slotwise.worker.steps.streams import Stream, StreamEnd
 from slotwise.worker.streaming.greedy_text import by_steps, max_tokens_of, next_text
@@ -25,6 +26,9 @@ from tests.worker.by_steps import built_by_steps
 from tests.worker.drawings import everything, picture
 from tests.worker.serving import Served
 from tests.worker.texts import SENTENCES, odd_texts, payload
+
+for _package in ("torch", "transformers", "sentencepiece"):
+    pytest.importorskip(_package)
 
 
 class Both(NamedTuple):
@@ -113,6 +117,8 @@ def test_what_cannot_be_decoded_by_steps_is_not_started(both: Both) -> None:
     else:
         with pytest.raises(ValueError, match="no request join a running batch"):
             Served.of(both.archive, {"engine": "ctranslate2"})
+        with pytest.raises(ValueError, match='decoding = "steps" is greedy'):
+            load_steps(Path(), Settings(), beams=2, max_input_tokens=8, max_output_tokens=8)
 
 
 def test_options_are_checked() -> None:
@@ -252,3 +258,7 @@ def test_pieces_of_bytes_are_the_whole_text(text: str, cut: int) -> None:
 def test_a_text_that_does_not_go_on_as_it_was_sent_ends_with_an_error() -> None:
     with pytest.raises(ModelFault):
         streamed([0, 1], 2, 3, lambda ids: "ab" if len(ids) == 1 else "ac")
+
+
+def test_a_text_that_grows_shorter_for_a_while_goes_on_where_it_was() -> None:
+    assert streamed([0, 1, 2], 3, 4, lambda ids: ("", "ab", "a", "abc")[len(ids)]) == "abc"

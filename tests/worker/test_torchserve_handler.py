@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotwise.archive.build import build
-from slotwise.worker import BadRequest, Settings, TorchServeHandler, Unprocessable
+from slotwise.worker import BadRequest, ModelFault, Request, Settings, TorchServeHandler, Unprocessable
 from slotwise.worker.familiar.whole_batches import batch_of_rows, form, rows_of_batch
 from slotwise.worker.padding import KINDS
 from tests.worker.serving import Served
@@ -188,6 +188,22 @@ def test_gradients_and_views_are_no_matter() -> None:
     expected = [int(handler.model(torch.from_numpy(np.frombuffer(body, np.float32).copy())[None]).argmax()) for body in bodies]
     assert [answer.value for answer in answers[:4]] == expected
     assert [answer.code for answer in answers] == [200] * 4 + [400]
+
+
+@pytest.mark.parametrize(
+    "batch", [{}, {"x": None}, {"x": 7}, {"x": "text"}, {"x": np.ones(2), "y": [1, 2, 3]}, 7, "text", None]
+)
+def test_what_is_no_batch_is_refused_and_no_row_is_made_up(batch: Any) -> None:
+    with pytest.raises(ModelFault):
+        rows_of_batch(batch)
+
+
+def test_a_request_whose_body_cannot_be_told_is_refused_and_a_form_is_not() -> None:
+    handler = begin(Misbehaving("array"), Settings(batch_size=8))
+    unclear = BadRequest("which?")
+    fields = {"body": [b"4"], "note": [b"x"]}
+    sent = [Request(b"", unclear=unclear), Request(b"", unclear=unclear, fields=fields)]
+    assert [answer.status for answer in handler.pipeline.answer(sent)] == [400, 200]
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -12,7 +12,7 @@ import pytest
 
 from slotwise.archive.inspection import extract
 from slotwise.worker.hosts.child import WorkerFailed
-from slotwise.worker.hosts.triton import TritonHost
+from slotwise.worker.hosts.triton import TritonHost, environment
 from tests.server.conftest import build_handler
 from tests.worker import triton_backend as backend
 from tests.worker.triton_backend import InferenceRequest
@@ -76,7 +76,7 @@ def test_what_is_no_request_is_refused_alone(start: Start) -> None:
     host = start()
     requests = [
         InferenceRequest(b"1", headers=b"{"),
-        InferenceRequest(b"1", headers=b'{"a":' * 2000 + b"1" + b"}" * 2000),
+        InferenceRequest(b"1", headers=b'{"a":' * 200_000 + b"1" + b"}" * 200_000),
         InferenceRequest(b"1", b"2"),
         InferenceRequest(b"7"),
         InferenceRequest(b""),
@@ -125,6 +125,38 @@ def test_a_worker_that_does_not_start_again_is_a_503(start: Start, monkeypatch: 
     while ask(host, b"1") != [(200, {"answer": 3.0})]:
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def test_a_host_that_is_closed_while_it_waits_to_start_again_starts_nothing(start: Start) -> None:
+    host = start()
+    starts: list[int] = []
+
+    def refuses() -> Any:
+        starts.append(1)
+        raise WorkerFailed("no weights")
+
+    host.worker._start = refuses  # type: ignore[method-assign]
+    host.worker._current.kill()
+    deadline = time.monotonic() + 120
+    while len(starts) < 2:  # the pause before the third is a second and a half, or more
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    host.close()
+    assert len(starts) == 2
+    assert not host.worker._thread.is_alive()
+
+
+def test_a_worker_gets_the_gpu_that_triton_assigned_and_what_the_server_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLOTWISE_PROFILE", "mine")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
+    given = {"SLOTWISE_PROFILE": "cuda", "SLOTWISE_OTHER": "x", "response_timeout_s": "7"}
+    kind = {"model_instance_kind": "GPU", "model_instance_device_id": "1"}
+    environ = environment(kind, given)
+    assert (environ["CUDA_VISIBLE_DEVICES"], environ["SLOTWISE_PROFILE"], environ["SLOTWISE_OTHER"]) == ("GPU-b", "mine", "x")
+    assert "response_timeout_s" not in environ
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert environment(kind, given)["CUDA_VISIBLE_DEVICES"] == "1"
+    assert "CUDA_VISIBLE_DEVICES" not in environment({"model_instance_kind": "CPU"}, given)
 
 
 def broken() -> Any:

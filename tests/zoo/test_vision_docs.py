@@ -1,4 +1,4 @@
-"""docs/vision.md: its commands run (training without the download), and what it says of limits and formats is so."""
+"""docs/vision.md and engines.md: commands run (training without the download), and what is said of limits and formats is so."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from slotwise import model_spec
 from slotwise.worker import engines
 from slotwise.worker.inputs import images
+from slotwise.worker.tables import table_library
 from tests.support.insects import draw
 from tests.support.pages import Typed, typed
 
@@ -66,7 +67,8 @@ def test_limits_formats_and_order_are_the_codes_own() -> None:
     assert f"over {images.MAX_SECONDS:g} s" in PAGE
     names = {"WEBP": "WebP"}
     assert all(names.get(name, name) in PAGE for name in images.FORMATS)
-    assert "openvino, onnxruntime, torch; on CUDA torch" in PAGE
+    engines_page = (ROOT / "docs" / "engines.md").read_text("utf-8")
+    assert "openvino, onnxruntime, torch; on CUDA torch" in engines_page
     assert [engines.ORDER["cpu"], engines.ORDER["cuda"]] == [("openvino", "onnxruntime", "torch"), ("torch",)]
-    forms = [name for name in model_spec.Weights.model_fields if name != "module"]
-    assert all(f"`{name}`" in PAGE for name in forms)
+    forms = [name for name in model_spec.Weights.model_fields if name not in ("module", *table_library.ENGINES)]
+    assert all(f"`{name}`" in engines_page for name in forms)

@@ -9,7 +9,7 @@ import re
 import zipfile
 from collections.abc import Iterator
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from slotwise.archive.packaging import DIGESTS, MANIFEST, WITHOUT_SERVER
 from slotwise.archive.zip_safety import read_small
@@ -29,15 +29,17 @@ DEFAULT_HANDLERS = (
 )
 
 # What shows that a handler's calls must not be repeated, or are made side by side in several processes
-STREAMS = {"send_intermediate_predict_response", "stopping_criteria", "ts_stream_next"}
+PIECES = "send_intermediate_predict_response"
+STREAMS = {"stopping_criteria", "ts_stream_next"}
 SEQUENCES = {"get_sequence_id", "ts_request_sequence_id", "ts_request_sequence_start", "ts_request_sequence_end"}
 PROCESSES = {"BasePippyHandler", "BaseDeepSpeedHandler"}
 ENGINES = {"VLLMHandler", "TRTLLMHandler", "vllm_handler", "trt_llm_handler"}
 COROUTINES = "asyncCommunication"
+SEQUENCED = "sequenceBatching"
 CONFIGURED = {
     "continuousBatching": "its config has continuousBatching: it streams",
     COROUTINES: "its config has asyncCommunication: it streams",
-    "sequenceBatching": "its config has sequenceBatching: its requests depend on one another",
+    SEQUENCED: "its config has sequenceBatching: its requests depend on one another",
     "parallelType": "its config has parallelType: several processes answer one batch together",
 }
 
@@ -103,27 +105,47 @@ def is_small(data: Any, most: int = MOST_VALUES) -> bool:
     return False
 
 
-def objection(source: zipfile.ZipFile, manifest: dict[str, Any], bare: bool = False) -> str:
-    """Why the archive's handler cannot be guarded, "" where nothing is against it. bare: it is called once a batch only."""
+def asked_once(source: zipfile.ZipFile, manifest: dict[str, Any]) -> Literal["", "pieces", "sequence"]:
+    """What keeps the archive's handler from being asked twice: it sends pieces, or keeps what came before in a sequence."""
+    words = {word for _, tree in _modules(source, _handler_file(manifest)) for word in _words(tree)}
+    if words & SEQUENCES or SEQUENCED in _configured(source, manifest):
+        return "sequence"
+    return "pieces" if PIECES in words else ""
+
+
+def objection(source: zipfile.ZipFile, manifest: dict[str, Any], bare: bool = False, sequences: bool = False) -> str:
+    """Why the archive's handler cannot be guarded, "" where nothing is against it.
+
+    bare: it is called once a batch only. sequences: where it is served, the requests of one stay in one worker.
+    """
     handler = str(manifest["model"]["handler"])
     if not str(manifest.get("runtime", "python")).lower().startswith("python"):
         return f"its handler is no Python, but for {manifest['runtime']}"
-    config = str(manifest["model"].get("configFile", "")).split("/")[-1]
-    if config in source.namelist():
-        text = read_small(source, config).decode("utf-8", "replace")
-        for key, why in CONFIGURED.items():
-            if bare and key == COROUTINES:
-                continue
-            set_to = re.search(rf"^{key}\s*:\s*[\"']?(\w+)", text, re.MULTILINE)
-            if set_to and set_to[1].lower() not in ("false", "no", "off"):
-                return why
+    configured = _configured(source, manifest)
+    for key in configured:
+        if not ((bare and key == COROUTINES) or (sequences and key == SEQUENCED)):
+            return CONFIGURED[key]
     name, _, function = handler.partition(":")
     if name in ENGINES:
         return f"its handler {name} streams its answers"
-    for file, tree in _modules(source, f"{name.removesuffix('.py').split('/')[-1]}.py"):
-        if why := _fault(tree, function or "handle", bare):
+    once = bool(asked_once(source, manifest))
+    for file, tree in _modules(source, _handler_file(manifest)):
+        if why := _fault(tree, function or "handle", bare and not once, sequences and SEQUENCED in configured):
             return f"{why} ({file})"
     return ""
+
+
+def _configured(source: zipfile.ZipFile, manifest: dict[str, Any]) -> list[str]:
+    """The keys of CONFIGURED that its model-config.yaml sets, whether or not YAML can be read here."""
+    config = str(manifest["model"].get("configFile", "")).split("/")[-1]
+    text = read_small(source, config).decode("utf-8", "replace") if config in source.namelist() else ""
+    found = {key: re.search(rf"^{key}\s*:\s*[\"']?(\w+)", text, re.MULTILINE) for key in CONFIGURED}
+    return [key for key, set_to in found.items() if set_to and set_to[1].lower() not in ("false", "no", "off")]
+
+
+def _handler_file(manifest: dict[str, Any]) -> str:
+    name = str(manifest["model"]["handler"]).partition(":")[0]
+    return f"{name.removesuffix('.py').split('/')[-1]}.py"
 
 
 def _modules(source: zipfile.ZipFile, first: str) -> Iterator[tuple[str, ast.Module]]:
@@ -157,14 +179,14 @@ def _imported(tree: ast.Module, file: str) -> Iterator[str]:
             yield from (f"{path}/{alias.name}".removeprefix("/") for alias in node.names)
 
 
-def _fault(tree: ast.Module, function: str, bare: bool) -> str:
+def _fault(tree: ast.Module, function: str, bare: bool, sequences: bool) -> str:
     """What a module says that shows that its calls must not be repeated; "" for nothing."""
     words = set(_words(tree))
     if "BatchHandler" in words:
         return "it is a BatchHandler, and so keeps every request's slot by itself"
     if found := words & (STREAMS | ENGINES):
         return f"it streams its answers: {min(found)}"
-    if found := words & SEQUENCES:
+    if not sequences and (found := words & SEQUENCES):
         return f"its requests depend on one another: {min(found)}"
     if found := words & PROCESSES:
         return f"several processes answer one batch together: {min(found)}"

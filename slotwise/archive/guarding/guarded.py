@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from slotwise import __version__
-from slotwise.archive.guarding.foreign import GUARD, TERMS, objection
+from slotwise.archive.guarding.foreign import GUARD, TERMS, asked_once, objection
 from slotwise.archive.guarding.guard_proof import Example, GuardProof, prove_guarded
 from slotwise.archive.inspection import manifest_of, opened
 from slotwise.archive.packaging import MANIFEST, WORKER, FileContent, in_archive, in_text, write_zip
@@ -57,14 +57,15 @@ def guard(
     bad_input: Sequence[str] = (),
     examples: Sequence[Example] = (),
     bare: bool = False,
+    sequences: bool = False,
 ) -> Path:
     """Write the guarded archive (THEIRS-guarded.mar by default) and return its path; it appears at once or not.
 
     name: another model name. audit: the share of requests that are answered again, alone. bad_input: further exceptions, as
     "Name" or "module.Name", that tell of bad input. examples: bodies to prove with that no answer depends on its batch-mates;
     where one does, the guarded handler gets one request at a time. bare: guard nothing: theirs is called once a
-    batch, which fails as a whole. Raises SlotwiseError, with the reason, for what cannot be guarded, and where the handler does
-    not start here to be proven.
+    batch, which fails as a whole. sequences: where it is served, the requests of a sequence stay in one worker. Raises
+    SlotwiseError, with the reason, for what cannot be guarded, and where the handler does not start here to be proven.
     """
     if not path.is_file():
         what = f"{path} is a folder, not a .mar" if path.is_dir() else f"there is no archive {path}"
@@ -73,7 +74,8 @@ def guard(
     _check_paths(path, target)
     with opened(path) as source:
         manifest, legacy = manifest_of(path, source), MANIFEST not in source.namelist()
-        _check(path, source, manifest, bare)
+        _check(path, source, manifest, bare, sequences)
+        once = asked_once(source, manifest)
         theirs = str(manifest["model"]["handler"])
         terms = {
             "format": 1,
@@ -83,6 +85,7 @@ def guard(
             "legacy": legacy,
             "bad_input": sorted(bad_input),
             **({"bare": True} if bare else {}),
+            **({"once": once} if once else {}),
         }
         target.parent.mkdir(parents=True, exist_ok=True)
         with written_whole(target) as unfinished:
@@ -126,13 +129,14 @@ def _check_paths(path: Path, target: Path) -> None:
         raise SlotwiseError(f"{path.name} is a workflow archive", "guard the archives of its models, one by one")
 
 
-def _check(path: Path, source: zipfile.ZipFile, manifest: dict[str, Any], bare: bool) -> None:
+def _check(path: Path, source: zipfile.ZipFile, manifest: dict[str, Any], bare: bool, sequences: bool) -> None:
     """Raise SlotwiseError where a guard would be of no use, or would do harm."""
     names = source.namelist()
     if any(file.startswith(f"{GUARD}/") for file in names):
         raise SlotwiseError(f"{path.name} is guarded already", "guard the archive that it was made from")
-    if why := objection(source, manifest, bare):
-        raise SlotwiseError(f"{path.name} cannot be guarded: {why}", "a guard calls a handler again for parts of a batch")
+    if why := objection(source, manifest, bare, sequences):
+        hint = "docs/guard.md has what runs" if bare else "a guard calls a handler again for parts of a batch"
+        raise SlotwiseError(f"{path.name} cannot be {'served here' if bare else 'guarded'}: {why}", hint)
 
 
 def guard_code() -> dict[str, str]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from slotwise.archive.library.expected_answers import FILE, write_expected
 from slotwise.archive.network.expected import difference, read_expected
-from slotwise.archive.network.table_graph import load_graph
+from slotwise.archive.network.table_graph import load_model
 from slotwise.errors import SlotwiseError, missing_package
 from slotwise.model_spec import ModelSpec, load_spec
 
@@ -44,7 +44,7 @@ def export(folder: str | Path, model: Any, rows: Any, *, edges: bool = True) -> 
         try:
             graph = _graph(spec, model, fraction)
             target.write_bytes(graph.SerializeToString(deterministic=True))
-            why = difference(spec, expected, load_graph(spec, target, _output(graph, model)))
+            why = difference(spec, expected, load_model(spec, target, _output(graph, model)))
         except SlotwiseError:
             raise
         except Exception as error:  # no converter, or a graph that does not run

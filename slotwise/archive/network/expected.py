@@ -16,6 +16,7 @@ from slotwise.worker.labels import SCORELESS, kind_of
 from slotwise.worker.slot_errors import SlotError
 from slotwise.worker.tables.columns import Row, TableSchema
 from slotwise.worker.tables.table_engine import TableEngine
+from slotwise.worker.tables.table_library import LibraryEngine
 
 FAR = 1e-5  # of the largest number: float32 sums otherwise than float64, but no tree's other branch is as near
 AT_ONCE = 1024
@@ -58,14 +59,14 @@ def read_expected(spec: ModelSpec, sources: list[Path]) -> Expected | None:
     return Expected(spec.expected, rows, answers)
 
 
-def check_expected(spec: ModelSpec, file: str, expected: Expected, engine: TableEngine) -> None:
-    """Raise SlotwiseError where the graph answers otherwise than expected, and say for how many rows."""
+def check_expected(spec: ModelSpec, file: str, expected: Expected, engine: TableEngine | LibraryEngine) -> None:
+    """Raise SlotwiseError where the model answers otherwise than expected, and say for how many rows."""
     if why := difference(spec, expected, engine):
         raise SlotwiseError(f"{file} answers otherwise than {expected.file}: {why}", LINE)
 
 
-def difference(spec: ModelSpec, expected: Expected, engine: TableEngine) -> str:
-    """How the graph's answers differ from those that are expected; "" where they do not. Raises for rows it is not for."""
+def difference(spec: ModelSpec, expected: Expected, engine: TableEngine | LibraryEngine) -> str:
+    """How the model's answers differ from those that are expected; "" where they do not. Raises for rows it is not for."""
     rows = list(_rows(expected, engine.columns))
     parts = [engine(rows[at : at + AT_ONCE]) for at in range(0, len(rows), AT_ONCE)]
     found = np.concatenate([np.asarray(part, np.float64) for part in parts])

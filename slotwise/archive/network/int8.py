@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from slotwise.archive.network.int8_examples import need_examples
 from slotwise.errors import SlotwiseError, missing_package
 from slotwise.files import project
 from slotwise.model_spec import ModelSpec
@@ -49,10 +50,7 @@ class Int8Agreement:
 def need_int8(spec: ModelSpec) -> None:
     """Raise SlotwiseError where this model can have no int8 weights here, before anything is made."""
     if spec.weights.openvino_int8 is None:
-        raise SlotwiseError(
-            f"{spec.name} has no int8 weights",
-            "name a file in its model.toml: [weights] openvino_int8, which its make.py writes",
-        )
+        need_examples(spec)
     for package in ("nncf", "openvino"):
         if importlib.util.find_spec(package) is None:
             raise missing_package(package, "--int8")

@@ -1,4 +1,4 @@
-"""Fit the graph of a `tabular` model: its inputs are compared with the columns, and rows are run, before it serves."""
+"""Fit the model of a `tabular` archive: its inputs are compared with the columns, and rows are run, before it serves."""
 
 from __future__ import annotations
 
@@ -16,86 +16,127 @@ from slotwise.archive.network.named_examples import named_examples
 from slotwise.archive.network.network_output import check_output, checked_graph, named_output
 from slotwise.errors import SlotwiseError, missing_package
 from slotwise.model_spec import ModelSpec
+from slotwise.worker.engines.versions import release
 from slotwise.worker.environment.settings import Settings
-from slotwise.worker.labels import SCORELESS, kind_of
+from slotwise.worker.labels import SCORELESS, declared_output, kind_of
 from slotwise.worker.tables.columns import Row, TableSchema
 from slotwise.worker.tables.table_body import rows_of
 from slotwise.worker.tables.table_engine import TableEngine, load_table
+from slotwise.worker.tables.table_library import ENGINES, LibraryEngine, form_of
 
 HANDLER = "tabular"
+GRAPH = "onnx"
+Engine = TableEngine | LibraryEngine
 NOISE_ROWS = 8
 EXPECTED = 'expected = "expected.json" in model.toml compares them'
 FAR = 1e-3  # a row may differ so much with its mates
 
 
 def fit_table(spec: ModelSpec, sources: list[Path]) -> tuple[ModelSpec, dict[str, Any]]:
-    """Look at the graph and run it. Returns the description with `options.onnx` and labels, and the facts for the report.
+    """Look at the model and run it. Returns the description with what its numbers are and its labels, and facts for the report.
 
-    Raises SlotwiseError where the graph is not for these columns, refuses an example, or gives what nobody has named.
+    Raises SlotwiseError where it is not for these columns, refuses an example, or gives what nobody has named.
     """
-    source = _source(spec, sources)
-    graph = checked_graph(source)
-    output = named_output(graph, spec, source)
-    opsets = {one.domain or "ai.onnx": one.version for one in graph.opset_import}
-    facts: dict[str, Any] = {"opset": str(opsets.get("ai.onnx", "")), "batch": "dynamic"}
-    if len(graph.graph.output) > 1:
-        facts["output"] = output
-    spec = spec.model_copy(update={"options": {**spec.options, "onnx": facts}})
+    source, form = _source(spec, sources)
+    graph, output, facts = None, "", dict[str, Any]()
+    if form == GRAPH:
+        graph = checked_graph(source)
+        output = named_output(graph, spec, source)
+        opsets = {one.domain or "ai.onnx": one.version for one in graph.opset_import}
+        about = {"opset": str(opsets.get("ai.onnx", "")), "batch": "dynamic"}
+        about |= {"output": output} if len(graph.graph.output) > 1 else {}
+        facts = {"onnx": about}
+        spec = spec.model_copy(update={"options": {**spec.options, "onnx": about}})
     engine = _engine(spec, source)
+    if isinstance(engine, LibraryEngine):
+        facts = {"library": f"{engine.name} {release(form)}"}
+        spec = _of_kind(spec, source.name, engine)
     rows = _rows(spec, sources, engine)
     outputs = _together(spec, source.name, engine, rows)
+    if isinstance(engine, LibraryEngine) and engine.kind != "regression" and outputs.shape[1] == 1 and len(spec.labels) != 2:
+        raise SlotwiseError(
+            f"{source.name} gives the score of the second of two classes, and nobody names them",
+            'write in model.toml: labels = ["no", "yes"]',
+        )
     check_output(spec, source.name, outputs)
     expected = read_expected(spec, sources)
     if expected:
         check_expected(spec, source.name, expected, engine)
-    elif why := unproven(graph):
+    elif graph and (why := unproven(graph)):
         console.say(f"{spec.name}: {why}: rows at a threshold may be answered otherwise than by its library ({EXPECTED})")
-    label, classes = labelled(graph, output)
-    if classes and kind_of(spec.model_dump()) not in SCORELESS:
-        engine.outputs = [label]
-        spec = with_classes(spec, source.name, classes, np.ravel(engine(rows)), outputs)
+    if kind_of(spec.model_dump()) not in SCORELESS:
+        spec = _with_classes(spec, source.name, engine, graph, output, rows, outputs)
     labels, scores = len(spec.labels), outputs.shape[1]
     if labels and scores != labels and (labels, scores) != (2, 1):
         raise SlotwiseError(f"{source.name} gives {scores} scores, but there are {labels} labels", "a label for each score")
     told = {"expected": {"file": expected.file, "rows": len(expected.rows)}} if expected else {}
-    return spec, {"onnx": facts, **told}
+    return spec, {**facts, **told}
 
 
-def _source(spec: ModelSpec, sources: list[Path]) -> Path:
+def _source(spec: ModelSpec, sources: list[Path]) -> tuple[Path, str]:
+    """The model's file, and its form: GRAPH, or one of ENGINES."""
     if not spec.input.columns:
         raise SlotwiseError(f"{spec.name} names no columns", 'write in model.toml: [input.columns] and below it age = "float"')
-    if spec.weights.onnx is None:
-        raise SlotwiseError(f"{spec.name} names no graph", 'write in model.toml: [weights] and below it onnx = "model.onnx"')
-    for package in ("onnx", "onnxruntime"):
+    form = form_of(spec.model_dump()) or GRAPH
+    name: str | None = getattr(spec.weights, form)
+    if name is None:
+        hint = f'write in model.toml: [weights] and below it onnx = "model.onnx" (or {", ".join(ENGINES)})'
+        raise SlotwiseError(f"{spec.name} names no model", hint)
+    for package in ("onnx", "onnxruntime") if form == GRAPH else (form,):
         if importlib.util.find_spec(package) is None:
             raise missing_package(package, "a table's model")
-    source = next((path for folder in sources if (path := folder / spec.weights.onnx).is_file()), None)
+    source = next((path for folder in sources if (path := folder / name).is_file()), None)
     if source is None:
-        raise SlotwiseError(f"{spec.weights.onnx} is named in model.toml but is not in {sources[-1]}", "add the file")
-    return source
+        raise SlotwiseError(f"{name} is named in model.toml but is not in {sources[-1]}", "add the file")
+    return source, form
 
 
-def load_graph(spec: ModelSpec, source: Path, output: str = "") -> TableEngine:
-    """The graph as a worker loads it. output: the one that is run, in place of model.toml's. Raises ValueError."""
+def _of_kind(spec: ModelSpec, file: str, engine: LibraryEngine) -> ModelSpec:
+    """The spec with what the library says that its numbers are. Raises SlotwiseError where model.toml says something else."""
+    output, said = declared_output(spec.model_dump())
+    if output or (said and engine.kind and said != engine.kind):
+        line = f'write in model.toml: output = "{engine.kind or "regression"}"' + (", or nothing" if engine.kind else "")
+        raise SlotwiseError(f"{file} gives {engine.kind or 'numbers'}, not {spec.output}", line)
+    return spec if said or not engine.kind else spec.model_copy(update={"output": engine.kind})
+
+
+def _with_classes(
+    spec: ModelSpec, file: str, engine: Engine, graph: Any, output: str, rows: list[Row], outputs: Any
+) -> ModelSpec:
+    """The spec with the classes that the model names itself, where it has no labels."""
+    if isinstance(engine, LibraryEngine):
+        return with_classes(spec, file, engine.classes, engine.labels(rows), outputs) if engine.classes else spec
+    label, classes = labelled(graph, output)
+    if not classes:
+        return spec
+    engine.outputs = [label]
+    return with_classes(spec, file, classes, np.ravel(engine(rows)), outputs)
+
+
+def load_model(spec: ModelSpec, source: Path, output: str = "") -> Engine:
+    """The model in a file as a worker loads it. output: of a graph, the one that is run, in place of model.toml's.
+
+    Raises ValueError.
+    """
     model = spec.model_dump(mode="json", exclude_none=True)
-    engine = load_table(source.parent, Settings(model={**model, "weights": {"onnx": source.name}}, threads=1))
-    if output:
+    form = form_of(model) or GRAPH
+    engine = load_table(source.parent, Settings(model={**model, "weights": {form: source.name}}, threads=1))
+    if output and isinstance(engine, TableEngine):
         engine.outputs = [output]
     return engine
 
 
-def _engine(spec: ModelSpec, source: Path) -> TableEngine:
+def _engine(spec: ModelSpec, source: Path) -> Engine:
     try:
-        return load_graph(spec, source)
+        return load_model(spec, source)
     except Exception as error:
         reason = str(error).splitlines()[0]
-        raise SlotwiseError(
-            f"{source.name} cannot serve: {reason}",
-            'correct [input.columns]; age = {kind = "int", input = "NAME"} names the input that a column is a part of',
-        ) from error
+        graphs = 'correct [input.columns]; age = {kind = "int", input = "NAME"} names the input that a column is a part of'
+        hint = "correct model.toml, or write the file again" if form_of(spec.model_dump()) else graphs
+        raise SlotwiseError(f"{source.name} cannot serve: {reason}", hint) from error
 
 
-def _rows(spec: ModelSpec, sources: list[Path], engine: TableEngine) -> list[Row]:
+def _rows(spec: ModelSpec, sources: list[Path], engine: Engine) -> list[Row]:
     """The rows of the examples, and of noise that the graph runs. Raises SlotwiseError for an example that is refused."""
     columns = engine.columns
     rows = list(named_examples(spec, sources, lambda body, headers: rows_of(body, headers, columns), "[input.columns]"))
@@ -124,21 +165,20 @@ def _noise(columns: TableSchema, like: list[Row]) -> Iterator[Row]:
         yield made, texts
 
 
-def _together(spec: ModelSpec, file: str, engine: TableEngine, rows: list[Row]) -> Any:
+def _together(spec: ModelSpec, file: str, engine: Engine, rows: list[Row]) -> Any:
     """The outputs of all rows, [b, outputs]. Raises SlotwiseError where a row has others among mates than alone."""
     alone = np.concatenate([_run(spec, engine, [row], "a row") for row in rows])
     together = _run(spec, engine, rows, f"{len(rows)} rows at once")
     if together.shape != alone.shape or not np.allclose(together, alone, rtol=FAR, atol=FAR, equal_nan=True):
-        raise SlotwiseError(
-            f"{file} gives several rows at once other values than each alone", "export it with a free batch axis"
-        )
+        hint = "no batch can be made of them" if isinstance(engine, LibraryEngine) else "export it with a free batch axis"
+        raise SlotwiseError(f"{file} gives several rows at once other values than each alone", hint)
     return alone
 
 
-def _run(spec: ModelSpec, engine: TableEngine, rows: list[Row], what: str) -> Any:
+def _run(spec: ModelSpec, engine: Engine, rows: list[Row], what: str) -> Any:
     try:
         return engine(rows)
     except Exception as error:
         raise SlotwiseError(
-            f"{spec.name} does not run on {what}: {str(error).splitlines()[0]}", "is this the graph of these columns?"
+            f"{spec.name} does not run on {what}: {str(error).splitlines()[0]}", "is this the model of these columns?"
         ) from error

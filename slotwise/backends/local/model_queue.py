@@ -15,12 +15,13 @@ import functools
 import logging
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Literal
 
 from slotwise.backends.exchange import CLIENT_GONE, BackendAnswer, BackendRequest, Refused
 from slotwise.backends.local.dispatcher import Dispatcher, Linger
 from slotwise.backends.local.ledger import Ledger
+from slotwise.backends.local.queue_history import QueueHistory
 from slotwise.backends.local.queue_members import BatchWorker, LyingWorker, StreamWorker, WaitingRequest
 
 log = logging.getLogger("slotwise.host")
@@ -56,7 +57,7 @@ class ModelQueue:
         self.response_timeout_s = response_timeout_s
         self.absent, self.about = absent, about
         self.loop = asyncio.get_running_loop()
-        self.ledger = Ledger()
+        self.ledger, self.history = Ledger(), QueueHistory()
         self.dispatcher = Dispatcher(batch_size, max_batch_delay_s, job_queue_size, linger, target_s, name)
         self.waiting = self.dispatcher.waiting
         self.suspects: deque[WaitingRequest] = deque()
@@ -77,10 +78,10 @@ class ModelQueue:
         self.dispatcher.refuse_if_late(request, now, self.workers)
         about = self.about(request)
         self.dispatcher.make_room(request, len(self.workers))
-        one = WaitingRequest(self.ledger.admitted + 1, request, about, self.loop.create_future(), now)
+        one = WaitingRequest(self.ledger.admitted + 1, request, about, self.loop.create_future(), now, size=len(request.body))
         self.ledger.admit(one.id)
         self._open[one.id], request.leave = one, functools.partial(self._left, one)
-        self.waiting.append(one)
+        self._line_up(one)
         self._dispatch_soon()
         if self._next_look is None:
             self._look_later(now)
@@ -95,24 +96,49 @@ class ModelQueue:
     def _look_at_request(self, request: BackendRequest) -> None:
         """Raise Refused where no worker here could answer it."""
 
+    def _line_up(self, one: WaitingRequest) -> None:
+        """It waits from now on."""
+        self.waiting.append(one)
+
+    @property
+    def open_requests(self) -> Collection[WaitingRequest]:
+        """Those that have not ended."""
+        return self._open.values()
+
     def wait_s(self, count: int) -> float:
         """Seconds until so many that wait have been answered; 0 where nobody knows."""
         return self.dispatcher.wait_s(count, len(self.workers))
 
     def _left(self, one: WaitingRequest) -> None:
-        """Its client has gone."""
+        """Its client has gone; or, once it has its answer, its connection."""
+        if not one.open:
+            return
+        self.history.happened("left", one, self.loop.time())
+        one.left = True
         one.leave()
+        self._cancel(one)
 
     def _close(self, one: WaitingRequest, outcome: Literal["answered", "refused", "gone"]) -> None:
         one.answer.cancel()  # where its client left: a worker's late words find nobody
         del self._open[one.id]
         self.ledger.end(one.id, outcome)
+        if outcome != "answered":
+            self._cancel(one)
+            self.history.happened("cancelled" if outcome == "gone" else outcome, one, self.loop.time())
+
+    def _cancel(self, one: WaitingRequest) -> None:
+        """Tell the worker that has it, if any, that nobody wants its answer. Who had a worker die runs: it may end this one."""
+        for worker in self.workers:
+            if one.id in worker.in_hand and not one.deaths and not one.cancelled:
+                one.cancelled = True
+                worker.cancel(one.id)
 
     # What workers say.
 
     def joined(self, worker: BatchWorker) -> None:
         """A worker is ready for its first batch."""
-        worker.joined_at = worker.heard_at = self.loop.time()
+        worker.joined_at = worker.heard_at = now = self.loop.time()
+        self.history.joined(worker, now, self.ledger.admitted)
         self.workers.append(worker)
         self._dispatch_soon()
 
@@ -123,6 +149,8 @@ class ModelQueue:
             raise LyingWorker(f"an answer to request {request_id}, which it does not have")
         if answer.status == NOT_COMPUTED:
             worker.held.append((one, answer))
+        elif one.left and one.cancelled:
+            one.refuse(CLIENT_GONE, "its client has gone")
         elif one.open:
             one.answer.set_result(answer)
 
@@ -130,28 +158,30 @@ class ModelQueue:
         """A worker's batch is over. dead: its engine is, and it ends now. Raises LyingWorker where answers are missing."""
         if not worker.busy or worker.in_hand:
             raise LyingWorker(f"a batch that is over, with {len(worker.in_hand)} requests unanswered")
+        now = self.loop.time()
+        self.history.over(worker, now, self.ledger.admitted, dead)
         if dead:
             worker.retiring = True
             return  # what it has not computed goes again once it has ended
         for one, answer in worker.held:
             if one.open:
                 one.answer.set_result(answer)
-        self.dispatcher.over(worker, self.loop.time())
-        worker.batch, worker.suspects = (), False
-        worker.held.clear()
+        self.dispatcher.over(worker, now)
+        worker.batch, worker.suspects, worker.held = (), False, []
         if self.suspects or len(self.waiting):
             self._dispatch_soon()
 
     def ended(self, worker: BatchWorker) -> None:
         """A worker is gone, whatever it was doing: nobody loses an answer to it but the one that ends workers alone."""
         self.workers.remove(worker)
+        self.history.died(worker, self.loop.time(), self.ledger.admitted)
         lost = [one for one in (*worker.in_hand.values(), *(one for one, _ in worker.held)) if one.open]
         alone = len(worker.batch) == 1
         if lost:
             names = ", ".join(one.request.identity for one in lost)
             log.warning("a worker of %s ended with these in hand: %s", lost[0].request.model, names)
         for one in lost:
-            one.deaths += 1
+            one.deaths, one.cancelled = one.deaths + 1, False
             self._suspect(one, convicted=alone and one.deaths > 1)
         worker.in_hand, worker.held, worker.batch = {}, [], ()
         self._dispatch_soon()
@@ -160,6 +190,7 @@ class ModelQueue:
         one.calm_at = self.loop.time() + CALM_S
         if one.request.way is not None:
             one.request.way.note("its worker ended on it, alone" if convicted else "its worker ended")
+        self.history.happened("convicted" if convicted else "requeued", one, self.loop.time())
         if convicted:
             one.request.convict()
             one.refuse(500, "the worker ended on this request, and another one when it went alone")
@@ -193,13 +224,13 @@ class ModelQueue:
         for worker in self.workers:
             if worker.batch or worker.retiring or isinstance(worker, StreamWorker):
                 continue
-            batch = self._next_batch(worker, now)
-            if not batch:
+            if not (batch := self._next_batch(worker, now)):
                 continue
             worker.in_hand = {one.id: one for one in batch}
             for one in batch:
                 one.taken, one.request.taken_at = True, now
             worker.batch, worker.busy_since = batch, now
+            worker.sent_after = (self.history.count, self.ledger.admitted)
             worker.send(batch)
 
     def _next_batch(self, worker: BatchWorker, now: float) -> list[WaitingRequest]:

@@ -17,8 +17,9 @@ class LyingWorker(Exception):
 class WaitingRequest:
     """A request that waits for its answer. about: what `about` made of it. deaths: of workers that had it in hand.
 
-    taken: a worker has had it. calm_at: not before then it goes again, alone. held_by: the worker that streams its answer.
-    sent: the pieces that came, which its client has. left: its client has gone. cancelled: the worker that has it was told.
+    size: of its body, which is let go once it is answered. taken: a worker has had it. calm_at: not before then it goes again,
+    alone. held_by: the worker that streams its answer. sent: the pieces that came, which its client has. left: its client has
+    gone. cancelled: the worker that has it was told.
     """
 
     id: int
@@ -27,6 +28,7 @@ class WaitingRequest:
     answer: asyncio.Future[BackendAnswer]
     came_at: float
     deaths: int = 0
+    size: int = 0
     taken: bool = False
     calm_at: float = 0.0
     held_by: StreamWorker | None = None
@@ -53,18 +55,23 @@ class WaitingRequest:
 @dataclass(eq=False)
 class BatchWorker:
     """A worker as the queue knows it. send(batch) gives it a batch; end(why) ends it, and `ModelQueue.ended` is called then.
+    cancel(id): nobody wants that answer: what has not begun of it is not run, or its slot is freed.
 
     in_hand: what has no answer yet, by id. batch: all that it was sent at once. retiring: it gets no other batch.
-    over_at, found: when its last batch was over, and how many waited then. expects: so many does it wait for, until hold_until.
+    number, sent_after: for the queue's history. over_at, found: when its last batch was over, and how many waited then.
+    expects: so many does it wait for, until hold_until.
     """
 
     send: Callable[[Sequence[WaitingRequest]], None]
     end: Callable[[str], None]
+    cancel: Callable[[int], None] = lambda request_id: None
     in_hand: dict[int, WaitingRequest] = field(default_factory=dict)
     batch: Sequence[WaitingRequest] = ()
     held: list[tuple[WaitingRequest, BackendAnswer]] = field(default_factory=list)  # until done: is its engine dead?
     suspects: bool = False
     retiring: bool = False
+    number: int = 0
+    sent_after: tuple[int, int] = (0, 0)
     joined_at: float = 0.0
     busy_since: float = 0.0
     over_at: float = 0.0
@@ -81,14 +88,14 @@ class BatchWorker:
 
 @dataclass(eq=False)
 class StreamWorker(BatchWorker):
-    """A worker whose requests join and leave at any time. cancel(id): frees the slot of one whose answer nobody wants.
+    """A worker whose requests join and leave at any time.
 
     slots: how many streams it runs at once. trying: who is under suspicion and has not said anything new yet; nobody joins it.
-    headers: of the answers that have begun, by id.
+    headers: of the answers that have begun, by id. whole: it may answer a request for pieces whole.
     """
 
     slots: int = 1
-    cancel: Callable[[int], None] = lambda request_id: None
+    whole: bool = False
     trying: WaitingRequest | None = None
     headers: dict[int, RawHeaders] = field(default_factory=dict)
 
@@ -99,6 +106,7 @@ class StreamWorker(BatchWorker):
 
     @property
     def room(self) -> int:
-        """How many may join now: a few more than it has slots for, so that none is empty for a turn."""
+        """How many may join now: a few more than it has slots for, so that none is empty for a turn; of one nobody waits."""
         taken = self.retiring or self.trying is not None
-        return 0 if taken else self.slots + max(1, self.slots // 4) - len(self.in_hand)
+        more = max(1, self.slots // 4) if self.slots > 1 else 0
+        return 0 if taken else self.slots + more - len(self.in_hand)

@@ -7,22 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-from slotwise.archive.guarding.foreign import GUARD
 from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
-from slotwise.backends.local.dispatcher import Linger
+from slotwise.backends.local import queue_history
 from slotwise.backends.local.ledger import Ledger
+from slotwise.backends.local.model_settings import ModelSettings, WorkerNow
 from slotwise.backends.local.piped_link import PipedLink
-from slotwise.backends.local.prints import Prints
+from slotwise.backends.local.queue_members import StreamWorker
+from slotwise.backends.local.sequence_queue import SequenceQueue
 from slotwise.backends.local.stream_queue import StreamQueue
 from slotwise.backends.local.worker_link import Measured, WorkerCommand, WorkerLink
+from slotwise.backends.local.worker_memory import WorkerMemory
 from slotwise.worker.hosts import frames
-from slotwise.worker.hosts.child import START_TIMEOUT_S
 
 log = logging.getLogger("slotwise.host")
 
@@ -36,61 +37,18 @@ GONE = "the model is not loaded any more"
 Link = WorkerLink | PipedLink
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelSettings:
-    """How one version of a model is served.
-
-    model_dir: its archive, extracted and verified; its workers share it. environ: of its workers, whole. prints: for their
-    output. gpus: workers go round so many. start_timeout_s: for loading, warming up and proving it. repeatable: whether its
-    author lets a request be sent a second time. name_worker(): a name for a new worker; "" for one of its own.
-    """
-
-    name: str
-    version: str
-    archive: Path
-    model_dir: Path
-    environ: Mapping[str, str]
-    prints: Prints
-    batch_size: int
-    max_batch_delay_s: float = 0.0
-    response_timeout_s: float = 120.0
-    job_queue_size: int = 1000
-    linger: Linger = "free"
-    target_s: float = 0.0
-    gpus: int = 0
-    start_timeout_s: float = START_TIMEOUT_S
-    repeatable: bool = True
-    name_worker: Callable[[], str] = lambda: ""
-
-    @property
-    def module(self) -> str:
-        """What its workers run; "" where the archive was built before there were frames."""
-        for package, folder in ((f"{GUARD}.hosts", f"{GUARD}/hosts"), ("slotwise.worker.hosts", "slotwise/worker/hosts")):
-            if (self.model_dir / folder).is_dir():
-                return f"{package}.framed" if (self.model_dir / folder / "framed.py").is_file() else ""
-        return ""
-
-
-@dataclass(frozen=True)
-class WorkerNow:
-    """One worker as it is now. status: STARTING, READY or UNLOADING. pid: 0 while it starts. got: what it says it runs on."""
-
-    id: str
-    pid: int
-    status: str
-    got: Mapping[str, Any]
-
-
 class ServedModel:
     """One version of a model. Everything happens on the event loop that made it.
 
     measured(name, value, unit, code): takes its workers' numbers, as in LocalModel. failure: why no worker starts; "" else.
-    wanted: workers that it is to have. ends: of workers that were not told to go, by reason.
+    wanted: workers that it is to have. asleep: it has none of them, until somebody asks. asked_asleep(model): somebody does.
+    ends: of workers that were not told to go, by reason.
     """
 
     def __init__(self, settings: ModelSettings, measured: Measured = lambda name, value, unit, code: None) -> None:
         self.settings, self.measured = settings, measured
-        self.queue = StreamQueue(
+        sequences = {"limits": settings.sequences} if settings.sequences else {}
+        self.queue: StreamQueue = (SequenceQueue if sequences else StreamQueue)(
             settings.batch_size,
             settings.max_batch_delay_s,
             settings.response_timeout_s,
@@ -100,12 +58,22 @@ class ServedModel:
             about=self._about,
             target_s=settings.target_s,
             name=settings.name,
+            **sequences,
         )
         self.links: list[Link] = []
         self.ends: Counter[str] = Counter()
         self.failure = ""
+        self.asleep = False
+        self.asked_asleep: Callable[[ServedModel], None] = ServedModel.wake
+        self.used_at = self.awake_since = asyncio.get_running_loop().time()
+        self._woken_at: float | None = None  # until the first of its workers is ready
+        self.start_s = 5.0  # what its last wake took
         self.wanted = self._opening = self._made = self._failed = self._short_lives = 0
+        self._gpu_of: dict[str, str] = {}  # by a worker's name
         self._tasks: set[asyncio.Task[None]] = set()
+        self.memory = WorkerMemory(settings.max_memory_bytes) if settings.max_memory_bytes else None
+        watch = self.memory.watch(lambda: self.links, self._grown) if self.memory else None
+        self._watch = asyncio.get_running_loop().create_task(watch) if watch else None
 
     @property
     def ledger(self) -> Ledger:
@@ -114,7 +82,37 @@ class ServedModel:
 
     async def answer(self, request: BackendRequest) -> BackendAnswer:
         """A worker's answer to just this request. Raises Refused."""
+        self.used_at = self.queue.loop.time()
+        if self.asleep:
+            self.asked_asleep(self)
+            if self.settings.refuses_asleep and self.asleep:
+                raise Refused(503, "the model sleeps, and is being woken up", retry_after_s=math.ceil(self.start_s))
         return await self.queue.answer(request)
+
+    def sleep(self) -> None:
+        """Let all workers finish their batches and end. Requests wait in the queue until `wake`."""
+        self._now(asleep=True)
+
+    def wake(self) -> None:
+        """Have its workers again."""
+        self._woken_at = self.awake_since = self.queue.loop.time()
+        self._now(asleep=False)
+
+    def _now(self, *, asleep: bool) -> None:
+        """What went wrong before says nothing of the next start."""
+        self.asleep, self._failed = asleep, 0
+        if self.failure != GONE:
+            self.failure = ""
+        self._adjust()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all its workers take requests."""
+        return self.wanted > 0 and len(self.queue.workers) >= self.wanted
+
+    def unused_s(self, now: float) -> float:
+        """For how long nobody has asked it, or waited for it; 0 while it starts."""
+        return 0.0 if self.ledger.open or not self.is_ready else now - max(self.used_at, self.awake_since)
 
     def scale(self, workers: int) -> None:
         """Have so many workers from now on; returns at once."""
@@ -124,13 +122,17 @@ class ServedModel:
 
     def workers(self) -> list[WorkerNow]:
         """Its workers now."""
+        if self.asleep:
+            return [WorkerNow(f"{self.id}-{i}", 0, "ASLEEP", {}) for i in range(self.wanted)]
         known = [WorkerNow(link.name, link.pid, link.status, link.got) for link in self.links]
         missing = max(0, self.wanted - sum(link.status != "UNLOADING" for link in self.links))
-        return known + [WorkerNow(f"{self._id}-{self._made + i}", 0, "STARTING", {}) for i in range(missing)]
+        return known + [WorkerNow(f"{self.id}-{self._made + i}", 0, "STARTING", {}) for i in range(missing)]
 
     async def close(self, patience_s: float) -> None:
         """Take no request any more, finish those that are there, and end the workers; after `patience_s` whatever they do."""
         self.failure = GONE
+        if self.asleep and self.ledger.open:
+            self.wake()
         until = asyncio.get_running_loop().time() + patience_s
         while self.ledger.open and asyncio.get_running_loop().time() < until:
             await asyncio.sleep(POLL_S)
@@ -141,9 +143,12 @@ class ServedModel:
             link.end("it did not end in time")
         while self.links:
             await asyncio.sleep(POLL_S)
+        if self._watch:
+            self._watch.cancel()
 
     @property
-    def _id(self) -> str:
+    def id(self) -> str:
+        """Its name and version, as they stand in logs."""
         return f"{self.settings.name}_{self.settings.version}"
 
     def _absent(self) -> str:
@@ -160,8 +165,12 @@ class ServedModel:
 
     def _adjust(self) -> None:
         """Start workers that are missing, and let go those that are too many: first of those that still start."""
+        if self.memory:
+            self.memory.settle(self.links, self.wanted)
         kept = [link for link in self.links if link.status != "UNLOADING"]
-        surplus = len(kept) + self._opening - self.wanted
+        wanted = 0 if self.asleep else self.wanted
+        leaving = len(self.memory.leaving) if self.memory and wanted else 0
+        surplus = len(kept) + self._opening - wanted - leaving
         newest_first = sorted(reversed(kept), key=lambda link: link.status == "READY")
         for link in newest_first[: max(0, surplus)]:
             link.retire()
@@ -174,9 +183,9 @@ class ServedModel:
     async def _open(self) -> None:
         settings = self.settings
         environ = dict(settings.environ)
-        if settings.gpus:
-            environ["CUDA_VISIBLE_DEVICES"] = str(self._made % settings.gpus)
-        name = settings.name_worker() or f"{self._id}-{self._made}"
+        name = settings.name_worker() or f"{self.id}-{self._made}"
+        if settings.gpus is not None and (gpu := settings.gpus.take()):
+            environ["CUDA_VISIBLE_DEVICES"] = self._gpu_of[name] = gpu
         self._made += 1
         about: dict[str, Any] = {
             "name": name,
@@ -204,6 +213,7 @@ class ServedModel:
                 )
         except OSError as error:
             self._opening -= 1
+            self._give_back_gpu(name)
             self._fail(f"no process can be started: {error.strerror or error}")
             return
         self._opening -= 1
@@ -214,12 +224,27 @@ class ServedModel:
         if self.failure != GONE:
             self.failure = ""
         self._failed = 0
+        self.awake_since = self.queue.loop.time()
+        if self._woken_at is not None:
+            self.start_s, self._woken_at = max(1.0, self.awake_since - self._woken_at), None
+        if self.memory:
+            self.memory.started(link)
+            self._adjust()
+
+    def _grown(self, count: int) -> None:
+        """Workers have come to take too much memory."""
+        self.ends["memory"] += count
+        self._adjust()
 
     def _ended(self, link: Link) -> None:
         """A worker is gone: start another one, at once unless several have lived but a moment."""
         self.links.remove(link)
+        if self.memory:
+            self.memory.ended(link)
+        self._give_back_gpu(link.name)
         if not link.worker.retiring:
             self.ends[end_of(link.why, started=bool(link.got))] += 1
+            self._write_history(link)
         loop = asyncio.get_running_loop()
         if link.worker.retiring:
             self._adjust()
@@ -229,11 +254,27 @@ class ServedModel:
         else:
             self._fail(link.reason)
 
+    def _give_back_gpu(self, worker: str) -> None:
+        if self.settings.gpus is not None:
+            self.settings.gpus.give_back(self._gpu_of.pop(worker, ""))
+
+    def _write_history(self, link: Link) -> None:
+        """Write down what led to a worker's death, where it has answered batches; in a thread."""
+        settings = self.settings
+        if settings.histories is None or not link.got or isinstance(link.worker, StreamWorker):
+            return
+        queue, number = self.queue, link.worker.number
+        name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{self.id}-{number}.jsonl"
+        about = {key: getattr(settings, key) for key in queue_history.SETTINGS} | {"died": number}
+        kept = queue.history.kept(queue.open_requests, queue.workers)
+        log.warning("worker %d of %s: what led to its end is in %s", number, self.id, settings.histories / name)
+        asyncio.get_running_loop().run_in_executor(None, queue_history.write, settings.histories / name, about, kept)
+
     def _fail(self, why: str) -> None:
         if self.failure != GONE:
             self.failure = why
         self._failed += 1
-        log.error("a worker of %s does not start: %s", self._id, why)
+        log.error("a worker of %s does not start: %s", self.id, why)
         pause_s = PAUSES_S[min(self._failed, len(PAUSES_S) - 1)]
         asyncio.get_running_loop().call_later(pause_s, self._adjust)
 

@@ -37,15 +37,15 @@ class StreamQueue(ModelQueue):
             _whole_will_do(request)
         self.streams_wait |= request.pieces is not None
 
-    def _left(self, one: WaitingRequest) -> None:
-        one.left = True
-        one.leave()
-        if one.held_by is not None and one.held_by.trying is not one:
-            _cancel(one)
-
     def _close(self, one: WaitingRequest, outcome: Literal["answered", "refused", "gone"]) -> None:
         super()._close(one, outcome)
-        _cancel(one)
+        _cancel_stream(one)
+
+    def _cancel(self, one: WaitingRequest) -> None:
+        if one.held_by is None:
+            super()._cancel(one)
+        elif one.held_by.trying is not one or not one.open:
+            _cancel_stream(one)
 
     # What workers say.
 
@@ -86,12 +86,13 @@ class StreamQueue(ModelQueue):
             one.answer.set_result(BackendAnswer(200, headers, b""))
 
     def answered(self, worker: BatchWorker, request_id: int, answer: BackendAnswer) -> None:
-        """As ModelQueue's; of a stream it is the error that ends it."""
+        """As ModelQueue's; of a stream it is the error that ends it, or all of it where the worker may say that."""
         if not isinstance(worker, StreamWorker):
             super().answered(worker, request_id, answer)
             return
         one = worker.in_hand.get(request_id)
-        if one is None or (one.request.pieces is not None and answer.status < 400):
+        whole = worker.whole and request_id not in worker.headers and one is not None and not one.sent
+        if one is None or (one.request.pieces is not None and answer.status < 400 and not whole):
             raise LyingWorker(f"an answer to request {request_id}, which it does not have, or has to stream")
         self._let_go(worker, one)
         if one.open:
@@ -110,7 +111,7 @@ class StreamQueue(ModelQueue):
         """Others may join again."""
         one, worker.trying = worker.trying, None
         if one is not None and one.left:
-            _cancel(one)
+            _cancel_stream(one)
         self._dispatch_soon()
 
     def done(self, worker: BatchWorker, *, dead: bool) -> None:
@@ -201,7 +202,7 @@ class StreamQueue(ModelQueue):
         self.emptying = None
 
 
-def _cancel(one: WaitingRequest) -> None:
+def _cancel_stream(one: WaitingRequest) -> None:
     """Tell the worker that has it, if any, that nobody wants its answer."""
     if one.held_by is not None and not one.cancelled:
         one.cancelled = True

@@ -227,11 +227,14 @@ class WorkerLink(asyncio.Protocol):
         if said.get("version") != frames.VERSION:
             raise BrokenFrame(f"it speaks version {said.get('version')} of the frames, its host {frames.VERSION}")
         self.deadline.cancel()
+        if said.get("cancels") is True:
+            self.worker.cancel = self.cancel
         if (streams := said.get("streams")) is not None:
             slots = streams.get("slots") if isinstance(streams, dict) else None
             if type(slots) is not int or slots < 1:
                 raise BrokenFrame(f"it says of its streams {streams!r:.80}")
-            self.worker = StreamWorker(self.send_streams, self.end, slots=slots, cancel=self.cancel)
+            whole = streams.get("whole") is True
+            self.worker = StreamWorker(self.send_streams, self.end, slots=slots, cancel=self.cancel, whole=whole)
         self.status, self.got = "READY", said
         self.queue.joined(self.worker)
         self.started(self)

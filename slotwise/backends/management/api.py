@@ -142,7 +142,7 @@ class ManagementApi:
         limit = PAGE if limit < 0 else limit
         models = self.models.all()
         page: dict[str, Any] = {
-            "models": [{"modelName": one.name, "modelUrl": one.info.path.name} for one in models[start : start + limit]]
+            "models": [{"modelName": one.name, "modelUrl": one.archive} for one in models[start : start + limit]]
         }
         if start + limit < len(models):
             page = {"nextPageToken": str(start + limit), **page}
@@ -213,7 +213,7 @@ class ManagementApi:
             if seen.failure:
                 what = f"Failed to start workers for model {model.name} version: {model.version}"
                 raise ApiError(500, "InternalServerException", f"{what}: {seen.failure}")
-            if sum(worker.status == "READY" for worker in seen.workers) == model.min_workers == len(seen.workers):
+            if sum(worker.status in ("READY", "ASLEEP") for worker in seen.workers) == model.min_workers == len(seen.workers):
                 return web.json_response({"status": done})
             await asyncio.sleep(0.2)
         raise ApiError(408, "RequestTimeoutException", f"the workers of {model.name} are not ready yet")

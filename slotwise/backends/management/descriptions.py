@@ -54,7 +54,7 @@ def described(model: HostedModel, seen: Observation) -> dict[str, Any]:
     return {
         "modelName": model.name,
         "modelVersion": model.version,
-        "modelUrl": model.info.path.name,
+        "modelUrl": model.archive,
         "runtime": "python",
         "minWorkers": model.min_workers,
         "maxWorkers": model.max_workers,

@@ -36,7 +36,7 @@ class ApiError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class HostedModel:
-    """One registered version of a model. info: its archive, verified.
+    """One registered version of a model. info: its archive, verified. archive: what it is called in the model store.
 
     profile: the server's, as this model wants it. at_start: whether the server was started with it.
     """
@@ -44,6 +44,7 @@ class HostedModel:
     name: str
     version: str
     info: ArchiveInfo
+    archive: str
     profile: Profile
     batch_size: int
     max_batch_delay_ms: float
@@ -72,7 +73,7 @@ class HostedModel:
 
 @dataclass(frozen=True, kw_only=True)
 class HostedWorker:
-    """One worker process of a model. status: STARTING, READY or UNLOADING. pid: 0 while it starts.
+    """One worker process of a model. status: STARTING, READY, UNLOADING or ASLEEP. pid: 0 where there is none.
 
     got: what the archive's worker reported when it started (slotwise.client.live_model.LiveWorker). node: where it runs, where
     that may be another machine than the server's. started_at: Unix time; 0 where nobody knows.
@@ -153,6 +154,10 @@ class ModelTable:
         """An archive as it is to be served. Raises ApiError or SlotwiseError."""
         return inspect(self.path(archive), need_digests=False)
 
+    def stored_name(self, info: ArchiveInfo) -> str:
+        """What an archive that was found is called in the model store."""
+        return info.path.name
+
     async def customized(self, model: HostedModel) -> CustomizedMetadata | None:
         """What a handler says of itself. Raises ApiError. None: handlers are not asked what they are."""
         return None
@@ -175,6 +180,7 @@ class ModelTable:
             name=name or info.name,
             version=info.version or "1.0",
             info=info,
+            archive=self.stored_name(info),
             profile=profile,
             batch_size=int(chosen["batch_size"]),
             max_batch_delay_ms=chosen["max_batch_delay"],

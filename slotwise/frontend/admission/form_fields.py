@@ -10,12 +10,11 @@ from __future__ import annotations
 import re
 
 from slotwise.backends.interface import Refused
+from slotwise.worker.hosts.forms import is_url_form
 
 BINARY = "application/octet-stream"
 URL_FORM, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
 PART_HEAD_MAX_BYTES = 8192
-PIECE_BYTES = 64 * 1024
-_OF_URL_FORM = bytes(range(0x30, 0x3A)) + bytes(range(0x41, 0x5B)) + bytes(range(0x61, 0x7B)) + b"%+&=*._-"
 _PARAMETERS = re.compile(r'(?:[ \t]*;[ \t]*[\w-]+=(?:"[^"\\]*"|[^\s;,"]+))*[ \t]*;?[ \t]*', re.ASCII).fullmatch
 _BOUNDARY = re.compile(r'[;\s]boundary=("[^"]*"|[^\s;,"]+)', re.IGNORECASE).findall
 _BOUNDARY_TEXT = re.compile(r"[0-9A-Za-z'()+_,\-./:=? ]{0,69}[0-9A-Za-z'()+_,\-./:=?]").fullmatch  # RFC 2046
@@ -33,7 +32,7 @@ def sent_as(content_type: str, body: bytes, most: int) -> str:
     """
     kind = content_type.partition(";")[0].strip().lower()
     if kind == URL_FORM:
-        if not body or not _is_url_form(body):
+        if not is_url_form(body):
             return BINARY
         _limited(body.count(b"&") + 1, most)
         if STRAY_PERCENT(body):
@@ -41,11 +40,6 @@ def sent_as(content_type: str, body: bytes, most: int) -> str:
     elif kind.startswith(MULTIPART):
         _count_parts(content_type.strip()[len(MULTIPART) :], body, most)
     return content_type
-
-
-def _is_url_form(body: bytes) -> bool:
-    pieces = (body[at : at + PIECE_BYTES] for at in range(0, len(body), PIECE_BYTES))
-    return not any(piece.translate(None, _OF_URL_FORM) for piece in pieces)
 
 
 def _count_parts(parameters: str, body: bytes, most: int) -> None:

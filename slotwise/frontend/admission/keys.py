@@ -28,7 +28,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,63}").fullmatch
 OWN = "slotwise"  # the name of the gateway's own key, by which the commands on its machine ask it for its state
 SHA256 = re.compile(r"[0-9a-f]{64}").fullmatch
 MOST_WEIGHT, MOST_PRIORITY, MOST_AMOUNT = 100, 9, 1e15
-LOOK_AGAIN_S = 1.0
+LOOK_AGAIN_S, LOOK_FOR_UNKNOWN_S = 1.0, 0.05  # a key that is not known may have been written just now
 FRESH_NS = 2_000_000_000  # a file system may count in seconds
 Stamp = tuple[int, ...]
 
@@ -55,7 +55,10 @@ class KeyFile:
         scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
         if scheme.lower() == b"bearer":
             given = token.strip()
-        opened_by = self._current().get(hashlib.sha256(given).digest())  # a digest that opens nothing tells nothing
+        digest = hashlib.sha256(given).digest()  # a digest that opens nothing tells nothing
+        opened_by = self._current(LOOK_AGAIN_S).get(digest)
+        if opened_by is None and given:
+            opened_by = self._current(LOOK_FOR_UNKNOWN_S).get(digest)
         if opened_by is None or opened_by.ended:
             known = "this key has ended" if opened_by else "this key is not known"
             what = known if given else "this needs a key: Authorization: Bearer KEY, or x-api-key: KEY"
@@ -68,10 +71,10 @@ class KeyFile:
             raise Refused(403, "this key may not use this model")
         self.rates.refuse_if_spent(key)
 
-    def _current(self) -> dict[bytes, AccessKey]:
-        """The keys as the file says now; where it cannot be read, as it said before."""
+    def _current(self, look_again_s: float) -> dict[bytes, AccessKey]:
+        """The keys as the file said so long ago at most; where it cannot be read, as it said before."""
         now = time.monotonic()
-        if now - self._looked_at >= LOOK_AGAIN_S:
+        if now - self._looked_at >= look_again_s:
             self._looked_at = now
             if _stamp_of(self.file) != self._stamp:
                 try:

@@ -19,6 +19,20 @@ log = logging.getLogger("slotwise.gateway")
 MOST_WAITING = 256 * 1024  # bytes that a client has not taken yet
 
 
+def bytes_of(piece: bytes) -> bytes:
+    """A piece as it is sent where no form is asked for: its text, or its JSON. A handler's bytes come as they were."""
+    said = text_of(piece)
+    try:
+        return said.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return said.encode("utf-8", "surrogatepass")
+
+
+def as_piece(body: bytes) -> bytes:
+    """A whole answer as one piece."""
+    return json.dumps({"text": body.decode("utf-8", "surrogateescape")}).encode("ascii")
+
+
 def text_of(piece: bytes) -> str:
     """What a piece says, where it is a text and nothing else; the JSON of any other piece."""
     try:
@@ -96,9 +110,12 @@ class PieceStream:
     def finish(self, status: int, headers: RawHeaders, body: bytes) -> bool:
         """Tell the end of it, good or bad. Returns False where nothing was sent yet, and it is an ordinary answer."""
         if not self.begun:
-            if status >= 400:
+            if status >= 400 or (body and not self.needed):
                 return False
             self._begin(headers)
+            if body:
+                self.count += 1
+                self.send(as_piece(body))
         self.stop()
         if status == CLIENT_GONE:
             self.abort()

@@ -77,7 +77,7 @@ class Call:
 
     def begin(self, observer: Observer, method: str) -> SeenRequest:
         """Have it observed from now on. method: the service's name and its own."""
-        self.seen = observer.begin({"method": "gRPC", "headers": self.headers, "client": (self._sender,)})
+        self.seen = observer.begin({"method": "gRPC", "headers": self.headers})
         self.seen.path, self.seen.protocol, self.seen.identity = method, "gRPC", self.identity
         return self.seen
 

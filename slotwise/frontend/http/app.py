@@ -12,7 +12,6 @@ from urllib.parse import quote
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import FileResponse, JSONResponse
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
@@ -26,6 +25,7 @@ from slotwise.frontend.frontend import FRESH_S, Gateway
 from slotwise.frontend.http import openapi
 from slotwise.frontend.http.access import CertificateCheck, Check, Entrance, KeyCheck
 from slotwise.frontend.http.allowed_hosts import AllowedHosts
+from slotwise.frontend.metrics import printed
 from slotwise.frontend.observing.remembered import Remembered, as_json
 from slotwise.frontend.observing.seen_request import shown_path
 from slotwise.frontend.protocols import multi_model, routes
@@ -152,8 +152,9 @@ def _add_state(app: FastAPI, gateway: Gateway) -> None:
         return {"status": "ok"}
 
     @app.get("/metrics", summary="Prometheus metrics", response_class=Response, responses={200: text})
-    async def metrics() -> Response:
-        return Response(generate_latest(gateway.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+    async def metrics(request: Request) -> Response:
+        text, kind = printed(gateway.metrics.registry, request.headers.get("accept", ""))
+        return Response(text, headers={"content-type": kind})
 
     failures: Answers = {200: text, 404: openapi.failure("It has none"), 502: openapi.failure("It does not answer")}
 

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
@@ -17,6 +18,7 @@ from slotwise.frontend.forward import NOT_TAKEN, Forward, patience_s
 from slotwise.frontend.http.access import Entrance, refusal
 from slotwise.frontend.http.request_head import RequestHead
 from slotwise.frontend.inference_request import CERTIFICATE, InferenceRequest, Scope
+from slotwise.frontend.observing.observer import Observer
 from slotwise.frontend.replies import ClientReply
 
 log = logging.getLogger("slotwise.gateway")
@@ -54,6 +56,8 @@ class DirectCycle(RequestResponseCycle):
     """A request to a model, as the protocol reads it, and its answer."""
 
     request: InferenceRequest | None = None
+    observer: Observer | None = None
+    status = bytes_out = 0  # of an answer that somebody observes
 
     def leave(self) -> None:
         """Its client has gone."""
@@ -75,6 +79,8 @@ class DirectCycle(RequestResponseCycle):
             self._crash()
         finally:
             self.on_response = lambda: None
+            if self.observer is not None:
+                self.observer.end(self.scope, self.status, self.bytes_out)
 
     async def _answer(self, forward: Forward) -> None:
         request = self.request = forward.request(self.scope)  # type: ignore[arg-type]
@@ -155,17 +161,12 @@ class DirectCycle(RequestResponseCycle):
 class ObservedCycle(DirectCycle):
     """The same where somebody wants to know."""
 
-    status = bytes_out = 0
-
-    async def run(self, entrance: Entrance) -> None:
+    def run(self, entrance: Entrance) -> Coroutine[Any, Any, None]:
         """See DirectCycle."""
-        observer = entrance.observer
-        assert observer is not None
-        observer.begin(self.scope)  # type: ignore[arg-type]
-        try:
-            await super().run(entrance)
-        finally:
-            observer.end(self.scope, self.status, self.bytes_out)
+        self.observer = entrance.observer
+        if self.observer is not None:
+            self.observer.begin(self.scope)  # type: ignore[arg-type]
+        return super().run(entrance)
 
     def head(self, reply: ClientReply) -> bytes:
         """See DirectCycle."""

@@ -57,6 +57,10 @@ class AccessLog:
         self._line = json_line if form == "json" else common_line
         self._stream = stream or sys.stderr
 
+    def keeps(self, seen: SeenRequest) -> bool:
+        """Each has its line."""
+        return True
+
     def ended(self, seen: SeenRequest) -> None:
         """One more; where nobody reads it any more it is dropped."""
         try:

@@ -12,7 +12,7 @@ from slotwise.backends.exchange import CLIENT_GONE, RawHeaders
 from slotwise.backends.request_way import RequestWay, SaidBatch
 from slotwise.frontend.http.client_address import TrustedProxies
 from slotwise.frontend.observing.remembered import Remembered
-from slotwise.frontend.observing.seen_request import SeenRequest, new_span_id, new_trace_id, shown_path
+from slotwise.frontend.observing.seen_request import SeenRequest, new_ids, new_span_id, shown_path
 from slotwise.frontend.replies import phrase
 from slotwise.frontend.traffic import BatchWork
 
@@ -21,13 +21,17 @@ PARENT = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?").
 OWN_ANSWER = "the model answered so"
 GONE = "its client has gone"
 MOST_PATHS, LONGEST_PATH = 1024, 400  # that are kept
+NO_PARENT: tuple[int, int, bool | None] = (0, 0, None)
 
 
 class Watcher(Protocol):
     """Whoever wants to know of requests."""
 
+    def keeps(self, seen: SeenRequest) -> bool:
+        """Whether it wants to know of this one, which has ended. Of its path, address and key nothing is known yet."""
+
     def ended(self, seen: SeenRequest) -> None:
-        """One has ended."""
+        """One has ended that it keeps."""
 
 
 @dataclass
@@ -51,16 +55,16 @@ class Observer:
 
     def begin(self, scope: dict[str, Any]) -> SeenRequest:
         """A request has come whose head says this, as ASGI has it. From here on it stands in the scope."""
-        headers: RawHeaders = scope["headers"]
-        peer = (scope.get("client") or ("",))[0]
-        seen = SeenRequest(scope.get("method", ""), self._path(scope.get("path", "")), self.trusted.client(peer, headers))
-        given = [value for name, value in headers if name == b"traceparent"]
+        seen = scope[SEEN] = SeenRequest(scope.get("method", ""))
+        given = [value for name, value in scope["headers"] if name == b"traceparent"]
         if self.propagates or given:
-            seen.trace_id, seen.parent, word = _parent(given)
-            seen.trace_id, seen.span_id = seen.trace_id or new_trace_id(), new_span_id()
+            seen.trace_id, seen.parent, word = _parent(given) if given else NO_PARENT
+            if seen.trace_id:
+                seen.span_id = new_span_id()
+            else:
+                seen.trace_id, seen.span_id = new_ids()
             seen.sampled = self.sample(word)
             seen.propagates = self.propagates and (seen.sampled or bool(seen.parent))
-        scope[SEEN] = seen
         return seen
 
     def _path(self, path: str) -> str:
@@ -77,24 +81,35 @@ class Observer:
 
     def end(self, scope: Mapping[str, Any], status: int, bytes_out: int = 0) -> None:
         """The request of this scope is answered with this status, or its client has gone: 0."""
-        seen, key = scope[SEEN], scope.get("slotwise.key")
-        seen.key = key.name if key else ""
-        self._tell(seen, status, bytes_out)
-
-    def _tell(self, seen: SeenRequest, status: int, bytes_out: int) -> None:
+        seen: SeenRequest = scope[SEEN]
         seen.status = status or seen.status or CLIENT_GONE
         seen.bytes_out = bytes_out
         seen.seconds = time.monotonic() - seen.began
+        for watcher in self.watchers:
+            if watcher.keeps(seen):
+                self._tell(seen, scope)
+                return
+
+    def _tell(self, seen: SeenRequest, scope: Mapping[str, Any]) -> None:
+        """Somebody keeps it: so add what is told of its head."""
+        key = scope.get("slotwise.key")
+        seen.key = key.name if key else ""
+        seen.path = seen.path or self._path(scope.get("path", ""))
+        seen.address = self.trusted.client((scope.get("client") or ("",))[0], scope["headers"])
         if seen.status >= 400 and not seen.reason:
             seen.reason = GONE if seen.status == CLIENT_GONE else phrase(seen.status)
         for watcher in self.watchers:
-            watcher.ended(seen)
+            if watcher.keeps(seen):
+                watcher.ended(seen)
 
     def refused(self, peer: str, identity: str, status: int, reason: str) -> None:
         """Something was refused that is no request, or not yet."""
-        seen = SeenRequest("-", "-", peer)
+        seen = SeenRequest("-")
+        seen.path, seen.address, seen.status = "-", peer, status
         seen.identity, seen.reason = identity, reason
-        self._tell(seen, status, 0)
+        for watcher in self.watchers:
+            if watcher.keeps(seen):
+                watcher.ended(seen)
 
 
 def answered(way: RequestWay, sent_at: float | None, work: BatchWork, headers: RawHeaders) -> None:
@@ -112,5 +127,5 @@ def _parent(given: Sequence[bytes]) -> tuple[int, int, bool | None]:
     """The trace, the span that asked and whether it is sampled, by a W3C traceparent; 0, 0, None where none is good."""
     match = PARENT(given[0]) if len(given) == 1 else None
     if match is None or not int(match[1], 16) or not int(match[2], 16):
-        return 0, 0, None
+        return NO_PARENT
     return int(match[1], 16), int(match[2], 16), bool(int(match[3], 16) & 1)

@@ -27,10 +27,12 @@ class Remembered:
     def __len__(self) -> int:
         return len(self._kept)
 
+    def keeps(self, seen: SeenRequest) -> bool:
+        """What is for no model, and went well, is not worth a place: probes, scrapes."""
+        return bool(seen.model) or seen.status >= 400
+
     def ended(self, seen: SeenRequest) -> None:
-        """One more; what is for no model, and went well, is not worth a place: probes, scrapes."""
-        if not seen.model and seen.status < 400:
-            return
+        """One more."""
         size = _size(seen)
         self._kept.append((seen, size))
         self.bytes += size

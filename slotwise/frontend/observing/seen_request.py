@@ -20,9 +20,10 @@ MOST_RECORDS = 32  # of a request of many that are kept
 _random = Random(secrets.randbits(128))
 
 
-def new_trace_id() -> int:
-    """W3C's, never 0."""
-    return _random.getrandbits(128) or 1
+def new_ids() -> tuple[int, int]:
+    """W3C's, of a trace and of a span, never 0."""
+    bits = _random.getrandbits(192)
+    return bits >> 64 or 1, bits & (1 << 64) - 1 or 1
 
 
 def new_span_id() -> int:
@@ -48,11 +49,14 @@ class SeenRequest(RequestWay):
     """A client's request, over HTTP or gRPC.
 
     came: Unix time. path: as `shown_path` has it; of gRPC the method. model, version: of it, as far as they are known here.
-    key: its name, "" where it brought none that is good. address: whose it is. parent: the span that asked, by its traceparent.
+    key: its name, "" where it brought none that is good. address: whose it is. (Path, key and address are told at its end, and
+    only where somebody wants to know.) parent: the span that asked, by its traceparent.
     status: HTTP's, 0 until it ends. reason: why it failed, not in a client's or a model's words. records: of a request of many,
     those that were sent first. sent: as BackendRequest's. propagates: its trace's id goes on to whoever answers.
     """
 
+    path: str = ""
+    address: str = ""
     protocol: str = "HTTP/1.1"
     model: str = ""
     version: str = ""
@@ -67,8 +71,8 @@ class SeenRequest(RequestWay):
     records: tuple[RequestWay, ...] = ()
     propagates: bool = False
 
-    def __init__(self, method: str, path: str, address: str) -> None:
-        self.method, self.path, self.address = method, path, address
+    def __init__(self, method: str) -> None:
+        self.method = method
         self.came, self.began = time.time(), time.monotonic()
 
     def record(self, identity: str) -> RequestWay:

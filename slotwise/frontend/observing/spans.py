@@ -1,8 +1,9 @@
 """Requests as spans of OpenTelemetry: made once a request has ended, from what is known of it by then.
 
 A request is a span of its own trace, or of the one that its client's traceparent names. Below it are its waits for a worker,
-and each time that a worker had it. A batch is one span, below the first of its requests that is exported, and linked to all of
-them; every other one's time at the worker is linked to the batch. Below the batch: decode, each call of the model, encode.
+and each time that a worker had it. A batch is one span, below the first of its requests that is exported, and names all of
+them; every other one's time at the worker is linked to the batch. It is linked to its requests: to those that were sampled, and
+to all of them where it failed, was halved or is exported for another reason. Below it: decode, each call of the model, encode.
 
 What is exported is decided at the end: what was sampled, what failed with a 5xx, what was tried again, and what was slow.
 No span has a body, a header but the request's id, a key but its name, or a path that is not known here.
@@ -10,30 +11,28 @@ No span has a body, a header but the request's id, a key but its name, or a path
 
 from __future__ import annotations
 
+import atexit
 import random
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from slotwise import __version__
 from slotwise.backends.request_way import BatchReport, BatchWay, Mate, RequestWay, Try
 from slotwise.errors import missing_package
-from slotwise.frontend.observing.seen_request import SeenRequest, new_span_id, new_trace_id
+from slotwise.frontend.observing.seen_request import SeenRequest, new_span_id
 
 try:
-    from opentelemetry.context import Context
     from opentelemetry.sdk.resources import Resource
-    from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+    from opentelemetry.sdk.trace import Event, ReadableSpan, SpanProcessor
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
-    from opentelemetry.sdk.trace.id_generator import IdGenerator
-    from opentelemetry.sdk.trace.sampling import ALWAYS_ON
-    from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanKind, TraceFlags, set_span_in_context
+    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+    from opentelemetry.trace import Link, SpanContext, SpanKind, TraceFlags
     from opentelemetry.trace.status import Status, StatusCode
 except ModuleNotFoundError as error:
     raise missing_package("opentelemetry", "--traces") from error
 
 GRPC_CODES = {200: 0, 401: 16, 403: 7, 404: 5, 429: 8, 499: 1, 502: 14, 503: 14, 504: 4, 507: 8}  # else 3, or 13 for a 5xx
-SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+SAMPLED, _UNSET = TraceFlags(TraceFlags.SAMPLED), Status(StatusCode.UNSET)
 
 
 @dataclass(frozen=True)
@@ -54,120 +53,141 @@ class Sampling:
         return bool(seen.records) and any(one.notes for one in seen.records)
 
 
-class _KnownIds(IdGenerator):
-    """Ids that were given out before their spans are made."""
+class _HashedOnce(Resource):
+    """A resource whose hash is kept: the exporter asks for it with each span, and the SDK writes it as JSON each time."""
 
-    span_id = trace_id = 0
+    def __hash__(self) -> int:
+        self.__dict__["_hash"] = known = self.__dict__.get("_hash") or super().__hash__()
+        return known
 
-    def generate_span_id(self) -> int:
-        """The one that stands ready, once; else a new one."""
-        known, self.span_id = self.span_id, 0
-        return known or new_span_id()
 
-    def generate_trace_id(self) -> int:
-        """As generate_span_id."""
-        known, self.trace_id = self.trace_id, 0
-        return known or new_trace_id()
+class _OpenSpan:
+    """A span that has not ended; the SDK's own costs five times as much, for nothing that is of use here."""
+
+    __slots__ = ("about", "began", "context", "events", "kind", "links", "name", "parent", "status")
+
+    def __init__(self, name: str, context: SpanContext, parent: SpanContext | None, began: float) -> None:
+        self.name, self.context, self.parent, self.began = name, context, parent, _ns(began)
+        self.kind, self.status = SpanKind.INTERNAL, _UNSET
+        self.about: dict[str, Any] = {}
+        self.links: tuple[Link, ...] = ()
+        self.events: list[Event] = []
+
+    def fail(self, why: str, kind: str = "") -> None:
+        """It has come to nothing. kind: of the error."""
+        self.status = Status(StatusCode.ERROR, why)
+        if kind:
+            self.about["error.type"] = kind
+
+    def add_events(self, one: RequestWay) -> None:
+        """What happened to a request."""
+        self.events += [Event(what, timestamp=_ns(at)) for at, what in one.notes]
+        if one.pieces:
+            self.events.append(Event("first piece", timestamp=_ns(one.first_piece)))
+            self.events.append(Event("last piece", {"slotwise.pieces": one.pieces}, _ns(one.last_piece)))
 
 
 class Spans:
     """Makes the spans of requests that have ended, and gives them to a processor."""
 
     def __init__(self, processor: SpanProcessor, sampling: Sampling) -> None:
-        self.sampling, self._ids = sampling, _KnownIds()
-        about = Resource.create({"service.name": "slotwise", "service.version": __version__})
-        provider = TracerProvider(resource=about, sampler=ALWAYS_ON, id_generator=self._ids)
-        provider.add_span_processor(processor)
-        self.provider, self._tracer = provider, provider.get_tracer("slotwise", __version__)
+        self.sampling, self.processor = sampling, processor
+        made = Resource.create({"service.name": "slotwise", "service.version": __version__})
+        self._resource = _HashedOnce(made.attributes, made.schema_url)
+        self._scope = InstrumentationScope("slotwise", __version__)
+
+    def keeps(self, seen: SeenRequest) -> bool:
+        """As its sampling says."""
+        return self.sampling.keeps(seen)
 
     def ended(self, seen: SeenRequest) -> None:
-        """One has ended."""
-        if self.sampling.keeps(seen):
-            self._request(seen)
-
-    def _request(self, seen: SeenRequest) -> None:
+        """One has ended, and is kept."""
         ended = seen.came + seen.seconds
-        self._ids.span_id, self._ids.trace_id = seen.span_id, seen.trace_id
-        parent = _context(seen.trace_id, seen.parent) if seen.parent else Context()
         name = seen.path.strip("/") if seen.protocol == "gRPC" else f"{seen.method} {seen.path}"
-        span = self._start(name, parent, seen.came, _about_request(seen), SpanKind.SERVER)
+        parent = _context(seen.trace_id, seen.parent, is_remote=True) if seen.parent else None
+        span = _OpenSpan(name, _context(seen.trace_id, seen.span_id), parent, seen.came)
+        span.kind, span.about = SpanKind.SERVER, _about_request(seen)
         if seen.status >= 500:
-            span.set_status(Status(StatusCode.ERROR, seen.reason))
-            span.set_attribute("error.type", str(seen.status))
-        _add_events(span, seen)
+            span.fail(seen.reason, str(seen.status))
+        span.add_events(seen)
         if not seen.records:
-            self._way(seen, _context(seen.trace_id, seen.span_id), ended)
+            self._way(seen, span.context, ended)
         for one in seen.records:
-            self._ids.span_id = one.span_id
-            about = {"slotwise.request_id": one.identity}
-            record = self._start("record", _context(seen.trace_id, seen.span_id), one.placed or seen.came, about)
-            _add_events(record, one)
-            self._way(one, _context(one.trace_id, one.span_id), ended)
-            record.end(_ns(max((_end(each, ended) for each in one.batches), default=ended)))
-        span.end(_ns(ended))
+            record = _OpenSpan("record", _context(one.trace_id, one.span_id), span.context, one.placed or seen.came)
+            record.about = {"slotwise.request_id": one.identity}
+            record.add_events(one)
+            self._way(one, record.context, ended)
+            self._end(record, max((_end(each, ended) for each in one.batches), default=ended))
+        self._end(span, ended)
 
-    def _way(self, one: RequestWay, below: Context, ended: float) -> None:
+    def _way(self, one: RequestWay, below: SpanContext, ended: float) -> None:
         """The waits, and each time that a worker had it."""
         since = one.placed
         for each in one.batches:
             if since:
-                self._start("wait for a worker", below, since).end(_ns(max(since, each.batch.sent)))
+                self._end(_below(below, "wait for a worker", since), max(since, each.batch.sent))
             since = _end(each, ended)
-            about = {
+            span = _below(below, "worker", each.batch.sent)
+            span.about = {
                 "slotwise.batch.slot": each.slot,
                 "slotwise.batch.size": each.batch.size,
                 "slotwise.worker": each.batch.worker,
             }
-            links = [] if each.batch.span is None else [_to_batch(each.batch, each.batch.span)]
-            span = self._start("worker", below, each.batch.sent, about, links=links)
             if each.batch.failure:
-                span.set_status(Status(StatusCode.ERROR, each.batch.failure))
+                span.fail(each.batch.failure)
             if each.batch.span is None:
-                self._batch(each.batch, one, set_span_in_context(span, Context()), since)
-            span.end(_ns(since))
+                self._batch(each.batch, one, span.context, since)
+            else:
+                span.links = (_to_batch(each.batch, each.batch.span),)
+            self._end(span, since)
 
-    def _batch(self, batch: BatchWay, first: RequestWay, below: Context, ended: float) -> None:
-        """The batch's own span, linked to each of its requests, and what ran in it."""
-        links = [Link(_of(mate), {"slotwise.request_id": mate.identity}) for mate in batch.mates]
-        about: dict[str, Any] = {"slotwise.batch.number": batch.number, "slotwise.batch.size": batch.size}
+    def _batch(self, batch: BatchWay, first: RequestWay, below: SpanContext, ended: float) -> None:
+        """The batch's own span, linked to each of its requests that may have a span, and what ran in it."""
         report = batch.report
-        if report is not None:
-            about |= _about_batch(report)
-        span_id = self._ids.span_id = new_span_id()
-        batch.span = (first.trace_id, span_id)
         began = report.began if report else batch.sent
-        span = self._start("batch", below, began, about, links=links)
+        span = _below(below, "batch", began)
+        batch.span = (first.trace_id, span.context.span_id)
+        everybody = not first.sampled or bool(batch.failure) or (report is not None and report.cuts > 0)
+        span.links = tuple([Link(_of(mate)) for mate in batch.mates if everybody or mate.sampled])
+        span.about = {"slotwise.batch.number": batch.number, "slotwise.batch.size": batch.size}
+        span.about["slotwise.batch.requests"] = [mate.identity for mate in batch.mates]
         if batch.failure:
-            span.set_status(Status(StatusCode.ERROR, batch.failure))
+            span.fail(batch.failure)
         if report is not None:
-            self._stages(report, set_span_in_context(span, Context()))
-        span.end(_ns(began + report.total_ms / 1000 if report else ended))
+            span.about |= _about_batch(report)
+            self._stages(report, span.context)
+        self._end(span, began + report.total_ms / 1000 if report else ended)
 
-    def _stages(self, report: BatchReport, below: Context) -> None:
+    def _stages(self, report: BatchReport, below: SpanContext) -> None:
         decoded = report.began + report.decode_ms / 1000
-        self._start("decode", below, report.began).end(_ns(decoded))
+        self._end(_below(below, "decode", report.began), decoded)
         for call in report.calls:
             at = report.began + call.at_ms / 1000
-            about = {"slotwise.rows": call.rows, "slotwise.padding": call.size - call.rows, "slotwise.slots": list(call.slots)}
-            span = self._start("call of the model", below, at, about)
+            span = _below(below, "call of the model", at)
+            span.about = {"slotwise.rows": call.rows, "slotwise.padding": call.size - call.rows, "slotwise.slots": call.slots}
             if call.error:
-                span.set_status(Status(StatusCode.ERROR, call.error))
-                span.set_attribute("error.type", call.error)
-            span.end(_ns(at + call.took_ms / 1000))
+                span.fail(call.error, call.error)
+            self._end(span, at + call.took_ms / 1000)
         if report.total_ms:
             began = decoded + report.inference_ms / 1000
-            self._start("encode", below, began).end(_ns(max(began, report.began + report.total_ms / 1000)))
+            self._end(_below(below, "encode", began), max(began, report.began + report.total_ms / 1000))
 
-    def _start(
-        self,
-        name: str,
-        below: Context,
-        at: float,
-        about: Mapping[str, Any] | None = None,
-        kind: SpanKind = SpanKind.INTERNAL,
-        links: Iterable[Link] = (),
-    ) -> Span:
-        return self._tracer.start_span(name, below, kind, about, list(links), _ns(at))
+    def _end(self, span: _OpenSpan, at: float) -> None:
+        ended = ReadableSpan(
+            name=span.name,
+            context=span.context,
+            parent=span.parent,
+            resource=self._resource,
+            attributes=span.about,
+            events=span.events,
+            links=span.links,
+            kind=span.kind,
+            status=span.status,
+            start_time=span.began,
+            end_time=_ns(at),
+            instrumentation_scope=self._scope,
+        )
+        self.processor.on_end(ended)
 
 
 def over_http(url: str, sampling: Sampling) -> Spans:
@@ -176,7 +196,9 @@ def over_http(url: str, sampling: Sampling) -> Spans:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415  the extra otel
     except ModuleNotFoundError as error:
         raise missing_package("opentelemetry", "--traces") from error
-    return Spans(BatchSpanProcessor(OTLPSpanExporter(f"{url.rstrip('/')}/v1/traces")), sampling)
+    processor = BatchSpanProcessor(OTLPSpanExporter(f"{url.rstrip('/')}/v1/traces"))
+    atexit.register(processor.shutdown)
+    return Spans(processor, sampling)
 
 
 def _about_request(seen: SeenRequest) -> dict[str, Any]:
@@ -220,14 +242,6 @@ def _about_batch(report: BatchReport) -> dict[str, Any]:
     return {name: value for name, value in about.items() if value != ""}
 
 
-def _add_events(span: Span, one: RequestWay) -> None:
-    for at, what in one.notes:
-        span.add_event(what, timestamp=_ns(at))
-    if one.pieces:
-        span.add_event("first piece", timestamp=_ns(one.first_piece))
-        span.add_event("last piece", {"slotwise.pieces": one.pieces}, timestamp=_ns(one.last_piece))
-
-
 def _end(each: Try, ended: float) -> float:
     """When a worker had it no longer: its batch was over, or its worker died before it was tried again."""
     report = each.batch.report
@@ -242,9 +256,12 @@ def _of(mate: Mate) -> SpanContext:
     return SpanContext(mate.trace_id, mate.span_id, is_remote=True, trace_flags=SAMPLED if mate.sampled else TraceFlags())
 
 
-def _context(trace_id: int, span_id: int) -> Context:
-    parent = SpanContext(trace_id, span_id, is_remote=True, trace_flags=SAMPLED)
-    return set_span_in_context(NonRecordingSpan(parent), Context())
+def _context(trace_id: int, span_id: int, *, is_remote: bool = False) -> SpanContext:
+    return SpanContext(trace_id, span_id, is_remote, SAMPLED)
+
+
+def _below(parent: SpanContext, name: str, began: float) -> _OpenSpan:
+    return _OpenSpan(name, SpanContext(parent.trace_id, new_span_id(), is_remote=False, trace_flags=SAMPLED), parent, began)
 
 
 def _ns(unix_s: float) -> int:

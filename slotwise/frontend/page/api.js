@@ -24,6 +24,7 @@ async function read(path) {
 
 export const status = () => read("/status");
 export const models = () => status().then((found) => found.models); // GET /models may be SageMaker's own
+export const request = (id) => read(`/status/requests/${encodeURIComponent(id)}`);
 export const schema = () => read("/openapi.json");
 export const example = (path) => fetch(path, { headers: withKey({}) }).then((answer) => answer.blob());
 

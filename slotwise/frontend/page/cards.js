@@ -2,6 +2,7 @@
 
 import { copyAs } from "./curl.js";
 import { byId, make, milliseconds, percent } from "./dom.js";
+import { way } from "./way.js";
 
 const PARTS = ["queue", "decode", "inference"];
 const SENT = {
@@ -47,7 +48,9 @@ export function finish(card, asked, result, again) {
   else body.append(...failure(result, again));
   if (SENT[result.sent]) body.append(make("p", { className: "sent muted small" }, SENT[result.sent]));
   if (result.note) body.append(make("p", { className: "muted small" }, result.note));
-  card.append(...timing(result), copyAs(asked.curl));
+  card.append(...timing(result));
+  if (result.id && document.body.dataset.remembers) card.append(way(result.id));
+  card.append(copyAs(asked.curl));
 }
 
 function failure(result, again) {

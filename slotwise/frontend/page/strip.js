@@ -22,6 +22,7 @@ function show(now, locked) {
   byId("key-form").hidden = !locked;
   byId("lock").textContent = locked ? "\u{1F512} Locked" : "\u{1F513} Other key";
   for (const link of document.querySelectorAll("nav a")) link.hidden = locked || hasKey();  // a link carries no key
+  document.body.dataset.remembers = now?.remembers ? "yes" : "";
   const models = now?.models ?? [];
   const server = now?.server ? `${SERVERS[now.server.kind]}, ${now.server.profile}` : "none";
   const items = [

@@ -51,11 +51,14 @@ def reading_bytes(data: bytes | memoryview, number_bytes: int) -> int:
     return 2 * text + data.count(b'"') // 2 * TEXT_BYTES + containers + (data.count(b",") + 1) * number_bytes
 
 
-def elements_of(text: str, name: str, most: int, make: Callable[[Any, str], T]) -> list[T] | None:
+def elements_of(
+    text: str, name: str, most: int, make: Callable[[Any, str], T], beside: dict[str, Any] | None = None
+) -> list[T] | None:
     """What `make` makes of each element of the list `name` in a JSON object; None where it has no such list.
 
     make: is given the element without its numbers, and its own text. Where there are more than `most`, only the first ones
-    are made. Raises ValueError or RecursionError where the text is no JSON object.
+    are made. beside: gets the object's other members, without their numbers. Raises ValueError or RecursionError where the text
+    is no JSON object.
     """
     at, elements = _token(text, 0, "{"), None
     more, at = text[at : at + 1] != "}", at + (text[at : at + 1] == "}")
@@ -65,8 +68,10 @@ def elements_of(text: str, name: str, most: int, make: Callable[[Any, str], T]) 
         if key == name and text[at : at + 1] == "[":
             elements, at = _list(text, at, most, make)
         else:
-            _, at = _PLACES.raw_decode(text, at)
+            value, at = _PLACES.raw_decode(text, at)
             elements = None if key == name else elements  # the last one counts, as for json
+            if beside is not None:
+                beside[key] = value
         more, at = _another(text, at, "}")
     if _skip(text, at) != len(text):
         raise ValueError("something follows the JSON")

@@ -35,13 +35,16 @@ def reading_bytes(body: bytes) -> int:
 def records(body: bytes) -> list[RecordBody | RecordAnswer]:
     """A record an instance; the error of one whose base64 is none. Raises ProtocolFault where the request is bad as a whole."""
     of_few_pieces(body)
+    beside: dict[str, Any] = {}
     try:
         text = body.decode(json.detect_encoding(body))
-        instances = json_pieces.elements_of(text, "instances", MOST_RECORDS + 1, _record)
+        instances = json_pieces.elements_of(text, "instances", MOST_RECORDS + 1, _record, beside)
     except (ValueError, RecursionError):
         raise ProtocolFault("the body is no JSON object") from None
     if instances is None:
         raise ProtocolFault('the body has no list "instances"')
+    if beside.get("parameters") not in (None, {}):  # answered without them, it would be another request's answer
+        raise ProtocolFault("no model takes parameters beside its instances here")
     limited(len(instances))
     return instances
 

@@ -96,9 +96,12 @@ class Judge:
             return Judgement(enough, self._times_sentence())
         return Judgement(enough)
 
-    def requests(self) -> int:
-        """How many requests of the new archive have been compared in this step."""
-        return self._in_step["new"]
+    def so_far(self) -> str:
+        """What of it is not enough yet, as `31 of 200 requests of each`."""
+        least = min(self._in_step.values())
+        if least < LEAST_REQUESTS:
+            return f"{least} of {LEAST_REQUESTS} requests of each"
+        return f"{len(self._windows)} of {LEAST_WINDOWS} windows"
 
     def _errors_sentence(self) -> str:
         new, old = (

@@ -23,6 +23,7 @@ from slotwise.host.torchserve_grpc.torchserve_messages import ANSWERED, ASKED, I
 from slotwise.host.torchserve_grpc.torchserve_service import CallRefused, TorchServeService, class_of
 
 REPLY_COPIES = 2  # of an answer's body, while its message is written
+NO_SEQUENCE_ID = "sequence_id is not read here: name the sequence in the call's metadata, by the header that HTTP has"
 LONGEST_NAME = 128  # of what a refusal repeats
 NO_BOTH_WAYS = "StreamPredictions2 is not offered: ask StreamPredictions, a call for each request"
 
@@ -91,6 +92,8 @@ class InferenceApi(TorchServeService):
                     raise CallRefused(
                         400, "Parameter model_name is required.", "BadRequestException.()", grpc.StatusCode.INTERNAL
                     )
+                if message.sequence_id:  # not read, it would be answered from another state
+                    raise CallRefused(400, NO_SEQUENCE_ID, class_of("BadRequestException"))
                 request.ask(message.model_name)
                 content_type, request.body = await work.run(size, body_of, message.input)
         return message.model_version, content_type

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 
 from slotwise.backends.exchange import CLIENT_GONE, RawHeaders, Refused
-from slotwise.frontend.events.piece_stream import PieceStream, text_of
+from slotwise.frontend.events.piece_stream import PieceStream, bytes_of
 from slotwise.frontend.grpc.call import Call
 from slotwise.frontend.inference_request import InferenceRequest
 from slotwise.host.torchserve_grpc.torchserve_messages import ANSWERED, INFERENCE
@@ -78,8 +78,7 @@ class _CallPieces(PieceStream):
         return self.messages.waiting
 
     def send(self, piece: bytes) -> None:
-        prediction = text_of(piece).encode("utf-8", "surrogatepass")
-        self.messages.put(INFERENCE.classes[ANSWERED](prediction=prediction).SerializeToString())
+        self.messages.put(INFERENCE.classes[ANSWERED](prediction=bytes_of(piece)).SerializeToString())
 
     def finish(self, status: int, headers: RawHeaders, body: bytes) -> bool:
         """As PieceStream's. An error is told by how the call ends, whatever was sent."""

@@ -24,11 +24,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slotwise.archive.local_model import LocalAnswer, LocalModel
-from slotwise.backends.local.batch_queue import BatchQueue
 from slotwise.backends.management import bearer
 from slotwise.errors import SlotwiseError
 from slotwise.server.processes import worker_report
 from slotwise.server.ray.archives import NAMESPACE, fetch
+from slotwise.server.ray.batch_queue import BatchQueue
 from slotwise.server.ray.http import PREFIX, body_within, died, refusal, response
 
 logger = logging.getLogger("ray.serve")  # its handlers write the replica's log

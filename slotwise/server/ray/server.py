@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from slotwise.archive.guarding.foreign import need_worker
 from slotwise.backends.management import bearer
 from slotwise.backends.management.models import ApiError, HostedModel, HostedWorker, Observation
+from slotwise.profiles.memory import resident_bytes
 from slotwise.server import supervisor
-from slotwise.server.processes import memory_bytes
 from slotwise.server.ray import cluster as ray_cluster
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def _worker(replica: Mapping[str, Any], reports: Mapping[str, Any]) -> HostedWor
         pid=pid,
         status=STATES.get(getattr(replica["state"], "value", replica["state"]), "STARTING"),
         got={key: value for key, value in got.items() if key != "pid"},
-        memory_bytes=memory_bytes(pid) if pid else 0,
+        memory_bytes=resident_bytes(pid) if pid else 0,
         gpu=got.get("device") == "cuda",
         node=str(replica.get("node_ip") or ""),
     )

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 from slotwise.archive.triton.repository import export, write_config
 from slotwise.backends.management.models import ApiError, HostedModel, HostedWorker, Observation
 from slotwise.errors import SlotwiseError
+from slotwise.profiles.memory import resident_bytes
 from slotwise.server import hidden_arguments, supervisor
-from slotwise.server.processes import carries, memory_bytes, worker_report
+from slotwise.server.processes import carries, worker_report
 from slotwise.server.triton import process as triton_process
 from slotwise.server.triton.api import TritonApi
 
@@ -155,7 +156,7 @@ class Triton:
             pid = _number(file)
             status = "READY" if pid else "STARTING"
             got = worker_report(self.record.state_dir, pid)
-            models.append(HostedWorker(id=instance, pid=pid, status=status, got=got, memory_bytes=memory_bytes(pid)))
+            models.append(HostedWorker(id=instance, pid=pid, status=status, got=got, memory_bytes=resident_bytes(pid)))
         return models
 
     def _why_ended(self) -> str | None:

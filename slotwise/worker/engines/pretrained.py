@@ -30,7 +30,7 @@ def suited(settings: Settings, facts: Mapping[str, Any]) -> Settings:
     That is `facts["threads"]`, where it is given: the demonstration models are several times slower with two threads than
     with one. On CUDA this also limits this worker's share of the GPU's memory.
     """
-    if settings.device == "cuda":
+    if settings.device == "cuda":  # pragma: no cover  needs a GPU
         set_up_cuda(settings.memory_fraction)
     return settings.but(threads=min(settings.threads, facts.get("threads") or settings.threads))
 
@@ -79,5 +79,5 @@ def release(device: str) -> None:
     """Free what a failed call holds on the device."""
     import torch  # noqa: PLC0415  heavy
 
-    if device.startswith("cuda"):
+    if device.startswith("cuda"):  # pragma: no cover  needs a GPU
         torch.cuda.empty_cache()

@@ -26,7 +26,7 @@ def fingerprint() -> str:
 
 def named(device: str = "cpu") -> str:
     """What computes there, in words and exactly enough: two that round otherwise have different names."""
-    if device == "cuda":
+    if device == "cuda":  # pragma: no cover  needs a GPU
         import torch  # noqa: PLC0415  heavy; whoever uses CUDA has it
 
         return f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"

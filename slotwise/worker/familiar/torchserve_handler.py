@@ -20,6 +20,7 @@ from slotwise.worker.guard.blame import predicted
 from slotwise.worker.guard.stand_in import StandInContext, StandInSlot
 from slotwise.worker.handler import BatchHandler
 from slotwise.worker.hosts.java.unreadable import decoded
+from slotwise.worker.inputs.uploads import beside_a_body
 from slotwise.worker.request import Headers, Request
 from slotwise.worker.slot_errors import ModelFault, SlotError
 
@@ -108,7 +109,7 @@ class TorchServeHandler(BatchHandler):
         if request.unclear and not request.fields:
             raise request.unclear
         row: dict[str, Any] = {name: values[-1] for name, values in request.fields.items()} or {
-            **request.query,
+            **beside_a_body(request.query),
             "body": decoded(request.body, request.headers.get("content-type", ""), "torchserve"),
         }
         with self._one_at_a_time, self._asking(request.headers, request.id):

@@ -13,7 +13,9 @@ from slotwise.worker.guard import foreign_handler as theirs
 from slotwise.worker.guard.bare import Bare
 from slotwise.worker.guard.batches import Guard
 from slotwise.worker.guard.held_metrics import metrics_of
+from slotwise.worker.guard.intermediate import Intermediate
 from slotwise.worker.guard.local_guard import LocalGuard
+from slotwise.worker.guard.once import Once
 from slotwise.worker.guard.stand_in import StandInContext
 from slotwise.worker.hosts.java import mms_frames, unreadable
 from slotwise.worker.hosts.java.between_batches import before_every_read, end_after_this_answer
@@ -46,7 +48,7 @@ class GuardedHandler:
         """Start theirs for a host that has no context to hand over."""
         context = StandInContext(model_dir, batch_size)
         self.load(context)
-        return LocalGuard(self.guard, context, self.guard.audit)
+        return LocalGuard(self.guard, context, self.guard.audit, self.terms.get("once") == "pieces")
 
     def load(self, raw: Any) -> None:
         """Verify the archive, start theirs, and put the guard around it."""
@@ -56,9 +58,13 @@ class GuardedHandler:
         if context.server == "mms":
             mms_frames.install()
             unreadable.install()
+        once: dict[str, Any] = {}
+        if self.terms.get("once"):
+            once["pieces"] = Intermediate()
+            once["pieces"].install()
         handle = theirs.start(self.terms["handler"], raw, context.server, self.terms.get("legacy", False))
-        limits = limits_of(raw)
-        kind = Bare if self.terms.get("bare") else Guard
+        limits = limits_of(raw, server=context.server)
+        kind = Once if once else Bare if self.terms.get("bare") else Guard
         self.guard = kind(
             handle,
             metrics_of(raw, context.server),
@@ -66,11 +72,13 @@ class GuardedHandler:
             response_timeout_s=limits.response_timeout_s,
             max_response_bytes=limits.max_response_bytes,
             tensors=context.server == "torchserve",
-            together=self.terms.get("together", True),
+            together=not once and self.terms.get("together", True),
+            **once,
         )
         rate = float(self.terms.get("audit") or profile_of_slotwise().get("audit") or 0.0)
-        if rate:
+        if rate and not once:
             audit = self.guard.audit_with(rate, raw, context.metric_between)
             before_every_read(PACKAGES[self.server], audit.run)
         how = "whole batches, bare" if kind is Bare else "batches" if self.guard.together else "one request at a time"
+        how += f", once ({self.terms['once']})" if once else ""
         logger.info("slotwise guard: around %s; %s; audit %g; %s", self.terms["handler"], limits, rate, how)

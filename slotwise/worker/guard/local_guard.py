@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 from slotwise.worker.answer import Answer, CheckedHeaders, refusal
 from slotwise.worker.guard.batches import Guard
+from slotwise.worker.guard.once import Once, OnPiece
 from slotwise.worker.guard.stand_in import StandInContext, StandInSlot
 from slotwise.worker.hosts import forms
+from slotwise.worker.hosts.frames import Frame
 from slotwise.worker.hosts.java import unreadable
+from slotwise.worker.inputs.uploads import beside_a_body
 from slotwise.worker.request import Request
 from slotwise.worker.separability.audit import Audit
 from slotwise.worker.slot_errors import SlotError
+from slotwise.worker.streaming.guarded_streams import GuardedStreams, PiecesGuard
 
 
 @dataclass
@@ -28,15 +33,30 @@ class GuardedBatch:
 
 
 class LocalGuard:
-    """A guard that has been started with a stand-in context."""
+    """A guard that has been started with a stand-in context. pieces: theirs sends pieces of its answers."""
 
-    def __init__(self, guard: Guard, raw: StandInContext, audit: Audit | None) -> None:
-        self.guard, self.raw, self.audit = guard, raw, audit
+    def __init__(self, guard: Guard, raw: StandInContext, audit: Audit | None, pieces: bool = False) -> None:
+        self.guard, self.raw, self.audit, self.pieces = guard, raw, audit, pieces
 
     @property
     def started(self) -> dict[str, Any]:
         """What it runs on is known to theirs only."""
-        return {"engine": None, "profile": None}
+        streams = {"streams": {"slots": 1, "whole": True}} if self.pieces else {}
+        return {"engine": None, "profile": None, **streams}
+
+    @property
+    def streaming(self) -> Callable[[Callable[[Frame], Request]], GuardedStreams] | None:
+        """What makes of this worker one that streams; None where theirs answers whole."""
+        return partial(GuardedStreams, cast("PiecesGuard", self)) if self.pieces else None
+
+    def streamed(self, request: Request, on_piece: OnPiece) -> Answer:
+        """The answer to one request: its last piece, where `on_piece` has sent those before it."""
+        assert isinstance(self.guard, Once)
+        self.guard.on_piece = on_piece
+        try:
+            return self.run([request]).answers[0]
+        finally:
+            self.guard.on_piece = None
 
     @property
     def dead(self) -> bool:
@@ -74,7 +94,7 @@ class LocalGuard:
 def _row(request: Request) -> dict[str, Any]:
     """The row that TorchServe would make of it: JSON is parsed, text decoded, a form taken apart; else it is a bytearray."""
     kind = request.headers.get("content-type", "")
-    row = forms.url_encoded(request.body) if kind.startswith(forms.URL_ENCODED) else forms.row(request)
+    row = {**beside_a_body(request.query), **forms.row(request)}
     if request.headers.get("describe") == "True" and not request.body:  # GET /models/MODEL?customized=true has none
         row.pop("body", None)
     if "body" in row:

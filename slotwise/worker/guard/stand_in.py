@@ -14,6 +14,8 @@ from typing import Any
 
 from slotwise.worker.guard.stand_in_metrics import StandInMetrics
 
+SEQUENCE = ("ID", "START", "END")  # of the names of headers that are about one
+
 
 class AnyCase(dict[str, str]):
     """Request headers in lower case, found in any: hosts differ in what they make of a name."""
@@ -94,10 +96,17 @@ class StandInContext:
         self.metrics = StandInMetrics()
         self.request_ids: dict[int, Any] = {}
         self.request_processor: list[StandInSlot] = []
+        self.stopping_criteria = None
+        named = (os.environ.get(f"TS_REQUEST_SEQUENCE_{one}", f"ts_request_sequence_{one.lower()}") for one in SEQUENCE)
+        self.header_key_sequence_id, self.header_key_sequence_start, self.header_key_sequence_end = named
 
     def get_request_id(self, idx: int = 0) -> Any:
         """The id of a request."""
         return self.request_ids.get(idx)
+
+    def get_sequence_id(self, idx: int) -> Any:
+        """The id of a request's sequence, or None."""
+        return self.get_request_header(idx, self.header_key_sequence_id)
 
     def get_request_header(self, idx: int, key: str) -> Any:
         """One header of a request, or None."""

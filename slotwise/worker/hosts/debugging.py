@@ -26,6 +26,7 @@ import numpy as np
 from slotwise.worker.answer import serialise
 from slotwise.worker.batch import Row
 from slotwise.worker.environment.settings import Settings
+from slotwise.worker.fair_order import each_once
 from slotwise.worker.handler import BatchHandler
 from slotwise.worker.hosts.proving import fault_of
 from slotwise.worker.inputs import packed
@@ -124,7 +125,8 @@ def _hooks(handler: BatchHandler, pipeline: Pipeline, request: Request, stage: C
     rows = [Row(0, owned(item)) for item in items if not isinstance(item, SlotError)]
     results: list[Any] = [item for item in items if isinstance(item, SlotError)]
     if rows:
-        groups = stage("groups", lambda: handler.groups([owned(row.item) for row in rows]), lambda made: [str(made)[:SHOWN]])
+        items_of = [owned(row.item) for row in rows]
+        groups = stage("groups", lambda: each_once(handler.groups(items_of), len(rows)), lambda made: [str(made)[:SHOWN]])
         for group in groups:
             chosen = [rows[i] for i in group]
             inputs = stage("collate", lambda chosen=chosen: handler.collate([owned(row.item) for row in chosen]))

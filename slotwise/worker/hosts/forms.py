@@ -6,43 +6,76 @@ import email.errors
 import email.message
 import email.parser
 import email.policy
+import re
 import urllib.parse
+from collections.abc import Mapping
 from typing import Any
 
 from slotwise.worker.request import Request
 from slotwise.worker.slot_errors import BadRequest, TooLarge
 
-URL_ENCODED = "application/x-www-form-urlencoded"
+URL_ENCODED, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
 MAX_PARTS = 256
 MAX_PART_HEAD = 8192  # bytes of one part's own headers
+PIECE_BYTES = 64 * 1024  # that are looked at in one go
+_OF_URL_FORM = bytes(range(0x30, 0x3A)) + bytes(range(0x41, 0x5B)) + bytes(range(0x61, 0x7B)) + b"%+&=*._-"
+_TEXT = bytes(range(0x20, 0x7F)) + bytes(range(0x80, 0x100))
+_NAMED = re.compile(rb"[\w.*%+-]{1,256}=").match
 
 
 class RepeatedParts(list[Any]):
     """The values of a form's parts that have one name."""
 
 
+def is_of(headers: Mapping[str, str], kind: str) -> bool:
+    """Whether a body is a form of this kind, whatever the case in which its content type is written."""
+    return headers.get("content-type", "").lower().startswith(kind)
+
+
 def row(request: Request) -> dict[str, Any]:
     """The fields of a request whose body nobody has looked at, as the servers' rows have them.
 
-    A body that is no form is the field "body", and every parameter of the address is a field of its own.
+    A body that is no form is the field "body". The parameters of the address are none: nothing in them stands for a body.
     Raises BadRequest where a form is not whole, TooLarge where it has more than MAX_PARTS parts.
     """
-    content_type = request.headers.get("content-type", "")
-    if not content_type.lower().startswith("multipart/form-data"):
-        return {**request.query, "body": request.body}
-    fields: dict[str, list[bytes]] = {name: [value.encode("utf-8", "replace")] for name, value in request.query.items()}
-    for name, value in _parts(request.body, _boundary(content_type)):
+    if is_of(request.headers, URL_ENCODED) and is_url_form(request.body):
+        return url_encoded(request.body)
+    if not is_of(request.headers, MULTIPART):
+        return {"body": request.body}
+    fields: dict[str, list[bytes]] = {}
+    for name, value in _parts(request.body, _boundary(request.headers["content-type"])):
         fields.setdefault(name, []).append(value)
     return {name: values[0] if len(values) == 1 else RepeatedParts(values) for name, values in fields.items()}
 
 
+def is_url_form(body: bytes) -> bool:
+    """Whether a body that is said to be urlencoded is a form: curl says so of every file that it sends.
+
+    It is as it should be; or as people type it (`curl -d 'data=[1, 2]'`): a name, and a line of text.
+    """
+    if b"=" not in body:  # `curl -d 20`: no server finds a field in it
+        return False
+    return _consists_of(body, _OF_URL_FORM) or (_NAMED(body) is not None and _consists_of(body, _TEXT))
+
+
+def _consists_of(body: bytes, allowed: bytes) -> bool:
+    pieces = (body[at : at + PIECE_BYTES] for at in range(0, len(body), PIECE_BYTES))
+    return not any(piece.translate(None, allowed) for piece in pieces)
+
+
 def url_encoded(body: bytes) -> dict[str, Any]:
     """The fields of a form that a browser sends without files. Raises BadRequest, TooLarge."""
+    text = body.decode("latin-1")  # a character a byte: values are whatever bytes they are
+    if "=" not in text[text.rfind("&") + 1 :]:
+        text = text[: max(text.rfind("&"), 0)]  # a name without a value at the end is no field, for TorchServe's front
     try:
-        pairs = urllib.parse.parse_qsl(body, keep_blank_values=True, max_num_fields=MAX_PARTS)
+        pairs = urllib.parse.parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_PARTS, encoding="latin-1")
     except ValueError:
         raise TooLarge(f"the form has more than {MAX_PARTS} fields") from None
-    return {name.decode("utf-8", "replace"): value for name, value in pairs}
+    fields = {name.encode("latin-1").decode("utf-8", "replace").strip(): value.encode("latin-1") for name, value in pairs}
+    if "" in fields:  # TorchServe's front takes the blanks around a name away, and takes no empty one
+        raise BadRequest("a field of the form has no name")
+    return fields
 
 
 def _boundary(content_type: str) -> bytes:

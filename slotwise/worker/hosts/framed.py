@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -30,16 +31,26 @@ from slotwise.worker.slot_errors import text
 logger = logging.getLogger(__name__)
 
 BEAT_S = 1.0
+LISTEN_S = 0.005  # while a batch is answered, what the host says is looked at so often at most
 READ_BYTES = 1 << 18
 PARTS = 512  # of a message at once; the system takes 1,024
 
 
 class HostLink:
-    """The worker's end of the socket. Frames may be sent from any thread."""
+    """The worker's end of the socket. Frames may be sent from any thread.
+
+    slots: of the batch that is being answered, by id. cancelled: slots of it whose answers nobody wants any more.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self.sending = threading.Lock()
+        self.sending, self.listening = threading.Lock(), threading.Lock()
+        self.reader = FrameReader(frames.FROM_FRONT)
+        self.received: deque[Frame] = deque()
+        self.broken: BrokenFrame | None = None
+        self.slots: dict[int, int] = {}
+        self.cancelled: set[int] = set()
+        self.listen_at = 0.0
 
     def send(self, sent: Sequence[Frame]) -> None:
         """Send these frames, one directly after the other. Raises OSError where the host has gone."""
@@ -59,11 +70,45 @@ class HostLink:
 
     def frames(self) -> Iterator[Frame]:
         """What the host sends, until it closes its end. Raises BrokenFrame where that is no frames."""
-        reader = FrameReader(frames.FROM_FRONT)
-        while data := self.sock.recv(READ_BYTES):
-            yield from reader.frames(data)
-        if not reader.between_frames:
+        while True:
+            while self.received:
+                yield self.received.popleft()
+            if self.broken is not None:
+                raise self.broken
+            if not (data := self.sock.recv(READ_BYTES)):
+                break
+            self.received.extend(self.reader.frames(data))
+        if not self.reader.between_frames:
             raise BrokenFrame("half a frame")
+
+    def begin(self, batch: Sequence[Frame]) -> None:
+        """These are answered now; none: nothing is, and only `frames` reads."""
+        with self.listening:
+            self.slots = {frame.id: slot for slot, frame in enumerate(batch)}
+            self.cancelled = set()
+            self.listen_at = time.monotonic() + LISTEN_S
+
+    def gone(self) -> set[int]:
+        """Slots of the batch whose answers nobody wants any more, by what has come so far. For any thread."""
+        if self.slots and time.monotonic() >= self.listen_at and self.listening.acquire(blocking=False):
+            try:
+                self._listen()
+            finally:
+                self.listening.release()
+        return self.cancelled
+
+    def _listen(self) -> None:
+        """Take what has come, without waiting for more."""
+        try:
+            while self.slots and self.broken is None and (data := self.sock.recv(READ_BYTES, socket.MSG_DONTWAIT)):
+                self.received.extend(self.reader.frames(data))
+        except BlockingIOError:
+            pass
+        except BrokenFrame as error:  # once the batch is answered
+            self.broken = error
+        given_up = {self.slots[frame.id] for frame in self.received if frame.kind == frames.CANCEL and frame.id in self.slots}
+        self.cancelled = self.cancelled | given_up
+        self.listen_at = time.monotonic() + LISTEN_S
 
 
 class FramedHost:
@@ -85,6 +130,10 @@ class FramedHost:
                 if streaming and self.front_streams:
                     streaming(as_request).serve(self.link, received)
                     return
+                if (pipeline := getattr(self.local, "pipeline", None)) is not None:  # a guard runs all that it was given
+                    pipeline.gone = self.link.gone
+                continue
+            if frame.kind == frames.CANCEL:  # what it was about has been answered
                 continue
             if frame.kind != frames.REQUEST:
                 raise BrokenFrame("a frame for a worker that streams")
@@ -123,17 +172,19 @@ class FramedHost:
         except Exception as error:
             self.link.send([Frame(frames.FAILED, text=f"{type(error).__name__}: {text(error)}".encode("utf-8", "replace"))])
             raise
-        self.link.send([frames.of_json(frames.STARTED, {"version": frames.VERSION, **self.local.started})])
+        self.link.send([frames.of_json(frames.STARTED, {"version": frames.VERSION, "cancels": True, **self.local.started})])
 
     def _answer(self, batch: Sequence[Frame]) -> None:
         """Answer one batch, and say that it is over."""
         local = self._local
         requests = [as_request(frame) for frame in batch]
+        self.link.begin(batch)
         told: list[Frame] = []
         if batch[0].flags & (frames.WATCHED | frames.IF_FAILED):
             answered, told = watched(local, requests, always=bool(batch[0].flags & frames.WATCHED))
         else:
             answered = local.run(requests)
+        self.link.begin(())
         sent = [
             Frame(frames.ANSWER, frame.id, frames.answer_text(answer.status, answer.content_type, answer.headers), answer.body)
             for frame, answer in zip(batch, answered.answers, strict=True)

@@ -7,7 +7,7 @@ answers that come one by one.
     front -> worker   START     text: JSON {"version": 1, "batch_size": 8, "streams": true}
                       REQUEST   text: headers and query; body. Flag MORE: another request of the same batch follows.
                                 Flag WATCHED: a REPORT of its batch is wanted; IF_FAILED: where a call of the model failed
-                      CANCEL    id of a request whose answer nobody wants any more
+                      CANCEL    id of a request whose answer nobody wants any more: what has not begun of it is not run
                       SENT      id of a request that comes next; body: a piece of its answer that another worker has sent
     worker -> front   STARTED   text: JSON {"version": 1, "engine": ..., "profile": ...}
                       FAILED    text: why it cannot start
@@ -19,9 +19,11 @@ answers that come one by one.
                       PIECE     id of a request. Flag MORE: body: the next piece of its answer; text: as an ANSWER's, of the
                                 first one. Without MORE: the answer is whole, or was cancelled
 
-CANCEL, SENT, PIECE and the flag STREAM are for a front that knows streams (it says so in START), and for a worker that says
+CANCEL is for a worker that says `"cancels": true` when it has STARTED, or that streams. It answers the request all the same.
+SENT, PIECE and the flag STREAM are for a front that knows streams (it says so in START), and for a worker that says
 `"streams": {"slots": 8}` when it has STARTED. That one takes each REQUEST by itself and at any time, sends no DONE but a DEAD
-one, and answers one with the flag STREAM in pieces. An ANSWER to such a request is its error, whatever was sent before.
+one, and answers one with the flag STREAM in pieces. An ANSWER to such a request is its error, whatever was sent before. Of a
+worker that says `"streams": {..., "whole": true}` it may be the whole answer, too, where no piece was sent.
 """
 
 from __future__ import annotations

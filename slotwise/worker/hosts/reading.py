@@ -7,6 +7,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from slotwise.worker.hosts import forms
@@ -48,7 +49,7 @@ def request(row: Mapping[str, Any], headers: Headers, identity: str) -> Request:
         values = {name: parts(value) for name, value in row.items()}
     except SlotError as error:
         return Request(b"", headers, identity, refused=error)
-    if "body" in row and "multipart" not in headers.get("content-type", ""):  # the other names stand in the address
+    if "body" in row and not forms.is_of(headers, forms.MULTIPART):  # the other names stand in the address
         query = {name: value[-1].decode("utf-8", "replace") for name, value in values.items() if name != "body"}
         return Request(values["body"][-1], headers, identity, until, query=query)
     try:
@@ -64,12 +65,13 @@ def parsed(received: Request) -> Request:
         row = forms.row(received)
     except SlotError as error:
         return Request(b"", received.headers, received.id, refused=error)
-    return request(row, received.headers, received.id)
+    made = request(row, received.headers, received.id)
+    return replace(made, query={**made.query, **received.query}) if received.query else made
 
 
 def bodies(row: Mapping[str, Any], headers: Headers) -> list[bytes]:
     """The raw body; of a form the parts of the field that carries it. Raises BadRequest or UnsupportedMedia."""
-    if "body" not in row and headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
+    if "body" not in row and forms.is_of(headers, forms.URL_ENCODED):
         raise UnsupportedMedia("send the body as it is (curl -T FILE), not as an urlencoded form")
     if not row:
         raise BadRequest("the request has no body")

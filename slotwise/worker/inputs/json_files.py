@@ -27,7 +27,7 @@ def is_json(body: bytes) -> bool:
 
 def is_unquoted(body: bytes, headers: Mapping[str, str]) -> bool:
     """Whether a body may be base64 without its quotes, because a server has parsed the JSON."""
-    return "json" in headers.get("content-type", "") and body.isascii()
+    return "json" in headers.get("content-type", "").lower() and body.isascii()
 
 
 def elements(body: bytes) -> list[Any]:

@@ -25,6 +25,11 @@ __all__ = ["FIELDS", "cost_of", "each", "items_of"]
 FIELDS = ("body", "data", "file", "image")  # what servers call a raw body, then names that forms usually use
 
 
+def beside_a_body(query: Mapping[str, str]) -> dict[str, str]:
+    """The parameters of an address as fields of a row: without those of FIELDS, which would stand for the body."""
+    return {name: value for name, value in query.items() if name not in FIELDS}
+
+
 def items_of(
     body: bytes, headers: Mapping[str, str], fields: Mapping[str, list[bytes]] | None = None
 ) -> list[bytes | SlotError]:

@@ -46,7 +46,9 @@ def identity(handler: BatchHandler) -> About:
 
 def version_of(package: str) -> str:
     """The version of an installed package, "" where there is none."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
+    for name in (package, f"{package}-cpu"):  # xgboost-cpu
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return ""

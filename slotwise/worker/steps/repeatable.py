@@ -7,7 +7,7 @@ same whatever the other slots hold, but for what a kernel does differently with 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import index
 from typing import Any
 
@@ -48,23 +48,45 @@ def objection(engine: StepEngine, item: object) -> str | None:
     return None
 
 
-def objection_together(engine: StepEngine, item: object) -> str | None:
+def objection_together(engine: StepEngine, item: object, others: Iterable[object]) -> str | None:
     """Why this engine's items must be read one by one; None where they may be read together. Raises what the engine raises.
 
-    item: a valid one, which is read into the slots 0 and 1. They are free again afterwards.
+    item: a valid one. others: further ones; the first that gives another output is read together with it, because two that are
+    the same could be taken for each other. The slots 0 and 1, into which they are read, are free again afterwards.
     """
-    slots = list(range(min(2, engine.slots)))
+    if engine.slots < 2:
+        return None
     try:
-        read = _read(engine, 0, item)
-        alone = [read, _outputs(engine, [StepRow(0, 0, 0)])[0]]
-        made = _rows(engine.prefill_all(list(slots), [owned(item) for _ in slots]), len(slots))
-        for slot in slots:
+        first = _alone(engine, 0, item)
+        other, second = next(_differing(engine, first, others), (None, None))
+        if second is None:
+            return "no two examples give different outputs, so nobody would see one in the other's place"
+        made = _rows(engine.prefill_all([0, 1], [owned(item), owned(other)]), 2)
+        for slot, alone in enumerate((first, second)):
             if not _same(made[slot], alone[0]) or not _same(_outputs(engine, [StepRow(slot, 0, 0)])[0], alone[1]):
                 return "an item that is read together with another one gives another output"
     finally:
-        for slot in slots:
-            engine.free(slot)
+        engine.free(0)
+        engine.free(1)
     return None
+
+
+def _alone(engine: StepEngine, slot: int, item: object) -> tuple[object, object]:
+    """What reading an item gives, and a step after it."""
+    return _read(engine, slot, item), _outputs(engine, [StepRow(slot, 0, 0)])[0]
+
+
+def _differing(
+    engine: StepEngine, first: tuple[object, object], others: Iterable[object]
+) -> Iterator[tuple[object, tuple[object, object]]]:
+    """The items whose outputs, read alone into slot 1, are not those of the first one, and these outputs."""
+    for other in others:
+        try:
+            second = _alone(engine, 1, other)
+        except Exception:  # it was made up, and is none
+            continue
+        if not _same(first[0], second[0]) and not _same(first[1], second[1]):
+            yield other, second
 
 
 class AskedOnce(StepEngine):

@@ -22,11 +22,12 @@ def sampled(logits: Any, draw: random.Random, temperature: float = 1.0, top_k: i
     number = draw.random()
     if temperature <= 0:
         return greedy(logits)
-    values = np.asarray(logits, np.float64) / temperature
+    values = np.asarray(logits, np.float64)
     order = np.argsort(-values, kind="stable")  # [v] the likeliest first
     if top_k > 0:
         order = order[:top_k]
-    chances = np.exp(values[order] - values[order[0]])
+    with np.errstate(over="ignore"):  # of a temperature near 0: minus infinity, whose chance is 0
+        chances = np.exp((values[order] - values[order[0]]) / temperature)
     reached = np.cumsum(chances / chances.sum())  # [k]
     kept = int(np.searchsorted(reached, min(top_p, 1.0))) + 1 if top_p < 1.0 else len(order)
     kept = min(kept, len(order))

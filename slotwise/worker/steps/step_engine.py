@@ -12,7 +12,7 @@ at the same slot and position, with the same token, and must then give the same 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -114,3 +114,6 @@ class StepAuthor(Protocol):
 
     def example(self) -> Any | None:
         """One valid item, to warm up and to tell a bad input from a dead engine; None where there is none."""
+
+    def others(self) -> Iterable[Any]:
+        """Further items, to prove with that items may be read together."""

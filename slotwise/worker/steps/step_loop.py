@@ -63,7 +63,7 @@ class StepLoop(SlotHolders):
             logger.warning("every row of a step runs alone: %s", why)
             padding, engine = Padding("none", 1), AskedOnce(engine)
         loop = cls(engine, author, limits, padding, clock)
-        if engine.together and item is not None and (why := objection_together(engine, item)) is not None:
+        if engine.together and item is not None and (why := objection_together(engine, item, author.others())) is not None:
             logger.warning("items are read one by one: %s", why)
             loop.together = False
         loop.calls.warm_up()

@@ -51,7 +51,7 @@ class FramedStreams:
 
     def __init__(self, worker: StreamedWorker, as_request: Callable[[Frame], Request]) -> None:
         self.worker, self.desk, self.pipeline, self.as_request = worker, worker.desk, worker.pipeline, as_request
-        self.inbox: SimpleQueue[Frame | OpenRequest | BrokenFrame | None] = SimpleQueue()
+        self.inbox: SimpleQueue[Frame | OpenRequest | BaseException | None] = SimpleQueue()
         self.to_decode: SimpleQueue[Frame] = SimpleQueue()
         self.decoding: set[int] = set()
         self.sent: dict[int, list[bytes]] = {}
@@ -78,7 +78,7 @@ class FramedStreams:
             if numbers := self.worker.measured_streams(ended):
                 link.send([frames.of_json(frames.NUMBERS, {"metrics": numbers})])
 
-    def _come(self) -> Iterator[Frame | OpenRequest | BrokenFrame | None]:
+    def _come(self) -> Iterator[Frame | OpenRequest | BaseException | None]:
         """What has come since the last turn; where no stream runs, what comes first."""
         try:
             yield self.inbox.get(block=not self.desk.busy, timeout=IDLE_S)
@@ -87,8 +87,8 @@ class FramedStreams:
         except Empty:
             return
 
-    def _taken(self, came: Frame | OpenRequest | BrokenFrame) -> list[Frame]:
-        if isinstance(came, BrokenFrame):
+    def _taken(self, came: Frame | OpenRequest | BaseException) -> list[Frame]:
+        if isinstance(came, BaseException):
             raise came
         if isinstance(came, OpenRequest):
             if came.id not in self.decoding:  # it was cancelled meanwhile
@@ -115,14 +115,14 @@ class FramedStreams:
 
     def _receive(self, received: Iterator[Frame]) -> None:
         """In a thread: hand on what the host sends, and then its end."""
-        end: BrokenFrame | None = None
+        end: BaseException | None = None
         try:
             for frame in received:
                 self.inbox.put(frame)
-        except BrokenFrame as error:
-            end = error
         except OSError:
             logger.info("the host has gone")
+        except BaseException as error:  # without this thread the worker would be deaf, and alive to its host
+            end = error
         self.inbox.put(end)
 
     def _decode(self) -> None:
@@ -133,6 +133,9 @@ class FramedStreams:
                 asked.append(self.to_decode.get())
             try:
                 batch = self._decoded(asked)
+            except (BrokenFrame, KeyboardInterrupt) as error:
+                self.inbox.put(error)
+                return
             except Exception:
                 logger.exception("the worker itself failed on %d requests", len(asked))
                 batch = Batch([self.as_request(frame) for frame in asked])

@@ -20,7 +20,7 @@ from slotwise.worker.hosts.frames import Frame
 from slotwise.worker.pipeline import Pipeline
 from slotwise.worker.request import Request
 from slotwise.worker.slot_errors import BadRequest, ModelFault, SlotError
-from slotwise.worker.steps.streams import Runner, Stream, StreamEnd, StreamPiece
+from slotwise.worker.steps.streams import Runner, Stream, StreamPiece
 from slotwise.worker.streaming.piece_objects import parsed
 
 logger = logging.getLogger(__name__)
@@ -95,10 +95,8 @@ class StreamDesk:
             slot.error = slot.error or Refusal.of(error)
         if slot.error is not None or not rows:
             return [self._answer(one)]
-        until = one.request.deadline_s
-        deadline = None if until is None else time.monotonic() + until - time.time()
-        sent = one.sent if one.wants_pieces else ()
-        self.runner.offer([Stream((one.id, k), row.item, one.id, seed + k, deadline, sent) for k, row in enumerate(rows)])
+        sent, until = one.sent if one.wants_pieces else (), one.request.until
+        self.runner.offer([Stream((one.id, k), row.item, one.id, seed + k, until, sent) for k, row in enumerate(rows)])
         return []
 
     def _check_one_item(self, one: OpenRequest) -> None:
@@ -134,7 +132,7 @@ class StreamDesk:
                 continue  # it was answered with an error meanwhile
             if isinstance(event, StreamPiece):
                 out += self._piece(one, k, event.data)
-            elif isinstance(event, StreamEnd):
+            else:
                 out += self._row_ended(one, k, event.error)
         return out
 

@@ -17,18 +17,19 @@ a stream is refused.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
 from slotwise.worker.answer import Refusal
+from slotwise.worker.engines import samples
 from slotwise.worker.handler import BatchHandler
 from slotwise.worker.request import Request
 from slotwise.worker.slot_errors import SlotError
 from slotwise.worker.steps.generators import GeneratorLoop
 from slotwise.worker.steps.step_engine import End, Next, StepEngine, StepState
 from slotwise.worker.steps.step_loop import StepLoop
-from slotwise.worker.steps.streams import Runner, Stream, StreamEnd, StreamPiece, TurnLimits
+from slotwise.worker.steps.streams import Runner, Stream, StreamPiece, TurnLimits
 from slotwise.worker.streaming.piece_objects import Piece, each_as_object, outcome_as_object, parsed, whole_text
 
 
@@ -99,7 +100,7 @@ class StreamHandler(BatchHandler):
                 for event in runner.turn():
                     if isinstance(event, StreamPiece):
                         pieces[int(str(event.id))].append(event.data)
-                    elif isinstance(event, StreamEnd):
+                    else:
                         errors[int(str(event.id))] = event.error
                 if runner.dead:
                     raise RuntimeError("the engine is dead")
@@ -120,3 +121,8 @@ class _Author:
 
     def example(self) -> Any | None:
         return self.handler.example()
+
+    def others(self) -> Iterator[Any]:
+        """The archive's examples, and the example as noise, where it is made of numbers."""
+        yield from samples.examples(self.handler.model_dir, self.handler)
+        yield samples.noise(self.handler.example(), 1)

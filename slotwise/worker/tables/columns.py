@@ -16,8 +16,8 @@ import numpy as np
 from slotwise.worker.slot_errors import Unprocessable
 
 KINDS = ("float", "int", "bool", "text")
-EXACT = 1 << 53  # whole numbers up to here are exact in float64
-FLOAT32_EXACT = 1 << 24
+EXACT = {"float16": 1 << 11, "float32": 1 << 24, "float64": 1 << 53}  # whole numbers up to here are; some larger ones, too
+WHOLE = {"bool": (0, 1), "int32": (-(1 << 31), (1 << 31) - 1), "int64": (-EXACT["float64"], EXACT["float64"])}  # from, to
 TRUTHS = {"true": True, "false": False, "1": True, "0": False}  # in CSV
 SHOWN = 40  # characters of what a client sent
 
@@ -28,8 +28,8 @@ Row = tuple[Any, tuple[str, ...]]  # numbers [n], float64, and texts, each in th
 class SchemaColumn:
     """One column. kind: one of KINDS. values: the only texts that it takes; empty: any. missing: a number may be left out.
 
-    input: the graph's input that it is a part of; "": the one of its own name, or the only one. single: whether the graph holds
-    its numbers in float32.
+    input: the graph's input that it is a part of; "": the one of its own name, or the only one. dtype: numpy's name for what
+    the graph holds its numbers in.
     """
 
     name: str
@@ -37,7 +37,7 @@ class SchemaColumn:
     values: tuple[str, ...] = ()
     missing: bool = False
     input: str = ""
-    single: bool = False
+    dtype: str = "float64"
 
     @property
     def is_text(self) -> bool:
@@ -102,12 +102,21 @@ class SchemaColumn:
         if self.kind == "int":
             if value != math.floor(value):
                 raise self.refused(value, "a whole number")
-            exact = abs(value) <= FLOAT32_EXACT or float(np.float32(number)) == value if self.single else abs(value) <= EXACT
-            if not exact or abs(value) > EXACT:
+            if not self._is_exact(value):
                 raise self.refused(value, "a whole number that can be held exactly")
-        elif self.single and abs(number) > float(np.finfo(np.float32).max):
-            raise self.refused(value, "a number that float32 holds")
+        elif self.dtype != "float64" and abs(number) > float(np.finfo(self.dtype).max):
+            raise self.refused(value, f"a number that {self.dtype} holds")
         return number
+
+    def _is_exact(self, value: float) -> bool:
+        """Whether the graph gets this whole number as it is."""
+        if self.dtype in WHOLE:
+            least, most = WHOLE[self.dtype]
+            return least <= value <= most
+        if abs(value) <= EXACT[self.dtype]:
+            return True
+        with np.errstate(over="ignore"):
+            return abs(value) <= EXACT["float64"] and float(np.dtype(self.dtype).type(value)) == value
 
     def refused(self, value: Any, wanted: str) -> Unprocessable:
         """The error for a value that this column does not take."""
@@ -173,12 +182,12 @@ class TableSchema:
         return np.zeros(len(self.numbers)), tuple([(self.all[i].values or ("a",))[0] for i in self.texts])
 
 
-def columns_of(listed: Iterable[Mapping[str, Any]], single: Callable[[str], bool] = lambda name: True) -> TableSchema:
-    """The columns of model.toml, as slotwise.json has them. single: whether a column of this name is held in float32."""
+def columns_of(listed: Iterable[Mapping[str, Any]], dtype: Callable[[str], str] = lambda name: "float32") -> TableSchema:
+    """The columns of model.toml, as slotwise.json has them. dtype: in what the graph holds the column of this name."""
     keys = ("name", "kind", "missing", "input")
     return TableSchema(
         SchemaColumn(
-            **{key: one[key] for key in keys if key in one}, values=tuple(one.get("values", ())), single=single(one["name"])
+            **{key: one[key] for key in keys if key in one}, values=tuple(one.get("values", ())), dtype=dtype(one["name"])
         )
         for one in listed
     )

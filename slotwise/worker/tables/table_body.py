@@ -25,7 +25,7 @@ SPLIT = frozenset({"columns", "data", "index"})
 def rows_of(body: bytes, headers: Mapping[str, str], columns: TableSchema) -> list[Row | SlotError]:
     """The rows of a body, each with its error in its place. Raises a SlotError where the body is bad as a whole."""
     kind, parameters = _kind(headers)
-    if kind == "application/json" or (kind in UNNAMED and _looks_like_json(body)):
+    if _is_json(body, kind):
         return _json_rows(body, columns)
     if kind == "text/csv" or kind in UNNAMED:
         return _csv_rows(body, columns, "absent" in parameters.get("header", ""))
@@ -34,9 +34,7 @@ def rows_of(body: bytes, headers: Mapping[str, str], columns: TableSchema) -> li
 
 def is_list(body: bytes, headers: Mapping[str, str], columns: TableSchema) -> bool:
     """Whether a body that `rows_of` has read may hold several rows, so that its answer is a list."""
-    if "csv" in headers.get("content-type", "") or not _looks_like_json(body):
-        return True
-    return not _is_one_row(json.loads(body), columns)
+    return not (_is_json(body, _kind(headers)[0]) and _is_one_row(json.loads(body), columns))
 
 
 def _kind(headers: Mapping[str, str]) -> tuple[str, dict[str, str]]:
@@ -48,8 +46,10 @@ def _kind(headers: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     return ("application/json" if kind.endswith("+json") else kind), parameters
 
 
-def _looks_like_json(body: bytes) -> bool:
-    return body[:64].lstrip(b" \t\r\n\xef\xbb\xbf")[:1] in (b"{", b"[")
+def _is_json(body: bytes, kind: str) -> bool:
+    """Whether a body is read as JSON: it says so, or says nothing and looks like it."""
+    looks = body[:64].lstrip(b" \t\r\n\xef\xbb\xbf")[:1] in (b"{", b"[")
+    return kind == "application/json" or (kind in UNNAMED and looks)
 
 
 def _json_rows(body: bytes, columns: TableSchema) -> list[Row | SlotError]:

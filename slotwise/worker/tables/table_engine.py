@@ -1,4 +1,4 @@
-"""Run a table's model: an ONNX graph of scikit-learn's kind with ONNX Runtime, one input for all columns or one for each.
+"""Run a table's model: an ONNX graph with ONNX Runtime, one input for all columns or one for each; or a library's own file.
 
 These models compute in the numbers that their file says, on the CPU: there is no precision to choose.
 """
@@ -16,6 +16,7 @@ import numpy as np
 from slotwise.worker.engines.choice import output_of
 from slotwise.worker.environment.settings import Settings
 from slotwise.worker.tables.columns import Row, TableSchema, columns_of
+from slotwise.worker.tables.table_library import ENGINES, LibraryEngine, form_of
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +60,15 @@ class TableEngine:
         return np.asarray(self.session.run(self.outputs, given)[0]).reshape(len(rows), -1)
 
 
-def load_table(model_dir: Path, settings: Settings) -> TableEngine:
-    """Load the archive's graph. Raises ValueError, one sentence, where its inputs are not the columns of model.toml."""
+def load_table(model_dir: Path, settings: Settings) -> TableEngine | LibraryEngine:
+    """Load the archive's model. Raises ValueError, one sentence, where its inputs are not the columns of model.toml."""
+    if form := form_of(settings.model):
+        return ENGINES[form](model_dir / settings.model["weights"][form], settings.model["input"]["columns"], settings)
+    return load_graph(model_dir, settings)
+
+
+def load_graph(model_dir: Path, settings: Settings) -> TableEngine:
+    """Load the archive's graph. Raises ValueError as `load_table` does."""
     import onnxruntime  # noqa: PLC0415  optional
 
     if settings.engine not in ("auto", "onnxruntime") or settings.device != "cpu":
@@ -74,8 +82,8 @@ def load_table(model_dir: Path, settings: Settings) -> TableEngine:
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     columns = columns_of(settings.model["input"]["columns"])
     inputs = graph_inputs(columns, session.get_inputs())
-    narrow = {name for one in inputs if one.dtype in ("float32", "float16") for name in _names(columns, one)}
-    columns = columns_of(settings.model["input"]["columns"], narrow.__contains__)
+    held = {name: one.dtype for one in inputs for name in _names(columns, one)}
+    columns = columns_of(settings.model["input"]["columns"], held.__getitem__)
     return TableEngine(session, columns, inputs, output_of(settings.model) or session.get_outputs()[0].name)
 
 

@@ -18,6 +18,7 @@ MAX_TEXTS = 256  # of one request
 TEXT, SECOND = "text", "text_pair"
 SECOND_PART = f', "{SECOND}": "..."'
 AROUND = ("inputs", "instances")
+IGNORED = ("options", "signature_name")  # beside them: what Hugging Face's clients tell their own servers, and TensorFlow's
 JSON = "application/json"
 
 Texts = tuple[str, str | None]  # the second is None where the model takes one
@@ -67,10 +68,18 @@ def _json(body: bytes, headers: Mapping[str, str]) -> Any:
     if isinstance(data, dict):
         around = next((name for name in AROUND if name in data), None)
         if around is not None:
+            _nothing_beside(data, around)
             data = data[around]
     if data is None:
         raise Unprocessable("the body holds no text")
     return data
+
+
+def _nothing_beside(data: Mapping[str, Any], around: str) -> None:
+    """Raise Unprocessable where a client asks for what no text handler does: answered as if it had not, it would be wrong."""
+    beside = next((name for name, value in data.items() if name not in (around, *IGNORED) and value not in (None, {})), None)
+    if beside is not None:
+        raise Unprocessable(f"beside {around!r} this model takes nothing, and {beside[:40]!r} is there")
 
 
 def _record(value: Any, *, pairs: bool) -> Texts | SlotError:

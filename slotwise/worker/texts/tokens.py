@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from slotwise.worker.engines.torchvision_compat import ensure_importable
-from slotwise.worker.slot_errors import TooLarge
+from slotwise.worker.slot_errors import TooLarge, Unprocessable
 from slotwise.worker.texts.text_body import Texts
 
 SHORTEST = 16  # tokens that every row has room for
@@ -57,10 +57,12 @@ class TextTokenizer:
         return cls(own, known.pad_token_id, most, tuple(known.model_input_names), known.padding_side == "left")
 
     def __call__(self, texts: Texts) -> Tokens:
-        """The tokens of a text or a pair. Raises TooLarge where there are more than the model takes."""
+        """The tokens of a text or a pair. Raises TooLarge where there are more than the model takes, Unprocessable for none."""
         if sum(len(text) for text in texts if text is not None) > CHARACTERS_A_TOKEN * self.most:
             raise TooLarge(f"the text has more than the {CHARACTERS_A_TOKEN * self.most} characters that are read")
         encoded = self.tokenizer.encode(*texts)
+        if not encoded.ids:  # of a tokenizer that adds no special ones
+            raise Unprocessable("the text has no tokens")
         if len(encoded.ids) > self.most:
             raise TooLarge(f"the text has {len(encoded.ids)} tokens, the model takes {self.most}")
         return np.array(encoded.ids, np.int64), np.array(encoded.type_ids, np.int64)

@@ -192,9 +192,36 @@ class RefusesThoughFree(ModelQueue):
         return await super().answer(request)
 
 
+class NeverCancels(ModelQueue):
+    """A worker is never told that nobody wants an answer."""
+
+    def _cancel(self, one: WaitingRequest) -> None:
+        """Leave it."""
+
+
+class CancelsSuspects(ModelQueue):
+    """Who had a worker die is cancelled too when its client hangs up: so it is never known."""
+
+    def _cancel(self, one: WaitingRequest) -> None:
+        for worker in self.workers:
+            if one.id in worker.in_hand and not one.cancelled:
+                one.cancelled = True
+                worker.cancel(one.id)
+
+
+class CancelEndsIt(ModelQueue):
+    """Who hangs up is closed although a worker has it: who ends workers is never convicted."""
+
+    def _cancel(self, one: WaitingRequest) -> None:
+        super()._cancel(one)
+        if one.cancelled and one.left:
+            one.refuse(499, "its client has gone")
+
+
 BUGS = [
     NoIdCheck, SecondAnswerIsTaken, LostRequeue, OneTooMany, NoDeadlines, NoCalm,
     SuspectsAmongOthers, ConvictedAtOnce, SentTwice,
     HangsForEver, StaysIdle, MissingAnswers, NotComputedIsAnAnswer, NoBalance,
+    NeverCancels, CancelsSuspects, CancelEndsIt,
     NoTurns, GreedyTurns, ShedsWhoComes, RefusesThoughFree,
 ]  # fmt: skip

@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
 from slotwise.backends.local import model_queue
@@ -37,12 +38,14 @@ class SimRequest(BackendRequest):
     lost_with_others: bool = False
     passed: Counter[str] = field(default_factory=Counter)
     convicted: int = 0
+    hung_up: bool = False
 
     def convict(self) -> None:
         self.convicted += 1
 
     def hang_up(self) -> None:
         """Its client goes, and its front says so."""
+        self.hung_up = isinstance(self.leave, partial)  # its queue has it by then
         self.leave()
 
     @property
@@ -55,9 +58,19 @@ class SimWorker:
 
     def __init__(self, history: History, lies: str = "") -> None:
         self.history, self.lies = history, lies
-        self.seen = BatchWorker(self.send, self.end)
+        self.seen = BatchWorker(self.send, self.end, self.cancel)
         self.alive, self.stopped = True, False
+        self.cancelled: set[int] = set()
         self.beat()
+
+    def cancel(self, request_id: int) -> None:
+        """Nobody wants that answer: what has not begun is not run."""
+        one = self.seen.in_hand.get(request_id)
+        if one is None or request_id in self.cancelled or one.deaths:
+            self.history.problems.append(f"request {request_id} is cancelled twice, or under suspicion, or not in hand")
+        elif one.open and not one.request.hung_up:  # type: ignore[attr-defined]
+            self.history.problems.append(f"{one.request.identity} is cancelled although somebody waits for it")
+        self.cancelled.add(request_id)
 
     def beat(self) -> None:
         if self.alive and not self.stopped:
@@ -93,6 +106,10 @@ class SimWorker:
                 if self.lies == "forgets" and one is order[-1]:
                     break
                 status = 503 if dead and (one.request.kind == "dead" or history.random.random() < 0.5) else 200
+                if one.id in self.cancelled and status == 200 and history.random.random() < 0.5:
+                    status = 504  # it had not begun
+                elif (one.request.hung_up or not one.open) and not one.deaths and one.id not in self.cancelled:  # type: ignore[attr-defined]
+                    history.problems.append(f"{one.request.identity} is not cancelled")
                 queue.answered(self.seen, one.id, good(one, status))
                 if self.lies == "twice":
                     queue.answered(self.seen, one.id, good(one))
@@ -203,8 +220,8 @@ class History:
         request.sender, (request.weight, request.priority) = sender, self.senders[sender]
         return request
 
-    async def client(self, i: int, request: SimRequest) -> None:
-        await asyncio.sleep(self.random.choice((0.0, 0.001, 0.1, 1.0)) * self.random.random())
+    async def ask(self, request: SimRequest) -> Refused | None:
+        """Wait for the answer, and look at it. Returns the refusal, where it is one."""
         outcomes, came_at = self.outcomes.setdefault(request.identity, []), self.loop.time()
         try:
             answer = await self.queue.answer(request)
@@ -215,11 +232,18 @@ class History:
             outcomes.append(str(refused.status))
             if refused.status == 504 and self.loop.time() < request.deadline:
                 self.check_early(request, came_at)
-            if refused.status == 503:
-                self.check_shed(request, refused)
-        late_s = self.loop.time() - max(request.deadline, came_at)
-        if late_s > LATEST_S:
-            self.problems.append(f"{request.identity} had to wait {late_s:.1f} s too long")
+            return refused
+        finally:
+            late_s = self.loop.time() - max(request.deadline, came_at)
+            if late_s > LATEST_S:
+                self.problems.append(f"{request.identity} had to wait {late_s:.1f} s too long")
+        return None
+
+    async def client(self, i: int, request: SimRequest) -> None:
+        await asyncio.sleep(self.random.choice((0.0, 0.001, 0.1, 1.0)) * self.random.random())
+        refused = await self.ask(request)
+        if refused is not None and refused.status == 503:
+            self.check_shed(request, refused)
 
     def check_batch(self, batch: Sequence[WaitingRequest]) -> None:
         """What must hold of every batch that is sent."""
@@ -290,11 +314,18 @@ class History:
             if (-one.request.priority, had / one.request.weight) > own:
                 self.problems.append(f"{request.identity} is shed, of {own}, and not {one.request.sender}: {count}")
 
+    def must_be_convicted(self, request: SimRequest) -> bool:
+        """Whether it has ended a worker, and its front waits although its client has gone."""
+        kills = request.kind == "kills" and request.hung_up and request.lost and not request.lost_with_others
+        return bool(kills and request.repeatable and request.deadline == LONG_S)
+
     def check(self, request: SimRequest, *, left: bool) -> None:
         """What must hold of every request in the end."""
         outcomes, name = self.outcomes.get(request.identity, []), request.identity
         if len(outcomes) != 1 and not (left and not outcomes):
             self.problems.append(f"{name} has the outcomes {outcomes}")
+        if self.must_be_convicted(request) and not request.convicted:
+            self.problems.append(f"{name}, which kills, has hung up and is not convicted")
         if request.convicted and (request.lost < 2 or request.sent_with[-1] != 1 or request.convicted > 1):
             self.problems.append(f"{name} is convicted after {request.lost} deaths, in batches of {request.sent_with}")
         fair = ["answered"] if request.lost < 2 and (request.repeatable or not request.lost) else ["answered", "500"]

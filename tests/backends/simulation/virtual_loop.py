@@ -51,3 +51,11 @@ def run(main: Coroutine[Any, Any, T], seed: int) -> T:
     finally:
         asyncio.set_event_loop(None)
         loop.close()
+
+
+def problems_of(history: Coroutine[Any, Any, list[str]], seed: int) -> list[str]:
+    """What did not hold in a history, as it says itself; that somebody waits for ever, too."""
+    try:
+        return run(history, seed)
+    except NothingLeft:
+        return ["somebody waits for ever"]

@@ -53,6 +53,9 @@ class SimAuthor:
     def example(self) -> SimItem | None:
         return self._example
 
+    def others(self) -> list[SimItem]:
+        return []
+
     def advance(self, state: StepState, output: Any) -> Any:
         item, k = state.item, len(state.tokens)
         if item.fault == "advance" and k == item.fault_at:

@@ -23,6 +23,8 @@ from slotwise.worker.steps.step_engine import End, Next, StepRow, StepState
 from slotwise.worker.steps.step_loop import StepLoop
 from slotwise.worker.steps.streams import Stream, TurnLimits
 
+for _package in ("torch", "transformers"):
+    pytest.importorskip(_package)
 MOST, SIDE, WORDS, END = 20, 32, 23, 3
 POISONED = 4  # the place of a picture
 COLOURS: dict[str, Any] = {"mean": [0.5] * 3, "std": [0.5] * 3}
@@ -42,6 +44,10 @@ class Captions:
 
     def example(self) -> Picture:
         return Picture(np.zeros((SIDE, SIDE, 3), np.uint8))
+
+    def others(self) -> list[Picture]:
+        draw = np.random.default_rng(0)
+        return [Picture(draw.integers(0, 256, (SIDE, SIDE, 3), np.uint8))]
 
     def advance(self, state: StepState, output: Any) -> Next | End:
         token = greedy(output)

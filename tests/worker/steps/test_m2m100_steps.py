@@ -50,6 +50,13 @@ class Translation:
     def example(self) -> Sentence:
         return Sentence(tuple(self.vocabulary.encode("Good morning.", "en")), self.vocabulary.languages["fr"])
 
+    def others(self) -> list[Sentence]:
+        return [
+            Sentence(
+                tuple(self.vocabulary.encode("The soup is cold, and so is the tea.", "en")), self.vocabulary.languages["de"]
+            )
+        ]
+
     def advance(self, state: StepState, output: Any) -> Next | End:
         token = greedy(output)
         if token == EOS:

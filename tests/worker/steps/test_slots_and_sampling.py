@@ -44,6 +44,11 @@ def test_equal_seeds_draw_equal_tokens() -> None:
     assert np.abs(shares - np.exp(logits) / np.exp(logits).sum()).max() < 0.03  # the seed is fixed
 
 
+def test_a_temperature_near_zero_draws_the_likeliest_token() -> None:
+    for temperature in (1e-3, 1e-300, 5e-324):
+        assert {sampled(np.array([1.0, 9.0, 1e9, -5.0]), random.Random(seed), temperature) for seed in range(20)} == {2}
+
+
 def test_an_engine_without_slots_is_refused() -> None:
     with pytest.raises(ValueError, match="0 slots"):
         SlotTable(0)

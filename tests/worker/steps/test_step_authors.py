@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from slotwise.worker.padding import Padding
-from slotwise.worker.slot_errors import Unprocessable
+from slotwise.worker.slot_errors import ModelFault, Unprocessable
 from slotwise.worker.steps.step_engine import End, Next, StepRow, StepState
 from slotwise.worker.steps.step_loop import StepLoop
 from slotwise.worker.steps.streams import Stream, StreamEnd, StreamEvent, TurnLimits
@@ -255,6 +255,15 @@ def test_an_item_that_cannot_be_copied_is_its_own_error() -> None:
     loop = loop_of()
     loop.offer([Stream("bad", item(1, lock=threading.Lock())), Stream(0, item(2))])
     assert finished(loop) == {"bad": ("", 500), 0: (alone([2]), 200)}
+
+
+def test_an_engine_whose_example_gives_nan_does_not_start() -> None:
+    class Sick(AddingEngine):
+        def prefill(self, slot: int, item: Any) -> Any:
+            return super().prefill(slot, item) * np.nan
+
+    with pytest.raises(ModelFault, match="the output of the example is not finite"):
+        StepLoop.start(Sick(), Counting())
 
 
 def test_what_fails_to_be_released_or_freed_harms_nobody() -> None:

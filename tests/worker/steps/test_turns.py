@@ -6,6 +6,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 
 from slotwise.worker.padding import Padding
 from slotwise.worker.steps.step_engine import StepRow
@@ -125,17 +126,19 @@ def test_a_row_alone_is_run_to_its_end() -> None:
 
 
 class ReadingEngine(TimedEngine):
-    """Reads several items at once. reads: how many each time."""
+    """Reads several items at once. reads: how many each time. listed: its outputs are a list."""
 
     together = True
 
-    def __init__(self, slots: int = 8) -> None:
+    def __init__(self, slots: int = 8, *, listed: bool = False) -> None:
         super().__init__(slots)
         self.reads: list[int] = []
+        self.listed = listed
 
     def prefill_all(self, slots: Sequence[int], items: Sequence[Any]) -> Any:
         self.reads.append(len(slots))
-        return np.stack([super(ReadingEngine, self).prefill(*each) for each in zip(slots, items, strict=True)])
+        outputs = [super(ReadingEngine, self).prefill(*each) for each in zip(slots, items, strict=True)]
+        return outputs if self.listed else np.stack(outputs)
 
 
 def test_who_comes_while_others_decode_is_read_together_with_who_comes_next() -> None:
@@ -153,8 +156,9 @@ def test_who_comes_while_others_decode_is_read_together_with_who_comes_next() ->
     assert {status for _, status in finished(loop).values()} == {200}
 
 
-def test_an_item_that_cannot_be_read_costs_who_is_read_with_it_nothing() -> None:
-    engine = ReadingEngine()
+@pytest.mark.parametrize("listed", [False, True])
+def test_an_item_that_cannot_be_read_costs_who_is_read_with_it_nothing(listed: bool) -> None:
+    engine = ReadingEngine(listed=listed)
     loop = made(engine, turn_s=1e9)
     loop.offer([Stream(i, item(i, **({"raise": ValueError("a secret")} if i == 2 else {}))) for i in range(5)])
     assert finished(loop) == {i: ("", 500) if i == 2 else (alone([i]), 200) for i in range(5)}

@@ -50,6 +50,9 @@ class Counting:
     def example(self) -> Any:
         return self._example
 
+    def others(self) -> list[Any]:
+        return [item(0), item(8, 9)]
+
     def advance(self, state: StepState, output: Any) -> Any:
         piece = str(int(output[0])) + " "
         if len(state.tokens) + 1 == state.item["tokens"]:

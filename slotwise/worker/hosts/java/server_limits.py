@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-DEFAULT_TIMEOUT_S = 120.0  # both servers' own
-DEFAULT_RESPONSE_BYTES = 6_553_500
+DEFAULT_TIMEOUT_S, MMS_TIMEOUT_S = 120.0, 7200.0  # TorchServe's own, and MMS's
+DEFAULT_RESPONSE_BYTES = 6_553_500  # both servers' own
 OPTIONS = {b"-f", b"--ts-config", b"--mms-config"}
 LEVELS = 4  # a worker of MMS is a child of a child
 
@@ -28,19 +28,23 @@ class ServerLimits:
     max_response_bytes: int | None = DEFAULT_RESPONSE_BYTES
 
 
-def limits_of(raw: Any, environ: Mapping[str, str] = os.environ) -> ServerLimits:
-    """The limits of the worker whose context this is. A registration's own response_timeout is told to nobody."""
+def limits_of(raw: Any, environ: Mapping[str, str] = os.environ, server: str = "torchserve") -> ServerLimits:
+    """The limits of the worker whose context this is. A registration's own response_timeout is told to nobody.
+
+    server: "torchserve" or "mms", which differ in their keys and variables.
+    """
     profile = profile_of_slotwise(environ)
     config = {} if profile else configuration(_config_file(environ))
     if config.get("enable_envvars_config") == "true":
-        config |= {name[3:].lower(): value for name, value in environ.items() if name.startswith("TS_")}
+        prefix = "MMS_" if server == "mms" else "TS_"
+        config |= {name.removeprefix(prefix).lower(): value for name, value in environ.items() if name.startswith(prefix)}
     described = getattr(raw, "model_yaml_config", None)
     own = described.get("responseTimeout") if isinstance(described, dict) else None
-    timeout = own or profile.get("response_timeout_s") or config.get("default_response_timeout")
+    timeout_s = _number(own or profile.get("response_timeout_s"), _timeout_s(config, server))
     size = profile.get("max_response_bytes") or config.get("max_response_size")
     if not size and not Path("/proc/self").exists():
-        return ServerLimits(_number(timeout, DEFAULT_TIMEOUT_S), None)
-    return ServerLimits(_number(timeout, DEFAULT_TIMEOUT_S), int(_number(size, DEFAULT_RESPONSE_BYTES)))
+        return ServerLimits(timeout_s, None)
+    return ServerLimits(timeout_s, int(_number(size, DEFAULT_RESPONSE_BYTES)))
 
 
 def profile_of_slotwise(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
@@ -54,7 +58,15 @@ def configuration(file: Path | None) -> dict[str, str]:
         text = file.read_text("utf-8", "replace") if file else ""
     except OSError:
         text = ""
-    return dict(re.findall(r"^\s*([\w.]+)\s*[=:]\s*(.*?)\s*$", text, re.MULTILINE))
+    return dict(re.findall(r"^[ \t]*([\w.]+)[ \t]*[=:][ \t]*(.*?)[ \t]*$", text, re.MULTILINE))
+
+
+def _timeout_s(config: Mapping[str, str], server: str) -> float:
+    """The configured timeout. MMS has a key for seconds, and counts the one of TorchServe's name in minutes."""
+    if server != "mms":
+        return _number(config.get("default_response_timeout"), DEFAULT_TIMEOUT_S)
+    minutes = _number(config.get("default_response_timeout"), MMS_TIMEOUT_S / 60)
+    return _number(config.get("default_response_timeout_seconds"), 60 * minutes)
 
 
 def _config_file(environ: Mapping[str, str]) -> Path | None:

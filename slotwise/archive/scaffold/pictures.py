@@ -1,21 +1,17 @@
-"""Write a model's folder that builds and serves as it is, to be changed step by step into your own: `slotwise new NAME`.
+"""Write a model of pictures that builds and serves as it is: it tells red, green and blue apart.
 
-The model needs no training. Its weights are chosen by hand, and it tells a red, a green and a blue picture apart; or it goes on
-with a sentence, word by word, in an answer that comes piece by piece.
+It needs no training; its weights are chosen by hand.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import json
-from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from slotwise.errors import SlotwiseError, missing_package
-from slotwise.model_spec import NAME
+from slotwise.errors import missing_package
 
 MODEL_TOML = """\
 # Build:  slotwise build {path}
@@ -68,71 +64,81 @@ class Net(nn.Module):
     def forward(self, x: Tensor) -> Tensor:  # [b, 3, h, w] -> [b, 3] logits
         return self.head(self.pool(x).flatten(1))
 """
-STREAMING_TOML = """\
+PIPELINE_TOML = """\
 # Build:  slotwise build {path}
-# Serve:  slotwise serve {path} --server slotwise
-# Try:    slotwise predict {name} {path}/once.txt --stream
+# Try:    slotwise debug {path} {path}/flag.png
+# Serve:  slotwise serve {path}
 name = "{name}"
 version = "1.0"
-handler = "handler.py"           # a .py file of this folder
-description = "Goes on with a sentence, word by word"
-files = ["next_word.json"]       # what `load` reads: a network's weights, a vocabulary, a table
-examples = ["once.txt", "every.txt", "nobody.txt"]  # bodies that the model answers; `slotwise check` replays them
+handler = "stages"               # what a stage makes goes to the next one; all answers come back to their request
+description = "Cuts a picture into parts and says what colour each has"
+examples = ["flag.png", "red.png"]  # pictures that the model answers; `slotwise check` replays them
 
-# [profiles.cpu]                 # values for this model instead of the profile's
-# batch_size = 16                # how many streams take turns
+[[stages]]
+name = "cut"                     # where nothing is cut out, the answer is an empty list
+model = "cut"                    # the folder below this one
+
+[[stages]]
+name = "tell"                    # it gets the parts of several requests in one batch
+model = "tell"
 """
-HANDLER_PY = '''\
-"""Go on with a sentence, word by word: each word is sent as soon as it is there. Who asks for no stream gets all at once."""
+CUT_TOML = """\
+name = "cut"
+version = "1.0"
+handler = "cut.py"               # a .py file of this folder
+description = "Cuts a picture into three parts, from left to right"
+"""
+CUT_PY = '''\
+"""Cut a picture into three parts, and hand each on as a picture of its own."""
 
-import json
-import time
+import io
 
-from slotwise.worker import StreamHandler, Unprocessable, decode_text
+import numpy as np
+from PIL import Image
+
+from slotwise.worker import BatchHandler, StagePart, decode_picture
 
 
-class Words(StreamHandler):
-    def load(self, model_dir, settings):  # once, when a worker starts: your network and its weights
-        return json.loads((model_dir / "next_word.json").read_text("utf-8"))  # of each word the one that follows
-
-    def decode(self, body, headers):  # a request's body, as a list of what `stream` takes: here one word
-        word = decode_text(body, headers).split()[-1].lower()
-        if word not in self.engine:  # the engine is what `load` returned
-            raise Unprocessable(f"no sentence is known that begins with {word!r}")  # this request's own error
-        return [word]
+class Cut(BatchHandler):
+    def load(self, model_dir, settings):  # once, when a worker starts: a network that finds the parts
+        return lambda pictures: [thirds(picture.shape[1]) for picture in pictures]
 
     def example(self):  # one valid item, for the warm-up
-        return "once"
+        return np.zeros((8, 9, 3), np.uint8)
 
-    def stream(self, word):  # what is yielded is sent; other requests' streams take their turns between two words
-        while word in self.engine:
-            time.sleep(0.05)  # a real model computes here
-            word = self.engine[word]
-            yield f" {word}"
+    def decode(self, body, headers):  # a request's body, as a list of items: here one picture [h, w, 3]
+        return [decode_picture(body)]
+
+    def collate(self, items):
+        return items  # of any sizes
+
+    def encode(self, output, item):  # each part goes to the next stage; what is said of it stands beside the answer
+        return [StagePart(png(item[:, left:right]), {"from": left, "to": right}, "image/png") for left, right in output]
 
 
-handle = Words.entry_point()
+def thirds(width):
+    edges = [round(width * i / 3) for i in range(4)]
+    return [(left, right) for left, right in zip(edges, edges[1:]) if left < right]
+
+
+def png(pixels):
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
+
+
+handle = Cut.entry_point()
 '''
-SENTENCES = ("once upon a time there lived some slots", "every request keeps its slot", "nobody waits for the slowest reader")
 OPSET, IR_VERSION = 17, 8  # what onnxruntime 1.20 knows, too
 Form = Literal["torch", "onnx"]
 COLOURS = {"red": (214, 40, 40), "green": (44, 160, 44), "blue": (31, 90, 200)}
 
 
-def new(name: str, form: Form | None = None, *, streams: bool = False) -> list[Path]:
-    """Write the folder NAME (or PATH/NAME) and return its files.
+def write_picture(folder: Path, form: Form | None = None) -> None:
+    """A model of one network. form: of its weights; None is torch where that is installed, onnx elsewhere.
 
-    form: of its weights; None is torch where that is installed, onnx elsewhere. streams: a model of words in place of the one
-    of colours; it has no weights. Raises SlotwiseError where the folder exists already, or torch is wanted and not installed.
+    Raises SlotwiseError where torch is wanted and not installed.
     """
-    folder = Path(name)
-    if not NAME.fullmatch(folder.name):
-        raise SlotwiseError(f"{folder.name!r} cannot be a model's name", "use letters, digits, - _ and .")
-    if folder.exists():
-        raise SlotwiseError(f"{folder} exists already", "choose another name, or delete it first")
-    if streams:
-        _write_streaming(folder)
-        return sorted(folder.iterdir())
     has_torch = importlib.util.find_spec("torch") is not None
     if form == "torch" and not has_torch:
         raise missing_package("torch", "--form torch")
@@ -145,18 +151,22 @@ def new(name: str, form: Form | None = None, *, streams: bool = False) -> list[P
     (_write_torch if form == "torch" else _write_onnx)(folder)
     for colour, rgb in COLOURS.items():
         Image.new("RGB", (64, 48), rgb).save(folder / f"{colour}.png")
-    return sorted(folder.iterdir())
 
 
-def _write_streaming(folder: Path) -> None:
-    sentences = [sentence.split() for sentence in SENTENCES]
-    folder.mkdir(parents=True)
-    (folder / "model.toml").write_text(STREAMING_TOML.format(name=folder.name, path=folder), "utf-8")
-    (folder / "handler.py").write_text(HANDLER_PY, "utf-8")
-    follows = {word: after for words in sentences for word, after in pairwise(words)}
-    (folder / "next_word.json").write_text(json.dumps(follows, indent=2) + "\n", "utf-8")
-    for first, *_ in sentences:
-        (folder / f"{first}.txt").write_text(first, "utf-8")
+def write_pipeline(folder: Path) -> None:
+    """Two models in one archive: one cuts a picture into parts, the other one is `write_picture`'s."""
+    from PIL import Image  # noqa: PLC0415  slow to import
+
+    write_picture(folder / "tell")
+    (folder / "cut").mkdir()
+    (folder / "model.toml").write_text(PIPELINE_TOML.format(name=folder.name, path=folder), "utf-8")
+    (folder / "cut" / "model.toml").write_text(CUT_TOML, "utf-8")
+    (folder / "cut" / "cut.py").write_text(CUT_PY, "utf-8")
+    (folder / "tell" / "red.png").rename(folder / "red.png")
+    toml = folder / "tell" / "model.toml"
+    toml.write_text(toml.read_text("utf-8").replace('"red.png", ', ""), "utf-8")
+    flag = np.concatenate([np.full((48, 32, 3), rgb, np.uint8) for rgb in COLOURS.values()], axis=1)
+    Image.fromarray(flag).save(folder / "flag.png")
 
 
 def _weight() -> np.ndarray:

@@ -213,8 +213,9 @@ def test_requests_join_and_leave_between_two_steps_and_a_bad_one_ends_alone(sums
         Frame(frames.START, text=b'{"version": 1, "batch_size": 4}'),
         Frame(frames.REQUEST, 1, b"\0", b"[3]", frames.STREAM),
         Frame(frames.PIECE, 1),
+        Frame(frames.REQUEST, 2, b"a name without a value\0", b"[3]", frames.STREAM),
     ],
-    ids=["a second start", "a request twice", "no frame of a front's"],
+    ids=["a second start", "a request twice", "no frame of a front's", "headers that are none"],
 )
 def test_a_front_that_breaks_the_protocol_ends_its_worker(words: Spoken, sent: Frame) -> None:
     words.ask(1, "[1000]")

@@ -1,0 +1,103 @@
+"""The tables of streams: steps beside closed batches, pieces a second beside LitServe and TorchServe, and what poison costs.
+
+On a page: `by_steps.rows`, `streams_beside.rows`, `streams_beside.lost`, `streams_beside.told` and `streams_beside.settings`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from benchmarks.measuring.rounds import Ratio, by_cell
+from benchmarks.pages.tables import each, number, table, with_spread
+
+Figures = Mapping[str, Any]
+NAME = "streams_beside"
+HARMS = {"lost": "lost", "cut_short": "cut short", "wrong": "wrong"}
+TIMES = ("first_p50_ms", "first_p99_ms", "gap_p50_ms", "gap_p99_ms")
+
+
+def by_steps(figures: Figures) -> str:
+    """Closed batches and steps of the same network: answers a second, and the wait for the first piece."""
+    lines = []
+    for (load, clients), cell in by_cell(figures["by_steps"]["rows"]).items():
+        closed, steps = cell["closed"], cell["steps"]
+        answers = [number(closed["rps"]), number(steps["rps"]), with_spread(Ratio(**steps["to_closed"]))]
+        waits = [number(closed["first_p99_ms"]), number(steps["first_p99_ms"])]
+        harmed = closed["lost"] + steps["lost"]
+        lines.append([load, clients, *answers, *waits, with_spread(Ratio(**steps["first_p99_to_closed"])), harmed])
+    columns = ["answers", "clients", "closed, a second", "steps", "steps to closed", "first piece p99 ms, closed", "steps"]
+    return table([*columns, "steps to closed", "lost"], lines)
+
+
+def speeds(figures: Figures) -> str:
+    """Pieces a second with the rounds, the ratio to LitServe in the same round, and the waits: median (lowest to highest)."""
+    lines = []
+    for row in figures[NAME]["rows"]:
+        beside = Ratio(**row["to_LitServe"]) if row["to_LitServe"] else None
+        waits = [with_spread(Ratio(**row[key])) for key in ("streams_s", *TIMES)]
+        harmed = sum(row[key] for key in HARMS)
+        lines.append(
+            [row["system"], number(row["rps"]), each(row["rounds"]), with_spread(beside), *waits, harmed, row["right"]]
+        )
+    columns = [
+        "system",
+        "pieces a second",
+        "rounds",
+        "to LitServe",
+        "streams a second",
+        "first piece p50 ms",
+        "first piece p99 ms",
+    ]
+    return table([*columns, "between pieces p50 ms", "between pieces p99 ms", "streams not right", "right"], lines)
+
+
+def cell(row: Mapping[str, Any]) -> str:
+    """What became of the innocents of one poison, in a few words."""
+    harms = [f"{row[key]} {word}" for key, word in HARMS.items() if row[key]]
+    again = [f"not well again ({row['not_well']} times)"] if row["not_well"] else []
+    return f"{', '.join([*harms, *again]) or '0'} of {row['innocent']}"
+
+
+def lost(figures: Figures) -> str:
+    """A line a system, a column a poison: innocents' streams that were lost, cut short or wrong."""
+    rows = figures[NAME]["poisoned"]
+    poisons, systems = (dict.fromkeys(row[key] for row in rows) for key in ("poison", "system"))
+    found = {(row["system"], row["poison"]): cell(row) for row in rows}
+    lines = [[system, *(found.get((system, poison)) for poison in poisons)] for system in systems]
+    return table(["system", *poisons], lines)
+
+
+def told(figures: Figures) -> str:
+    """What the innocents that were harmed, and the poisoned ones, were told."""
+
+    def words(counts: Mapping[str, int]) -> str:
+        return "; ".join(f"{count} x {what}".replace("|", "/") for what, count in counts.items())
+
+    lines = []
+    for row in figures[NAME]["poisoned"]:
+        numbers = [number(row["pieces_s"]), number(row["first_p99_ms"])]
+        lines.append([row["system"], row["poison"], *numbers, words(row["told"]), words(row["poisoned_told"])])
+    columns = ["system", "poison", "good pieces a second", "first piece p99 ms", "innocents that were harmed got"]
+    return table([*columns, "the poisoned got"], lines)
+
+
+def settings(figures: Figures) -> str:
+    """What each was set to, and what a piece took of the processor."""
+    rows = {row["system"]: row for row in figures[NAME]["rows"]}
+    lines = []
+    for system, used in figures[NAME]["settings"].items():
+        spent = [number(rows[system]["cpu_ms"][who]) for who in ("front", "workers", "client")]
+        numbers = [used[key] for key in ("processes", "threads", "batch_size", "delay_ms")]
+        lines.append([system, *numbers, used["front"], ", ".join(used["packages"]), *spent])
+    columns = ["system", "workers", "threads", "streams at once", "delay ms", "beside them", "version"]
+    return table([*columns, "processor ms a piece: its first process", "its others", "client"], lines)
+
+
+TABLES: dict[str, Callable[[Figures], str]] = {
+    "by_steps.rows": by_steps,
+    f"{NAME}.rows": speeds,
+    f"{NAME}.lost": lost,
+    f"{NAME}.told": told,
+    f"{NAME}.settings": settings,
+}

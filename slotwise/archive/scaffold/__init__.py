@@ -1,0 +1,1 @@
+"""Folders to start from: `slotwise new NAME --kind KIND`."""

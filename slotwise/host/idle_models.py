@@ -1,0 +1,107 @@
+"""Put models to sleep that nobody asks, or for which there is no memory; whoever is asked again is woken up.
+
+A model that sleeps has no workers. Its requests wait in its queue, as those of a model that still starts. Where memory is
+short, the one that was asked longest ago goes first, of those that have nothing to do. Where all are busy, after a moment the
+one of them that was asked longest ago goes, once it has answered what its workers have in hand; the others of its requests wait
+until it is its turn again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from slotwise.backends.local.served_model import ServedModel
+from slotwise.profiles.memory import resident_bytes
+
+log = logging.getLogger("slotwise.host")
+
+LOOK_S = 0.5
+STAY_S = 2.0  # at least, once a model is awake, where others want its place
+PATIENCE_S = 1.0  # before one that is busy has to go
+
+
+class IdleModels:
+    """served(): every version of every model. budget_bytes: for the workers of all of them together; 0: no limit.
+
+    sizes: what a model's workers took when all of them were ready. waking: who is to be woken up, in order.
+    """
+
+    def __init__(self, served: Callable[[], Iterable[ServedModel]], budget_bytes: int = 0) -> None:
+        self.served, self.budget_bytes = served, budget_bytes
+        self.loop = asyncio.get_running_loop()
+        self.sizes: dict[str, int] = {}
+        self.waking: deque[tuple[ServedModel, float]] = deque()
+        self.slept = 0
+
+    async def watch(self) -> None:
+        """Look again and again."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                self.look()
+            except Exception:
+                log.exception("idle models could not be looked at")
+
+    def asked(self, served: ServedModel) -> None:
+        """A request has come for a model that sleeps."""
+        if all(one is not served for one, _ in self.waking):
+            self.waking.append((served, self.loop.time()))
+            self.loop.call_soon(self.look)
+
+    def look(self) -> None:
+        """Put to sleep, and wake up."""
+        now, every = self.loop.time(), list(self.served())
+        awake = [one for one in every if one.links or not one.asleep]
+        for one in every:
+            if self.budget_bytes and not one.asleep and one.is_ready:
+                self.sizes[one.id] = sum(resident_bytes(link.pid) for link in one.links)
+            if not one.asleep and one.settings.idle_timeout_s and one.unused_s(now) > one.settings.idle_timeout_s:
+                self._sleep(one, "nobody has asked it")
+            if one.asleep and len(one.queue.waiting):
+                self.asked(one)
+        self.waking = deque((one, since) for one, since in self.waking if one.asleep and any(one is each for each in every))
+        while self.waking and self._has_room(*self.waking[0], awake, now):
+            one, since = self.waking.popleft()
+            log.info("model %s wakes up, after %.1f s", one.id, now - since)
+            one.wake()
+            awake.append(one)
+        if not self.waking and self.budget_bytes and self._taken(awake) > self.budget_bytes:
+            self._make_room(awake, now, None)
+
+    def _taken(self, awake: Iterable[ServedModel]) -> int:
+        """What workers take now, or will when those that start are ready."""
+        taken = 0
+        for one in awake:
+            now = sum(resident_bytes(link.pid) for link in one.links)
+            taken += now if one.asleep else max(now, self.sizes.get(one.id, 0))
+        return taken
+
+    def _has_room(self, wanted: ServedModel, since: float, awake: list[ServedModel], now: float) -> bool:
+        """Whether a model can be woken up now; where not, room is made, or somebody is on the way out."""
+        if not self.budget_bytes or self._taken(awake) + self.sizes.get(wanted.id, 0) <= self.budget_bytes:
+            return True
+        others = [one for one in awake if one is not wanted]
+        if not others:
+            log.warning("model %s needs more than models_memory_mb by itself", wanted.id)
+            return True
+        if not any(one.asleep for one in others):  # whoever sleeps already gives its memory back now
+            self._make_room(others, now, since)
+        return False
+
+    def _make_room(self, awake: Iterable[ServedModel], now: float, since: float | None) -> None:
+        """Put the one to sleep that was asked longest ago. since: when somebody began to wait for its place, if anybody did."""
+        settled = [one for one in awake if not one.asleep and (one.is_ready or one.failure)]
+        candidates = [one for one in settled if now - one.awake_since > STAY_S]
+        idle = [one for one in candidates if not one.ledger.open]
+        if not idle and since is not None and now - since > PATIENCE_S:
+            idle = candidates
+        if idle:
+            self._sleep(min(idle, key=lambda one: one.used_at), "another one needs its memory")
+
+    def _sleep(self, served: ServedModel, why: str) -> None:
+        log.info("model %s goes to sleep: %s", served.id, why)
+        self.slept += 1
+        served.sleep()

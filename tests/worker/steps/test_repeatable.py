@@ -1,0 +1,118 @@
+"""An engine whose steps cannot be repeated, or whose slots touch each other, is known before it serves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slotwise.worker.steps.repeatable import objection, objection_together
+from slotwise.worker.steps.step_engine import StepRow
+from tests.worker.steps.toy_engine import AddingEngine, item
+
+ITEM = item(3, 4)
+OTHER: dict[str, Any] = {**ITEM, "text": [5, 9]}
+
+
+class Appends(AddingEngine):
+    """Its cache grows with each step, whatever position the row names."""
+
+    def step(self, rows: Sequence[StepRow]) -> Any:
+        for row in rows:
+            self.held[row.slot].append(row.token + 1)
+        return np.array([[float(sum(self.held[row.slot]))] for row in rows])
+
+
+class ReadsOnTop(AddingEngine):
+    """A prefill leaves what the slot held."""
+
+    def prefill(self, slot: int, item: Any) -> Any:
+        before = sum(self.held.get(slot, ()))
+        output = super().prefill(slot, item)
+        self.held[slot] = [int(output[0]) + before]
+        return output + before
+
+
+class Normalises(AddingEngine):
+    """An output depends on what the others of its step give."""
+
+    def step(self, rows: Sequence[StepRow]) -> Any:
+        outputs = super().step(rows)
+        return outputs / outputs.max()
+
+
+class InParts(AddingEngine):
+    """Reads an item in parts."""
+
+    in_parts = True
+
+    def tokens(self, item: Any) -> int:
+        return len(item["text"])
+
+    def prefill_part(self, slot: int, item: Any, start: int, stop: int) -> Any:
+        self.held[slot] = [(self.held[slot][0] if start else 0) + sum(item["text"][start:stop])]
+        return np.array([float(self.held[slot][0]), 0.0])
+
+
+class Together(AddingEngine):
+    """Reads several items at once. mixes: so that each has something of the last one."""
+
+    together = True
+
+    def __init__(self, mixes: float) -> None:
+        super().__init__()
+        self.mixes = mixes
+
+    def prefill_all(self, slots: Sequence[int], items: Sequence[Any]) -> Any:
+        made = [self.prefill(slot, item) for slot, item in zip(slots, items, strict=True)]
+        return [one + self.mixes * (i > 0) for i, one in enumerate(made)]  # a list of arrays is taken, too
+
+
+class Swaps(Together):
+    """Gives each item's output in the other one's place."""
+
+    def prefill_all(self, slots: Sequence[int], items: Sequence[Any]) -> Any:
+        return super().prefill_all(slots, items)[::-1]
+
+
+class SwapsSlots(Together):
+    """Reads each item into the other one's slot."""
+
+    def prefill_all(self, slots: Sequence[int], items: Sequence[Any]) -> Any:
+        return super().prefill_all(slots[::-1], items)
+
+
+@pytest.mark.parametrize(
+    ("engine", "said"),
+    [
+        (AddingEngine(), None),
+        (AddingEngine(slots=1), None),
+        (InParts(), None),
+        (Together(0.0), None),
+        (Appends(), "a step that is repeated gives another output"),
+        (ReadsOnTop(), "an item that is read into a slot again gives another output"),
+        (Normalises(), "the output of a slot is another one where another slot has a step, too"),
+    ],
+    ids=lambda one: type(one).__name__ if isinstance(one, AddingEngine) else "",
+)
+def test_what_may_not_run_together_is_told_and_no_slot_is_left(engine: AddingEngine, said: str | None) -> None:
+    assert objection(engine, ITEM) == said
+    assert engine.held == {}
+    assert objection(engine, item(3)) == said, "an item of one token has no first half"
+    assert engine.held == {}
+    assert ITEM["text"] == [3, 4]
+
+
+def test_what_may_not_be_read_together_is_told() -> None:
+    assert objection_together(Together(0.0), ITEM, [OTHER]) is None
+    alone = Together(1.0)
+    alone.slots = 1
+    assert objection_together(alone, ITEM, [OTHER]) is None, "of one slot there is nobody to be read together with"
+    said = "an item that is read together with another one gives another output"
+    for wrong in (Together(1.0), Swaps(0.0), SwapsSlots(0.0)):
+        assert objection_together(wrong, ITEM, [OTHER]) == said
+        assert wrong.held == {}
+    for others in ([], [ITEM], ["no item"]):
+        assert str(objection_together(Together(0.0), ITEM, others)).startswith("no two examples give different outputs")

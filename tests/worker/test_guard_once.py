@@ -1,0 +1,120 @@
+"""A stranger's handler that must not be asked twice: alone, once, and each piece is the request's that it was sent for."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from ts.handler_utils import utils
+from ts.protocol import otf_message_handler
+
+from slotwise.worker.guard.held_metrics import HeldMetrics
+from slotwise.worker.guard.intermediate import NOT_NOW, Intermediate
+from slotwise.worker.guard.once import Gone, Once
+from slotwise.worker.guard.owned import Owned
+from tests.worker.strangers import ask
+
+
+class Theirs:
+    """What the body says, word by word: pieces, and what goes wrong."""
+
+    def __init__(self, pieces: Intermediate) -> None:
+        self.send, self.kept, self.asked = pieces.send, [], list[list[bytes]]()
+
+    def __call__(self, data: Any, context: Any) -> list[Any]:
+        self.asked.append([bytes(row["body"]) for row in data])
+        for word in self.asked[-1][0].decode().split():
+            if word == "fail":
+                raise ValueError("json")
+            if word == "exit":
+                raise SystemExit
+            if word == "old":  # for the request before this one
+                self.send(["old"], self.kept[-1], "", 200, context)
+            elif word == "thread":
+                thread = threading.Thread(target=self._quietly, args=(context,))
+                thread.start()
+                thread.join()
+            elif word == "swallow":
+                self._quietly(context, object())
+            elif word == "status":
+                context.set_response_status(418, "", 0)
+            else:
+                self.send([word], context.request_ids, "", 200, context)
+        self.kept.append(dict(context.request_ids) | {"of": len(self.kept)})
+        return ["."]
+
+    def _quietly(self, context: Any, piece: Any = "stray") -> None:
+        with contextlib.suppress(Exception):
+            self.send([piece], context.request_ids, "", 200, context)
+
+
+def once(**terms: Any) -> tuple[Once, Theirs]:
+    pieces = Intermediate()
+    theirs = Theirs(pieces)
+    return Once(theirs, HeldMetrics(), pieces=pieces, together=False, **terms), theirs
+
+
+GOOD, BAD = ["a", "b", "c", "status"], ["fail", "exit", "old", "thread", "swallow"]
+bodies = st.lists(st.lists(st.sampled_from(GOOD + BAD), max_size=4).map(" ".join), min_size=1, max_size=6)
+
+
+@given(bodies)
+def test_each_gets_its_own_pieces_in_one_or_its_own_error(sent: list[str]) -> None:
+    guarded, theirs = once()
+    slots = ask(guarded, [body.encode() for body in sent])
+    assert theirs.asked == [[body.encode()] for body in sent]  # alone, in order, once
+    for body, slot in zip(sent, slots, strict=True):
+        if set(body.split()) & set(BAD):
+            assert slot.status in (400, 500)
+            assert b"stray" not in slot.body
+        else:
+            assert slot.body.decode() == "".join(word for word in body.split() if word != "status") + "."
+            assert slot.status == (418 if "status" in body else 200)
+
+
+def test_pieces_go_to_who_waits_for_them_and_the_rest_is_the_answer() -> None:
+    guarded, _ = once()
+    came: list[bytes] = []
+
+    def take(piece: Owned) -> bool:
+        came.append(piece.body)
+        return True
+
+    guarded.on_piece = take
+    assert ask(guarded, [b"a b c"])[0].body == b"."
+    assert came == [b"a", b"b", b"c"]
+
+
+def test_who_has_gone_ends_it_at_the_next_piece() -> None:
+    guarded, _theirs = once()
+
+    def gone(piece: Owned) -> bool:
+        raise Gone
+
+    guarded.on_piece = gone
+    assert ask(guarded, [b"a b"])[0].status == 500
+    guarded.on_piece = None
+    assert ask(guarded, [b"a b"])[0].body == b"ab."
+
+
+def test_pieces_outside_of_a_call_go_nowhere() -> None:
+    pieces = Intermediate()
+    with pytest.raises(Exception, match=NOT_NOW):
+        pieces.send(["x"], {0: "id-0"}, "", 200, None)
+
+
+def test_an_answer_that_grows_too_long_is_an_error() -> None:
+    guarded, _ = once(max_response_bytes=3)
+    assert [slot.status for slot in ask(guarded, [b"a b", b"a b c"])] == [200, 500]
+
+
+def test_it_takes_the_place_of_the_servers_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (utils, otf_message_handler):
+        monkeypatch.setattr(module, "send_intermediate_predict_response", None)
+    pieces = Intermediate()
+    pieces.install()
+    assert utils.send_intermediate_predict_response == otf_message_handler.send_intermediate_predict_response == pieces.send
