@@ -98,15 +98,16 @@ LINE = re.compile(r"^\*Measured at .* since\.\*\n\n", re.MULTILINE)
 
 
 def line(name: str, figures: Mapping[str, Any], root: Path) -> str:
-    """One line where code changed after the figures were measured; nothing where not, or where git cannot tell."""
+    """One line where code changed after the figures were measured, or may have; nothing where not, or without the history."""
     runs = [*figures.get("parts", {}).values()] or [figures]  # the parts of a campaign may be of several commits
     commits = list(dict.fromkeys(str(run["commit"]).removesuffix("-dirty") for run in runs))
+    at = f"*Measured at {', '.join(commit[:7] for commit in commits)} ({figures['date']})"
+    whole = git("rev-parse", "--is-shallow-repository", root=root) == "false"
+    if whole and any(git("cat-file", "-e", f"{commit}^{{commit}}", root=root) is None for commit in commits):
+        return f"{at}, of which the history here does not tell what has changed since.*\n\n"
     changed = [
         path
         for path in CODE[name]
         if any(git("log", "-1", "--format=%h", f"{commit}..HEAD", "--", path, root=root) for commit in commits)
     ]
-    if not changed:
-        return ""
-    at = ", ".join(commit[:7] for commit in commits)
-    return f"*Measured at {at} ({figures['date']}); {', '.join(changed)} changed since.*\n\n"
+    return f"{at}; {', '.join(changed)} changed since.*\n\n" if changed else ""

@@ -130,7 +130,9 @@ def test_figures_older_than_their_code_are_marked(tmp_path: Path) -> None:
     assert line == f"*Measured at {measured['commit'][:7]} (2026-11-20); slotwise/worker changed since.*\n\n"
     assert stale.LINE.sub("", f"table\n\n{line}") == "table\n\n"
     assert stale.line("echo", {**measured, "commit": f"{measured['commit']}-dirty"}, tmp_path) == line
-    assert stale.line("echo", {**measured, "commit": "0123456"}, tmp_path) == ""
+    unknown = stale.line("echo", {**measured, "commit": "0123456"}, tmp_path)
+    assert unknown.startswith("*Measured at 0123456 (2026-11-20), of which the history here does not tell")
+    assert stale.LINE.sub("", f"table\n\n{unknown}") == "table\n\n"
 
 
 def test_every_round_measures_every_system_and_turns() -> None:
