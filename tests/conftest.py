@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 from collections.abc import Iterator
@@ -26,6 +27,11 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # it would keep a database in the use
 
 pytest.register_assert_rewrite("tests.support", "tests.server.contract")
 pytest_plugins = ["tests.support.groups", "tests.support.seed", "tests.support.untried"]
+
+
+def pytest_sessionstart() -> None:
+    """Where C code ends a process of tests, pytest says where: a front within would say it to what is captured, and lost."""
+    faulthandler.enable = lambda *_, **__: None  # type: ignore[assignment]
 
 
 @pytest.fixture(autouse=True)
