@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.comparison.misbehaving import answer_alone, plain
-from slotwise.bench.http_connection import HttpReply, Target
+from slotwise.bench.http_connection import Connection, HttpReply, Target
 from slotwise.client.http_exchange import HttpExchange
 from tests.campaign.hostile import p99
 
@@ -80,30 +80,26 @@ def judge(status: int, data: bytes, due: Mapping[str, Any]) -> tuple[str, str]:
     return "refused" if refused else "lost", f"{status} {data[:120]!r}"
 
 
-class Client:
+class Client(Connection):
     """One client with an address of its own, and its connection: kept for a few requests, made anew where it broke."""
 
     def __init__(self, target: Target, number: int) -> None:
-        self.target, self.own = target, (ADDRESS.format(number + 1), 0)
-        self._exchange: HttpExchange | None = None
+        super().__init__(target)
+        self.own = (ADDRESS.format(number + 1), 0)
         self._asked = 0
 
     async def ask(self, request: bytes) -> HttpReply:
-        """Send one whole request and wait for its answer. Raises OSError where there is no connection, or it breaks."""
-        if self._exchange is None or not self._exchange.usable or self._asked % KEPT == 0:
+        """See Connection."""
+        if self._asked % KEPT == 0:
             self.close()
-            loop = asyncio.get_running_loop()
-            _, self._exchange = await loop.create_connection(HttpExchange, *self.target.address, local_addr=self.own)
         self._asked += 1
-        status, raw, body = await self._exchange.ask(request)
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in raw}
-        return self.target.plain(HttpReply(status, headers, body))
+        return await super().ask(request)
 
-    def close(self) -> None:
-        """Close the connection, if there is one."""
-        if self._exchange is not None:
-            self._exchange.close()
-        self._exchange = None
+    async def connected(self) -> HttpExchange:
+        """See Connection."""
+        loop = asyncio.get_running_loop()
+        _, exchange = await loop.create_connection(HttpExchange, *self.address, local_addr=self.own)
+        return exchange
 
 
 class Innocents:

@@ -6,8 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from benchmarks.neighbours import innocents as judging
 from benchmarks.neighbours.innocents import CLIENTS, Innocents, Outcome, answer_in, body_of, figures, judge, quiet, values_of
 from benchmarks.neighbours.neighbours import Aim, Neighbour
 from benchmarks.pages.neighbours import TABLES, cell, draw
-from slotwise.bench.http_connection import Target
+from benchmarks.tests.odd_server import serving
 
 ROOT = Path(__file__).resolve().parents[2]
 Answer = Callable[[list[int]], tuple[int, bytes, float]]  # values to status, body, seconds
@@ -28,32 +27,22 @@ def right(values: list[int]) -> tuple[int, bytes, float]:
     return 200, json.dumps(misbehaving.answer_alone(values, call_s=0)).encode(), 0.0
 
 
-@asynccontextmanager
-async def serving(answer: Answer) -> AsyncIterator[Target]:
-    """A server that is no model server: what it does to each request is `answer`'s."""
+def doing(answer: Answer) -> Callable[[Any, asyncio.StreamWriter], Awaitable[bool]]:
+    """What a server does whose answers these are; status 0: it hangs up."""
 
-    async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while True:
-            try:
-                head = await reader.readuntil(b"\r\n\r\n")
-            except asyncio.IncompleteReadError:
-                break
-            size = int(head.lower().partition(b"content-length: ")[2].split()[0])
-            status, body, seconds = answer(json.loads(await reader.readexactly(size))["values"])
-            await asyncio.sleep(seconds)
-            if not status:
-                break
+    async def answered(request: Any, writer: asyncio.StreamWriter) -> bool:
+        status, body, seconds = answer(request["values"])
+        await asyncio.sleep(seconds)
+        if status:
             writer.write(b"HTTP/1.1 %d x\r\nContent-Length: %d\r\n\r\n" % (status, len(body)) + body)
-        writer.close()
+        return bool(status)
 
-    server = await asyncio.start_server(one, "127.0.0.1", 0)
-    async with server:
-        yield Target(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", {})
+    return answered
 
 
 def asked(answer: Answer, seconds: float = 0.3) -> dict[str, Any]:
     async def whole() -> dict[str, Any]:
-        async with serving(answer) as target:
+        async with serving(doing(answer)) as target:
             clients = Innocents(target, lambda body: target.request(body, "application/json"))
             await quiet(clients, seconds)
             return figures(clients.outcomes, 0.1, clients.outcomes[-1].ended_s)
@@ -159,7 +148,7 @@ def test_the_same_row_has_the_same_bits_in_every_batch_until_a_loud_one_comes() 
 
 def test_a_neighbour_acts_until_it_is_stopped() -> None:
     async def whole() -> dict[str, int]:
-        async with serving(lambda values: (400, b"", 0.0)) as target:
+        async with serving(doing(lambda values: (400, b"", 0.0))) as target:
             body = target.request(b'{"values": []}', "application/json")
             neighbour = Neighbour("a bad item", Aim(target.address, "/", {"cut": body}))
             await asyncio.to_thread(neighbour.start)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from benchmarks.comparison.stream_systems import SYSTEMS
 from benchmarks.measuring import streams_beside
 from benchmarks.measuring.judged_streams import JUNK, ODD, Asked, Outcome, StreamClients, came, judge, summary
 from benchmarks.pages.streams import TABLES
-from slotwise.bench.http_connection import Target
+from benchmarks.tests.odd_server import serving
 from slotwise.worker import End, Next, StepEngine
 
 Answer = tuple[int, list[bytes], bool]  # status, chunks, whether it comes to its end; status 0: nothing for a while
@@ -71,33 +70,23 @@ def test_poison_is_in_the_body() -> None:
         json.loads(Asked("x", 5, JUNK).body())
 
 
-@asynccontextmanager
-async def serving(answer: Callable[[Any], Answer]) -> AsyncIterator[Target]:
-    """A server that does to each request what `answer` says."""
+def doing(answer: Callable[[Any], Answer]) -> Callable[[Any, asyncio.StreamWriter], Awaitable[bool]]:
+    """What a server does whose answers these are."""
 
-    async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while True:
-            try:
-                head = await reader.readuntil(b"\r\n\r\n")
-            except asyncio.IncompleteReadError:
-                break
-            size = int(head.lower().partition(b"content-length: ")[2].split()[0])
-            (record,) = json.loads(await reader.readexactly(size))["payload"]["records"]
-            status, chunks, ends = answer(record)
-            if not status:
-                await asyncio.sleep(1)
-            writer.write(b"HTTP/1.1 %d x\r\nTransfer-Encoding: chunked\r\n\r\n" % status)
-            for chunk in chunks:
-                writer.write(b"%x\r\n" % len(chunk) + chunk + b"\r\n")
-                await asyncio.sleep(0.002)
-            if not ends:
-                break
+    async def answered(request: Any, writer: asyncio.StreamWriter) -> bool:
+        (record,) = request["payload"]["records"]
+        status, chunks, ends = answer(record)
+        if not status:
+            await asyncio.sleep(1)
+        writer.write(b"HTTP/1.1 %d x\r\nTransfer-Encoding: chunked\r\n\r\n" % status)
+        for chunk in chunks:
+            writer.write(b"%x\r\n" % len(chunk) + chunk + b"\r\n")
+            await asyncio.sleep(0.002)
+        if ends:
             writer.write(b"0\r\n\r\n")
-        writer.close()
+        return ends
 
-    server = await asyncio.start_server(one, "127.0.0.1", 0)
-    async with server:
-        yield Target(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", {})
+    return answered
 
 
 def lines(record: Any, count: int) -> list[bytes]:
@@ -110,7 +99,7 @@ def due(text: str, tokens: int) -> list[str]:
 
 def asked(answer: Callable[[Any], Answer], do: str = "") -> dict[str, Any]:
     async def whole() -> dict[str, Any]:
-        async with serving(answer) as target:
+        async with serving(doing(answer)) as target:
             clients = StreamClients(target, ["first", "second"], due, do)
             clients.patience_s = 0.3
             await clients.run(0.6)

@@ -80,7 +80,7 @@ class Connection:
     """One kept-alive connection to a target; it is opened when needed and opened again after a failure."""
 
     def __init__(self, target: Target) -> None:
-        self._address, self._target = target.address, target
+        self.address, self.target = target.address, target
         self._exchange: HttpExchange | None = None
 
     async def ask(self, request: bytes) -> HttpReply:
@@ -91,10 +91,14 @@ class Connection:
         exchange = self._exchange
         if exchange is None or not exchange.usable:
             self.close()
-            exchange = self._exchange = await connected(*self._address)
+            exchange = self._exchange = await self.connected()
         status, raw, body = await exchange.ask(request)
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in raw}
-        return self._target.plain(HttpReply(status, headers, body))
+        return self.target.plain(HttpReply(status, headers, body))
+
+    async def connected(self) -> HttpExchange:
+        """A new connection. Raises OSError."""
+        return await connected(*self.address)
 
     def close(self) -> None:
         """Close the connection, if there is one."""

@@ -33,6 +33,7 @@ class IdleModels:
         self.served, self.budget_bytes = served, budget_bytes
         self.loop = asyncio.get_running_loop()
         self.sizes: dict[str, int] = {}
+        self._now: dict[str, int] = {}  # what the workers of those that are awake take, at this look
         self.waking: deque[tuple[ServedModel, float]] = deque()
         self.slept = 0
 
@@ -55,9 +56,10 @@ class IdleModels:
         """Put to sleep, and wake up."""
         now, every = self.loop.time(), list(self.served())
         awake = [one for one in every if one.links or not one.asleep]
+        self._now = {one.id: sum(resident_bytes(link.pid) for link in one.links) for one in awake} if self.budget_bytes else {}
         for one in every:
             if self.budget_bytes and not one.asleep and one.is_ready:
-                self.sizes[one.id] = sum(resident_bytes(link.pid) for link in one.links)
+                self.sizes[one.id] = self._now[one.id]
             if not one.asleep and one.settings.idle_timeout_s and one.unused_s(now) > one.settings.idle_timeout_s:
                 self._sleep(one, "nobody has asked it")
             if one.asleep and len(one.queue.waiting):
@@ -75,7 +77,7 @@ class IdleModels:
         """What workers take now, or will when those that start are ready."""
         taken = 0
         for one in awake:
-            now = sum(resident_bytes(link.pid) for link in one.links)
+            now = self._now.get(one.id, 0)  # 0: it has just been woken up
             taken += now if one.asleep else max(now, self.sizes.get(one.id, 0))
         return taken
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 import re
 
 from slotwise.backends.interface import Refused
-from slotwise.worker.hosts.forms import is_url_form
+from slotwise.worker.hosts.forms import MULTIPART, URL_ENCODED, is_url_form
 
 BINARY = "application/octet-stream"
-URL_FORM, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
 PART_HEAD_MAX_BYTES = 8192
 _PARAMETERS = re.compile(r'(?:[ \t]*;[ \t]*[\w-]+=(?:"[^"\\]*"|[^\s;,"]+))*[ \t]*;?[ \t]*', re.ASCII).fullmatch
 _BOUNDARY = re.compile(r'[;\s]boundary=("[^"]*"|[^\s;,"]+)', re.IGNORECASE).findall
@@ -31,7 +30,7 @@ def sent_as(content_type: str, body: bytes, most: int) -> str:
     Raises Refused: 413 for a form of more than `most` fields, 400 where it is not clear where a part begins, or what it says.
     """
     kind = content_type.partition(";")[0].strip().lower()
-    if kind == URL_FORM:
+    if kind == URL_ENCODED:
         if not is_url_form(body):
             return BINARY
         _limited(body.count(b"&") + 1, most)

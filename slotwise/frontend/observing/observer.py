@@ -98,6 +98,9 @@ class Observer:
         seen.address = self.trusted.client((scope.get("client") or ("",))[0], scope["headers"])
         if seen.status >= 400 and not seen.reason:
             seen.reason = GONE if seen.status == CLIENT_GONE else phrase(seen.status)
+        self._ended(seen)
+
+    def _ended(self, seen: SeenRequest) -> None:
         for watcher in self.watchers:
             if watcher.keeps(seen):
                 watcher.ended(seen)
@@ -107,9 +110,7 @@ class Observer:
         seen = SeenRequest("-")
         seen.path, seen.address, seen.status = "-", peer, status
         seen.identity, seen.reason = identity, reason
-        for watcher in self.watchers:
-            if watcher.keeps(seen):
-                watcher.ended(seen)
+        self._ended(seen)
 
 
 def answered(way: RequestWay, sent_at: float | None, work: BatchWork, headers: RawHeaders) -> None:

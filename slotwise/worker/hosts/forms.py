@@ -1,4 +1,4 @@
-"""Take the fields out of a form's body, where no server has done it: multipart/form-data (RFC 7578)."""
+"""Take the fields out of a form's body, where no server has done it: multipart/form-data (RFC 7578), or urlencoded."""
 
 from __future__ import annotations
 
