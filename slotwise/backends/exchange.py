@@ -93,7 +93,7 @@ class BackendRequest:
     @property
     def named(self) -> dict[str, Any]:
         """Its ids, as a line of the log has them: `extra`."""
-        trace = {"trace_id": f"{self.way.trace_id:032x}"} if self.way is not None and self.way.trace_id else {}
+        trace = {"trace_id": self.way.trace_word} if self.way is not None and self.way.traced else {}
         return {"fields": {"request_id": self.identity, **trace}}
 
     @property

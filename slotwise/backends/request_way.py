@@ -9,9 +9,11 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any, NamedTuple
 
 MOST_NOTES, MOST_TRIES = 16, 8  # of one request that are kept
@@ -20,6 +22,30 @@ LONGEST_REPORT = 1 << 16
 TIMES, COUNTS = ("began", "decode_ms", "inference_ms", "total_ms"), ("rows", "padding", "cuts")
 
 _numbers = itertools.count(1)
+_random = Random(secrets.randbits(128))
+
+
+def new_ids() -> tuple[int, int]:
+    """W3C's, of a trace and of a span, never 0."""
+    bits = _random.getrandbits(192)
+    return bits >> 64 or 1, bits & (1 << 64) - 1 or 1
+
+
+def new_span_id() -> int:
+    """W3C's, never 0."""
+    return _random.getrandbits(64) or 1
+
+
+@dataclass(frozen=True)
+class BatchWork:
+    """What a worker says of the batch that an answer came from. batch_size: 0 where no worker answered."""
+
+    batch_size: int = 0
+    decode_ms: float = 0.0
+    inference_ms: float = 0.0
+
+
+NO_BATCH = BatchWork()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +122,7 @@ class BatchWay:
 
     worker: str
     size: int
-    mates: tuple[Mate, ...] = ()
+    ways: Sequence[RequestWay | None] = ()
     number: int = field(default_factory=lambda: next(_numbers))
     sent: float = field(default_factory=time.time)
     report: BatchReport | None = None
@@ -104,73 +130,92 @@ class BatchWay:
     failure: str = ""
     failed: float = 0.0
     span: tuple[int, int] | None = None
+    _mates: tuple[Mate, ...] = ()
+
+    @property
+    def mates(self) -> tuple[Mate, ...]:
+        """Its requests that somebody watches, as the others know them. Once asked, it holds on to none of them."""
+        if self.ways:
+            self._mates = tuple([Mate(one.identity, *one.ids, one.sampled) for one in self.ways if one is not None])
+            self.ways = ()
+        return self._mates
 
     def fail(self, why: str) -> None:
         """It has come to nothing."""
         self.failure, self.failed = why, time.time()
 
 
-class Try(NamedTuple):
-    """One time that a worker had the request, in this slot of that batch."""
-
-    batch: BatchWay
-    slot: int
-
-
-class SaidBatch(NamedTuple):
-    """What the headers of an answer say of its batch. at: Unix time when it was there."""
-
-    size: int
-    slot: int
-    decode_ms: float
-    inference_ms: float
-    at: float
-
-
 class RequestWay:
-    """What is known of one request. Times are Unix time in seconds, 0 where it has not come to that.
+    """What is known of one request.
 
-    trace_id, span_id: W3C's, of its trace and of itself, 0 where nobody traces it. sampled: its trace is kept whatever becomes
-    of it. placed: it was read, and let in. notes: what happened, and when. said: what its answer's headers say
-    of its batch. Only what differs from these defaults takes time and room.
+    came, began: when, as Unix time and on time.monotonic's clock. traced: it has a trace. sampled: that is kept in any case.
+    sent_at, answered_at: it was read, and let in; its answer was there: by time.monotonic, 0 where it has not come to that.
+    tries: each time that a worker had it, in this slot of that batch. notes: what happened, and when: Unix time, as those of
+    pieces. work, slot: what its answer's headers say of its batch. Only what differs from these defaults takes time and room.
     """
 
     identity: str = ""
-    trace_id: int = 0
-    span_id: int = 0
+    came: float = 0.0
+    began: float = 0.0
+    traced: bool = False
     sampled: bool = False
-    placed: float = 0.0
-    tries: tuple[Try, ...] = ()
+    sent_at: float = 0.0
+    answered_at: float = 0.0
+    tries: tuple[tuple[BatchWay, int], ...] = ()
     notes: tuple[tuple[float, str], ...] = ()
-    said: SaidBatch | None = None
+    work: BatchWork = NO_BATCH
+    slot: int = 0
     first_piece: float = 0.0
     last_piece: float = 0.0
     pieces: int = 0
+    _ids: tuple[int, int] = (0, 0)
+
+    @property
+    def ids(self) -> tuple[int, int]:
+        """W3C's, of its trace and of itself; 0 where nobody traces it. They are drawn when somebody first asks."""
+        if self.traced and not self._ids[0]:
+            self._ids = new_ids()
+        return self._ids
+
+    def trace(self, trace_id: int) -> None:
+        """It is part of this trace."""
+        self.traced, self._ids = True, (trace_id, new_span_id())
 
     @property
     def traceparent(self) -> str:
         """W3C's header for what is asked on its behalf."""
-        return f"00-{self.trace_id:032x}-{self.span_id:016x}-{int(self.sampled):02x}"
+        trace_id, span_id = self.ids
+        return f"00-{trace_id:032x}-{span_id:016x}-{int(self.sampled):02x}"
 
     @property
-    def batches(self) -> tuple[Try, ...]:
-        """Each time that a worker had it, as far as anybody knows."""
-        said = self.said
-        if said is None:
+    def trace_word(self) -> str:
+        """Its trace's id, as logs have it; "" where nobody traces it."""
+        return f"{self.ids[0]:032x}" if self.traced else ""
+
+    @property
+    def placed(self) -> float:
+        """When it was read, and let in: Unix time; 0 where it has not come to that."""
+        return self._unix(self.sent_at) if self.sent_at else 0.0
+
+    @property
+    def batches(self) -> tuple[tuple[BatchWay, int], ...]:
+        """Each time that a worker had it, and in which slot, as far as anybody knows."""
+        work = self.work
+        if not work.batch_size:
             return self.tries
         if not self.tries:
-            self.tried(BatchWay("", said.size, (Mate(self.identity, self.trace_id, self.span_id, self.sampled),)), said.slot)
-        batch = self.tries[-1].batch
+            self.tried(BatchWay("", work.batch_size, (self,)), self.slot)
+        batch, _ = self.tries[-1]
         if batch.report is None and not batch.failure:
-            total_ms = said.decode_ms + said.inference_ms
-            batch.sent = min(batch.sent, said.at - total_ms / 1000)
-            batch.report = BatchReport(batch.sent, said.decode_ms, said.inference_ms, total_ms, 0, 0, 0, "", "", ())
+            total_ms = work.decode_ms + work.inference_ms
+            batch.sent = min(batch.sent, self._unix(self.answered_at) - total_ms / 1000)
+            batch.report = BatchReport(batch.sent, work.decode_ms, work.inference_ms, total_ms, 0, 0, 0, "", "", ())
         return self.tries
 
     @property
     def batch_size(self) -> int:
         """Of the last batch that it was in; 0 where nobody knows."""
-        return self.tries[-1].batch.size if self.tries else self.said.size if self.said else 0
+        return self.tries[-1][0].size if self.tries else self.work.batch_size
 
     def note(self, what: str) -> None:
         """Something happened to it."""
@@ -180,7 +225,7 @@ class RequestWay:
     def tried(self, batch: BatchWay, slot: int) -> None:
         """A worker gets it."""
         if len(self.tries) < MOST_TRIES:
-            self.tries = (*self.tries, Try(batch, slot))
+            self.tries = (*self.tries, (batch, slot))
 
     def piece(self) -> None:
         """A piece of its answer goes to its client."""
@@ -188,14 +233,17 @@ class RequestWay:
         self.first_piece = self.first_piece or self.last_piece
         self.pieces += 1
 
+    def _unix(self, at: float) -> float:
+        return self.came + at - self.began
+
 
 def sent_together(worker: str, ways: Sequence[RequestWay | None], size: int = 0) -> BatchWay | None:
     """A batch of these requests goes to a worker; None where nobody watches any of them. size: with others that it has."""
-    mates = tuple([Mate(way.identity, way.trace_id, way.span_id, way.sampled) for way in ways if way is not None])
-    if not mates:
-        return None
-    batch = BatchWay(worker, size or len(ways), mates, wanted=any([mate.sampled for mate in mates]))
+    batch: BatchWay | None = None
     for slot, way in enumerate(ways):
         if way is not None:
+            if batch is None:
+                batch = BatchWay(worker, size or len(ways), ways)
+            batch.wanted |= way.sampled
             way.tried(batch, slot)
     return batch

@@ -16,6 +16,7 @@ from typing import Any
 
 from slotwise.backends.exchange import CLIENT_GONE, RawHeaders
 from slotwise.backends.interface import BackendAnswer, Refused
+from slotwise.backends.request_way import NO_BATCH, BatchWork
 from slotwise.frontend import replies
 from slotwise.frontend.admission.large_work import LARGE_BYTES
 from slotwise.frontend.admission.limits import ClientGone, Receive
@@ -26,7 +27,6 @@ from slotwise.frontend.frontend import Gateway
 from slotwise.frontend.inference_request import ABORT, InferenceRequest, Scope
 from slotwise.frontend.observing.observer import OWN_ANSWER, answered
 from slotwise.frontend.replies import ClientReply
-from slotwise.frontend.traffic import NO_BATCH, BatchWork
 
 log = logging.getLogger("slotwise.gateway")
 
@@ -168,8 +168,8 @@ class Forward:
             level = logging.WARNING if status >= 500 else logging.INFO
             log.log(level, "%s %s %d %s", request.identity, request.label, status, reason, extra=request.named)
             request.failed(reason)
-        if request.way is not None:
-            answered(request.way, request.sent_at, work, headers)
+        if request.way is not None and request.sent_at is not None and seconds is not None:
+            answered(request.way, request.sent_at, seconds, work, headers)
         return status, headers, body
 
     async def _answer(self, request: InferenceRequest, receive: Receive) -> BackendAnswer:

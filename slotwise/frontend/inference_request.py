@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slotwise.backends.interface import PATH, BackendRequest, Refused
+from slotwise.backends.request_way import NO_BATCH, BatchWork
 from slotwise.frontend import replies
 from slotwise.frontend.admission import form_fields
 from slotwise.frontend.admission.fair_shares import ConcurrencyLimit
@@ -22,7 +23,6 @@ from slotwise.frontend.frontend import Gateway
 from slotwise.frontend.http.client_address import one_client
 from slotwise.frontend.observing.observer import SEEN
 from slotwise.frontend.observing.seen_request import SeenRequest
-from slotwise.frontend.traffic import NO_BATCH, BatchWork
 
 Scope = MutableMapping[str, Any]
 

@@ -117,7 +117,6 @@ class GatewayMetrics:
         if status == 429:
             self.sheds.labels(model).inc()
         if seconds is not None:
-            trace_id = way.trace_id if way is not None and way.sampled else 0
-            by.latency.observe(seconds, {"trace_id": f"{trace_id:032x}"} if trace_id else None)
+            by.latency.observe(seconds, {"trace_id": way.trace_word} if way is not None and way.sampled else None)
         if batch_size:
             by.batch_size.observe(batch_size)

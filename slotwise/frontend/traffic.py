@@ -7,24 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from slotwise.backends.request_way import BatchWork
 from slotwise.frontend.admission.fair_shares import ConcurrencyLimit
 
 if TYPE_CHECKING:
     from slotwise.client.live_model import LiveModel
 
 UNKNOWN_BATCH = 16  # of a model that the server's list does not hold
-
-
-@dataclass(frozen=True)
-class BatchWork:
-    """What a worker says of the batch that an answer came from. batch_size: 0 where no worker answered."""
-
-    batch_size: int = 0
-    decode_ms: float = 0.0
-    inference_ms: float = 0.0
-
-
-NO_BATCH = BatchWork()
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -69,7 +70,30 @@ def test_of_a_batch_that_nobody_watches_nothing_is_made() -> None:
     way = RequestWay()
     batch = sent_together("w", [None, way, None])
     assert batch is not None
-    assert (batch.size, len(batch.mates), way.tries[0].slot) == (3, 1, 1)
+    assert (batch.size, len(batch.mates), way.tries[0][1]) == (3, 1, 1)
+
+
+def test_ids_are_drawn_once_and_only_for_who_has_a_trace() -> None:
+    one, traced = RequestWay(), RequestWay()
+    traced.traced = True
+    assert (one.ids, one.trace_word) == ((0, 0), "")
+    assert traced.ids == traced.ids != (0, 0)
+    assert traced.traceparent == f"00-{traced.trace_word}-{traced.ids[1]:016x}-00"
+    other = RequestWay()
+    other.trace(traced.ids[0])
+    assert (other.trace_word, other.ids[1] == traced.ids[1]) == (traced.trace_word, False)
+
+
+def test_a_batch_whose_mates_were_asked_for_holds_on_to_none_of_them() -> None:
+    ways = [RequestWay() for _ in range(4)]
+    for i, way in enumerate(ways):
+        way.identity = f"id-{i}"
+    batch = sent_together("w", ways)
+    assert batch is not None
+    gone = weakref.ref(ways[3])
+    assert [mate.identity for mate in batch.mates] == ["id-0", "id-1", "id-2", "id-3"]
+    del ways[3], way
+    assert (gone(), len(batch.mates)) == (None, 4)
 
 
 def test_a_workers_report_has_each_call_and_nobodys_words() -> None:

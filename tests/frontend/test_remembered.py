@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 from slotwise.backends.request_way import sent_together
 from slotwise.console import out
+from slotwise.frontend.http.client_address import TrustedProxies
+from slotwise.frontend.observing.observer import Observer
 from slotwise.frontend.observing.printed import top_table, trace_lines
 from slotwise.frontend.observing.remembered import Remembered, as_json
 from slotwise.frontend.observing.seen_request import SeenRequest
@@ -41,6 +45,26 @@ def test_a_record_is_found_in_its_request() -> None:
     whole.record("r-0")
     kept.ended(whole)
     assert kept.find("r-0") is whole
+
+
+def test_what_has_ended_goes_without_the_garbage_collector() -> None:
+    """Each knows its batch, and that knows each: also a request that still runs holds on to nobody who has ended."""
+    gc.disable()
+    try:
+        for kept in (None, Remembered(1)):
+            observer = Observer(TrustedProxies(), dict, [] if kept is None else [kept], kept)
+            scopes: list[dict[str, Any]] = [{"headers": []} for _ in range(3)]
+            ways = [observer.begin(scope) for scope in scopes]
+            batch = sent_together("w", ways)
+            for way in ways:
+                way.model = "digits"
+            gone = [weakref.ref(way) for way in ways[:2]]
+            for scope in scopes:
+                observer.end(scope, 200)
+            del ways, way, batch, scopes, scope
+            assert [ref() for ref in gone] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_the_last_seconds_by_model_and_cause() -> None:

@@ -317,7 +317,7 @@ async def test_a_batch_is_linked_to_who_may_have_a_span_and_names_all(make: Make
         check_tree(it.spans)
         (batch,) = it.named("batch")
         assert sorted((batch.attributes or {})["slotwise.batch.requests"]) == ["r-0", "r-1", "r-2"]  # type: ignore[arg-type]
-        spans_of = {it.remembered.find(f"r-{i}").span_id: f"r-{i}" for i in range(3)}  # type: ignore[union-attr]
+        spans_of = {it.remembered.find(f"r-{i}").ids[1]: f"r-{i}" for i in range(3)}  # type: ignore[union-attr]
         assert {spans_of[link.context.span_id] for link in batch.links} == linked
 
 
@@ -352,8 +352,9 @@ async def test_a_collector_gets_them_over_http() -> None:
         threading.Thread(target=listening.serve_forever, daemon=True).start()
         spans = over_http(f"http://127.0.0.1:{listening.server_port}", Sampling(1.0, 60.0))
         seen = SeenRequest("POST")
-        seen.trace_id, seen.span_id, seen.parent, seen.sampled = int(TRACE, 16), 7, int(PARENT, 16), True
-        seen.path, seen.status, seen.reason, seen.placed = "/predictions/digits", 500, "it failed", seen.came
+        seen.trace(int(TRACE, 16))
+        seen.parent, seen.sampled = int(PARENT, 16), True
+        seen.path, seen.status, seen.reason, seen.sent_at = "/predictions/digits", 500, "it failed", seen.began
         batch = sent_together("worker-1", [seen, None])
         assert batch is not None
         batch.fail("the worker ended")

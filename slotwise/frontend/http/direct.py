@@ -166,12 +166,12 @@ class ObservedCycle(DirectCycle):
         self.observer = entrance.observer
         if self.observer is not None:
             self.observer.begin(self.scope)  # type: ignore[arg-type]
-        return super().run(entrance)
+        return DirectCycle.run(self, entrance)
 
     def head(self, reply: ClientReply) -> bytes:
         """See DirectCycle."""
         self.status, self.bytes_out = reply.status, len(reply.body)
-        return super().head(reply)
+        return DirectCycle.head(self, reply)
 
 
 class DirectEvents:

@@ -19,7 +19,7 @@ AccessFormat = Literal["common", "json"]
 def common_line(seen: SeenRequest) -> str:
     """The common log format; behind it milliseconds, the request's id, its trace's, and in quotes why it failed."""
     date = time.strftime("%d/%b/%Y:%H:%M:%S +0000", time.gmtime(seen.came))
-    trace = f"{seen.trace_id:032x}" if seen.trace_id else "-"
+    trace = seen.trace_word or "-"
     return (
         f'{seen.address or "-"} - {seen.key or "-"} [{date}] "{seen.method} {seen.path} {seen.protocol}" {seen.status}'
         f' {seen.bytes_out or "-"} {1000 * seen.seconds:.1f} {seen.identity or "-"} {trace} "{seen.reason or "-"}"'
@@ -43,7 +43,7 @@ def json_line(seen: SeenRequest) -> str:
         "bytes_out": seen.bytes_out,
         "ms": round(1000 * seen.seconds, 3),
         "request_id": seen.identity,
-        "trace_id": f"{seen.trace_id:032x}" if seen.trace_id else "",
+        "trace_id": seen.trace_word,
         "sent": seen.sent,
         "reason": seen.reason,
     }

@@ -9,19 +9,17 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from slotwise.backends.exchange import CLIENT_GONE, RawHeaders
-from slotwise.backends.request_way import RequestWay, SaidBatch
+from slotwise.backends.request_way import BatchWork, RequestWay
 from slotwise.frontend.http.client_address import TrustedProxies
 from slotwise.frontend.observing.remembered import Remembered
-from slotwise.frontend.observing.seen_request import SeenRequest, new_ids, new_span_id, shown_path
+from slotwise.frontend.observing.seen_request import SeenRequest, shown_path
 from slotwise.frontend.replies import phrase
-from slotwise.frontend.traffic import BatchWork
 
 SEEN = "slotwise.seen"  # in a scope: the SeenRequest
 PARENT = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?").fullmatch
 OWN_ANSWER = "the model answered so"
 GONE = "its client has gone"
 MOST_PATHS, LONGEST_PATH = 1024, 400  # that are kept
-NO_PARENT: tuple[int, int, bool | None] = (0, 0, None)
 
 
 class Watcher(Protocol):
@@ -56,15 +54,19 @@ class Observer:
     def begin(self, scope: dict[str, Any]) -> SeenRequest:
         """A request has come whose head says this, as ASGI has it. From here on it stands in the scope."""
         seen = scope[SEEN] = SeenRequest(scope.get("method", ""))
-        given = [value for name, value in scope["headers"] if name == b"traceparent"]
-        if self.propagates or given:
-            seen.trace_id, seen.parent, word = _parent(given) if given else NO_PARENT
-            if seen.trace_id:
-                seen.span_id = new_span_id()
-            else:
-                seen.trace_id, seen.span_id = new_ids()
-            seen.sampled = self.sample(word)
-            seen.propagates = self.propagates and (seen.sampled or bool(seen.parent))
+        given: list[bytes] = []
+        for name, value in scope["headers"]:
+            if name == b"traceparent":
+                given.append(value)
+        parent = _parent(given) if given else None
+        if parent is not None:
+            trace_id, seen.parent, word = parent
+            seen.trace(trace_id)
+            seen.sampled, seen.propagates = self.sample(word), self.propagates
+        elif self.propagates or given:
+            seen.traced = True
+            if self.sample(None):
+                seen.sampled, seen.propagates = True, self.propagates
         return seen
 
     def _path(self, path: str) -> str:
@@ -88,7 +90,9 @@ class Observer:
         for watcher in self.watchers:
             if watcher.keeps(seen):
                 self._tell(seen, scope)
-                return
+                break
+        if self.remembered is None:
+            seen.leave_batches()
 
     def _tell(self, seen: SeenRequest, scope: Mapping[str, Any]) -> None:
         """Somebody keeps it: so add what is told of its head."""
@@ -113,20 +117,17 @@ class Observer:
         self._ended(seen)
 
 
-def answered(way: RequestWay, sent_at: float | None, work: BatchWork, headers: RawHeaders) -> None:
+def answered(way: RequestWay, sent_at: float, seconds: float, work: BatchWork, headers: RawHeaders) -> None:
     """A model's request is answered: what its headers say stands in for what no queue of ours has told."""
-    now = time.time()
-    if sent_at is not None and not way.placed:
-        way.placed = now - (time.monotonic() - sent_at)
-    if work.batch_size:
-        slot = b"" if way.tries else next((value for name, value in headers if name == b"x-batch-slot"), b"")
-        at_slot = int(slot) if slot.isdigit() and len(slot) < 6 else 0
-        way.said = SaidBatch(work.batch_size, at_slot, work.decode_ms, work.inference_ms, now)
+    way.sent_at, way.answered_at, way.work = sent_at, sent_at + seconds, work
+    if work.batch_size and not way.tries:
+        slot = next((value for name, value in headers if name == b"x-batch-slot"), b"")
+        way.slot = int(slot) if slot.isdigit() and len(slot) < 6 else 0
 
 
-def _parent(given: Sequence[bytes]) -> tuple[int, int, bool | None]:
-    """The trace, the span that asked and whether it is sampled, by a W3C traceparent; 0, 0, None where none is good."""
+def _parent(given: Sequence[bytes]) -> tuple[int, int, bool] | None:
+    """The trace, the span that asked and whether it is sampled, by a W3C traceparent; None where none is good."""
     match = PARENT(given[0]) if len(given) == 1 else None
     if match is None or not int(match[1], 16) or not int(match[2], 16):
-        return NO_PARENT
+        return None
     return int(match[1], 16), int(match[2], 16), bool(int(match[3], 16) & 1)

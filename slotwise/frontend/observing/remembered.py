@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from slotwise.backends.request_way import RequestWay, Try
+from slotwise.backends.request_way import BatchWay, RequestWay
 from slotwise.frontend.observing.seen_request import SeenRequest
 from slotwise.log_format import iso
 
@@ -77,18 +77,18 @@ def _quantile_ms(times: Sequence[float], share: float) -> float | None:
 
 
 def _size(seen: SeenRequest) -> int:
-    """About what it takes, from above."""
-    if len(seen.tries) < 2 and not (seen.notes or seen.records) and (not seen.tries or len(seen.tries[0].batch.mates) <= 16):
-        report = seen.tries[0].batch.report if seen.tries else None
-        if report is None or len(report.calls) <= 1:
-            return USUAL_BYTES
+    """About what it takes, from above. From here on it holds on to nothing of its batches' other requests but names."""
+    tried = [(len(batch.mates), batch.report) for one in (seen, *seen.records) for batch, _ in one.tries]
+    usual = all(mates <= 16 and (said is None or len(said.calls) <= 1) for mates, said in tried)
+    if usual and len(tried) < 2 and not (seen.notes or seen.records):
+        return USUAL_BYTES
     size = 1000
     for one in (seen, *seen.records):
         size += 300 + 120 * len(one.notes)
-        for each in one.tries:
-            size += 400 + 120 * len(each.batch.mates)
-            if each.batch.report:
-                size += sum(250 + 8 * len(call.slots) for call in each.batch.report.calls)
+    for mates, said in tried:
+        size += 400 + 120 * mates
+        if said:
+            size += sum(250 + 8 * len(call.slots) for call in said.calls)
     return size
 
 
@@ -97,7 +97,7 @@ def as_json(seen: SeenRequest) -> dict[str, Any]:
     about = {name: getattr(seen, name) for name in ("method", "path", "model", "version", "key", "address", "status", "reason")}
     return {
         "request_id": seen.identity,
-        "trace_id": f"{seen.trace_id:032x}" if seen.trace_id else "",
+        "trace_id": seen.trace_word,
         "came": iso(seen.came),
         **about,
         "bytes_in": seen.bytes_in,
@@ -112,20 +112,20 @@ def _way(one: RequestWay, came: float) -> dict[str, Any]:
     pieces = {"pieces": one.pieces, "first_ms": _ms(one.first_piece - came), "last_ms": _ms(one.last_piece - came)}
     return {
         "placed_ms": _ms(one.placed - came) if one.placed else None,
-        "batches": [_batch(each, came, one.identity) for each in one.batches],
+        "batches": [_batch(batch, slot, came, one.identity) for batch, slot in one.batches],
         "notes": [{"at_ms": _ms(at - came), "what": what} for at, what in one.notes],
         **({"stream": pieces} if one.pieces else {}),
     }
 
 
-def _batch(each: Try, came: float, identity: str) -> dict[str, Any]:
-    batch, report = each.batch, each.batch.report
+def _batch(batch: BatchWay, slot: int, came: float, identity: str) -> dict[str, Any]:
+    report = batch.report
     mates = [mate.identity for mate in batch.mates if mate.identity != identity]
     about: dict[str, Any] = {
         "batch": batch.number,
         "worker": batch.worker,
         "sent_ms": _ms(batch.sent - came),
-        "slot": each.slot,
+        "slot": slot,
         "size": batch.size,
         "mates": mates[:SHOWN_MATES],
         "failure": batch.failure,
@@ -139,7 +139,7 @@ def _batch(each: Try, came: float, identity: str) -> dict[str, Any]:
             "rows": call.rows,
             "size": call.size,
             "slots": list(call.slots),
-            "had_it": each.slot in call.slots,
+            "had_it": slot in call.slots,
             "error": call.error,
         }
         for call in report.calls

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import secrets
 import time
 from collections.abc import Container, Sequence
-from random import Random
 
 from slotwise.backends.request_way import RequestWay
 
@@ -17,18 +15,6 @@ WORD = re.compile(
 ).fullmatch  # in a path of ours
 VERBS = (":predict", ":explain")
 MOST_RECORDS = 32  # of a request of many that are kept
-_random = Random(secrets.randbits(128))
-
-
-def new_ids() -> tuple[int, int]:
-    """W3C's, of a trace and of a span, never 0."""
-    bits = _random.getrandbits(192)
-    return bits >> 64 or 1, bits & (1 << 64) - 1 or 1
-
-
-def new_span_id() -> int:
-    """W3C's, never 0."""
-    return _random.getrandbits(64) or 1
 
 
 def shown_path(path: str, known: Container[str] = ()) -> str:
@@ -48,7 +34,7 @@ def _shown(part: str, known: Container[str]) -> str:
 class SeenRequest(RequestWay):
     """A client's request, over HTTP or gRPC.
 
-    came: Unix time. path: as `shown_path` has it; of gRPC the method. model, version: of it, as far as they are known here.
+    path: as `shown_path` has it; of gRPC the method. model, version: of it, as far as they are known here.
     key: its name, "" where it brought none that is good. address: whose it is. (Path, key and address are told at its end, and
     only where somebody wants to know.) parent: the span that asked, by its traceparent.
     status: HTTP's, 0 until it ends. reason: why it failed, not in a client's or a model's words. records: of a request of many,
@@ -78,9 +64,10 @@ class SeenRequest(RequestWay):
     def record(self, identity: str) -> RequestWay:
         """The way of one of its records."""
         one = RequestWay()
-        one.identity = identity
-        if self.trace_id:
-            one.trace_id, one.span_id, one.sampled = self.trace_id, new_span_id(), self.sampled
+        one.identity, one.came, one.began = identity, self.came, self.began
+        if self.traced:
+            one.trace(self.ids[0])
+            one.sampled = self.sampled
         if len(self.records) < MOST_RECORDS:
             self.records = (*self.records, one)
         return one
@@ -89,3 +76,9 @@ class SeenRequest(RequestWay):
     def ways(self) -> Sequence[RequestWay]:
         """What went to workers: its records, else itself."""
         return self.records or (self,)
+
+    def leave_batches(self) -> None:
+        """Nobody asks for them any more: what knows each other in a circle would wait for the garbage collector."""
+        self.tries = ()
+        for one in self.records:
+            one.tries = ()

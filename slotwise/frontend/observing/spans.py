@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from slotwise import __version__
-from slotwise.backends.request_way import BatchReport, BatchWay, Mate, RequestWay, Try
+from slotwise.backends.request_way import BatchReport, BatchWay, Mate, RequestWay, new_span_id
 from slotwise.errors import missing_package
-from slotwise.frontend.observing.seen_request import SeenRequest, new_span_id
+from slotwise.frontend.observing.seen_request import SeenRequest
 
 try:
     from opentelemetry.sdk.resources import Resource
@@ -91,21 +91,17 @@ class Spans:
     """Makes the spans of requests that have ended, and gives them to a processor."""
 
     def __init__(self, processor: SpanProcessor, sampling: Sampling) -> None:
-        self.sampling, self.processor = sampling, processor
+        self.sampling, self.processor, self.keeps = sampling, processor, sampling.keeps
         made = Resource.create({"service.name": "slotwise", "service.version": __version__})
         self._resource = _HashedOnce(made.attributes, made.schema_url)
         self._scope = InstrumentationScope("slotwise", __version__)
-
-    def keeps(self, seen: SeenRequest) -> bool:
-        """As its sampling says."""
-        return self.sampling.keeps(seen)
 
     def ended(self, seen: SeenRequest) -> None:
         """One has ended, and is kept."""
         ended = seen.came + seen.seconds
         name = seen.path.strip("/") if seen.protocol == "gRPC" else f"{seen.method} {seen.path}"
-        parent = _context(seen.trace_id, seen.parent, is_remote=True) if seen.parent else None
-        span = _OpenSpan(name, _context(seen.trace_id, seen.span_id), parent, seen.came)
+        parent = _context(seen.ids[0], seen.parent, is_remote=True) if seen.parent else None
+        span = _OpenSpan(name, _context(*seen.ids), parent, seen.came)
         span.kind, span.about = SpanKind.SERVER, _about_request(seen)
         if seen.status >= 500:
             span.fail(seen.reason, str(seen.status))
@@ -113,32 +109,28 @@ class Spans:
         if not seen.records:
             self._way(seen, span.context, ended)
         for one in seen.records:
-            record = _OpenSpan("record", _context(one.trace_id, one.span_id), span.context, one.placed or seen.came)
+            record = _OpenSpan("record", _context(*one.ids), span.context, one.placed or seen.came)
             record.about = {"slotwise.request_id": one.identity}
             record.add_events(one)
             self._way(one, record.context, ended)
-            self._end(record, max((_end(each, ended) for each in one.batches), default=ended))
+            self._end(record, max((_end(batch, ended) for batch, _ in one.batches), default=ended))
         self._end(span, ended)
 
     def _way(self, one: RequestWay, below: SpanContext, ended: float) -> None:
         """The waits, and each time that a worker had it."""
         since = one.placed
-        for each in one.batches:
+        for batch, slot in one.batches:
             if since:
-                self._end(_below(below, "wait for a worker", since), max(since, each.batch.sent))
-            since = _end(each, ended)
-            span = _below(below, "worker", each.batch.sent)
-            span.about = {
-                "slotwise.batch.slot": each.slot,
-                "slotwise.batch.size": each.batch.size,
-                "slotwise.worker": each.batch.worker,
-            }
-            if each.batch.failure:
-                span.fail(each.batch.failure)
-            if each.batch.span is None:
-                self._batch(each.batch, one, span.context, since)
+                self._end(_below(below, "wait for a worker", since), max(since, batch.sent))
+            since = _end(batch, ended)
+            span = _below(below, "worker", batch.sent)
+            span.about = {"slotwise.batch.slot": slot, "slotwise.batch.size": batch.size, "slotwise.worker": batch.worker}
+            if batch.failure:
+                span.fail(batch.failure)
+            if batch.span is None:
+                self._batch(batch, one, span.context, since)
             else:
-                span.links = (_to_batch(each.batch, each.batch.span),)
+                span.links = (_to_batch(batch, batch.span),)
             self._end(span, since)
 
     def _batch(self, batch: BatchWay, first: RequestWay, below: SpanContext, ended: float) -> None:
@@ -146,7 +138,7 @@ class Spans:
         report = batch.report
         began = report.began if report else batch.sent
         span = _below(below, "batch", began)
-        batch.span = (first.trace_id, span.context.span_id)
+        batch.span = (first.ids[0], span.context.span_id)
         everybody = not first.sampled or bool(batch.failure) or (report is not None and report.cuts > 0)
         span.links = tuple([Link(_of(mate)) for mate in batch.mates if everybody or mate.sampled])
         span.about = {"slotwise.batch.number": batch.number, "slotwise.batch.size": batch.size}
@@ -242,10 +234,10 @@ def _about_batch(report: BatchReport) -> dict[str, Any]:
     return {name: value for name, value in about.items() if value != ""}
 
 
-def _end(each: Try, ended: float) -> float:
+def _end(batch: BatchWay, ended: float) -> float:
     """When a worker had it no longer: its batch was over, or its worker died before it was tried again."""
-    report = each.batch.report
-    return report.began + report.total_ms / 1000 if report else each.batch.failed or ended
+    report = batch.report
+    return report.began + report.total_ms / 1000 if report else batch.failed or ended
 
 
 def _to_batch(batch: BatchWay, span: tuple[int, int]) -> Link:
