@@ -94,9 +94,10 @@ class InferenceRequest(BackendRequest):
     def _watched(self, seen: SeenRequest) -> None:
         """Somebody wants to know what becomes of it."""
         self.way = seen
-        seen.identity, seen.model, seen.bytes_in = self.identity, self.label, len(self.body)
-        live = self.gateway.models.get(self.model)
-        seen.version = self.version if live is not None and self.version in ("", live.version) else "*"
+        seen.identity, seen.model = self.identity, self.label
+        if self.version:
+            live = self.gateway.models.get(self.model)
+            seen.version = self.version if live is not None and live.version == self.version else "*"
         if seen.propagates:
             self.headers["traceparent"] = seen.traceparent
 

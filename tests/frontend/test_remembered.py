@@ -17,6 +17,7 @@ from slotwise.frontend.observing.seen_request import SeenRequest
 
 def request(identity: str, status: int = 200, model: str = "digits", reason: str = "") -> SeenRequest:
     seen = SeenRequest("POST")
+    seen.date()
     seen.path, seen.address = f"/predictions/{model}", "127.0.0.1"
     seen.identity, seen.status, seen.model, seen.reason, seen.seconds = identity, status, model, reason, 0.25
     return seen

@@ -352,6 +352,7 @@ async def test_a_collector_gets_them_over_http() -> None:
         threading.Thread(target=listening.serve_forever, daemon=True).start()
         spans = over_http(f"http://127.0.0.1:{listening.server_port}", Sampling(1.0, 60.0))
         seen = SeenRequest("POST")
+        seen.date()
         seen.trace(int(TRACE, 16))
         seen.parent, seen.sampled = int(PARENT, 16), True
         seen.path, seen.status, seen.reason, seen.sent_at = "/predictions/digits", 500, "it failed", seen.began

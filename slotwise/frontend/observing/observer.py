@@ -96,6 +96,7 @@ class Observer:
 
     def _tell(self, seen: SeenRequest, scope: Mapping[str, Any]) -> None:
         """Somebody keeps it: so add what is told of its head."""
+        seen.date()
         key = scope.get("slotwise.key")
         seen.key = key.name if key else ""
         seen.path = seen.path or self._path(scope.get("path", ""))
@@ -112,6 +113,7 @@ class Observer:
     def refused(self, peer: str, identity: str, status: int, reason: str) -> None:
         """Something was refused that is no request, or not yet."""
         seen = SeenRequest("-")
+        seen.date()
         seen.path, seen.address, seen.status = "-", peer, status
         seen.identity, seen.reason = identity, reason
         self._ended(seen)

@@ -58,13 +58,12 @@ class SeenRequest(RequestWay):
     propagates: bool = False
 
     def __init__(self, method: str) -> None:
-        self.method = method
-        self.came, self.began = time.time(), time.monotonic()
+        self.method, self.began = method, time.monotonic()
 
     def record(self, identity: str) -> RequestWay:
         """The way of one of its records."""
         one = RequestWay()
-        one.identity, one.came, one.began = identity, self.came, self.began
+        one.identity, one.began = identity, self.began
         if self.traced:
             one.trace(self.ids[0])
             one.sampled = self.sampled
@@ -76,6 +75,12 @@ class SeenRequest(RequestWay):
     def ways(self) -> Sequence[RequestWay]:
         """What went to workers: its records, else itself."""
         return self.records or (self,)
+
+    def date(self) -> None:
+        """Note when it came, on the clock that people read; it has just ended."""
+        self.came = time.time() - self.seconds
+        for one in self.records:
+            one.came = self.came
 
     def leave_batches(self) -> None:
         """Nobody asks for them any more: what knows each other in a circle would wait for the garbage collector."""
