@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,7 +143,7 @@ class Spans:
         everybody = not first.sampled or bool(batch.failure) or (report is not None and report.cuts > 0)
         span.links = tuple([Link(_of(mate)) for mate in batch.mates if everybody or mate.sampled])
         span.about = {"slotwise.batch.number": batch.number, "slotwise.batch.size": batch.size}
-        span.about["slotwise.batch.requests"] = [mate.identity for mate in batch.mates]
+        span.about["slotwise.batch.requests"] = " ".join([mate.identity for mate in batch.mates])
         if batch.failure:
             span.fail(batch.failure)
         if report is not None:
@@ -156,7 +157,8 @@ class Spans:
         for call in report.calls:
             at = report.began + call.at_ms / 1000
             span = _below(below, "call of the model", at)
-            span.about = {"slotwise.rows": call.rows, "slotwise.padding": call.size - call.rows, "slotwise.slots": call.slots}
+            span.about = {"slotwise.rows": call.rows, "slotwise.padding": call.size - call.rows}
+            span.about["slotwise.slots"] = _ranges(call.slots)  # a list would take as long to encode as the rest
             if call.error:
                 span.fail(call.error, call.error)
             self._end(span, at + call.took_ms / 1000)
@@ -254,6 +256,17 @@ def _context(trace_id: int, span_id: int, *, is_remote: bool = False) -> SpanCon
 
 def _below(parent: SpanContext, name: str, began: float) -> _OpenSpan:
     return _OpenSpan(name, SpanContext(parent.trace_id, new_span_id(), is_remote=False, trace_flags=SAMPLED), parent, began)
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """Numbers as people write them: 0-3, 7."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    return ", ".join([str(first) if first == last else f"{first}-{last}" for first, last in parts])
 
 
 def _ns(unix_s: float) -> int:
