@@ -32,7 +32,6 @@ KEYS = {  # of a model-config.yaml, of `models` and of a snapshot: as a registra
 NO_WORKER = 'Model "{}" has no worker to serve describe request. Please use scale workers API to add workers.'
 REFUSED = {  # keys of a model-config.yaml that would change what is answered
     "parallelType": "several processes for one model are not there",
-    "continuousBatching": "continuous batching is not there yet",
 }
 
 

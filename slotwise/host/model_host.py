@@ -75,7 +75,7 @@ class OwnHost:
             refuses_asleep=model.profile.when_asleep == "refuse",
             gpus=self.gpus_of(model) if model.profile.device == "cuda" else None,
             repeatable=_repeatable(model_dir),
-            pieces=asked_once_for(model_dir) == "pieces",
+            pieces=asked_once_for(model_dir) in ("pieces", "steps"),
             **self.wishes(model),
             name_worker=partial(self.worker_name, model),
             histories=self.record.state_dir / "histories",

@@ -158,6 +158,21 @@ def test_one_that_sends_pieces_or_keeps_sequences_is_asked_once(tmp_path: Path, 
         assert json.loads(contents(made)["_slotwise_guard/guard.json"]).get("once", "") == once
 
 
+@pytest.mark.parametrize(("handler", "more"), [(TOKENS, ""), (TOKENS, "sequenceBatching: true\n"), (FUNCTION, "")])
+def test_one_that_is_called_step_by_step_is_for_our_own_host(tmp_path: Path, handler: str, more: str) -> None:
+    config = f"continuousBatching: true\n{more}"
+    theirs = torch_archive(tmp_path, handler, {"model-config.yaml": config}, config_file="model-config.yaml")
+    with pytest.raises(SlotwiseError, match="continuousBatching"):
+        guard(theirs)
+    for bare in (False, True):
+        if handler == TOKENS and not more:
+            made = guard(theirs, tmp_path / f"{bare}.mar", bare=bare, sequences=True)
+            assert json.loads(contents(made)["_slotwise_guard/guard.json"])["once"] == "steps"
+        else:
+            with pytest.raises(SlotwiseError, match="its config has continuousBatching: it streams"):
+                guard(theirs, tmp_path / f"{bare}.mar", bare=bare, sequences=True)
+
+
 def test_a_config_that_asks_for_nothing_of_that_kind_is_fine(tmp_path: Path) -> None:
     config = "minWorkers: 1\ncontinuousBatching: false\nhandler:\n  sequenceBatching: true\n"
     guard(torch_archive(tmp_path, FUNCTION, {"model-config.yaml": config}, config_file="model-config.yaml"))

@@ -38,10 +38,10 @@ def client(deployment: Deployment) -> Iterator[TorchServeClient]:
         yield one
 
 
-def asked(deployment: Deployment, body: bytes, *headers: str) -> socket.socket:
+def asked(deployment: Deployment, body: bytes, *headers: str, model: str = "pieces") -> socket.socket:
     """A connection that has asked."""
     named = [f"{name}: {value}" for name, value in deployment.headers("inference").items()]
-    lines = ["POST /predictions/pieces HTTP/1.1", "Host: x", f"Content-Length: {len(body)}", *named, *headers]
+    lines = [f"POST /predictions/{model} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}", *named, *headers]
     connection = socket.create_connection(("127.0.0.1", deployment.ports.inference), timeout=60)
     connection.sendall("\r\n".join(lines).encode() + END_OF_HEAD + body)
     return connection

@@ -24,10 +24,13 @@ HEADERS = [(b"content-type", b"text/event-stream"), (b"x-batch-slot", b"0"), (b"
 
 @dataclass
 class Streaming:
-    """A backend that does what a body says: words are pieces; a number waits for so many seconds; "!500" refuses; "@" ends."""
+    """A backend that does what a body says: words are pieces; "wait" waits for the client to go, "gate" also for the gate;
+    "!500" refuses, "?500" is the model's own error; "forever" has no end.
+    """
 
     gone: list[str] = field(default_factory=list)
     asked: list[BackendRequest] = field(default_factory=list)
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def answer(self, request: BackendRequest) -> BackendAnswer:
         self.asked.append(request)
@@ -46,6 +49,11 @@ class Streaming:
                     await asyncio.sleep(0)
             elif word == "wait":
                 await left.wait()
+            elif word == "gate":
+                either = [asyncio.ensure_future(event.wait()) for event in (left, self.gate)]
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                for one in either:
+                    one.cancel()
             else:
                 request.pieces.take(HEADERS, word.encode() if word[0] == "{" else b'{"text": "%b"}' % word.encode())
             if left.is_set():

@@ -73,6 +73,8 @@ def test_the_messages_are_those_of_tritons_client() -> None:
     for name in ("ServerLive", "ServerReady", "ServerMetadata", "ModelReady", "ModelMetadata", "ModelInfer"):
         for kind in (f"{name}Request", f"{name}Response"):
             assert layout(CLASSES[kind].DESCRIPTOR) == layout(getattr(theirs, kind).DESCRIPTOR)
+    streamed = "ModelStreamInferResponse"
+    assert layout(CLASSES[streamed].DESCRIPTOR) == layout(getattr(theirs, streamed).DESCRIPTOR)
 
 
 def layout(message: Any) -> list[Any]:
@@ -217,7 +219,7 @@ async def test_what_is_refused_has_a_status_that_says_why(make_front: MakeFront)
             ("DEADLINE_EXCEEDED", "ModelInfer", good, {"x_deadline_ms": "1"}),
             ("RESOURCE_EXHAUSTED", "ModelInfer", b"\0" * (2**16 + 1), {}),
             ("RESOURCE_EXHAUSTED", "ModelInfer", good, {"x_huge": "y" * 2**16}),
-            ("UNIMPLEMENTED", "ModelStreamInfer", b"", {}),
+            ("UNIMPLEMENTED", "RepositoryModelLoad", b"", {}),
         ):
             async with refused(status) as error:
                 await call(method, message, **more)

@@ -10,12 +10,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import httpx
 import pytest
 
 from slotwise.archive.build import build
 from slotwise.archive.scaffold import new as scaffold
 from slotwise.errors import SlotwiseError
+from slotwise.frontend.grpc.open_inference_messages import CLASSES, SERVICE
 from tests.backends.streaming_models import GENERATOR, STEPS, streaming_archive
 from tests.backends.test_archives import HANDLER
 from tests.server.conftest import Live, started
@@ -197,3 +199,28 @@ def test_through_a_gateway_too(live: Live, tmp_path: Path) -> None:
         assert events(client.post("/predictions/words", content="[3]", headers=EVENTS).text)[-1] == ("end", {"pieces": 3})
         resumed = client.post("/predictions/words", content="[3]", headers={**EVENTS, "last-event-id": "1"})
         assert resumed.status_code == 400
+
+
+def test_v2s_grpc_gives_a_response_a_piece(live: Live) -> None:
+    def requests() -> Iterator[bytes]:
+        for identity, text in (("three", b"[3]"), ("none", b"[]"), ("late", b'[5, "raise", 2]')):
+            message = CLASSES["ModelInferRequest"](model_name="words", id=identity)
+            tensor = message.inputs.add(name="x", datatype="BYTES", shape=[1])
+            tensor.contents.bytes_contents.append(text)
+            message.outputs.add(name="answer")
+            yield message.SerializeToString()
+
+    with live.front("--grpc-port", "0") as record, grpc.insecure_channel(record.grpc) as channel:
+        ask = channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")
+        pieces: dict[str, list[str]] = {}
+        for data in ask(requests(), timeout=PATIENCE_S):
+            response = CLASSES["ModelStreamInferResponse"].FromString(data)
+            answer = response.infer_response
+            said = [value.decode() for output in answer.outputs for value in output.contents.bytes_contents]
+            pieces.setdefault(answer.id, []).extend(said or [response.error_message])
+    failed = "the model failed on this input"
+    assert pieces == {
+        "three": ["word0 ", "word1 ", "word2 "],
+        "none": ["there is nothing to say"],
+        "late": ["word0 ", "word1 ", failed],
+    }

@@ -32,3 +32,12 @@ async def client_of(address: str, trusted: bytes | None = None, own: tuple[Path,
 
     async with channel:
         yield call
+
+
+def streaming(channel: grpc.aio.Channel, **given: Any) -> Any:
+    """A call of ModelStreamInfer, whose messages come and go as protobuf's."""
+    return channel.stream_stream(
+        f"/{SERVICE}/ModelStreamInfer",
+        request_serializer=lambda message: message if isinstance(message, bytes) else message.SerializeToString(),
+        response_deserializer=CLASSES["ModelStreamInferResponse"].FromString,
+    )(**given)

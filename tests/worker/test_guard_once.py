@@ -118,3 +118,67 @@ def test_it_takes_the_place_of_the_servers_function(monkeypatch: pytest.MonkeyPa
     pieces = Intermediate()
     pieces.install()
     assert utils.send_intermediate_predict_response == otf_message_handler.send_intermediate_predict_response == pieces.send
+
+
+class Steps:
+    """Called until its criterion stops it: what the body says, a word a call."""
+
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+        self.ids: list[str] = []
+
+    def __call__(self, data: Any, context: Any) -> list[Any]:
+        context.cache = cache = getattr(context, "cache", {})
+        (identity,) = context.request_ids.values()
+        (row,) = data
+        self.rows.append(row)
+        self.ids.append(identity)
+        if identity not in cache:
+            cache[identity] = bytes(row["body"]).decode().split()
+        words = cache[identity]
+        word = words.pop(0)
+        if word == "fail":
+            raise ValueError("json")
+        if word == "exit":
+            raise SystemExit
+        if word == "status":
+            context.set_response_status(418, "", 0)
+        if identity not in self.ids[:-1]:
+            context.set_response_header(0, "x-first", word)
+        context.stopping_criteria = [] if word == "unset" else [lambda answer: None if word == "none" else not words]
+        return [word]
+
+
+@given(
+    st.lists(st.lists(st.sampled_from(["a", "b", "c", "fail", "exit", "status", "none"]), min_size=1, max_size=4), min_size=1)
+)
+def test_one_that_is_called_until_it_stops_gives_each_its_own(sent: list[list[str]]) -> None:
+    pieces, theirs = Intermediate(), Steps()
+    guarded = Once(theirs, HeldMetrics(), pieces=pieces, steps=True, together=False)
+    slots = ask(guarded, [" ".join(words).encode() for words in sent])
+    for words, slot in zip(sent, slots, strict=True):
+        bad = [word for word in words if word in ("fail", "exit", "status", "none")]
+        if not bad:
+            assert (slot.status, slot.body.decode()) == (200, "".join(words))
+            assert slot.headers["x-first"] == words[0]
+        else:
+            assert slot.status in {"fail": (400, 500), "status": (418,)}.get(bad[0], (500,))
+    assert len(set(theirs.ids)) == len(sent)  # its own ids, whatever the clients'
+    assert [bool(row) for row in theirs.rows].count(True) == len(sent)  # the row comes once
+
+
+def test_one_that_forgets_its_criterion_in_the_middle_has_no_end() -> None:
+    guarded = Once(Steps(), HeldMetrics(), pieces=Intermediate(), steps=True, together=False)
+    slots = ask(guarded, [b"unset b", b"a unset b"])
+    assert [(slot.status, slot.body) for slot in slots[:1]] == [(200, b"unset")]
+    assert slots[1].status == 500
+
+
+def test_an_answer_without_an_end_is_an_error() -> None:
+    class Endless(Steps):
+        def __call__(self, data: Any, context: Any) -> list[Any]:
+            context.stopping_criteria = [lambda answer: False]
+            return ["a"]
+
+    guarded = Once(Endless(), HeldMetrics(), pieces=Intermediate(), steps=True, together=False, max_response_bytes=1000)
+    assert [slot.status for slot in ask(guarded, [b"x", b"y"])] == [500, 500]

@@ -30,14 +30,16 @@ DEFAULT_HANDLERS = (
 
 # What shows that a handler's calls must not be repeated, or are made side by side in several processes
 PIECES = "send_intermediate_predict_response"
-STREAMS = {"stopping_criteria", "ts_stream_next"}
+CRITERIA = "stopping_criteria"
+STREAMS = {CRITERIA, "ts_stream_next"}
 SEQUENCES = {"get_sequence_id", "ts_request_sequence_id", "ts_request_sequence_start", "ts_request_sequence_end"}
 PROCESSES = {"BasePippyHandler", "BaseDeepSpeedHandler"}
 ENGINES = {"VLLMHandler", "TRTLLMHandler", "vllm_handler", "trt_llm_handler"}
 COROUTINES = "asyncCommunication"
 SEQUENCED = "sequenceBatching"
+CONTINUOUS = "continuousBatching"
 CONFIGURED = {
-    "continuousBatching": "its config has continuousBatching: it streams",
+    CONTINUOUS: "its config has continuousBatching: it streams",
     COROUTINES: "its config has asyncCommunication: it streams",
     SEQUENCED: "its config has sequenceBatching: its requests depend on one another",
     "parallelType": "its config has parallelType: several processes answer one batch together",
@@ -105,32 +107,40 @@ def is_small(data: Any, most: int = MOST_VALUES) -> bool:
     return False
 
 
-def asked_once(source: zipfile.ZipFile, manifest: dict[str, Any]) -> Literal["", "pieces", "sequence"]:
-    """What keeps the archive's handler from being asked twice: it sends pieces, or keeps what came before in a sequence."""
+def asked_once(source: zipfile.ZipFile, manifest: dict[str, Any]) -> Literal["", "pieces", "sequence", "steps"]:
+    """What keeps the archive's handler from being asked twice: it sends pieces, or keeps what came before.
+
+    Of a sequence, or of the one request for which it is called step by step.
+    """
     words = {word for _, tree in _modules(source, _handler_file(manifest)) for word in _words(tree)}
     if words & SEQUENCES or SEQUENCED in _configured(source, manifest):
         return "sequence"
+    if CRITERIA in words:
+        return "steps"
     return "pieces" if PIECES in words else ""
 
 
 def objection(source: zipfile.ZipFile, manifest: dict[str, Any], bare: bool = False, sequences: bool = False) -> str:
     """Why the archive's handler cannot be guarded, "" where nothing is against it.
 
-    bare: it is called once a batch only. sequences: where it is served, the requests of one stay in one worker.
+    bare: it is called once a batch only. sequences: where it is served, the requests of one stay in one worker, and pieces are
+    taken as they come.
     """
     handler = str(manifest["model"]["handler"])
     if not str(manifest.get("runtime", "python")).lower().startswith("python"):
         return f"its handler is no Python, but for {manifest['runtime']}"
     configured = _configured(source, manifest)
+    words = {word for _, tree in _modules(source, _handler_file(manifest)) for word in _words(tree)}
+    steps = sequences and CONTINUOUS in configured and CRITERIA in words and SEQUENCED not in configured
     for key in configured:
-        if not ((bare and key == COROUTINES) or (sequences and key == SEQUENCED)):
+        if not ((bare and key == COROUTINES) or (sequences and key == SEQUENCED) or (steps and key == CONTINUOUS)):
             return CONFIGURED[key]
     name, _, function = handler.partition(":")
     if name in ENGINES:
         return f"its handler {name} streams its answers"
     once = bool(asked_once(source, manifest))
     for file, tree in _modules(source, _handler_file(manifest)):
-        if why := _fault(tree, function or "handle", bare and not once, sequences and SEQUENCED in configured):
+        if why := _fault(tree, function or "handle", bare and not once, sequences and SEQUENCED in configured, steps):
             return f"{why} ({file})"
     return ""
 
@@ -179,12 +189,12 @@ def _imported(tree: ast.Module, file: str) -> Iterator[str]:
             yield from (f"{path}/{alias.name}".removeprefix("/") for alias in node.names)
 
 
-def _fault(tree: ast.Module, function: str, bare: bool, sequences: bool) -> str:
-    """What a module says that shows that its calls must not be repeated; "" for nothing."""
+def _fault(tree: ast.Module, function: str, bare: bool, sequences: bool, steps: bool) -> str:
+    """What a module says that shows that its calls must not be repeated; "" for nothing. steps: it is called until it stops."""
     words = set(_words(tree))
     if "BatchHandler" in words:
         return "it is a BatchHandler, and so keeps every request's slot by itself"
-    if found := words & (STREAMS | ENGINES):
+    if found := words & ((STREAMS | ENGINES) - ({CRITERIA} if steps else set())):
         return f"it streams its answers: {min(found)}"
     if not sequences and (found := words & SEQUENCES):
         return f"its requests depend on one another: {min(found)}"

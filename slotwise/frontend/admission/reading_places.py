@@ -20,14 +20,23 @@ PART = 0.75  # of the places, for one client; of these, for one connection
 
 @dataclass(eq=False)
 class Reading:
-    """A call that waits for a place (`granted`), or has one since then, of the loop's time. limit: ends it."""
+    """A call that waits for a place (`granted`), or has one since then, of the loop's time. limit: ends it.
+
+    patience_s: for how long it keeps the place, where others wait.
+    """
 
     client: str
     connection: str
     granted: asyncio.Future[None]
     limit: asyncio.Timeout
+    patience_s: float
     since: float = 0.0
     taken_back: bool = False
+
+    @property
+    def until(self) -> float:
+        """When its place may be taken back, of the loop's time."""
+        return self.since + self.patience_s
 
     @property
     def key(self) -> tuple[str, str]:
@@ -49,9 +58,13 @@ class ReadingPlaces:
         self._looking: asyncio.TimerHandle | None = None
 
     @asynccontextmanager
-    async def place(self, client: str, connection: str) -> AsyncIterator[None]:
-        """A place for one message of that client on that connection. Raises Refused (503) where it is taken back."""
-        reading = Reading(client, connection, asyncio.get_running_loop().create_future(), asyncio.timeout(None))
+    async def place(self, client: str, connection: str, patience_s: float | None = None) -> AsyncIterator[None]:
+        """A place for one message of that client on that connection. Raises Refused (503) where it is taken back.
+
+        patience_s: for how long it is kept, where others wait; None: as usual.
+        """
+        granted, limit = asyncio.get_running_loop().create_future(), asyncio.timeout(None)
+        reading = Reading(client, connection, granted, limit, self.patience_s if patience_s is None else patience_s)
         self._waiting.setdefault(client, {}).setdefault(connection, deque()).append(reading)
         try:
             self._lend()
@@ -67,7 +80,7 @@ class ReadingPlaces:
             self._lend()
 
     def _lend(self) -> None:
-        """Lend what is free; where somebody waits then, look again when the oldest place was lent for long enough."""
+        """Lend what is free; where somebody waits then, look again when the first of them was lent for long enough."""
         while len(self._lent) < self.count and (reading := self._next()):
             self._stop_waiting(reading)
             reading.since = asyncio.get_running_loop().time()
@@ -77,8 +90,8 @@ class ReadingPlaces:
             if not reading.granted.done():  # else it was cancelled just now, and leaves
                 reading.granted.set_result(None)
         if self._waiting and self._lent and self._looking is None:
-            oldest = next(iter(self._lent))
-            self._looking = asyncio.get_running_loop().call_at(oldest.since + self.patience_s, self._take_back)
+            first = min(one.until for one in self._lent)
+            self._looking = asyncio.get_running_loop().call_at(first, self._take_back)
 
     def _next(self) -> Reading | None:
         """Whose turn it is: the client with the fewest places, there the connection with the fewest."""
@@ -110,7 +123,7 @@ class ReadingPlaces:
         """End the reading of a late message that is in somebody's way."""
         self._looking = None
         now = asyncio.get_running_loop().time()
-        late = [one for one in self._lent if one.since + self.patience_s <= now and self._in_the_way(one)]
+        late = [one for one in self._lent if one.until <= now and self._in_the_way(one)]
         if late and not any(one.taken_back for one in self._lent):
             most = max(late, key=lambda one: (self._of_client[one.client], self._of_connection[one.key], -one.since))
             most.taken_back = True

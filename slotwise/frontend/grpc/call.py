@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -53,7 +55,15 @@ class Call:
         self.seen: SeenRequest | None = None
         self.identity = replies.request_id(_text(dict(self.headers).get(b"x-request-id", b""))) or replies.new_id()
         remaining = context.time_remaining()
-        self.deadline = time.monotonic() + (timeout_s if remaining is None else min(timeout_s, remaining))
+        self._ends_at = math.inf if remaining is None else time.monotonic() + remaining
+        self.deadline = min(time.monotonic() + timeout_s, self._ends_at)
+
+    def part(self, number: int, timeout_s: float) -> Call:
+        """One request of a call that has several, with an id and a deadline of its own. It is gone where the call is."""
+        one = copy.copy(self)
+        one.identity, one.seen, one.left = f"{self.identity}-{number}", None, lambda: None
+        one.deadline = min(time.monotonic() + timeout_s, self._ends_at)
+        return one
 
     def client(self, trusted: TrustedProxies) -> str:
         """Who asks: a key, else an address; "" where the proxies do not say it."""

@@ -115,6 +115,28 @@ class _Parts:
             raise ProtocolFault(f"the contents are more than {MOST_PIECES} numbers: send tensors as raw contents", 413)
 
 
+def text_field(data: bytes, number: int) -> str:
+    """The text in this field of a message, without a copy of the rest; "" where there is none, or the message is none."""
+    at, text, view = 0, b"", memoryview(data)
+    try:
+        for _ in range(MOST_FIELDS):
+            if at >= len(data):
+                break
+            tag, at = _varint(view, at)
+            if tag & 7 == 2:
+                length, at = _varint(view, at)
+                if tag >> 3 == number:
+                    text = data[at : at + length]
+                at += length
+            elif tag & 7 == 0:
+                _, at = _varint(view, at)
+            else:
+                at += FIXED.get(tag & 7, len(data))
+    except ProtocolFault:
+        return ""
+    return text.decode("utf-8", "replace")
+
+
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
     """A number of variable length, and where it ends."""
     value = 0

@@ -6,6 +6,7 @@ Source: the Open Inference Protocol's "inference_grpc".
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -31,6 +32,7 @@ CONTENTS = {
 # Triton's enumerations, by their numbers.
 DATA_TYPES = ("TYPE_INVALID", "TYPE_BOOL", "TYPE_UINT8", "TYPE_UINT16", "TYPE_UINT32", "TYPE_UINT64", "TYPE_INT8", "TYPE_INT16",
               "TYPE_INT32", "TYPE_INT64", "TYPE_FP16", "TYPE_FP32", "TYPE_FP64", "TYPE_STRING")  # fmt: skip
+FINAL, WANTS_END = "triton_final_response", "triton_enable_empty_final_response"  # parameters of Triton's streams
 GROUP_KINDS = ("KIND_AUTO", "KIND_GPU", "KIND_CPU")
 
 
@@ -77,6 +79,36 @@ def _contents(tensor: Any) -> list[Any]:
 
 def reply(asked: InferRequest, name: str, version: str, model: ModelInput, answers: Sequence[RecordAnswer]) -> bytes:
     """A ModelInferResponse. Raises ProtocolFault where no record has the scores that are wanted."""
+    written: bytes = _response(asked, name, version, model, answers).SerializeToString()
+    return written
+
+
+def streamed(
+    asked: InferRequest, name: str, version: str, model: ModelInput, answers: Sequence[RecordAnswer], final: bool
+) -> bytes:
+    """A ModelStreamInferResponse: a piece of an answer, or all of it. Raises ProtocolFault as `reply` does."""
+    return _in_stream(_response(asked, name, version, model, answers), final)
+
+
+def stream_end(name: str, version: str, identity: str) -> bytes:
+    """The ModelStreamInferResponse that says that all pieces of an answer were sent, and has none."""
+    return _in_stream(CLASSES["ModelInferResponse"](model_name=name, model_version=version, id=identity), final=True)
+
+
+def stream_error(status: int, message: str, identity: str) -> bytes:
+    """The ModelStreamInferResponse with which a request ends that failed. status: HTTP's."""
+    response = CLASSES["ModelInferResponse"](id=identity)
+    response.parameters["errors"].string_param = json.dumps({"0": {"code": status, "message": message}})
+    return _in_stream(response, final=True, error=message)
+
+
+def _in_stream(response: Any, final: bool, error: str = "") -> bytes:
+    response.parameters[FINAL].bool_param = final
+    written: bytes = CLASSES["ModelStreamInferResponse"](error_message=error, infer_response=response).SerializeToString()
+    return written
+
+
+def _response(asked: InferRequest, name: str, version: str, model: ModelInput, answers: Sequence[RecordAnswer]) -> Any:
     answers = with_scores(asked, model, answers)
     message = CLASSES["ModelInferResponse"](model_name=name, model_version=version, id=asked.identity)
     for output, datatype, shape, values in tensors(asked, model, answers):
@@ -90,8 +122,7 @@ def reply(asked: InferRequest, name: str, version: str, model: ModelInput, answe
     failed = errors(answers)
     if failed:
         message.parameters["errors"].string_param = failed
-    written: bytes = message.SerializeToString()
-    return written
+    return message
 
 
 def plain(kind: str, content: Mapping[str, Any]) -> bytes:

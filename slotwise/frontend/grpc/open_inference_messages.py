@@ -10,7 +10,7 @@ from slotwise.frontend.grpc.message_table import MessageTable
 PACKAGE = "inference"
 SERVICE = f"{PACKAGE}.GRPCInferenceService"
 
-# From ModelConfigRequest on: Triton's, with the fields that are known here; enumerations are numbers.
+# From ModelStreamInferResponse on: Triton's, with the fields that are known here; enumerations are numbers.
 TABLE = """
 ServerLiveRequest
 ServerLiveResponse bool live
@@ -34,6 +34,7 @@ InferInputTensor* inputs, InferRequestedOutputTensor* outputs, bytes* raw_input_
 InferOutputTensor string name, string datatype, int64* shape, ParametersEntry* parameters, InferTensorContents contents
 ModelInferResponse string model_name, string model_version, string id, ParametersEntry* parameters, \
 InferOutputTensor* outputs, bytes* raw_output_contents
+ModelStreamInferResponse string error_message, ModelInferResponse infer_response
 ModelConfigRequest string name, string version
 ModelInput string name, int32 data_type, int64* dims=4
 ModelOutput string name, int32 data_type, int64* dims

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from slotwise.backends.interface import Refused
 from slotwise.frontend.certificates import CertificateFiles
-from slotwise.frontend.forward import Forward
 from slotwise.frontend.frontend import FRESH_S, Gateway
 from slotwise.frontend.grpc import open_inference as open_inference_grpc
 from slotwise.frontend.grpc.call import Call
+from slotwise.frontend.grpc.infer import Infer
+from slotwise.frontend.grpc.infer_stream import STREAM_INFER, InferStream
 from slotwise.frontend.grpc.listener import GrpcListener
 from slotwise.frontend.grpc.open_inference_messages import MESSAGES, SERVICE
 from slotwise.frontend.grpc.service import GrpcService, Messages
 from slotwise.frontend.http.client_connections import ConnectionLimits
-from slotwise.frontend.inference_request import InferenceRequest
-from slotwise.frontend.observing.observer import OWN_ANSWER
 from slotwise.frontend.protocols import open_inference, triton_extensions
-from slotwise.frontend.protocols.each_record import answered
 from slotwise.frontend.protocols.known_model import found_model, model_input
-from slotwise.frontend.protocols.open_inference_outputs import InferRequest
-from slotwise.frontend.protocols.records import ProtocolFault, failed_alike
-from slotwise.frontend.protocols.routes import REPLY_COPIES
 
 OPEN = {"ServerLive", "ServerReady"}  # need no key
 
@@ -28,7 +23,8 @@ class InferenceService(GrpcService):
     """Answers the calls of the Open Inference Protocol."""
 
     def __init__(self, gateway: Gateway, limits: ConnectionLimits = ConnectionLimits()) -> None:
-        self.forward = Forward(gateway)
+        self.infer = Infer(gateway)
+        self.streams: set[InferStream] = set()
         answers = {
             "ServerLive": self._server_live,
             "ServerReady": self._server_ready,
@@ -36,11 +32,12 @@ class InferenceService(GrpcService):
             "ModelReady": self._model_ready,
             "ModelMetadata": self._model_metadata,
             "ModelInfer": self._model_infer,
+            STREAM_INFER: self._model_stream_infer,
             "ModelConfig": self._model_config,
             "ModelStatistics": self._model_statistics,
             "RepositoryIndex": self._repository_index,
         }
-        super().__init__(gateway, limits, SERVICE, answers)
+        super().__init__(gateway, limits, SERVICE, answers, (STREAM_INFER,))
 
     def let_in(self, method: str, call: Call) -> None:
         """Raise Refused where it needs a key and has none."""
@@ -86,47 +83,15 @@ class InferenceService(GrpcService):
         return open_inference_grpc.plain("RepositoryIndexResponse", {"models": models})
 
     async def _model_infer(self, call: Call, messages: Messages) -> bytes:
-        return await self.to_its_end(call, self._infer(call, await self.read(messages, call)))
+        return await self.to_its_end(call, self.infer.reply(call, await self.read(messages, call)))
 
-    async def _infer(self, call: Call, data: bytes) -> bytes:
-        whole, work = InferenceRequest("", call.deadline, gateway=self.gateway), self.gateway.large_work
+    async def _model_stream_infer(self, call: Call, messages: Messages) -> None:
+        stream = InferStream(self, self.infer, call, messages)
+        self.streams.add(stream)
         try:
-            whole.hold(data)
-            del data
-            async with work.turn(whole.memory_bytes):
-                batch = await self._read_records(whole, call)
-            name, model = whole.model, model_input(self.gateway, whole.model)
-            answers = await answered(self.forward, whole, batch.records, call.gone)
-            failed = failed_alike(answers)
-            if failed:
-                again_s = int(failed.status in (429, 503))
-                raise Refused(failed.status, failed.message, retry_after_s=again_s, logged=OWN_ANSWER)
-            live = self.gateway.models.get(name)
-            version, size = whole.version or (live.version if live else ""), sum(len(answer.body) for answer in answers)
-            async with work.turn(size):
-                with whole.borrowed(REPLY_COPIES * size):
-                    return await work.run(size, open_inference_grpc.reply, batch, name, version, model, answers)
-        except ProtocolFault:
-            whole.bill.pay_anyhow(1)
-            raise
+            await self.to_its_end(call, stream.answer(), lambda: stream.messages.write_to(call))
         finally:
-            whole.release()
-
-    async def _read_records(self, whole: InferenceRequest, call: Call) -> InferRequest:
-        """What is asked of which model. Of the message nothing is kept."""
-        work, size = self.gateway.large_work, whole.memory_bytes
-        with whole.borrowed(await work.run(size, MESSAGES.memory_bytes, "ModelInferRequest", whole.body)):
-            message = await work.run(size, MESSAGES.parsed, "ModelInferRequest", whole.body)
-            whole.ask(message.model_name)
-            whole.read_head(call.scope(message.model_version))
-            model = model_input(self.gateway, whole.model)
-            with whole.borrowed(await work.run(size, open_inference_grpc.reading_bytes, message, model)):
-                batch = await work.run(size, open_inference_grpc.request, message, model)
-                batch.ask(whole.headers)
-                del message
-                whole.body = b""
-        whole.hold_bytes(sum(len(record.body) for record in batch.records))
-        return batch
+            self.streams.discard(stream)
 
 
 class GrpcServer(GrpcListener):
@@ -140,10 +105,16 @@ class GrpcServer(GrpcListener):
         files: CertificateFiles | None = None,
         limits: ConnectionLimits = ConnectionLimits(),
     ) -> None:
-        self.gateway = gateway
-        super().__init__(InferenceService(gateway, limits), host, port, files)
+        self.gateway, self.infer_service = gateway, InferenceService(gateway, limits)
+        super().__init__(self.infer_service, host, port, files)
 
     async def bind(self) -> None:
         """Take the port. Raises SlotwiseError. A message may be as long as a body for the server that is there now."""
         await self.gateway.first_look()
         self.listen(self.gateway.backend.max_body_bytes, "--grpc-port names another port", shared=True)
+
+    async def stop(self, grace_s: float | None) -> None:
+        """See GrpcListener. A stream takes no new request, and ends when those that it has are answered."""
+        for stream in [*self.infer_service.streams]:
+            stream.stop()
+        await super().stop(grace_s)

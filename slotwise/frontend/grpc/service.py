@@ -12,7 +12,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -34,6 +34,7 @@ Method = Callable[[Messages, Any], Awaitable[bytes | None]]  # as grpcio calls i
 Written = TypeVar("Written", bound=bytes | None)
 
 FEWEST_READ = 4  # messages that may be read at once, however large they may be
+IDLE_S = 1.0  # for which a call that may have many messages keeps its place, where others wait
 COPIES_READ = 2  # of a message that gRPC reads: in pieces, then as one
 
 
@@ -69,6 +70,7 @@ class GrpcService:
         self._places = ReadingPlaces(count, limits.head_timeout_s)
         self._calls: Counter[str] = Counter()  # by client
         self._count = 0  # of all
+        self._lingering = 0
         self.under_way: set[asyncio.Task[Any]] = set()
         self.methods = {method: self._method(method, answer) for method, answer in answers.items()}
 
@@ -119,16 +121,21 @@ class GrpcService:
             with self._counted(call):
                 return await answer(call, messages)
         except Exception as error:
-            end = self.end_of(error)
-            if end is None:
-                log.exception("%s %s", call.identity, name, extra=_named(call))
-                end = self.end_of(Refused(500, replies.CRASH)) or CallEnd(500, grpc.StatusCode.INTERNAL, replies.CRASH)
+            end = self.failed(name, call, error)
+        await call.abort(end.code, end.details, end.retry_after_s)
+        return b""  # not reached
+
+    def failed(self, name: str, call: Call, error: Exception) -> CallEnd:
+        """How a call ends in which this was raised, which is logged."""
+        end = self.end_of(error)
+        if end is None:
+            log.error("%s %s", call.identity, name, extra=_named(call), exc_info=error)
+            end = self.end_of(Refused(500, replies.CRASH)) or CallEnd(500, grpc.StatusCode.INTERNAL, replies.CRASH)
         logged = end.logged or replies.phrase(end.status)
         log.info("%s %s %d %r", call.identity, name, end.status, logged, extra=_named(call))
         if call.seen is not None:
             call.seen.status, call.seen.reason = end.status, call.seen.reason or logged
-        await call.abort(end.code, end.details, end.retry_after_s)
-        return b""  # not reached
+        return end
 
     @contextmanager
     def _counted(self, call: Call) -> Iterator[None]:
@@ -151,10 +158,8 @@ class GrpcService:
 
         It is read to its end: grpcio keeps the message of a reader that was left before, until Python looks for garbage.
         """
-        client = call.client(self.trusted)
-        connection = client if call.through(self.trusted) else call.connection
         try:
-            async with asyncio.timeout(max(call.deadline - time.monotonic(), 0)), self._places.place(client, connection):
+            async with asyncio.timeout(max(call.deadline - time.monotonic(), 0)), self._place(call):
                 message, count = b"", 0
                 async for one in messages:
                     message, count = one, count + 1
@@ -164,6 +169,30 @@ class GrpcService:
             raise ProtocolFault("the call has no message" if not count else "the call has more than one message")
         return message
 
+    async def read_next(self, messages: Messages, call: Call) -> bytes | None:
+        """The next message of a call that may have many; None: there are no more. Raises Refused (503) where others wait."""
+        async with self._place(call, IDLE_S):
+            return await anext(messages, None)
+
+    def may_linger(self) -> bool:
+        """Whether one more call may go on that lost its place: a message that comes for it is in memory all the same."""
+        return self._lingering < self._places.count
+
+    @contextmanager
+    def lingering(self, has_no_place: bool) -> Iterator[None]:
+        """Within, a call goes on. has_no_place: it lost the one for its next message."""
+        self._lingering += has_no_place
+        try:
+            yield
+        finally:
+            self._lingering -= has_no_place
+
+    def _place(self, call: Call, patience_s: float | None = None) -> AbstractAsyncContextManager[None]:
+        """A place for reading one message."""
+        client = call.client(self.trusted)
+        connection = client if call.through(self.trusted) else call.connection
+        return self._places.place(client, connection, patience_s)
+
     async def to_its_end(
         self, call: Call, asking: Coroutine[Any, Any, Written], writing: Callable[[], Awaitable[None]] | None = None
     ) -> Written:
@@ -171,9 +200,7 @@ class GrpcService:
 
         writing(): writes what comes before the answer, until there is no more of it.
         """
-        task = asyncio.create_task(asking)
-        self.under_way.add(task)
-        task.add_done_callback(self._ended)
+        task = self.start(asking)
         try:
             if writing is not None:
                 await writing()
@@ -185,6 +212,13 @@ class GrpcService:
             raise
         finally:
             del task  # else its error would hold this frame, and that the task: with its message, until a collection
+
+    def start(self, asking: Coroutine[Any, Any, Written]) -> asyncio.Task[Written]:
+        """Have it go on, whether or not its client waits."""
+        task = asyncio.create_task(asking)
+        self.under_way.add(task)
+        task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self.under_way.discard(task)

@@ -48,7 +48,7 @@ class GuardedHandler:
         """Start theirs for a host that has no context to hand over."""
         context = StandInContext(model_dir, batch_size)
         self.load(context)
-        return LocalGuard(self.guard, context, self.guard.audit, self.terms.get("once") == "pieces")
+        return LocalGuard(self.guard, context, self.guard.audit, self.terms.get("once") in ("pieces", "steps"))
 
     def load(self, raw: Any) -> None:
         """Verify the archive, start theirs, and put the guard around it."""
@@ -62,6 +62,7 @@ class GuardedHandler:
         if self.terms.get("once"):
             once["pieces"] = Intermediate()
             once["pieces"].install()
+            once["steps"] = self.terms["once"] == "steps"
         handle = theirs.start(self.terms["handler"], raw, context.server, self.terms.get("legacy", False))
         limits = limits_of(raw, server=context.server)
         kind = Once if once else Bare if self.terms.get("bare") else Guard

@@ -1,18 +1,23 @@
 """Answer with a stranger's handler that must not be asked twice: each request goes to it alone, and once.
 
 For handlers that send pieces of their answers, and for those that keep something from one request of a sequence to the next.
+
+With `steps` a handler that sets `context.stopping_criteria` is called again for the same request until that says that it is
+over, as TorchServe's continuousBatching calls it: by the request's id, without its row and headers, which it has kept. What
+each call gives is a piece.
 """
 
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Callable
 from typing import Any
 
 from slotwise.worker.guard.batches import NO_DEVICE, Guard
 from slotwise.worker.guard.blame import verdict
 from slotwise.worker.guard.device import device_alive, let_go, release
-from slotwise.worker.guard.intermediate import Intermediate
+from slotwise.worker.guard.intermediate import Intermediate, Take
 from slotwise.worker.guard.owned import Owned, one_each, owned
 from slotwise.worker.guard.slots import BatchSlots
 from slotwise.worker.isolation import is_out_of_memory
@@ -23,6 +28,19 @@ logger = logging.getLogger(__name__)
 OnPiece = Callable[[Owned], bool]
 
 
+def _stops(criteria: Any, result: Any) -> bool:
+    """What the request's stopping criterion says of what theirs gave. Raises ModelFault where that is nothing."""
+    said = criteria[0](result) if criteria else None
+    if said is None:
+        raise ModelFault("the handler's stopping criterion says neither that the answer goes on nor that it ends")
+    return bool(said)
+
+
+def _failed(processor: Any) -> bool:
+    status = processor.get_response_status_code()
+    return isinstance(status, int) and status >= 400
+
+
 class Gone(BaseException):
     """Nobody waits for the answer any more: theirs is left where it sends its next piece. No Exception: it may catch those."""
 
@@ -31,12 +49,12 @@ class Once(Guard):
     """See Guard; a request that fails costs its batch-mates nothing, since there are none.
 
     pieces: what theirs sends before the end. on_piece: takes each, where somebody waits for them, and says whether it was sent;
-    it may raise Gone. What was not sent is the beginning of the answer.
+    it may raise Gone. What was not sent is the beginning of the answer. steps: theirs is called until it stops.
     """
 
-    def __init__(self, *about: Any, pieces: Intermediate, **named: Any) -> None:
+    def __init__(self, *about: Any, pieces: Intermediate, steps: bool = False, **named: Any) -> None:
         super().__init__(*about, **named)
-        self.pieces = pieces
+        self.pieces, self.steps = pieces, steps
         self.on_piece: OnPiece | None = None
 
     def _outputs(self, slots: BatchSlots) -> list[Owned | SlotError]:
@@ -46,19 +64,18 @@ class Once(Guard):
     def _asked(self, i: int, slots: BatchSlots) -> Owned | SlotError:
         if self.dead:
             return NO_DEVICE
-        rows, kept = slots.enter([i]), list[bytes]()
+        rows, kept = slots.enter([i]), list[Owned]()
 
         def take(value: Any) -> None:
             piece = owned(value, slots.raw.request_processor[0], self.tensors, self.max_response_bytes)
             if isinstance(piece, SlotError):
                 raise piece
             if self.on_piece is None or not self.on_piece(piece):
-                kept.append(piece.body)
+                kept.append(piece)
+                self._refuse_if_long(sum(len(one.body) for one in kept))
 
         try:
-            with self.pieces.taken(slots.raw.request_ids[0], take):
-                result = one_each(self.theirs(rows, slots.raw), 1)[0]
-                self.pieces.raise_fault()
+            result = self._last(rows, slots, take)
             answer = owned(result, slots.raw.request_processor[0], self.tensors, self.max_response_bytes)
             slots.keep()
         except KeyboardInterrupt:
@@ -67,6 +84,35 @@ class Once(Guard):
             slots.drop()
             return self._verdict(error, i, slots)
         return self._whole(kept, answer) if kept and isinstance(answer, Owned) else answer
+
+    def _last(self, rows: list[Any], slots: BatchSlots, take: Take) -> Any:
+        """What the last call of theirs gives for one request. take(value): gets what comes before that."""
+        raw = slots.raw
+        if not self.steps:
+            return self._called(rows, raw, take)
+        ids = {0: str(uuid.uuid4())}  # no client's own id: theirs keeps its state by it
+        raw.request_ids, raw.stopping_criteria = dict(ids), None
+        try:
+            result = self._called(rows, raw, take)
+            if not raw.stopping_criteria:
+                return result
+            while not _failed(raw.request_processor[0]) and not _stops(raw.stopping_criteria, result):
+                take(result)
+                raw.request_ids, raw.request_processor = dict(ids), [type(raw.request_processor[0])({})]
+                result = self._called([{}], raw, take)
+            return result
+        finally:
+            raw.stopping_criteria = None
+            cache = getattr(raw, "cache", None)
+            if isinstance(cache, dict):
+                cache.pop(ids[0], None)
+
+    def _called(self, rows: list[Any], raw: Any, take: Take) -> Any:
+        """What theirs gives for one request, in one call."""
+        with self.pieces.taken(raw.request_ids[0], take):
+            result = one_each(self.theirs(rows, raw), 1)[0]
+            self.pieces.raise_fault()
+        return result
 
     def _verdict(self, error: BaseException, i: int, slots: BatchSlots) -> SlotError:
         """What the request gets on which theirs failed."""
@@ -84,9 +130,17 @@ class Once(Guard):
             return OutOfMemory("this input alone does not fit into the memory of the model's device")
         return verdict(error, self.bad_input, slots.rows[i])
 
-    def _whole(self, kept: list[bytes], answer: Owned) -> Owned | SlotError:
-        """All pieces in one, as a client of TorchServe has them that waits for the end."""
-        body = b"".join([*kept, answer.body])
-        if self.max_response_bytes is not None and len(body) > self.max_response_bytes:
-            return ModelFault(f"the answer has {len(body)} bytes, {self.max_response_bytes} may leave the server")
-        return answer._replace(body=body, tensor=False)
+    def _whole(self, kept: list[Owned], answer: Owned) -> Owned | SlotError:
+        """All pieces in one, as a client of TorchServe has them that waits for the end. Its head is the first call's."""
+        body = b"".join([*[one.body for one in kept], answer.body])
+        try:
+            self._refuse_if_long(len(body))
+        except ModelFault as fault:
+            return fault
+        head = kept[0] if self.steps and answer.status < 400 else answer
+        return head._replace(body=body, tensor=False)
+
+    def _refuse_if_long(self, size: int) -> None:
+        """Raise ModelFault where an answer of so many bytes, or more, cannot be sent."""
+        if self.max_response_bytes is not None and size > self.max_response_bytes:
+            raise ModelFault(f"the answer has {size} bytes, {self.max_response_bytes} may leave the server")

@@ -1,0 +1,77 @@
+"""What is asked by a ModelInferRequest, read and answered, within the limits that every request has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from slotwise.backends.interface import Refused
+from slotwise.frontend.forward import Forward
+from slotwise.frontend.frontend import Gateway
+from slotwise.frontend.grpc import open_inference as open_inference_grpc
+from slotwise.frontend.grpc.call import Call
+from slotwise.frontend.grpc.open_inference_messages import MESSAGES
+from slotwise.frontend.inference_request import InferenceRequest
+from slotwise.frontend.observing.observer import OWN_ANSWER
+from slotwise.frontend.protocols.each_record import answered
+from slotwise.frontend.protocols.known_model import model_input
+from slotwise.frontend.protocols.open_inference_outputs import InferRequest
+from slotwise.frontend.protocols.records import ModelInput, ProtocolFault, failed_alike
+from slotwise.frontend.protocols.routes import REPLY_COPIES
+
+Parameters = Callable[[Mapping[str, Any]], None]
+
+
+class Infer:
+    """Asks models for who calls ModelInfer."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway, self.forward = gateway, Forward(gateway)
+
+    async def reply(self, call: Call, data: bytes) -> bytes:
+        """The ModelInferResponse to a ModelInferRequest. Raises Refused and ProtocolFault."""
+        whole, work = InferenceRequest("", call.deadline, gateway=self.gateway), self.gateway.large_work
+        try:
+            whole.hold(data)
+            del data
+            batch = await self.read(whole, call)
+            answers = await answered(self.forward, whole, batch.records, call.gone)
+            failed = failed_alike(answers)
+            if failed:
+                again_s = int(failed.status in (429, 503))
+                raise Refused(failed.status, failed.message, retry_after_s=again_s, logged=OWN_ANSWER)
+            size = sum(len(answer.body) for answer in answers)
+            async with work.turn(size):
+                with whole.borrowed(REPLY_COPIES * size):
+                    return await work.run(size, open_inference_grpc.reply, batch, *self.answering(whole), answers)
+        except ProtocolFault:
+            whole.bill.pay_anyhow(1)
+            raise
+        finally:
+            whole.release()
+
+    def answering(self, whole: InferenceRequest) -> tuple[str, str, ModelInput]:
+        """Which model answers: its name, its version, and what it takes and gives."""
+        live = self.gateway.models.get(whole.model)
+        return whole.model, whole.version or (live.version if live else ""), model_input(self.gateway, whole.model)
+
+    async def read(self, whole: InferenceRequest, call: Call, parameters: Parameters = lambda given: None) -> InferRequest:
+        """What is asked of which model. Of the message, which `whole` holds, nothing is kept. Raises Refused, ProtocolFault.
+
+        parameters(given): gets those of the message.
+        """
+        work, size = self.gateway.large_work, whole.memory_bytes
+        async with work.turn(size):
+            with whole.borrowed(await work.run(size, MESSAGES.memory_bytes, "ModelInferRequest", whole.body)):
+                message = await work.run(size, MESSAGES.parsed, "ModelInferRequest", whole.body)
+                whole.ask(message.model_name)
+                whole.read_head(call.scope(message.model_version))
+                parameters(message.parameters)
+                model = model_input(self.gateway, whole.model)
+                with whole.borrowed(await work.run(size, open_inference_grpc.reading_bytes, message, model)):
+                    batch = await work.run(size, open_inference_grpc.request, message, model)
+                    batch.ask(whole.headers)
+                    del message
+                    whole.body = b""
+        whole.hold_bytes(sum(len(record.body) for record in batch.records))
+        return batch

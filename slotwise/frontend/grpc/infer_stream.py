@@ -1,0 +1,238 @@
+"""Triton's ModelStreamInfer: many requests on one call, each answered by its own id, whole or piece by piece.
+
+Each is let in as a call of its own: with its key, its deadline and its memory. An error ends the request that it is about, and
+no other. Source: Triton's "extension_decoupled" and its clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from slotwise.backends.exchange import CLIENT_GONE, RawHeaders
+from slotwise.backends.interface import Refused
+from slotwise.frontend.events.piece_stream import PieceStream, bytes_of
+from slotwise.frontend.grpc import open_inference as open_inference_grpc
+from slotwise.frontend.grpc.call import Call
+from slotwise.frontend.grpc.call_messages import CallMessages
+from slotwise.frontend.grpc.infer import Infer
+from slotwise.frontend.grpc.message_table import text_field
+from slotwise.frontend.grpc.open_inference_messages import CLASSES, SERVICE
+from slotwise.frontend.grpc.service import GrpcService, Messages
+from slotwise.frontend.inference_request import InferenceRequest
+from slotwise.frontend.protocols.each_record import answered
+from slotwise.frontend.protocols.open_inference_outputs import InferRequest
+from slotwise.frontend.protocols.records import JSON, ProtocolFault, RecordAnswer, failed_alike
+from slotwise.frontend.protocols.routes import REPLY_COPIES
+
+STREAM_INFER = "ModelStreamInfer"
+MOST_AT_ONCE = 16  # requests of one call; the next one is read when one of them has ended
+LONGEST_ID = 1024  # characters, of what every response repeats
+ID = CLASSES["ModelInferRequest"].DESCRIPTOR.fields_by_name["id"].number
+SEQUENCE = "sequence_id"
+NO_SEQUENCE = "sequence_id is not read here: name the sequence in the call's metadata, by the header that HTTP has"
+LEAVES = "this server ends: ask again on another stream"
+
+
+class InferStream:
+    """One call. messages: what its client gets."""
+
+    def __init__(self, service: GrpcService, infer: Infer, call: Call, given: Messages) -> None:
+        self.service, self.infer, self.call = service, infer, call
+        self.given, self.messages = aiter(given), CallMessages()
+        self.requests: dict[asyncio.Task[None], _StreamedRequest] = {}
+        self.stopped = False
+        self._reading: asyncio.Task[bytes | None] | None = None
+
+    def stop(self) -> None:
+        """Take no further request, and end when those that were taken are answered."""
+        self.stopped = True
+        if self._reading is not None:
+            self._reading.cancel()
+
+    async def answer(self) -> None:
+        """Answer its requests, until there are no more. Raises Refused (503) where no more are taken."""
+        self.call.left = self._hung_up
+        end: Refused | None = None
+        try:
+            await self._take()
+        except Refused as refused:
+            end = refused
+        finally:
+            if end is not None and self.requests and not self.service.may_linger():
+                self._leave()
+            elif self.requests:
+                with self.service.lingering(end is not None):
+                    await asyncio.wait(self.requests)
+            self.messages.close()
+        if end is not None:
+            raise end
+
+    async def _take(self) -> None:
+        count = 0
+        while True:
+            while len(self.requests) >= MOST_AT_ONCE:
+                await asyncio.wait(self.requests, return_when=asyncio.FIRST_COMPLETED)
+            data = await self._next()
+            if data is None:
+                return
+            one = _StreamedRequest(self, self.call.part(count, self.service.gateway.options.timeout_s), data)
+            del data
+            task = self.service.start(one.answer())
+            self.requests[task] = one
+            task.add_done_callback(self.requests.pop)
+            count += 1
+            await one.read.wait()  # one after the other, so that they are asked in their order
+
+    async def _next(self) -> bytes | None:
+        """The next request; None where there are no more. Raises Refused (503)."""
+        if self.call.gone.is_set():
+            return None
+        if not self.stopped:
+            self._reading = asyncio.create_task(self.service.read_next(self.given, self.call))
+            await asyncio.wait([self._reading])
+            reading, self._reading = self._reading, None
+            if not reading.cancelled():
+                return reading.result()
+        if self.call.gone.is_set():
+            return None
+        raise Refused(503, LEAVES, retry_after_s=1)
+
+    def _hung_up(self) -> None:
+        """Its client has gone, or is cut off."""
+        self._leave()
+        self.messages.cut()
+
+    def _leave(self) -> None:
+        """Nobody waits any more for what it has asked."""
+        self.call.gone.set()
+        if self._reading is not None:
+            self._reading.cancel()
+        for one in self.requests.values():
+            one.whole.leave()
+
+
+class _StreamedRequest:
+    """One request of a stream. whole: the request itself. read: set when it has been taken apart, or refused."""
+
+    def __init__(self, stream: InferStream, call: Call, data: bytes) -> None:
+        self.stream, self.call, self.service, self.messages = stream, call, stream.service, stream.messages
+        self.identity = text_field(data, ID)[:LONGEST_ID]
+        self.whole = InferenceRequest("", call.deadline, gateway=self.service.gateway)
+        self.data, self.read, self.wants_end = data, asyncio.Event(), False
+
+    async def answer(self) -> None:
+        """Answer it, whatever becomes of it."""
+        observer = self.service.gateway.observer
+        if observer is not None:
+            self.call.begin(observer, f"/{SERVICE}/{STREAM_INFER}")
+        status = 0
+        try:
+            status = await self._answer()
+        except Exception as error:
+            end = self.service.failed(STREAM_INFER, self.call, error)
+            if end.status != CLIENT_GONE:
+                self.messages.put(open_inference_grpc.stream_error(end.status, end.details, self.identity))
+        finally:
+            self.read.set()
+            self.whole.release()
+            if observer is not None:
+                observer.end(self.call.scope(""), status)
+        await self.messages.taken()  # so that what it is answered is bounded, too
+
+    async def _answer(self) -> int:
+        """Have it answered. Returns HTTP's status. Raises Refused and ProtocolFault."""
+        whole, infer = self.whole, self.stream.infer
+        try:
+            self.service.let_in(STREAM_INFER, self.call)  # its key may have ended since the call began
+            data, self.data = self.data, b""
+            whole.hold(data)
+            del data
+            asked = await infer.read(whole, self.call, self._parameters)
+            if len(asked.identity) > LONGEST_ID:
+                raise ProtocolFault(f"the request's id is longer than {LONGEST_ID} characters")
+        except ProtocolFault:
+            whole.bill.pay_anyhow(1)
+            raise
+        finally:
+            self.data = b""
+        if len(asked.records) != 1 or not self.service.gateway.backend.streams:
+            self.read.set()
+            answers = await answered(infer.forward, whole, asked.records, self.call.gone)
+        else:
+            pieces = _InferPieces(self, asked)
+            try:
+                status, _, body = await self._one(asked, pieces)
+                if pieces.finish(status, [], body):
+                    return status
+            finally:
+                pieces.stop()
+            whole.hold_bytes(len(body))
+            answers = [RecordAnswer(status, body)]
+        failed = failed_alike(answers)
+        if failed:
+            self._failed(failed.status, failed.message)
+            return failed.status
+        work, size = self.service.gateway.large_work, sum(len(answer.body) for answer in answers)
+        async with work.turn(size):
+            with whole.borrowed(REPLY_COPIES * size):
+                written = await work.run(size, open_inference_grpc.streamed, asked, *infer.answering(whole), answers, True)
+                await self.messages.put_whole(written)
+        return 200
+
+    async def _one(self, asked: InferRequest, pieces: PieceStream) -> tuple[int, RawHeaders, bytes]:
+        """What becomes of the only record, whose pieces are taken as they come."""
+        whole, record = self.whole, asked.records[0]
+        whole.body, whole.pieces = record.body, pieces
+        whole.headers |= {"content-type": record.content_type, "accept": JSON}
+        whole.headers.pop("content-encoding", None)
+        answering = asyncio.ensure_future(self.stream.infer.forward.record(whole, self.call.gone))
+        await asyncio.sleep(0)  # it has begun to wait for its place
+        self.read.set()
+        return await answering
+
+    def _parameters(self, given: Mapping[str, Any]) -> None:
+        """Read those of the message. Raises ProtocolFault where one would change the answer, and is not known."""
+        if SEQUENCE in given:
+            raise ProtocolFault(NO_SEQUENCE)
+        self.wants_end = open_inference_grpc.WANTS_END in given and given[open_inference_grpc.WANTS_END].bool_param
+
+    def _failed(self, status: int, message: str) -> None:
+        if status != CLIENT_GONE:
+            self.messages.put(open_inference_grpc.stream_error(status, message, self.identity))
+
+
+class _InferPieces(PieceStream):
+    """Takes the pieces of one request, each as the answer of its record."""
+
+    def __init__(self, asking: _StreamedRequest, asked: InferRequest) -> None:
+        super().__init__(asking.whole, needed=False)
+        self.asking, self.asked = asking, asked
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that the client has not taken yet."""
+        return self.asking.messages.waiting
+
+    def send(self, piece: bytes) -> None:
+        """Send a piece. Raises Refused where it has not the outputs that are wanted."""
+        answers = [RecordAnswer(200, bytes_of(piece))]
+        model = self.asking.stream.infer.answering(self.request)
+        try:
+            message = open_inference_grpc.streamed(self.asked, *model, answers, False)
+        except ProtocolFault as fault:
+            raise Refused(fault.status, fault.message) from None
+        self.asking.messages.put(message)
+
+    def end(self, status: int, body: bytes) -> None:
+        """Send the error, or the end to who wants it."""
+        if status >= 400:
+            self.asking._failed(status, RecordAnswer(status, body).message)
+        elif self.asking.wants_end:
+            name, version, _ = self.asking.stream.infer.answering(self.request)
+            self.asking.messages.put(open_inference_grpc.stream_end(name, version, self.asked.identity))
+
+    def abort(self) -> None:
+        """Send nothing more to this client."""
+        self.asking.messages.cut()
