@@ -25,6 +25,7 @@ from slotwise.deploy import deploy
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.profile import Profile, load_profile
 from slotwise.server.capacity import WORKERS_PER_CORE
+from slotwise.worker.environment.cores import available_cores
 
 if TYPE_CHECKING:
     from slotwise.client.live_model import LiveModel
@@ -175,7 +176,10 @@ def _model(model: DeployedModel, old: Profile, new: Profile, kind: Kind) -> list
         ("max_batch_delay_ms", live.max_batch_delay, new.max_batch_delay_ms, "restart"),
         ("response_timeout_s", old.response_timeout_s, new.response_timeout_s, "restart"),
     ]
-    if not (kind == "ray" and new.min_replicas <= len(live.workers) <= new.max_replicas):  # there Ray scales by itself
+    rows += [
+        (key, getattr(old, key), getattr(new, key), "restart") for key in ("workers_by_load", "min_workers", "max_workers")
+    ]
+    if not _scales_by_itself(new, kind, len(live.workers)):
         rows.append(("workers", len(live.workers), new.initial_workers, "scale"))
     runs = {str(worker.got.get("archive") or "") for worker in live.workers} - {""}
     if model.info.content and runs - {model.info.content}:
@@ -183,3 +187,11 @@ def _model(model: DeployedModel, old: Profile, new: Profile, kind: Kind) -> list
     rows += [(key, getattr(old, key), getattr(new, key), "restart") for key in Profile.section("worker")]
     rows += [(key, getattr(old, key), getattr(new, key), "restart") for key in Profile.section("ray") if kind == "ray"]
     return [Difference(live.name, live.version, key, observed, desired, needs) for key, observed, desired, needs in rows]
+
+
+def _scales_by_itself(profile: Profile, kind: Kind, workers: int) -> bool:
+    """Whether so many workers are as many as the load needs, by the profile: it says between which numbers they may be."""
+    if kind == "ray":
+        return profile.min_replicas <= workers <= profile.max_replicas
+    auto = kind == "slotwise" and profile.workers_by_load == "auto"
+    return auto and profile.min_workers <= workers <= profile.most_workers(available_cores())
