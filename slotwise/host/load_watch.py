@@ -54,7 +54,8 @@ class LoadWatch:
         workers, now = served.queue.workers, served.queue.loop.time()
         if any(isinstance(worker, StreamWorker) for worker in workers):
             return  # its streams share a worker: what it does is not counted in batches
-        if served.asleep or not served.is_ready or any(link.status != "READY" for link in served.links):
+        settled = workers and len(workers) == served.wanted and all(link.status == "READY" for link in served.links)
+        if served.asleep or not settled:
             meter.forget()
             chooser.unsettled()
             if served.failure and workers and (wanted := chooser.failed(served.wanted, served.failure, now)) != served.wanted:

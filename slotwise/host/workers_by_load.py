@@ -6,7 +6,7 @@ Back    where more workers gave no more answers, nor sooner ones: more are not t
 
 More workers never make batches larger, so the work of a constant load is no less with them: what was busy enough for more is
 never idle enough for fewer. A constant load makes the number go one way, and back once at most. Whatever the load does, there
-are no more than LIMIT changes an hour; the last RESERVE of them are for more workers.
+are no more than LIMIT changes an hour, the last RESERVE of them for more workers; and those back from what does not start.
 Nothing here waits or knows a clock: `slotwise simulate` asks the same code in virtual time.
 """
 
