@@ -153,6 +153,12 @@ def describe(model: Model, version: Version = None, name: Name = "default", as_j
         cost = live.batch_cost or {}
         if "choice" in cost:
             typer.echo(f"  batches    {cost['choice']}")
+        if by_load := cost.get("workers"):
+            typer.echo(
+                f"  workers    {by_load['least']} to {by_load['most']}, by the load: {by_load['choice'] or 'no change yet'}"
+            )
+            for one in by_load["changes"]:
+                typer.echo(f"             {one['ago_s']:.0f} s ago: {one['from']} -> {one['to']}, {one['why']}: {one['words']}")
         if "batches" in cost:
             said = f"a batch of n takes {cost['batch_ms']:.3g} + {cost['request_ms']:.3g} n ms"
             typer.echo(f"  cost       {said}, give or take {cost['spread_ms']:.3g} (of {cost['batches']:.0f} batches)")

@@ -1,15 +1,15 @@
-"""`slotwise bench`: how fast a model answers, with or without a server; `slotwise demo`: every request keeps its slot."""
+"""bench: how fast a model answers, with or without a server; roofline: where memory is the limit; demo: slots are kept."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slotwise.commands.options import Body, Name, Poison, Tool, counts, pairs
-from slotwise.console import Json, emit, out, progress, say
+from slotwise.commands.options import Body, ModelOrArchive, Name, Poison, Tool, counts, pairs
+from slotwise.console import Json, emit, out, progress, say, table
 from slotwise.errors import SlotwiseError
 
 if TYPE_CHECKING:
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    """Add bench and demo."""
+    """Add bench, roofline and demo."""
     app.command()(bench)
+    app.command()(roofline)
     app.command()(demo)
 
 
@@ -177,3 +178,59 @@ def demo(
     emit(result.as_json(), as_json, lambda: render(result))
     if not result.kept:
         raise SlotwiseError(result.verdict, "this must not happen; the server's log says more")
+
+
+def roofline(
+    model: ModelOrArchive,
+    batch_sizes: Annotated[str, typer.Option(help="Batch sizes to show.")] = "1,2,4,8,16,32,64,128",
+    peak_tflops: Annotated[float | None, typer.Option(min=0, help="The machine's peak. Default: measured here.")] = None,
+    bandwidth_gbs: Annotated[float | None, typer.Option(min=0, help="Its memory bandwidth. Default: measured here.")] = None,
+    figure: Annotated[Path | None, typer.Option(help="Draw it into this .png or .svg file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Operations and bytes by batch size, and the batch size from which on memory is not the limit."""
+    import tempfile
+    from dataclasses import asdict
+
+    from slotwise.archive.inspection import extract, inspect
+    from slotwise.archive.store import archive_of
+    from slotwise.bench import roofline as roof
+    from slotwise.files.disk import check_target
+
+    check_target(figure)
+    sizes = counts(batch_sizes, "--batch-sizes")
+    path = archive_of(model)
+    info = inspect(path)
+    with tempfile.TemporaryDirectory(prefix="slotwise-roofline-") as folder:
+        work = roof.forward_cost(extract(path, Path(folder) / "model", trusted=True), info.model)
+    if not peak_tflops or not bandwidth_gbs:
+        say("measuring this machine (--peak-tflops and --bandwidth-gbs say it instead)")
+        measured = roof.measure_machine()
+    machine = roof.Machine(
+        peak_tflops * 1e12 if peak_tflops else measured.peak, bandwidth_gbs * 1e9 if bandwidth_gbs else measured.bandwidth
+    )
+    batches = [roof.at(work, n, machine) for n in sizes]
+    enough = {"cached": work.enough(machine), "through_memory": work.enough(machine, cached=False)}
+    data = {"model": info.name, "machine": {**asdict(machine), "ridge": machine.ridge}, "work": asdict(work)}
+    emit({**data, "batches": batches, "enough": enough}, as_json, lambda: _roof(info.name, machine, batches, enough))
+    if figure:
+        roof.draw(info.name, work, machine, sizes).savefig(figure, dpi=150)
+
+
+def _roof(model: str, machine: Any, batches: list[dict[str, Any]], enough: dict[str, int | None]) -> Any:
+    columns = ["batch", "Mflop", "MB moved", "flop/byte", "through memory", "least ms"]
+    rows = [
+        [
+            b["n"],
+            f"{b['operations'] / 1e6:.3f}",
+            f"{b['bytes'] / 1e6:.3f}",
+            f"{b['intensity']:.2f}",
+            f"{b['through_memory']:.2f}",
+            f"{b['floor_ms']:.3g}",
+        ]
+        for b in batches
+    ]
+    out().print(table(model, columns, rows))
+    ridge = f"{machine.peak / 1e12:.3g} TFLOP/s over {machine.bandwidth / 1e9:.4g} GB/s = {machine.ridge:.2f} operations a byte"
+    n = enough["cached"]
+    return f"{ridge}: " + (f"from batch size {n} on memory is not the limit" if n else "memory is always the limit")

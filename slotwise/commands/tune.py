@@ -1,4 +1,4 @@
-"""tune: the setting that serves best, found by measurement; roofline: where memory stops being the limit."""
+"""tune: the setting that serves best, found by measurement; simulate: what our own host would do, on no machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from slotwise.commands.options import Body, ModelOrArchive, Name, Poison, Tool, counts
+from slotwise.commands.options import Body, ModelOrArchive, Name, Poison, Tool
 from slotwise.console import Json, emit, out, say, table
 
 if TYPE_CHECKING:
@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    """Add tune, simulate and roofline."""
+    """Add tune and simulate."""
     app.command()(tune)
     app.command()(simulate)
-    app.command()(roofline)
 
 
 def simulate(
@@ -35,6 +34,11 @@ def simulate(
     max_batch_delay_ms: Annotated[float, typer.Option("--max-batch-delay", min=0, help="The longest wait, in ms.")] = 2.0,
     slo_p99_ms: Annotated[float, typer.Option(min=0, help="The target: an answer within so many ms; 0: none.")] = 0.0,
     workers: Annotated[int, typer.Option(min=1, help="Workers, each as quick as that.")] = 1,
+    max_workers: Annotated[
+        int, typer.Option(min=0, max=256, help="The load chooses their number, from --workers to that; 0: it stays.")
+    ] = 0,
+    start_s: Annotated[float, typer.Option(min=0, help="Until a worker more is ready, in seconds.")] = 2.0,
+    cores: Annotated[int, typer.Option(min=0, help="Where more workers run than that, each is slower; 0: none is.")] = 0,
     clients: Annotated[int, typer.Option(min=0, help="Clients that ask again when they are answered.")] = 0,
     rate: Annotated[float, typer.Option(min=0, help="Requests a second that come whatever happens.")] = 0.0,
     day: Annotated[bool, typer.Option("--day", help="A day of quiet, ramp, peak and burst in --seconds.")] = False,
@@ -61,17 +65,38 @@ def simulate(
         raise typer.BadParameter("a batch has to take some time", param_hint="--batch-ms")
     arrivals = virtual_host.read_trace(trace) if trace else []
     if day:
-        arrivals += virtual_host.day(seconds, 1000 * batch_size * workers / line.at(batch_size), seed)
+        most = min(max(workers, max_workers), cores or 256)
+        arrivals += virtual_host.day(seconds, 1000 * batch_size * most / line.at(batch_size), seed)
     load = virtual_host.VirtualLoad(seconds, clients, rate, arrivals)
     if not (clients or rate or arrivals):
         raise typer.BadParameter("one of --clients, --rate, --day and --trace says what comes", param_hint="--clients")
     found = {}
     for way in ways:
-        setting = virtual_host.VirtualSetting(line, way, batch_size, max_batch_delay_ms, slo_p99_ms, workers, noise)  # type: ignore[arg-type]
+        setting = virtual_host.VirtualSetting(
+            line,
+            way,  # type: ignore[arg-type]
+            batch_size,
+            max_batch_delay_ms,
+            slo_p99_ms,
+            workers,
+            noise,
+            max_workers,
+            start_s,
+            cores,
+        )
         found[way] = {key: value for key, value in asdict(virtual_host.serve(setting, load, seed)).items() if key != "sent"}
     columns = ["asked", "answered", "in_time", "refused", "p50_ms", "p99_ms", "mean_batch"]
+    columns += ["most_workers", "worker_s"] if max_workers else []
     rows: list[list[object]] = [[way, *(round(one[name], 1) for name in columns)] for way, one in found.items()]
-    emit(found, as_json, lambda: table("", ["linger", *(name.replace("_", " ") for name in columns)], rows))
+
+    def render() -> Any:
+        for way, one in found.items():
+            for change in one["changes"]:
+                text = f"{way}, at {change['at']:.0f} s: {change['before']} workers -> {change['after']}: {change['words']}"
+                out().print(text, highlight=False, soft_wrap=True)
+        return table("", ["linger", *(name.replace("_", " ") for name in columns)], rows)
+
+    emit(found, as_json, render)
 
 
 def tune(
@@ -230,59 +255,3 @@ def _show(outcome: TuneResult, page: Path, changed: list[str]) -> Any:
         for f in sorted(finalists, key=lambda f: -f.median("req_s"))
     ]
     return table("the final, medians", ["setting", "", "req/s", "winner to it", "p99 ms"], rows) if rows else None
-
-
-def roofline(
-    model: ModelOrArchive,
-    batch_sizes: Annotated[str, typer.Option(help="Batch sizes to show.")] = "1,2,4,8,16,32,64,128",
-    peak_tflops: Annotated[float | None, typer.Option(min=0, help="The machine's peak. Default: measured here.")] = None,
-    bandwidth_gbs: Annotated[float | None, typer.Option(min=0, help="Its memory bandwidth. Default: measured here.")] = None,
-    figure: Annotated[Path | None, typer.Option(help="Draw it into this .png or .svg file.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Operations and bytes by batch size, and the batch size from which on memory is not the limit."""
-    import tempfile
-    from dataclasses import asdict
-
-    from slotwise.archive.inspection import extract, inspect
-    from slotwise.archive.store import archive_of
-    from slotwise.bench import roofline as roof
-    from slotwise.files.disk import check_target
-
-    check_target(figure)
-    sizes = counts(batch_sizes, "--batch-sizes")
-    path = archive_of(model)
-    info = inspect(path)
-    with tempfile.TemporaryDirectory(prefix="slotwise-roofline-") as folder:
-        work = roof.forward_cost(extract(path, Path(folder) / "model", trusted=True), info.model)
-    if not peak_tflops or not bandwidth_gbs:
-        say("measuring this machine (--peak-tflops and --bandwidth-gbs say it instead)")
-        measured = roof.measure_machine()
-    machine = roof.Machine(
-        peak_tflops * 1e12 if peak_tflops else measured.peak, bandwidth_gbs * 1e9 if bandwidth_gbs else measured.bandwidth
-    )
-    batches = [roof.at(work, n, machine) for n in sizes]
-    enough = {"cached": work.enough(machine), "through_memory": work.enough(machine, cached=False)}
-    data = {"model": info.name, "machine": {**asdict(machine), "ridge": machine.ridge}, "work": asdict(work)}
-    emit({**data, "batches": batches, "enough": enough}, as_json, lambda: _roof(info.name, machine, batches, enough))
-    if figure:
-        roof.draw(info.name, work, machine, sizes).savefig(figure, dpi=150)
-
-
-def _roof(model: str, machine: Any, batches: list[dict[str, Any]], enough: dict[str, int | None]) -> Any:
-    columns = ["batch", "Mflop", "MB moved", "flop/byte", "through memory", "least ms"]
-    rows = [
-        [
-            b["n"],
-            f"{b['operations'] / 1e6:.3f}",
-            f"{b['bytes'] / 1e6:.3f}",
-            f"{b['intensity']:.2f}",
-            f"{b['through_memory']:.2f}",
-            f"{b['floor_ms']:.3g}",
-        ]
-        for b in batches
-    ]
-    out().print(table(model, columns, rows))
-    ridge = f"{machine.peak / 1e12:.3g} TFLOP/s over {machine.bandwidth / 1e9:.4g} GB/s = {machine.ridge:.2f} operations a byte"
-    n = enough["cached"]
-    return f"{ridge}: " + (f"from batch size {n} on memory is not the limit" if n else "memory is always the limit")

@@ -25,6 +25,7 @@ from slotwise.deploy import deploy
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.profile import Profile, load_profile
 from slotwise.server.capacity import WORKERS_PER_CORE
+from slotwise.worker.environment.cores import available_cores
 
 if TYPE_CHECKING:
     from slotwise.client.live_model import LiveModel
@@ -135,7 +136,8 @@ def differences(state: ObservedState, desired: DesiredState) -> list[Difference]
     compared = [_server("server", state.record.kind, desired.kind), _server("profile", old.name, new.name)]
     compared += [_server(key, getattr(old, key), getattr(new, key)) for key in Profile.section("server")]
     for model in state.models:
-        compared += _model(model, state.started_with_of_model(model.info), desired.of_model(model.info), desired.kind)
+        cores = state.record.shares.get(model.info.name, available_cores())
+        compared += _model(model, state.started_with_of_model(model.info), desired.of_model(model.info), desired.kind, cores)
     return [difference for difference in compared if difference.live != difference.declared]
 
 
@@ -168,14 +170,16 @@ def _server(key: str, live: Any, desired: Any) -> Difference:
     return Difference(None, None, key, live, desired, "restart")
 
 
-def _model(model: DeployedModel, old: Profile, new: Profile, kind: Kind) -> list[Difference]:
+def _model(model: DeployedModel, old: Profile, new: Profile, kind: Kind, cores: int) -> list[Difference]:
     live = model.live
     rows: list[tuple[str, Any, Any, Needs]] = [
         ("batch_size", live.batch_size, new.batch_size, "restart"),
         ("max_batch_delay_ms", live.max_batch_delay, new.max_batch_delay_ms, "restart"),
         ("response_timeout_s", old.response_timeout_s, new.response_timeout_s, "restart"),
     ]
-    if not (kind == "ray" and new.min_replicas <= len(live.workers) <= new.max_replicas):  # there Ray scales by itself
+    if kind == "slotwise":
+        rows += _by_load(live, old, new, cores)
+    if not _scales_by_itself(new, kind, len(live.workers)):
         rows.append(("workers", len(live.workers), new.initial_workers, "scale"))
     runs = {str(worker.got.get("archive") or "") for worker in live.workers} - {""}
     if model.info.content and runs - {model.info.content}:
@@ -183,3 +187,20 @@ def _model(model: DeployedModel, old: Profile, new: Profile, kind: Kind) -> list
     rows += [(key, getattr(old, key), getattr(new, key), "restart") for key in Profile.section("worker")]
     rows += [(key, getattr(old, key), getattr(new, key), "restart") for key in Profile.section("ray") if kind == "ray"]
     return [Difference(live.name, live.version, key, observed, desired, needs) for key, observed, desired, needs in rows]
+
+
+def _by_load(live: LiveModel, old: Profile, new: Profile, cores: int) -> list[tuple[str, Any, Any, Needs]]:
+    """Whether the load chooses the number of workers, and between which limits: those that were set by hand differ, too."""
+    rows: list[tuple[str, Any, Any, Needs]] = [("workers_by_load", old.workers_by_load, new.workers_by_load, "restart")]
+    limits = (live.batch_cost or {}).get("workers")
+    if limits and new.workers_by_load != "off":
+        rows.append(("min_workers", limits["least"], new.min_workers, "restart"))
+        rows.append(("max_workers", limits["most"], max(new.min_workers, new.most_workers(cores)), "restart"))
+    return rows
+
+
+def _scales_by_itself(profile: Profile, kind: Kind, workers: int) -> bool:
+    """Whether the load chooses the number of workers, by the profile, and may have chosen this one."""
+    if kind == "ray":
+        return profile.min_replicas <= workers <= profile.max_replicas
+    return kind == "slotwise" and profile.workers_by_load == "auto"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 
@@ -72,6 +73,12 @@ class IdleModels:
             awake.append(one)
         if not self.waking and self.budget_bytes and self._taken(awake) > self.budget_bytes:
             self._make_room(awake, now, None)
+
+    def free_bytes(self) -> float:
+        """What the workers of all models may still take; infinity: there is no limit."""
+        if not self.budget_bytes:
+            return math.inf
+        return self.budget_bytes - self._taken(one for one in self.served() if one.links or not one.asleep)
 
     def _taken(self, awake: Iterable[ServedModel]) -> int:
         """What workers take now, or will when those that start are ready."""

@@ -22,9 +22,12 @@ from slotwise.backends.local.served_model import ServedModel
 from slotwise.backends.local.worker_link import Measured
 from slotwise.backends.management.models import HostedModel, HostedWorker, Observation
 from slotwise.host.idle_models import IdleModels
+from slotwise.host.load_watch import LoadWatch
 from slotwise.host.model_versions import ModelVersions
+from slotwise.host.workers_by_load import WorkersByLoad
 from slotwise.profiles.memory import resident_bytes
 from slotwise.server.processes import started_at, worker_report
+from slotwise.worker.environment.cores import available_cores
 
 if TYPE_CHECKING:
     from slotwise.server.record import ServerRecord
@@ -42,6 +45,7 @@ class OwnHost:
     ) -> None:
         self.loaded, self.record = loaded, record
         self.idle = IdleModels(loaded.all, models_memory_bytes)
+        self.load = LoadWatch(loaded, self.idle.free_bytes)
         self.gpus = Gpus.visible(_gpus() if gpus is None else gpus, os.environ)
         self.loop = asyncio.get_running_loop()
         self.folder, self.logs = record.state_dir / "models", record.state_dir / "logs"
@@ -86,6 +90,8 @@ class OwnHost:
             served.asked_asleep = self.idle.asked
             self.loaded.add(served, default=default)
             served.scale(model.min_workers)
+            if model.profile.workers_by_load != "off" and not settings.sequences:
+                self.load.add(served, self._chooser(model))
 
         self._run(serve())
 
@@ -111,10 +117,13 @@ class OwnHost:
         shutil.rmtree(self._model_dir(model), ignore_errors=True)
 
     def scale(self, model: HostedModel) -> None:
-        """Give it its min_workers."""
+        """Give it its min_workers. Where they follow its load, they do so up to its max_workers from now on."""
 
         async def scale() -> None:
-            self.loaded.find(model.name, model.version).scale(model.min_workers)
+            served = self.loaded.find(model.name, model.version)
+            served.scale(model.min_workers)
+            if chooser := self.loaded.by_load.get(served):
+                chooser.limit(model.min_workers, model.max_workers)
             self.loaded.changed += 1
 
         self._run(scale())
@@ -132,7 +141,10 @@ class OwnHost:
 
         async def workers() -> tuple[list[Any], str, int, dict[str, Any]]:
             served = self.loaded.find(model.name, model.version)
-            return served.workers(), served.failure, len(served.queue.waiting), served.queue.dispatcher.described()
+            said = served.queue.dispatcher.described()
+            if chooser := self.loaded.by_load.get(served):
+                said["workers"] = chooser.described(self.loop.time())
+            return served.workers(), served.failure, len(served.queue.waiting), said
 
         seen, failure, waiting, cost = self._run(workers())
         hosted = []
@@ -166,7 +178,19 @@ class OwnHost:
 
     def _environ(self, model: HostedModel) -> dict[str, str]:
         shares = {"SLOTWISE_SHARES": json.dumps(dict(self.record.shares))}
-        return {**self.environ, **shares, **model.as_registered.environment(self.record.overrides)}
+        registered, overrides = model.as_registered, [*self.record.overrides]
+        if model.profile.workers_by_load == "auto":  # each has its share of the cores among as many as there may be
+            registered = registered.but({"initial_workers": self._most(model)}, f"the registration of {model.name}")
+            overrides.append("initial_workers")
+        return {**self.environ, **shares, **registered.environment(overrides)}
+
+    def _most(self, model: HostedModel) -> int:
+        """How many workers it may have by its load."""
+        return model.as_registered.most_workers(self.record.shares.get(model.info.name, available_cores()))
+
+    def _chooser(self, model: HostedModel) -> WorkersByLoad:
+        advise = model.profile.workers_by_load == "advise"
+        return WorkersByLoad(model.profile.min_workers, self._most(model), advise=advise, name=model.id)
 
 
 def _prints(path: Path) -> Prints:

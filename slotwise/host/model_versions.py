@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from slotwise.backends.exchange import BackendRequest, Refused
 from slotwise.backends.local.served_model import ServedModel
+from slotwise.host.workers_by_load import WHYS, WorkersByLoad
 from slotwise.profiles.memory import resident_bytes
 
 WorkerNumbers = dict[tuple[str, str], float]  # of a metric: by model and HTTP status
@@ -23,6 +24,7 @@ class ModelVersions(Collector):
     """Every served version of every model. Everything happens on the host's event loop.
 
     changed: how often models came, went or were scaled. patience_s: what requests have that are there when a model goes.
+    by_load: what chooses how many workers a model has, where its load does.
     """
 
     by_name: dict[str, dict[str, ServedModel]] = field(default_factory=dict)
@@ -30,6 +32,7 @@ class ModelVersions(Collector):
     gauges: dict[str, WorkerNumbers] = field(default_factory=dict)
     counts: dict[str, WorkerNumbers] = field(default_factory=dict)
     patience_s: float = 30.0
+    by_load: dict[ServedModel, WorkersByLoad] = field(default_factory=dict)
 
     def find(self, name: str, version: str = "") -> ServedModel:
         """What answers requests to a model; without a version, the default one's. Raises Refused (404)."""
@@ -130,6 +133,12 @@ class ModelVersions(Collector):
             "slotwise_host_worker_memory_bytes", "What all workers take, memory that they share counted in each.", labels=labels
         )
         asleep = GaugeMetricFamily("slotwise_host_asleep", "1 while a model sleeps, because nobody asks it.", labels=labels)
+        wanted = GaugeMetricFamily("slotwise_host_wanted_workers", "Workers that a model is to have.", labels=labels)
+        changes = CounterMetricFamily(
+            "slotwise_host_worker_changes",
+            "Changes of the number of workers by the load, made or advised, by reason: busy, late, idle, useless, failed.",
+            labels=[*labels, "reason"],
+        )
         for served in list(self.all()):
             queue = served.queue
             of = [served.settings.name, served.settings.version]
@@ -142,6 +151,10 @@ class ModelVersions(Collector):
             still_open.add_metric(of, served.ledger.open)
             ready.add_metric(of, len(served.queue.workers))
             asleep.add_metric(of, served.asleep)
+            wanted.add_metric(of, served.wanted)
+            if chooser := self.by_load.get(served):
+                for cause in WHYS:
+                    changes.add_metric([*of, cause], chooser.counts[cause])
             taken.add_metric(of, sum(resident_bytes(link.pid) for link in served.links))
             for outcome, count in served.ledger.ended.items():
                 outcomes.add_metric([*of, outcome], count)
@@ -161,6 +174,8 @@ class ModelVersions(Collector):
             still_open,
             ready,
             asleep,
+            wanted,
+            changes,
             taken,
             ends,
             outcomes,

@@ -80,7 +80,7 @@ async def serve(record: ServerRecord) -> None:
     profile, tokens = record.effective_profile(), Tokens(record.state_dir)
     loaded = ModelVersions()
     host = OwnHost(loaded, record, models_memory_bytes=profile.models_memory_mb << 20)
-    watching = asyncio.create_task(host.idle.watch())
+    watching = [asyncio.create_task(each.watch()) for each in (host.idle, host.load)]
     models = ModelTable(host, record.model_store, profile, record.overrides, record.kind)
 
     def backend() -> LocalBackend:
@@ -100,7 +100,8 @@ async def serve(record: ServerRecord) -> None:
             memory.leave_alone_what_is_there()
             await ended.wait()
     finally:
-        watching.cancel()
+        for each in watching:
+            each.cancel()
         await asyncio.to_thread(host.close)
 
 

@@ -69,6 +69,11 @@ class Profile(ProfileKeys):
             return self
         return self.but({"initial_workers": replicas}, f"{self._source}: num_replicas")
 
+    def most_workers(self, cores: int) -> int:
+        """How many workers a model may come to have on our own host, which has so many cores for it."""
+        by_load = 0 if self.workers_by_load == "off" else self.max_workers or cores
+        return max(self.initial_workers, by_load)
+
     def registration(self) -> dict[str, float]:
         """The parameters for the management API: batch_size, max_batch_delay (ms), initial_workers, response_timeout (s)."""
         return {
@@ -177,10 +182,9 @@ def _unknown(key: str, source: str, known: list[str]) -> SlotwiseError:
 
 def _check_threads(profile: Profile, source: str) -> None:
     """Raise SlotwiseError for more threads than cores. One thread a worker is always allowed: no worker can have fewer."""
-    threads = profile.initial_workers * profile.threads
-    if profile._cores and profile.threads > 1 and threads > profile._cores:
+    workers = max(profile.initial_workers, profile.max_workers if profile.workers_by_load == "auto" else 0)
+    if profile._cores and profile.threads > 1 and workers * profile.threads > profile._cores:
         raise SlotwiseError(
-            f"{source}: threads: {profile.initial_workers} workers x {profile.threads} threads are more than the"
-            f" {profile._cores} cores here",
+            f"{source}: threads: {workers} workers x {profile.threads} threads are more than the {profile._cores} cores here",
             "threads = 0 gives every worker its share of the cores",
         )

@@ -26,9 +26,20 @@ class ProfileKeys(BaseModel):
         "registration", 5, "how long a batch waits for more requests; no fraction on TorchServe and MMS", ge=0, le=60_000
     )
     initial_workers: int = _key("registration", 1, "worker processes a model starts with", ge=1, le=256)
+    workers_by_load: Literal["off", "auto", "advise"] = _key(
+        "registration",
+        "off",
+        "Slotwise's own host: auto has as many workers as the load needs, from min_workers to max_workers; advise: only say it",
+    )
+    min_workers: int = _key("registration", 1, "workers_by_load never goes below", ge=1, le=256)
+    max_workers: int = _key("registration", 0, "workers_by_load never goes beyond; 0: as many as there are cores", ge=0, le=256)
     response_timeout_s: int = _key("registration", 120, "a batch that takes longer costs its worker", ge=1, le=86_400)
     latency_p99_ms: float = _key(
-        "registration", 0, "what linger auto wants answers within, on Slotwise's own host; 0: no target", ge=0, le=600_000
+        "registration",
+        0,
+        "what linger auto and workers_by_load want answers within, on Slotwise's own host; 0: no target",
+        ge=0,
+        le=600_000,
     )
     max_memory_mb: int = _key(
         "registration", 0, "MiB; Slotwise's own host replaces a worker that takes more, between two batches; 0: never", ge=0

@@ -1,7 +1,7 @@
 """Our own host's dispatcher in virtual time: which batches would it form under a load, and how many answers come in time?
 
-It is the very code that serves (slotwise.backends.local.dispatcher). What a batch takes is a line and noise; requests come from
-clients that wait for their answers, at a rate, or as a trace says.
+It is the very code that serves (slotwise.backends.local.dispatcher, slotwise.host.workers_by_load). What a batch takes is a
+line and noise; requests come from clients that wait for their answers, at a rate, or as a trace says.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from slotwise.backends.local.dispatcher import Dispatcher, Linger
 from slotwise.backends.local.queue_members import BatchWorker, WaitingRequest
 from slotwise.bench.offline import LinearTime
 from slotwise.errors import SlotwiseError
+from slotwise.host.workers_by_load import LOOK_S, LoadMeter, WorkersByLoad, WorkersChange
 
 RETURN_S = 0.0005  # from an answer to its client's next request
 JOB_QUEUE_SIZE = 1000
@@ -49,7 +50,11 @@ class VirtualLoad:
 
 @dataclass(frozen=True)
 class VirtualSetting:
-    """How the model is served. line: what a batch takes; noise: the standard deviation of that, as a share of it."""
+    """How the model is served. line: what a batch takes; noise: the standard deviation of that, as a share of it.
+
+    max_workers: the load chooses their number from `workers` to that; 0: there are always as many. start_s: until a worker more
+    is ready. cores: where more workers than that run, each is slower; 0: never.
+    """
 
     line: LinearTime
     linger: Linger = "free"
@@ -58,11 +63,17 @@ class VirtualSetting:
     target_ms: float = 0.0
     workers: int = 1
     noise: float = 0.0
+    max_workers: int = 0
+    start_s: float = 2.0
+    cores: int = 0
 
 
 @dataclass(frozen=True)
 class VirtualResult:
-    """What came of it. in_time: answers within the target (all, where there is none). sent: the batches' senders, in order."""
+    """What came of it. in_time: answers within the target (all, where there is none). sent: the batches' senders, in order.
+
+    most_workers: that were there at once. worker_s: how long each was there, in all. changes: of their number.
+    """
 
     asked: int
     answered: int
@@ -72,6 +83,9 @@ class VirtualResult:
     p99_ms: float
     mean_batch: float
     chosen: dict[str, int]
+    most_workers: int
+    worker_s: float
+    changes: list[WorkersChange]
     sent: list[list[str]] = field(repr=False)
 
 
@@ -100,17 +114,26 @@ class _Host:
             setting.linger,
             setting.target_ms / 1000,
         )
-        self.workers = [BatchWorker(lambda batch: None, lambda why: None) for _ in range(setting.workers)]
+        self.workers: list[BatchWorker] = []
+        self.gone = list[float]()
+        self.most_workers = 0
+        self.meter = LoadMeter(self.dispatcher)
+        self.chooser = WorkersByLoad(setting.workers, setting.max_workers)
         self.events: list[tuple[float, int, str, Any]] = []
         self.count = itertools.count(1)
         self.asked = self.refused = 0
         self.latencies_s: list[float] = []
+        self.ended = 0.0  # the last batch
         self.sent: list[list[str]] = []
 
     def schedule(self, at: float, what: str, data: Any = None) -> None:
         heapq.heappush(self.events, (at, next(self.count), what, data))
 
     def run(self) -> VirtualResult:
+        for _ in range(self.setting.workers):
+            self.join(0.0)
+        if self.setting.max_workers:
+            self.schedule(LOOK_S, "load", self.setting.workers)
         for i in range(self.load.clients):
             self.schedule(self.draw.random() * RETURN_S, "ask", f"client {i}")
         if self.load.rate:
@@ -121,10 +144,40 @@ class _Host:
             now, _, what, data = heapq.heappop(self.events)
             if what == "finish":
                 self.finish(now, data)
+            elif what == "load":
+                self.follow(now, data)
+            elif what == "join":
+                self.join(now)
             elif now < self.load.seconds or what == "arrive":
                 self.come(now, what, data)
             self.dispatch(now)
         return self.result()
+
+    def join(self, now: float) -> None:
+        """A worker is ready."""
+        self.workers.append(BatchWorker(lambda batch: None, lambda why: None, joined_at=now))
+        self.most_workers = max(self.most_workers, len(self.workers))
+
+    def follow(self, now: float, wanted: int) -> None:
+        """Look at the load: there are to be so many workers, and perhaps others from now on."""
+        if len(self.workers) != wanted:
+            self.meter.forget()
+            self.chooser.unsettled()
+        elif load := self.meter.read(self.workers, now):
+            wanted = self.chooser.choose(load, wanted, now, lambda: self.setting.max_workers)
+            for _ in range(wanted - len(self.workers)):
+                self.schedule(now + self.setting.start_s, "join")
+            for worker in self.workers[wanted:]:
+                worker.retiring = True
+                self.leave(now, worker)
+        if now < self.load.seconds:
+            self.schedule(now + LOOK_S, "load", wanted)
+
+    def leave(self, now: float, worker: BatchWorker) -> None:
+        """A worker goes, once it has no batch."""
+        if worker.retiring and not worker.busy:
+            self.workers.remove(worker)
+            self.gone.append(now - worker.joined_at)
 
     def come(self, now: float, what: str, data: Any) -> None:
         """A request comes, unless it is only time to look again."""
@@ -156,14 +209,15 @@ class _Host:
     def dispatch(self, now: float) -> None:
         before = sum(self.dispatcher.refused.values())
         for worker in self.workers:
-            if worker.busy:
+            if worker.busy or worker.retiring:
                 continue
             batch, until = self.dispatcher.form(worker, now, len(self.workers))
             if batch:
                 worker.batch, worker.busy_since = batch, now
                 self.sent.append([one.request.sender for one in batch])
                 noise = max(0.1, 1 + self.setting.noise * self.draw.gauss(0, 1))
-                self.schedule(now + self.setting.line.at(len(batch)) / 1000 * noise, "finish", worker)
+                shared = sum(one.busy for one in self.workers) / self.setting.cores if self.setting.cores else 1.0
+                self.schedule(now + self.setting.line.at(len(batch)) / 1000 * noise * max(1.0, shared), "finish", worker)
             elif until < math.inf:
                 self.schedule(until, "look")
         self.refused += sum(self.dispatcher.refused.values()) - before
@@ -174,6 +228,8 @@ class _Host:
             self.latencies_s.append(now - one.came_at)
             self.ask_again(now, one.request)
         worker.batch = ()
+        self.leave(now, worker)
+        self.ended = now
 
     def result(self) -> VirtualResult:
         known, target_s = self.latencies_s, self.setting.target_ms / 1000 or math.inf
@@ -187,6 +243,9 @@ class _Host:
             p99_ms=cuts[98] * 1000,
             mean_batch=len(known) / max(1, len(self.sent)),
             chosen=dict(Counter({str(why): count for why, count in self.dispatcher.chosen.items()})),
+            most_workers=self.most_workers,
+            worker_s=sum(self.gone) + sum(max(self.ended, self.load.seconds) - one.joined_at for one in self.workers),
+            changes=list(self.chooser.changes),
             sent=self.sent,
         )
 

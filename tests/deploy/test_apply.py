@@ -83,6 +83,21 @@ def test_workers_can_be_scaled_and_batch_settings_cannot() -> None:
     ]
 
 
+def test_a_number_that_the_load_has_chosen_is_no_difference_and_limits_set_by_hand_are() -> None:
+    auto = {"workers_by_load": "auto", "max_workers": "3"}
+    wanted = replace(declared(**auto), kind="slotwise")
+    live = replace(LIVE, workers=LIVE.workers * 3, batch_cost={"workers": {"least": 1, "most": 3}})
+    ours = replace(state(live, **auto), record=replace(record(**auto), kind="slotwise"))
+    assert shown(ours, wanted) == []
+    by_hand = replace(live, batch_cost={"workers": {"least": 2, "most": 2}})
+    held = replace(ours, models=(DeployedModel(by_hand, ours.models[0].info),))
+    assert shown(held, wanted) == ["digits 1.0: min_workers 2 -> 1 (restart)", "digits 1.0: max_workers 2 -> 3 (restart)"]
+    assert shown(ours, replace(declared(), kind="slotwise")) == [
+        "digits 1.0: workers_by_load auto -> off (restart)",
+        "digits 1.0: workers 3 -> 1 (scale)",
+    ]
+
+
 def test_what_was_set_for_a_run_differs_from_the_file() -> None:
     live = replace(LIVE, batch_size=4)
     assert shown(state(live, batch_size="4"), declared()) == ["digits 1.0: batch_size 4 -> 32 (restart)"]

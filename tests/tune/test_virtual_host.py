@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -115,3 +116,41 @@ def test_the_command_prints_each_way_and_refuses_what_is_none() -> None:
     assert list(json.loads(done.stdout)) == ["free", "exact", "auto"]
     for wrong in (["--clients", "8", "--linger", "magic"], []):
         assert CliRunner().invoke(build_app(), [*line, *wrong]).exit_code == 2
+
+
+def test_workers_follow_a_load_that_rises_and_falls_and_more_are_answered_in_time_than_with_one() -> None:
+    trace = [Arrival(at / 1000, f"caller {at}") for at in range(60_000) if at % 20 == 0 or 15_000 <= at < 25_000]
+    few = VirtualSetting(LinearTime(1.0, 2.0), batch_size=4, target_ms=60.0)
+    one, auto = (serve(replace(few, max_workers=most), VirtualLoad(120, trace=trace)) for most in (0, 4))
+    assert auto.in_time > 1.15 * one.in_time
+    assert (one.most_workers, one.changes) == (1, [])
+    assert [(change.after, change.why) for change in auto.changes] == [(2, "busy"), (1, "idle")]
+    assert auto.worker_s < 2 * one.worker_s
+
+
+def test_workers_that_share_a_core_are_sent_away_again() -> None:
+    setting = VirtualSetting(LINE, max_workers=8, cores=1, noise=0.05)
+    found = serve(setting, VirtualLoad(100, clients=64))
+    assert [(change.after, change.why) for change in found.changes] == [(2, "busy"), (1, "useless")]
+    assert found.answered == found.asked
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1500), st.integers(1, 10)), min_size=1, max_size=4),
+    st.integers(1, 3),
+    st.integers(0, 4),
+    st.integers(0, 4),
+    st.integers(0, 100),
+)
+@settings(max_examples=8, deadline=None)
+def test_whoever_comes_is_answered_or_refused_whatever_the_number_of_workers_does(
+    phases: list[tuple[float, int]], least: int, more: int, cores: int, seed: int
+) -> None:
+    trace, at = list[Arrival](), 0.0
+    for rate, seconds in phases:
+        trace += [Arrival(at + i / rate, f"{at} {i}") for i in range(int(rate * seconds))] if rate else []
+        at += seconds
+    setting = VirtualSetting(LINE, "auto", 16, 5, 60, least, 0.1, least + more, cores=cores)
+    found = serve(setting, VirtualLoad(at + 40, trace=trace), seed)
+    assert found.asked == len(trace) == found.answered + found.refused
+    assert found.most_workers <= least + more

@@ -39,7 +39,8 @@ class Dispatcher:
     """The choices of one model's queue. target_s: within which "auto" wants answers; 0: none. name: the model's, for the log.
 
     waiting, cost: the queue's. refused, chosen: how many requests it refused, and batches "auto" chose, by the reason.
-    choice: the last one, in words.
+    choice: the last one, in words. worked_s: what all batches have taken that are over. ran, late: how many requests they had,
+    and of these after the target.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Dispatcher:
         self.waiting, self.cost = WaitingLine(), BatchCost()
         self.refused: Counter[Literal["full", "late"]] = Counter()
         self.chosen: Counter[Why] = Counter()
+        self.worked_s, self.ran, self.late = 0.0, 0, 0
         self._busy = 0.0  # of the workers' time, of late
         self.choice, self._why, self._said_at = "", "", -math.inf
         self._hold_share, self._no_hold, self._return_s = 1.0, 0, 0.0  # _return_s: until those came that were waited for
@@ -112,6 +114,10 @@ class Dispatcher:
         """
         took_s, size = now - worker.busy_since, len(worker.batch)
         self.cost.learn(size, took_s)
+        self.worked_s += took_s
+        self.ran += size
+        if self.target_s:
+            self.late += sum(now - one.came_at > self.target_s for one in worker.batch)
         if worker.over_at and now > worker.over_at:
             self._busy += BUSY_WEIGHT * (took_s / (now - worker.over_at) - self._busy)
         worker.over_at, worker.found, worker.expects = now, len(self.waiting), size

@@ -1,0 +1,159 @@
+"""Real workers come and go with the load, and nobody loses an answer to it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from slotwise.backends.local.model_settings import ModelSettings
+from slotwise.backends.local.served_model import ServedModel
+from slotwise.host import load_watch, workers_by_load
+from slotwise.host.load_watch import LoadWatch
+from slotwise.host.model_versions import ModelVersions
+from slotwise.host.workers_by_load import WorkersByLoad
+from tests.backends.test_served_model import asked, settings
+
+__all__ = ["settings"]  # the fixture
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load_watch, "LOOK_S", 0.1)
+    monkeypatch.setattr(workers_by_load, "GAIN", 0.0)  # how quick this machine is, is not tried here
+
+
+@asynccontextmanager
+async def following(
+    settings: ModelSettings, most: int, *, advise: bool = False, free_bytes: float = math.inf
+) -> AsyncIterator[tuple[ServedModel, WorkersByLoad, ModelVersions]]:
+    """A model whose workers follow its load from one to so many; it has requests of one each in a batch."""
+    loaded = ModelVersions()
+    watch = LoadWatch(loaded, lambda: free_bytes)
+    served = ServedModel(replace(settings, batch_size=1))
+    loaded.add(served, default=True)
+    served.scale(1)
+    chooser = WorkersByLoad(1, most, advise=advise, name=served.id)
+    watch.add(served, chooser)
+    watching = asyncio.create_task(watch.watch())
+    try:
+        await until(lambda: served.is_ready)
+        yield served, chooser, loaded
+    finally:
+        watching.cancel()
+        await loaded.close()
+
+
+async def until(true: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not true():
+            await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def clients(served: ServedModel, count: int = 8) -> AsyncIterator[list[str]]:
+    """So many ask all the time; yields the list of those answers that were not their own."""
+    wrong, over = list[str](), asyncio.Event()
+
+    async def client(i: int) -> None:
+        number = i
+        while not over.is_set():
+            answer = await served.answer(asked(str(number)))
+            if answer.body != f"answer to {number}".encode():
+                wrong.append(f"{number}: {answer.body!r}")
+            number += count
+
+    async with asyncio.TaskGroup() as group:
+        for i in range(count):
+            group.create_task(client(i))
+        yield wrong
+        over.set()
+
+
+def run(history: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(history())
+
+
+def test_workers_come_with_the_load_and_go_with_it(settings: ModelSettings) -> None:
+    async def history() -> None:
+        async with following(settings, 3) as (served, chooser, loaded):
+            async with clients(served) as wrong:
+                await until(lambda: len(served.queue.workers) == 3)
+            await until(lambda: served.wanted == 1 and len(served.links) == 1)
+            async with clients(served) as wrong_again:
+                await until(lambda: len(served.queue.workers) == 3)
+            assert wrong == wrong_again == []
+            assert served.ledger.ended["answered"] == served.ledger.admitted > 0
+            assert not served.ends
+            assert chooser.counts["busy"] >= 2
+            assert chooser.counts["idle"] == 1
+            registry = CollectorRegistry()
+            registry.register(loaded)
+            text = generate_latest(registry).decode()
+            assert 'slotwise_host_wanted_workers{model="m",version="1"} 3.0' in text
+            assert 'slotwise_host_worker_changes_total{model="m",reason="idle",version="1"} 1.0' in text
+
+    run(history)
+
+
+def test_workers_that_die_meanwhile_change_no_choice(settings: ModelSettings) -> None:
+    async def history() -> None:
+        async with following(settings, 3) as (served, chooser, _), clients(served) as wrong:
+            for _ in range(4):
+                ready = [link for link in served.links if link.status == "READY"]
+                if ready:
+                    os.kill(ready[0].pid, signal.SIGKILL)
+                await asyncio.sleep(0.3)
+            await until(lambda: len(served.queue.workers) == 3)
+            assert wrong == []
+            assert set(chooser.counts) <= {"busy"}
+
+    run(history)
+
+
+def test_there_are_no_more_than_there_is_memory_for(settings: ModelSettings) -> None:
+    async def history() -> None:
+        async with following(settings, 3, free_bytes=1) as (served, chooser, _), clients(served) as wrong:
+            await until(lambda: "no memory" in chooser.choice)
+            assert served.wanted == 1
+            assert wrong == []
+
+    run(history)
+
+
+def test_advice_is_only_said(settings: ModelSettings) -> None:
+    async def history() -> None:
+        async with following(settings, 3, advise=True) as (served, chooser, _), clients(served) as wrong:
+            await until(lambda: chooser.counts["busy"])
+            assert chooser.choice.startswith("it would choose")
+            assert served.wanted == len(served.links) == 1
+            assert wrong == []
+
+    run(history)
+
+
+def test_one_that_does_not_start_leaves_those_that_do(settings: ModelSettings) -> None:
+    async def history() -> None:
+        async with following(settings, 2) as (served, chooser, _):
+            framed = next(served.settings.model_dir.rglob("framed.py"))
+            text = framed.read_text()
+            framed.write_text("raise SystemExit('no library')")
+            async with clients(served) as wrong:
+                await until(lambda: chooser.counts["failed"])
+                await until(lambda: served.wanted == len(served.links) == 1)
+            framed.write_text(text)
+            assert wrong == []
+            assert served.is_ready
+            assert served.ledger.ended["answered"] == served.ledger.admitted
+
+    run(history)
