@@ -65,7 +65,14 @@ WAITING = Panel(
         "{{model}} waits": f"sum by (model) (slotwise_queued_requests{{{OF}}})",
     },
 )
-WORKERS = Panel("Workers that take requests", "short", {"{{model}} {{version}}": f"slotwise_host_ready_workers{{{OF}}}"})
+WORKERS = Panel(
+    "Workers that take requests",
+    "short",
+    {
+        "{{model}} {{version}}": f"slotwise_host_ready_workers{{{OF}}}",
+        "{{model}} {{version}} is to have": f"slotwise_host_wanted_workers{{{OF}}}",
+    },
+)
 ASLEEP = Panel("Models that sleep", "short", {"{{model}} {{version}}": f"slotwise_host_asleep{{{OF}}}"})
 MEMORY = Panel("Memory of workers", "bytes", {"{{model}} {{version}}": f"slotwise_host_worker_memory_bytes{{{OF}}}"})
 ENDS = Panel(
@@ -173,6 +180,11 @@ DASHBOARDS: dict[str, tuple[str, Sequence[Panel]]] = {
                 'What linger = "auto" chose',
                 "short",
                 {"{{model}} {{reason}}": rate("slotwise_host_batch_choices_total", "model, reason")},
+            ),
+            Panel(
+                "Changes of the number of workers by the load, in an hour",
+                "short",
+                {"{{model}} {{reason}}": f"sum by (model, reason) (increase(slotwise_host_worker_changes_total{{{OF}}}[1h]))"},
             ),
             ERRORS,
             CUT,

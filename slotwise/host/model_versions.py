@@ -152,9 +152,9 @@ class ModelVersions(Collector):
             ready.add_metric(of, len(served.queue.workers))
             asleep.add_metric(of, served.asleep)
             wanted.add_metric(of, served.wanted)
-            if chooser := self.by_load.get(served):
-                for cause in WHYS:
-                    changes.add_metric([*of, cause], chooser.counts[cause])
+            chooser = self.by_load.get(served)
+            for cause in WHYS:
+                changes.add_metric([*of, cause], chooser.counts[cause] if chooser else 0)
             taken.add_metric(of, sum(resident_bytes(link.pid) for link in served.links))
             for outcome, count in served.ledger.ended.items():
                 outcomes.add_metric([*of, outcome], count)
