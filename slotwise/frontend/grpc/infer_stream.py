@@ -196,6 +196,8 @@ class _StreamedRequest:
         whole.headers.pop("content-encoding", None)
         answering = asyncio.ensure_future(self.stream.infer.forward.record(whole, self.call.gone))
         await asyncio.sleep(0)  # it has begun to wait for its place
+        if self.call.gone.is_set():  # it left before the backend could be told
+            whole.leave()
         self.read.set()
         return await answering
 
