@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import queue
+import random
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,6 +29,7 @@ from slotwise.frontend.http.client_connections import ConnectionLimits
 from tests.support.grpc_client import streaming as stream_of
 
 from .conftest import Front, MakeFront
+from .live import LiveFront
 from .standin import StandIn
 from .test_event_stream import Streaming
 
@@ -204,6 +206,51 @@ async def test_a_client_that_goes_frees_its_places(front: Front, streaming: Stre
                 await asyncio.sleep(0.01)
     assert len(streaming.gone) == 2
     assert front.gateway.body_memory.now_bytes == 0
+
+
+async def test_a_client_that_goes_while_its_records_wait_is_no_error(
+    make_front: MakeFront, caplog: pytest.LogCaptureFixture
+) -> None:
+    front = await make_front(StandIn(gate=asyncio.Event()), in_flight=1, queued=8, hedge=False)
+    limit = front.gateway.traffic("digits").limit
+    async with server_of(front.gateway) as (server, channel):
+        call = stream_of(channel, timeout=60)
+        await call.write(infer(["a", "b", "c"], "three"))
+        async with asyncio.timeout(30):
+            while (limit.running, limit.queued) != (1, 1):
+                await asyncio.sleep(0.01)
+            call.cancel()
+            while limit.queued:
+                await asyncio.sleep(0.01)
+            assert front.server.gate
+            front.server.gate.set()
+            while server.infer_service.under_way:
+                await asyncio.sleep(0.01)
+    assert len(front.server.seen) == 1
+    assert front.gateway.body_memory.now_bytes == 0
+    assert not [record for record in caplog.records if record.levelname == "ERROR" and record.name.startswith("slotwise")]
+
+
+async def test_streams_that_are_cancelled_leave_the_process_alive(live_front: LiveFront) -> None:
+    """Some while a message is read or written, when their context is gone already."""
+
+    async def opened(channel: grpc.aio.Channel) -> None:
+        call = stream_of(channel, timeout=60)
+        for i in range(random.randrange(6)):
+            await call.write(infer(["a" * 1000] * 8, str(i)))
+        for _ in range(random.randrange(3)):
+            await call.read()
+
+    async with grpc.aio.insecure_channel(live_front.record.grpc) as channel:
+        for _ in range(4):
+            asked_of = [asyncio.ensure_future(opened(channel)) for _ in range(25)]
+            for one in asked_of:
+                await asyncio.sleep(random.uniform(0, 0.01))
+                one.cancel()
+            await asyncio.gather(*asked_of, return_exceptions=True)
+        got = await asked(channel, infer("a", "last"))
+    assert [one for one, _, _ in got["last"]] == ["last"]
+    assert live_front.record.alive()
 
 
 async def test_tritons_own_client_streams(front: Front, streaming: Streaming) -> None:

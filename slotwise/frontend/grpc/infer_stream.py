@@ -12,6 +12,7 @@ from typing import Any
 
 from slotwise.backends.exchange import CLIENT_GONE, RawHeaders
 from slotwise.backends.interface import Refused
+from slotwise.frontend.admission.limits import ClientGone
 from slotwise.frontend.events.piece_stream import PieceStream, bytes_of
 from slotwise.frontend.grpc import open_inference as open_inference_grpc
 from slotwise.frontend.grpc.call import Call
@@ -130,6 +131,8 @@ class _StreamedRequest:
         status = 0
         try:
             status = await self._answer()
+        except ClientGone:
+            pass
         except Exception as error:
             end = self.service.failed(STREAM_INFER, self.call, error)
             if end.status != CLIENT_GONE:
@@ -157,6 +160,8 @@ class _StreamedRequest:
             raise
         finally:
             self.data = b""
+        if self.call.gone.is_set():  # who leaves from here on is told to the backend
+            raise ClientGone
         if len(asked.records) != 1 or not self.service.gateway.backend.streams:
             self.read.set()
             answers = await answered(infer.forward, whole, asked.records, self.call.gone)
@@ -178,7 +183,9 @@ class _StreamedRequest:
         async with work.turn(size):
             with whole.borrowed(REPLY_COPIES * size):
                 written = await work.run(size, open_inference_grpc.streamed, asked, *infer.answering(whole), answers, True)
-                await self.messages.put_whole(written)
+        del answers
+        whole.hold_bytes(len(written))
+        await self.messages.put_whole(written)
         return 200
 
     async def _one(self, asked: InferRequest, pieces: PieceStream) -> tuple[int, RawHeaders, bytes]:
@@ -189,6 +196,8 @@ class _StreamedRequest:
         whole.headers.pop("content-encoding", None)
         answering = asyncio.ensure_future(self.stream.infer.forward.record(whole, self.call.gone))
         await asyncio.sleep(0)  # it has begun to wait for its place
+        if self.call.gone.is_set():  # it left before the backend could be told
+            whole.leave()
         self.read.set()
         return await answering
 
