@@ -64,15 +64,17 @@ class Once(Guard):
     def _asked(self, i: int, slots: BatchSlots) -> Owned | SlotError:
         if self.dead:
             return NO_DEVICE
-        rows, kept = slots.enter([i]), list[Owned]()
+        rows, kept, size = slots.enter([i]), list[Owned](), 0
 
         def take(value: Any) -> None:
+            nonlocal size
             piece = owned(value, slots.raw.request_processor[0], self.tensors, self.max_response_bytes)
             if isinstance(piece, SlotError):
                 raise piece
             if self.on_piece is None or not self.on_piece(piece):
                 kept.append(piece)
-                self._refuse_if_long(sum(len(one.body) for one in kept))
+                size += len(piece.body)
+                self._refuse_if_long(size)
 
         try:
             result = self._last(rows, slots, take)
