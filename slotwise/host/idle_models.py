@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from slotwise.backends.local.served_model import ServedModel
+from slotwise.host.look_again import look_again
 from slotwise.profiles.memory import resident_bytes
 
 log = logging.getLogger("slotwise.host")
@@ -40,12 +41,7 @@ class IdleModels:
 
     async def watch(self) -> None:
         """Look again and again."""
-        while True:
-            await asyncio.sleep(LOOK_S)
-            try:
-                self.look()
-            except Exception:
-                log.exception("idle models could not be looked at")
+        await look_again(self.look, LOOK_S, "idle models")
 
     def asked(self, served: ServedModel) -> None:
         """A request has come for a model that sleeps."""

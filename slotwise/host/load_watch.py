@@ -6,18 +6,15 @@ nobody loses or waits for an answer because of a change. Models whose workers ar
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Callable
 
 from slotwise.backends.local.queue_members import StreamWorker
 from slotwise.backends.local.served_model import ServedModel
+from slotwise.host.look_again import look_again
 from slotwise.host.model_versions import ModelVersions
 from slotwise.host.workers_by_load import LOOK_S, LoadMeter, WorkersByLoad
 from slotwise.profiles.memory import resident_bytes
 from slotwise.server.capacity import Capacity
-
-log = logging.getLogger("slotwise.host")
 
 
 class LoadWatch:
@@ -34,12 +31,7 @@ class LoadWatch:
 
     async def watch(self) -> None:
         """Look again and again."""
-        while True:
-            await asyncio.sleep(LOOK_S)
-            try:
-                self.look()
-            except Exception:
-                log.exception("the load of models could not be looked at")
+        await look_again(self.look, LOOK_S, "the load of models")
 
     def look(self) -> None:
         """Look once."""

@@ -16,7 +16,7 @@ from slotwise.archive.guarding.guarded import guard
 from slotwise.archive.local_model import LocalModel
 from tests.drop_in.stores import archive
 from tests.support.deployments import OURS, TORCHSERVE, Deployment, deployed
-from tests.support.torchserve_client import TorchServeClient, client_of
+from tests.support.torchserve_client import TorchServeClient
 
 OPTIONS = ("--ncs", "--models", "pieces.mar")
 LINES = ("default_workers_per_model=1",)
@@ -29,12 +29,6 @@ def deployment(program: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     archive(place / "store", "pieces", "pieces")
     with deployed(program, place / "d", place / "store", LINES, OPTIONS) as one:
         one.wait_ready("pieces")
-        yield one
-
-
-@pytest.fixture(scope="module")
-def client(deployment: Deployment) -> Iterator[TorchServeClient]:
-    with client_of(deployment.ports, deployment.folder) as one:
         yield one
 
 

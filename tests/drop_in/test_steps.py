@@ -12,7 +12,7 @@ import pytest
 from tests.drop_in.stores import archive
 from tests.drop_in.test_pieces import asked, read
 from tests.support.deployments import OURS, Deployment, deployed
-from tests.support.torchserve_client import TorchServeClient, client_of
+from tests.support.torchserve_client import TorchServeClient
 
 CONFIG = "minWorkers: 1\nmaxWorkers: 1\nbatchSize: 4\nmaxBatchDelay: 10\ncontinuousBatching: true\n"
 
@@ -25,12 +25,6 @@ def deployment(program: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     options = ("--ncs", "--models", "steps.mar")
     with deployed(program, place / "d", place / "store", ("default_workers_per_model=1",), options) as one:
         one.wait_ready("steps")
-        yield one
-
-
-@pytest.fixture(scope="module")
-def client(deployment: Deployment) -> Iterator[TorchServeClient]:
-    with client_of(deployment.ports, deployment.folder) as one:
         yield one
 
 

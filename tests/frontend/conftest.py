@@ -22,6 +22,7 @@ from slotwise.server.lifecycle import ServerRecord
 
 from .live import LiveFront, shared_front
 from .standin import StandIn
+from .streaming import Streaming
 
 
 @pytest.fixture
@@ -79,3 +80,12 @@ async def make_front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, anyio_back
             return front
 
         yield make
+
+
+@pytest.fixture
+def streaming(front: Front, monkeypatch: pytest.MonkeyPatch) -> Streaming:
+    """In place of what the module's own front asks."""
+    backend = Streaming()
+    monkeypatch.setattr(front.gateway.backend, "answer", backend.answer)
+    monkeypatch.setattr(front.gateway.backend, "streams", True)
+    return backend

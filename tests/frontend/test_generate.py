@@ -17,7 +17,8 @@ from slotwise.frontend.protocols.records import ProtocolFault
 
 from .conftest import Front, MakeFront
 from .over_http import Connect, connecting
-from .test_event_stream import Streaming, heard
+from .streaming import Streaming
+from .test_event_stream import heard
 
 pytestmark = pytest.mark.anyio
 

@@ -31,7 +31,7 @@ from tests.support.grpc_client import streaming as stream_of
 from .conftest import Front, MakeFront
 from .live import LiveFront
 from .standin import StandIn
-from .test_event_stream import Streaming
+from .streaming import Streaming
 
 pytestmark = pytest.mark.anyio
 
@@ -39,14 +39,6 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 async def front(make_front: MakeFront) -> Front:
     return await make_front(StandIn(likely=True), max_body_bytes=2**16, in_flight=32)
-
-
-@pytest.fixture
-def streaming(front: Front, monkeypatch: pytest.MonkeyPatch) -> Streaming:
-    backend = Streaming()
-    monkeypatch.setattr(front.gateway.backend, "answer", backend.answer)
-    monkeypatch.setattr(front.gateway.backend, "streams", True)
-    return backend
 
 
 @asynccontextmanager

@@ -130,15 +130,14 @@ def objection(source: zipfile.ZipFile, manifest: dict[str, Any], bare: bool = Fa
     if not str(manifest.get("runtime", "python")).lower().startswith("python"):
         return f"its handler is no Python, but for {manifest['runtime']}"
     configured = _configured(source, manifest)
-    words = {word for _, tree in _modules(source, _handler_file(manifest)) for word in _words(tree)}
-    steps = sequences and CONTINUOUS in configured and CRITERIA in words and SEQUENCED not in configured
+    once = asked_once(source, manifest)
+    steps = sequences and CONTINUOUS in configured and once == "steps"
     for key in configured:
         if not ((bare and key == COROUTINES) or (sequences and key == SEQUENCED) or (steps and key == CONTINUOUS)):
             return CONFIGURED[key]
     name, _, function = handler.partition(":")
     if name in ENGINES:
         return f"its handler {name} streams its answers"
-    once = bool(asked_once(source, manifest))
     for file, tree in _modules(source, _handler_file(manifest)):
         if why := _fault(tree, function or "handle", bare and not once, sequences and SEQUENCED in configured, steps):
             return f"{why} ({file})"
