@@ -113,7 +113,7 @@ def test_a_death_names_the_file_of_what_led_to_it_which_runs_again(
 
     with caplog.at_level("WARNING"):
         asyncio.run(history())
-    files = sorted((tmp_path / "histories").iterdir())
+    files = sorted((tmp_path / "histories").iterdir(), key=lambda file: file.stat().st_mtime_ns)
     assert len(files) == 2  # not for the workers that were told to go
     assert all(str(file) in caplog.text for file in files)
     for file in files:

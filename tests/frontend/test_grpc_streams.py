@@ -19,6 +19,7 @@ import pytest
 from slotwise.frontend.admission import keys
 from slotwise.frontend.admission.keys import KeyFile
 from slotwise.frontend.admission.reading_places import ReadingPlaces
+from slotwise.frontend.events import piece_stream
 from slotwise.frontend.frontend import Gateway
 from slotwise.frontend.grpc import call_messages, service
 from slotwise.frontend.grpc.infer_stream import LEAVES, LONGEST_ID, MOST_AT_ONCE, NO_SEQUENCE
@@ -273,7 +274,11 @@ async def test_tritons_own_client_streams(front: Front, streaming: Streaming) ->
     assert [error.message() for _, error in came if error] == ["its own"]
 
 
-async def test_who_does_not_read_is_cut_off(front: Front, streaming: Streaming) -> None:
+@pytest.mark.parametrize("most", [piece_stream.MOST_WAITING, 0])  # 0: before the answer's head is sent
+async def test_who_does_not_read_is_cut_off(
+    front: Front, streaming: Streaming, most: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(piece_stream, "MOST_WAITING", most)
     async with server_of(front.gateway) as (_, channel):
         call = stream_of(channel, timeout=60)
         await call.write(infer("forever", "silent"))
@@ -285,6 +290,7 @@ async def test_who_does_not_read_is_cut_off(front: Front, streaming: Streaming) 
             async for _ in call:
                 pass
     assert error.value.code().name == "CANCELLED"
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
     assert front.gateway.body_memory.now_bytes == 0
 
 

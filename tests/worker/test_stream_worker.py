@@ -130,7 +130,17 @@ def test_it_says_that_it_streams_and_each_request_gets_its_own_pieces(words: Spo
             (whole,) = words.answer(i)
             assert (whole.kind, whole.body) == (frames.ANSWER, "".join(f"word{k} " for k in range(i)).encode())
             assert frames.answer_about(whole.text)[1][0] == (b"content-type", b"text/plain; charset=utf-8")
-    assert words.order.index(2) < max(i for i, of in enumerate(words.order) if of == 1)  # side by side
+
+
+def test_requests_are_answered_side_by_side(words: Spoken) -> None:
+    """The long one cannot end before the short one is asked: its pieces are more than its socket takes."""
+    words.ask(1, "[8000]")
+    while 1 not in words.said:
+        words.hear()
+    words.ask(2, "[1]")
+    assert words.pieces(2) == of_words(1)
+    assert len(words.pieces(1)) == 8000
+    assert words.order.index(2) < max(i for i, of in enumerate(words.order) if of == 1)
 
 
 def test_an_error_is_an_answer_before_the_first_piece_and_in_the_middle(words: Spoken) -> None:

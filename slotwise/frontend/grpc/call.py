@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import asyncio
 import copy
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 from urllib.parse import unquote
 
@@ -99,7 +100,7 @@ class Call:
         try:
             if not self._begun:  # by itself: grpcio does not know that it was sent with a message that was never taken
                 self._begun = True
-                await self._context.send_initial_metadata(())
+                await _to_its_end(self._context.send_initial_metadata(()))
             await self._context.write(message)
         except grpc.aio.BaseError as error:
             raise Refused(CLIENT_GONE, "the client has gone") from error
@@ -115,6 +116,16 @@ class Call:
 def code_of(status: int) -> grpc.StatusCode:
     """The code that stands for this status of HTTP."""
     return CODES.get(status, grpc.StatusCode.INVALID_ARGUMENT if status < 500 else grpc.StatusCode.INTERNAL)
+
+
+async def _to_its_end(sending: Coroutine[Any, Any, None]) -> None:
+    """Send it, also where this is cancelled: grpcio would send it again with the call's end, which is refused then."""
+    task = asyncio.ensure_future(sending)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await task
+        raise
 
 
 def _text(value: bytes) -> str:

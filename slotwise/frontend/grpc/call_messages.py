@@ -47,7 +47,9 @@ class CallMessages:
         self.came.set()
 
     def cut(self) -> None:
-        """The client is to get no more: it does not read."""
+        """The client is to get no more: it does not read. May be called twice."""
+        if self.cut_off:
+            return
         self.cut_off = True
         self.messages.clear()
         self.came.set()
@@ -76,6 +78,8 @@ class CallMessages:
             raise Refused(CLIENT_GONE, "the client does not read its stream")
 
     def _add(self, message: bytes, counted: int) -> None:
+        if self.cut_off:
+            return
         self.waiting += counted
         self._put += 1
         self.messages.append((message, counted))
