@@ -348,11 +348,10 @@ async def test_a_stream_that_is_idle_gives_way_where_others_wait(
         await asyncio.sleep(0)
         streaming.gate.set()
         assert [said(await one)[1] for one in rest] == [["b"]] * count
-        async with asyncio.timeout(30):
-            while server.infer_service._lingering:
-                await asyncio.sleep(0.01)
-        ended = [call for call in calls if call.done()]
-        assert [(await call.code()).name for call in ended] == ["UNAVAILABLE"]
+        codes = [asyncio.ensure_future(call.code()) for call in calls]
+        ended, _ = await asyncio.wait(codes, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+        assert [code.result().name for code in ended] == ["UNAVAILABLE"]
+        assert not server.infer_service._lingering
         for call in calls:
             call.cancel()
 
