@@ -1,142 +1,126 @@
 """One client with hundreds of requests under way, beside one with a single request at a time, on our own host.
 
-    python -m benchmarks.measuring.fairness --rounds 5 --json FILE
-
-Both have an address and a process of their own on this machine. Each round asks the second client's requests alone
-and beside the first one. What is to hold: its p99 beside it is at most 1.5 times what it has alone, and one batch.
+Both have an address and a process of their own. Each round asks the second client's requests alone, and beside the first one,
+in turn. What is to hold: its p99 beside it is at most 1.5 times what it has alone, and one full batch.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import math
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
+from argparse import Namespace
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-from benchmarks.measuring.about import about
 from benchmarks.measuring.servers import built, server
-from slotwise.client.inference import auth_headers
+from slotwise.archive.archive_info import ArchiveInfo
+from slotwise.archive.inspection import inspect
+from slotwise.bench import load_tools
+from slotwise.bench.bodies import RequestBody, examples
+from slotwise.bench.http_connection import Target, run
+from slotwise.bench.load import LoadPlan, LoadResult
+from slotwise.bench.offline import LinearTime
 from slotwise.client.management import ManagementClient
 from slotwise.console import say
 from slotwise.deploy.deploy import deploy, registration
+from slotwise.errors import SlotwiseError
 from slotwise.profiles.profile import load_profile
+from tests.support.sleeper import sleeper
 
-MANY, MANY_FROM, ONE_FROM = 512, "127.0.0.2", "127.0.0.3"
+MANY, ONE_FROM = 512, "127.0.0.3"  # the many come from 127.0.0.1
+TIMES = 1.5  # what it has alone, and a batch
+SLEEPS = LinearTime(1.0, 14.0)  # ms: 16 in 30
+WARM_UP_S = 2.0
+EARLIER_S, LONGER_S = 2.0, 1.0  # that the many ask before and after
 
 
 class Client:
     """A connection from an address of its own, with one request at a time."""
 
-    def __init__(self, url: str, token: str, body: bytes, address: str) -> None:
-        self.where, self.address = urlsplit(url), address
-        head = f"POST {self.where.path} HTTP/1.1\r\nHost: {self.where.netloc}\r\n{token}Content-Length: {len(body)}\r\n\r\n"
-        self.asked = head.encode() + body
+    def __init__(self, target: Target, body: RequestBody, address: str) -> None:
+        self.where, self.address = target.address, address
+        self.request = target.request(body.data, body.content_type)
 
-    async def ask(self, until: float, latencies_s: list[float], requests: int = sys.maxsize) -> None:
-        """Ask again and again. Raises RuntimeError where an answer is no 200."""
-        reader, writer = await asyncio.open_connection(self.where.hostname, self.where.port, local_addr=(self.address, 0))
-        while time.monotonic() < until and len(latencies_s) < requests:
-            began = time.monotonic()
-            writer.write(self.asked)
+    async def ask(self, seconds: float) -> list[float]:
+        """Ask again and again: how many seconds each took. Raises SlotwiseError where an answer is no 200."""
+        reader, writer = await asyncio.open_connection(*self.where, local_addr=(self.address, 0))
+        latencies_s: list[float] = []
+        until = time.monotonic() + seconds
+        while (began := time.monotonic()) < until:
+            writer.write(self.request)
             head = await reader.readuntil(b"\r\n\r\n")
             length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
             body = await reader.readexactly(length)
             if not head.startswith(b"HTTP/1.1 200"):
-                raise RuntimeError((head + body).decode("latin-1"))
+                raise SlotwiseError((head + body).decode("latin-1"))
             latencies_s.append(time.monotonic() - began)
         writer.close()
+        return latencies_s
 
 
-async def many(url: str, token: str, body: bytes) -> None:
-    """The first client: so many requests under way, for ever; a line is printed when each has been answered once."""
-    latencies: list[float] = []
-    client = Client(url, token, body, MANY_FROM)
-    asked = [asyncio.ensure_future(client.ask(math.inf, latencies)) for _ in range(MANY)]
-    while len(latencies) < 2 * MANY:
-        await asyncio.sleep(0.1)
-        for one in asked:
-            if one.done():
-                one.result()
-    print("ready", flush=True)
-    await asyncio.gather(*asked)
+def measure(options: Namespace, work: Path) -> dict[str, Any]:
+    """A small model, one that takes 30 ms for a batch and no processor, and one that takes all cores for about as long."""
+    infos = [built("digits", work), inspect(sleeper(work / "store", SLEEPS)), built("efficientnet", work)]
+    return {"many": MANY, "seconds": options.seconds, "times": TIMES, "rows": [_row(options, work, info) for info in infos]}
 
 
-def quantiles_ms(latencies_s: list[float]) -> dict[str, float]:
-    """p50 and p99."""
-    cuts = statistics.quantiles(latencies_s, n=100)
-    return {"p50_ms": round(cuts[49] * 1000, 3), "p99_ms": round(cuts[98] * 1000, 3), "requests": len(latencies_s)}
-
-
-def measure(rounds: int, requests: int, model: str, work: Path) -> dict[str, Any]:
-    """Every round: alone, then beside the other client."""
-    info, found = built(model, work), []
-    example = next(Path("models", model, "examples").iterdir()).read_bytes()
+def _row(options: Namespace, work: Path, info: ArchiveInfo) -> dict[str, Any]:
     with server(work, "slotwise") as record:
         with ManagementClient(record) as client:
             deploy(client, info, registration(info, load_profile("cpu", environ={}), {}))
-        url = record.prediction_url(info.name)
-        token = "".join(f"{name}: {value}\r\n" for name, value in auth_headers(record).items())
-        one = Client(url, token, example, ONE_FROM)
-
-        def asked() -> dict[str, float]:
-            latencies: list[float] = []
-            asyncio.run(one.ask(time.monotonic() + 60, latencies, requests))
-            return quantiles_ms(latencies)
-
-        asked()
-        for i in range(rounds):
-            alone = asked()
-            command = [sys.executable, "-m", "benchmarks.measuring.fairness", "--many", url, token, example.hex()]
-            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
-                if not other.stdout or other.stdout.readline() != "ready\n":
-                    raise RuntimeError("the client with many requests got an error")
-                beside = asked()
-                other.kill()
-            found.append({"alone": alone, "beside": beside})
-            say(f"round {i + 1}: {found[-1]}")
+        target, body = Target.of(record, info.name), _body(info)
+        alone(target, body, WARM_UP_S)
+        rounds = []
+        for turn in range(options.rounds):
+            ways = (alone, beside) if turn % 2 else (beside, alone)
+            rounds.append({way.__name__: way(target, body, options.seconds) for way in ways})
+            say(f"{info.name}, round {turn + 1}: {rounds[-1]}")
         with ManagementClient(record) as client:
             live = client.describe(info.name)
-    cost = getattr(live, "batch_cost", None) or {}  # an earlier release does not say it
-    batch_ms = cost["batch_ms"] + cost["request_ms"] * live.batch_size if cost else None
-    return {"model": model, "many": MANY, "rounds": found, "cost": cost, "full_batch_ms": batch_ms, **_verdict(found, batch_ms)}
+    cost = live.batch_cost or {}
+    batch_ms = cost["batch_ms"] + cost["request_ms"] * live.batch_size
+    return {"model": info.name, "batch_size": live.batch_size, "cost": cost, **verdict(rounds, batch_ms)}
 
 
-def _verdict(found: list[dict[str, Any]], batch_ms: float | None) -> dict[str, Any]:
-    alone, beside = (statistics.median(one[which]["p99_ms"] for one in found) for which in ("alone", "beside"))
-    said: dict[str, Any] = {"alone_p99_ms": alone, "beside_p99_ms": beside}
-    if batch_ms is not None:
-        said |= {"allowed_ms": round(1.5 * alone + batch_ms, 3), "held": beside <= 1.5 * alone + batch_ms}
-    return said
+def verdict(rounds: list[dict[str, dict[str, float]]], batch_ms: float) -> dict[str, Any]:
+    """The medians of the rounds, and whether what is to hold does."""
+    medians = {
+        f"{way}_{key}": round(statistics.median(one[way][key] for one in rounds), 3)
+        for way in ("alone", "beside")
+        for key in ("p50_ms", "p99_ms")
+    }
+    allowed_ms = TIMES * medians["alone_p99_ms"] + batch_ms
+    held = medians["beside_p99_ms"] <= allowed_ms
+    return {"full_batch_ms": round(batch_ms, 3), **medians, "allowed_ms": round(allowed_ms, 3), "held": held, "rounds": rounds}
 
 
-def main() -> None:
-    """Measure, and write what was found."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--requests", type=int, default=300)
-    parser.add_argument("--model", default="digits")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--many", nargs=3)
-    options = parser.parse_args()
-    if options.many:
-        url, token, body = options.many
-        asyncio.run(many(url, token, bytes.fromhex(body)))
-        return
-    with tempfile.TemporaryDirectory() as work:
-        result = {**about(), **measure(options.rounds, options.requests, options.model, Path(work))}
-    text = json.dumps(result, indent=1)
-    if options.json:
-        options.json.write_text(text + "\n")
-    print(text)
+def _body(info: ArchiveInfo) -> RequestBody:
+    try:
+        return examples(str(info.path))[0]
+    except SlotwiseError:
+        return RequestBody(b"x")  # the stand-in has none
 
 
-if __name__ == "__main__":
-    main()
+def alone(target: Target, body: RequestBody, seconds: float) -> dict[str, float]:
+    """p50 and p99 of the second client."""
+    cuts = statistics.quantiles(latencies_s := run(Client(target, body, ONE_FROM).ask(seconds)), n=100)
+    return {"p50_ms": round(cuts[49] * 1000, 3), "p99_ms": round(cuts[98] * 1000, 3), "requests": len(latencies_s)}
+
+
+def beside(target: Target, body: RequestBody, seconds: float) -> dict[str, float]:
+    """The same while the first client has MANY requests under way, of which none may be lost."""
+    with ThreadPoolExecutor(1) as pool:
+        many = pool.submit(_many, target, body, EARLIER_S + seconds + LONGER_S)
+        time.sleep(EARLIER_S)
+        found = alone(target, body, seconds)
+        if many.done():
+            raise SlotwiseError("the client with many requests ended too soon")
+    crowd = many.result()
+    return {**found, "many_a_second": round(crowd.req_s, 1), "many_lost": crowd.lost}
+
+
+def _many(target: Target, body: RequestBody, seconds: float) -> LoadResult:
+    """The first client; a program in C, so that it takes the server as little of the processor as may be."""
+    return load_tools.measure("wrk", target, [body], LoadPlan(MANY, seconds, warm_up_s=0))

@@ -138,6 +138,20 @@ def stress(options: Namespace, work: Path) -> dict[str, Any]:
         return stress_cases.measure(deployed(record, info), info)
 
 
+def fairness(options: Namespace, work: Path) -> dict[str, Any]:
+    """One client with 512 requests under way beside one with a single request at a time."""
+    from benchmarks.measuring.fairness import measure
+
+    return measure(options, work)
+
+
+def adversaries(options: Namespace, work: Path) -> dict[str, Any]:
+    """Bodies that lie, poison, and half of the cores, on a host that sets itself."""
+    from benchmarks.measuring.adversaries import measure
+
+    return measure(options, work)
+
+
 def by_steps(options: Namespace, work: Path) -> dict[str, Any]:
     """Closed batches against steps: requests a second, and when the first piece comes."""
     from benchmarks.measuring.by_steps import measure

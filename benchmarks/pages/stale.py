@@ -59,6 +59,14 @@ CODE = {  # what each of docs/figures measures; what measures it counts as well
         "benchmarks/comparison/misbehaving.py",
         "benchmarks/neighbours",
     ),
+    "fairness": (WORKER, "slotwise/host", "slotwise/frontend", "slotwise/backends"),
+    "adversaries": (
+        WORKER,
+        "slotwise/host",
+        "slotwise/frontend",
+        "slotwise/backends",
+        "benchmarks/measuring/priced.py",
+    ),
     "by_steps": (WORKER, "handlers/translator.py", "slotwise/host", "slotwise/backends", "slotwise/frontend"),
     "streams_beside": (
         WORKER,
