@@ -182,6 +182,11 @@ DASHBOARDS: dict[str, tuple[str, Sequence[Panel]]] = {
                 {"{{model}} {{reason}}": rate("slotwise_host_batch_choices_total", "model, reason")},
             ),
             Panel(
+                'Why linger = "auto" let a worker wait, or not',
+                "short",
+                {"{{model}} {{reason}}": rate("slotwise_host_batch_waits_total", "model, reason")},
+            ),
+            Panel(
                 "Changes of the number of workers by the load, in an hour",
                 "short",
                 {"{{model}} {{reason}}": f"sum by (model, reason) (increase(slotwise_host_worker_changes_total{{{OF}}}[1h]))"},

@@ -153,6 +153,8 @@ def describe(model: Model, version: Version = None, name: Name = "default", as_j
         cost = live.batch_cost or {}
         if "choice" in cost:
             typer.echo(f"  batches    {cost['choice']}")
+        if "waiting" in cost:
+            typer.echo(f"  waiting    {cost['waiting']}")
         if by_load := cost.get("workers"):
             typer.echo(
                 f"  workers    {by_load['least']} to {by_load['most']}, by the load: {by_load['choice'] or 'no change yet'}"

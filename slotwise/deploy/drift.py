@@ -190,8 +190,9 @@ def _model(model: DeployedModel, old: Profile, new: Profile, kind: Kind, cores: 
 
 
 def _by_load(live: LiveModel, old: Profile, new: Profile, cores: int) -> list[tuple[str, Any, Any, Needs]]:
-    """Whether the load chooses the number of workers, and between which limits: those that were set by hand differ, too."""
-    rows: list[tuple[str, Any, Any, Needs]] = [("workers_by_load", old.workers_by_load, new.workers_by_load, "restart")]
+    """What only our own host chooses by the load, and between which limits: those that were set by hand differ, too."""
+    by_host = ("linger", "latency_p99_ms", "workers_by_load")
+    rows: list[tuple[str, Any, Any, Needs]] = [(key, getattr(old, key), getattr(new, key), "restart") for key in by_host]
     limits = (live.batch_cost or {}).get("workers")
     if limits and new.workers_by_load != "off":
         rows.append(("min_workers", limits["least"], new.min_workers, "restart"))

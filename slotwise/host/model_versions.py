@@ -12,6 +12,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from slotwise.backends.exchange import BackendRequest, Refused
+from slotwise.backends.local.dispatcher import WAITS
 from slotwise.backends.local.served_model import ServedModel
 from slotwise.host.workers_by_load import WHYS, WorkersByLoad
 from slotwise.profiles.memory import resident_bytes
@@ -118,6 +119,11 @@ class ModelVersions(Collector):
         chosen = CounterMetricFamily(
             "slotwise_host_batch_choices", 'Batches that "auto" chose, or would have chosen.', labels=[*labels, "reason"]
         )
+        waits = CounterMetricFamily(
+            "slotwise_host_batch_waits",
+            'How often "auto" let a worker wait after a batch (pays), or not: enough, nobody, short, limit.',
+            labels=[*labels, "reason"],
+        )
         oldest = GaugeMetricFamily(
             "slotwise_host_oldest_waiting_seconds", "How long the request waits that has waited for longest.", labels=labels
         )
@@ -167,6 +173,8 @@ class ModelVersions(Collector):
                 refused.add_metric([*of, why], queue.dispatcher.refused[why])
             for choice in ("all", "target", "late"):
                 chosen.add_metric([*of, choice], queue.dispatcher.chosen[choice])
+            for wait in WAITS:
+                waits.add_metric([*of, wait], queue.dispatcher.waits[wait])
         yield from (
             waiting,
             oldest,
@@ -183,6 +191,7 @@ class ModelVersions(Collector):
             batches,
             refused,
             chosen,
+            waits,
         )
         for name, values in [*self.gauges.items(), *self.counts.items()]:
             metric = Metric(name, "What workers say, under the name that it has on TorchServe.", "unknown")

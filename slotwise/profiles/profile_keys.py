@@ -25,6 +25,12 @@ class ProfileKeys(BaseModel):
     max_batch_delay_ms: float = _key(
         "registration", 5, "how long a batch waits for more requests; no fraction on TorchServe and MMS", ge=0, le=60_000
     )
+    linger: Literal["free", "exact", "auto", "advise"] = _key(
+        "registration",
+        "free",
+        "Slotwise's own host: send a batch as soon as a worker is free, or wait max_batch_delay for a full one; auto: choose"
+        " the batch that has most answers within latency_p99_ms; advise: only say what auto would do",
+    )
     initial_workers: int = _key("registration", 1, "worker processes a model starts with", ge=1, le=256)
     workers_by_load: Literal["off", "auto", "advise"] = _key(
         "registration",
@@ -88,12 +94,6 @@ class ProfileKeys(BaseModel):
     memory_fraction: float = _key("worker", 1.0, "share of a GPU's memory that one worker may take", gt=0, le=1)
 
     job_queue_size: int = _key("server", 1000, "requests a model may have waiting; more get 503", ge=1)
-    linger: Literal["free", "exact", "auto", "advise"] = _key(
-        "server",
-        "free",
-        "Slotwise's own host: send a batch as soon as a worker is free, or wait max_batch_delay for a full one; auto: choose"
-        " the batch that has most answers within latency_p99_ms; advise: only say what auto would do",
-    )
     models_memory_mb: int = _key(
         "server", 0, "MiB for all workers of Slotwise's own host; models that were asked longest ago sleep; 0: no limit", ge=0
     )

@@ -12,7 +12,6 @@ import json
 import math
 import random
 import statistics
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -72,7 +71,8 @@ class VirtualSetting:
 class VirtualResult:
     """What came of it. in_time: answers within the target (all, where there is none). sent: the batches' senders, in order.
 
-    most_workers: that were there at once. worker_s: how long each was there, in all. changes: of their number.
+    chosen, waits: the dispatcher's counts. most_workers: that were there at once. worker_s: how long each was there, in all.
+    changes: of their number.
     """
 
     asked: int
@@ -83,6 +83,7 @@ class VirtualResult:
     p99_ms: float
     mean_batch: float
     chosen: dict[str, int]
+    waits: dict[str, int]
     most_workers: int
     worker_s: float
     changes: list[WorkersChange]
@@ -242,7 +243,8 @@ class _Host:
             p50_ms=cuts[49] * 1000,
             p99_ms=cuts[98] * 1000,
             mean_batch=len(known) / max(1, len(self.sent)),
-            chosen=dict(Counter({str(why): count for why, count in self.dispatcher.chosen.items()})),
+            chosen={str(why): count for why, count in self.dispatcher.chosen.items()},
+            waits={str(why): count for why, count in self.dispatcher.waits.items()},
             most_workers=self.most_workers,
             worker_s=sum(self.gone) + sum(max(self.ended, self.load.seconds) - one.joined_at for one in self.workers),
             changes=list(self.chooser.changes),

@@ -84,7 +84,7 @@ def test_workers_can_be_scaled_and_batch_settings_cannot() -> None:
 
 
 def test_a_number_that_the_load_has_chosen_is_no_difference_and_limits_set_by_hand_are() -> None:
-    auto = {"workers_by_load": "auto", "max_workers": "3"}
+    auto = {"workers_by_load": "auto", "max_workers": "3", "linger": "auto", "latency_p99_ms": "50"}
     wanted = replace(declared(**auto), kind="slotwise")
     live = replace(LIVE, workers=LIVE.workers * 3, batch_cost={"workers": {"least": 1, "most": 3}})
     ours = replace(state(live, **auto), record=replace(record(**auto), kind="slotwise"))
@@ -93,6 +93,8 @@ def test_a_number_that_the_load_has_chosen_is_no_difference_and_limits_set_by_ha
     held = replace(ours, models=(DeployedModel(by_hand, ours.models[0].info),))
     assert shown(held, wanted) == ["digits 1.0: min_workers 2 -> 1 (restart)", "digits 1.0: max_workers 2 -> 3 (restart)"]
     assert shown(ours, replace(declared(), kind="slotwise")) == [
+        "digits 1.0: linger auto -> free (restart)",
+        "digits 1.0: latency_p99_ms 50.0 -> 0.0 (restart)",
         "digits 1.0: workers_by_load auto -> off (restart)",
         "digits 1.0: workers 3 -> 1 (scale)",
     ]

@@ -234,6 +234,12 @@ def test_render_writes_and_check_finds_what_drifts(tmp_path: Path, monkeypatch: 
         render.check(tmp_path)
 
 
+def test_a_model_alone_may_have_its_batches_chosen_for_a_target() -> None:
+    profile = load_profile("cpu", environ={}, cores=0)
+    own = profile.for_model({"linger": "auto", "latency_p99_ms": 50})
+    assert (profile.linger, own.linger, own.latency_p99_ms) == ("free", "auto", 50)
+
+
 def test_every_key_is_on_the_page_as_it_is() -> None:
     page = (ROOT / "docs" / "profiles.md").read_text("utf-8")
     for section in SECTIONS:

@@ -57,6 +57,22 @@ def test_beside_512_under_way_a_single_request_waits_for_one_batch_and_a_quarter
     assert all(len(batch) == 16 for batch in found.sent[8:20] if "single" not in batch)
 
 
+@pytest.mark.parametrize(
+    ("reason", "line", "delay_ms", "load"),
+    [
+        ("pays", LINE, 10, VirtualLoad(3, clients=8)),
+        ("nobody", LinearTime(5.0, 2.0), 10, VirtualLoad(3, clients=16)),
+        ("enough", LINE, 10, VirtualLoad(3, rate=2 * CAPACITY)),
+        ("short", LinearTime(1.0, 0.0), 10, VirtualLoad(3, clients=8)),
+        ("limit", LINE, 0, VirtualLoad(3, clients=8)),
+    ],
+)
+def test_it_says_why_a_worker_waits_or_does_not(reason: str, line: LinearTime, delay_ms: float, load: VirtualLoad) -> None:
+    found = serve(VirtualSetting(line, "auto", 16, delay_ms, TARGET_MS), load)
+    assert max(found.waits, key=lambda why: found.waits[why]) == reason
+    assert found.asked == found.answered + found.refused
+
+
 def test_advise_forms_the_same_batches_as_free_and_says_what_it_would_choose() -> None:
     load = VirtualLoad(2, rate=CAPACITY)
     advise, free = (serve(VirtualSetting(LINE, linger, 16, 2, 25), load) for linger in ("advise", "free"))  # type: ignore[arg-type]

@@ -33,14 +33,22 @@ TOO_LATE = "by what batches have cost so far, the deadline passes before a worke
 
 Linger = Literal["free", "exact", "auto", "advise"]
 Why = Literal["all", "target", "late"]
+Wait = Literal["pays", "enough", "nobody", "short", "limit"]
+WAITS: dict[Wait, str] = {
+    "pays": "a worker waits for those that it has answered to ask again: so more are answered a second",
+    "enough": "no worker waits: with those that are there already more are answered a second",
+    "nobody": "no worker waits: too few came when one did",
+    "short": "no worker waits: a batch costs less than a timer",
+    "limit": "no worker waits: max_batch_delay forbids it",
+}
 
 
 class Dispatcher:
     """The choices of one model's queue. target_s: within which "auto" wants answers; 0: none. name: the model's, for the log.
 
-    waiting, cost: the queue's. refused, chosen: how many requests it refused, and batches "auto" chose, by the reason.
-    choice: the last one, in words. worked_s: what all batches have taken that are over. ran, late: how many requests they had,
-    and of these after the target.
+    waiting, cost: the queue's. refused, chosen: how many requests it refused, and batches "auto" chose, by the reason. waits:
+    how often it let a worker wait after a batch, or not, by the reason. choice: of a batch, the last one, in words. worked_s:
+    what all batches have taken that are over. ran, late: how many requests they had, and of these after the target.
     """
 
     def __init__(
@@ -57,9 +65,12 @@ class Dispatcher:
         self.waiting, self.cost = WaitingLine(), BatchCost()
         self.refused: Counter[Literal["full", "late"]] = Counter()
         self.chosen: Counter[Why] = Counter()
+        self.waits: Counter[Wait] = Counter()
         self.worked_s, self.ran, self.late = 0.0, 0, 0
         self._busy = 0.0  # of the workers' time, of late
         self.choice, self._why, self._said_at = "", "", -math.inf
+        self._wait: tuple[Wait, float] | None = None  # the last one, and for how long
+        self._logged_wait, self._wait_logged_at = "", -math.inf
         self._hold_share, self._no_hold, self._return_s = 1.0, 0, 0.0  # _return_s: until those came that were waited for
 
     # Who is refused.
@@ -124,21 +135,41 @@ class Dispatcher:
         hold_s = HOLD * took_s
         if self.linger == "auto" and self.cost.known:
             worker.expects = min(self.batch_size, worker.found + size)
-            hold_s = self._worth_s(worker.found, worker.expects)
+            hold_s = self._may_wait(worker.found, worker.expects, now)
         hold_s = min(self.max_batch_delay_s, hold_s)
         worker.hold_until = now + hold_s if hold_s >= LEAST_HOLD_S else 0.0
 
-    def _worth_s(self, found: int, expected: int) -> float:
-        """How long a worker may wait for so many; 0 where more are answered a second if it does not."""
+    def _may_wait(self, found: int, expected: int, now: float) -> float:
+        """How long a worker may wait for so many; counted, and another reason than the last logged, every SAY_S at most."""
+        wait, hold_s = self._wait = self._worth(found, expected)
+        self.waits[wait] += 1
+        if wait != self._logged_wait and now - self._wait_logged_at >= SAY_S:
+            self._logged_wait, self._wait_logged_at = wait, now
+            log.info("%s: %s", self.name, self._wait_words())
+        return hold_s
+
+    def _worth(self, found: int, expected: int) -> tuple[Wait, float]:
+        """Why a worker may wait for so many, or may not, and how long; 0 where more are answered a second if it does not."""
         cost = self.cost
+        if self.max_batch_delay_s < LEAST_HOLD_S:
+            return "limit", 0.0
         if self._hold_share < LEAST_SHARE:
             self._no_hold += 1
             if self._no_hold < TRY_AGAIN:
-                return 0.0
+                return "nobody", 0.0
             self._hold_share, self._no_hold = 4 * LEAST_SHARE, 0
         if found and expected / (self._return_s + cost.of(expected)) <= found / cost.of(found):
-            return 0.0
-        return max(LEAST_HOLD_S, self._hold_share * cost.each_s) if cost.each_s > LEAST_HOLD_S / 2 else 0.0
+            return "enough", 0.0
+        if cost.each_s <= LEAST_HOLD_S / 2:
+            return "short", 0.0
+        return "pays", min(self.max_batch_delay_s, max(LEAST_HOLD_S, self._hold_share * cost.each_s))
+
+    def _wait_words(self) -> str:
+        """The last choice of waiting; "" where there was none."""
+        if self._wait is None:
+            return ""
+        wait, hold_s = self._wait
+        return WAITS[wait] + (f"; for {hold_s * 1000:.3g} ms at most" if hold_s else "")
 
     def form(self, worker: BatchWorker, now: float, workers: int = 1) -> tuple[list[WaitingRequest], float]:
         """The batch that a free worker gets now. Where that is empty: until when it waits; infinity: nobody is there."""
@@ -241,5 +272,6 @@ class Dispatcher:
             log.info("%s: %s", self.name, self.choice)
 
     def described(self) -> dict[str, Any]:
-        """What is known of its costs, and the last choice, for a description."""
-        return {**self.cost.said(), **({"choice": self.choice} if self.choice else {})}
+        """What is known of its costs, and the last choices, for a description."""
+        choices = {"choice": self.choice, "waiting": self._wait_words()}
+        return {**self.cost.said(), **{key: words for key, words in choices.items() if words}}
