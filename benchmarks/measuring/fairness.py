@@ -22,11 +22,13 @@ from slotwise.bench.bodies import RequestBody, examples
 from slotwise.bench.http_connection import Target, run
 from slotwise.bench.load import LoadPlan, LoadResult
 from slotwise.bench.offline import LinearTime
+from slotwise.client.live_model import LiveModel
 from slotwise.client.management import ManagementClient
 from slotwise.console import say
 from slotwise.deploy.deploy import deploy, registration
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.profile import load_profile
+from slotwise.server.record import ServerRecord
 from tests.support.sleeper import sleeper
 
 MANY, ONE_FROM = 512, "127.0.0.3"  # the many come from 127.0.0.1
@@ -74,26 +76,38 @@ def _row(options: Namespace, work: Path, info: ArchiveInfo) -> dict[str, Any]:
         alone(target, body, WARM_UP_S)
         rounds = []
         for turn in range(options.rounds):
-            ways = (alone, beside) if turn % 2 else (beside, alone)
-            rounds.append({way.__name__: way(target, body, options.seconds) for way in ways})
-            say(f"{info.name}, round {turn + 1}: {rounds[-1]}")
-        with ManagementClient(record) as client:
-            live = client.describe(info.name)
+            found = {}
+            for way in (alone, beside) if turn % 2 else (beside, alone):
+                found[way.__name__] = way(target, body, options.seconds)
+                if way is beside:  # while batches are full, so that what a full one costs was seen
+                    live = _described(record, info)
+                    found["beside"] |= {"full_batch_ms": _full_batch_ms(live)}
+            rounds.append(found)
+            say(f"{info.name}, round {turn + 1}: {found}")
+    return {"model": info.name, "batch_size": live.batch_size, **verdict(rounds)}
+
+
+def _described(record: ServerRecord, info: ArchiveInfo) -> LiveModel:
+    with ManagementClient(record) as client:
+        return client.describe(info.name)
+
+
+def _full_batch_ms(live: LiveModel) -> float:
     cost = live.batch_cost or {}
-    batch_ms = cost["batch_ms"] + cost["request_ms"] * live.batch_size
-    return {"model": info.name, "batch_size": live.batch_size, "cost": cost, **verdict(rounds, batch_ms)}
+    return round(float(cost["batch_ms"] + cost["request_ms"] * live.batch_size), 3)
 
 
-def verdict(rounds: list[dict[str, dict[str, float]]], batch_ms: float) -> dict[str, Any]:
+def verdict(rounds: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
     """The medians of the rounds, and whether what is to hold does."""
     medians = {
         f"{way}_{key}": round(statistics.median(one[way][key] for one in rounds), 3)
         for way in ("alone", "beside")
         for key in ("p50_ms", "p99_ms")
     }
+    batch_ms = statistics.median(one["beside"]["full_batch_ms"] for one in rounds)
     allowed_ms = TIMES * medians["alone_p99_ms"] + batch_ms
     held = medians["beside_p99_ms"] <= allowed_ms
-    return {"full_batch_ms": round(batch_ms, 3), **medians, "allowed_ms": round(allowed_ms, 3), "held": held, "rounds": rounds}
+    return {"full_batch_ms": batch_ms, **medians, "allowed_ms": round(allowed_ms, 3), "held": held, "rounds": rounds}
 
 
 def _body(info: ArchiveInfo) -> RequestBody:

@@ -16,11 +16,11 @@ LATE_S = 2 * TARGET_MS / 1000
 
 
 def test_a_crowd_may_cost_half_as_much_again_and_a_full_batch() -> None:
-    one = {"p50_ms": 8.0, "p99_ms": 10.0, "many_lost": 0}
+    one = {"p50_ms": 8.0, "p99_ms": 10.0, "many_lost": 0, "full_batch_ms": 30.0}
     rounds = [{"alone": one, "beside": {**one, "p99_ms": p99_ms}} for p99_ms in (44.0, 45.0, 99.0)]
-    found = verdict(rounds, 30.0)
+    found = verdict(rounds)
     assert (found["allowed_ms"], found["beside_p99_ms"], found["held"]) == (45.0, 45.0, True)
-    assert not verdict(rounds, 29.0)["held"]
+    assert not verdict([{**each, "beside": {**each["beside"], "full_batch_ms": 29.0}} for each in rounds])["held"]
     row = {"model": "m", "batch_size": 16, **found}
     assert "| m | 16 | 30 | 8 | 10 | 8 | 45 | 45 | yes | 0 |" in fairness({"fairness": {"rows": [row]}})
 
