@@ -26,7 +26,7 @@ log = logging.getLogger("slotwise.host")
 HOLD, LEAST_HOLD_S = 0.05, 0.001  # of what a batch takes; an event loop's timer counts milliseconds
 LEAST_SHARE, TRY_AGAIN = 1 / 16, 64  # of a hold, which is not worth it then; so many batches later it is tried again
 RETURN_WEIGHT = BUSY_WEIGHT = 0.1  # of the last time among all
-LONGER = 1.25  # than its own part alone takes a batch with requests of a crowd
+LONGER = 1.1  # than its own part alone takes a batch with requests of a crowd
 AHEAD = 4  # batches that are looked at
 SAY_S = 10.0  # between two lines of the log at least
 TOO_LATE = "by what batches have cost so far, the deadline passes before a worker could answer: it was not sent to one"
