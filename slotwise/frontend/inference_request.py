@@ -154,12 +154,17 @@ class InferenceRequest(BackendRequest):
 
     def check(self) -> None:
         """Raise Refused (422) where this body has ended workers of the model."""
-        self.gateway.killers.refuse_body(self.model, self.body)
+        self.gateway.killers.refuse_body(self.model, self.body, self._read_by)
+
+    @property
+    def _read_by(self) -> str:
+        """What a body means something else with: the model's version and the query, and the body's type."""
+        return "\0".join([self.target, *(self.headers.get(name, "") for name in ("content-type", "content-encoding"))])
 
     def convict(self) -> None:
         """Remember that this body ended workers of the model, and whose it was."""
         self.gateway.metrics.killers.labels(self.label).inc()
-        self.gateway.killers.remember(self.model, self.body, self.sender)
+        self.gateway.killers.remember(self.model, self.body, self.sender, self._read_by)
         if self.way is not None:
             self.way.note("convicted: its body is not sent again")
 
