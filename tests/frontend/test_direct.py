@@ -73,6 +73,27 @@ async def test_a_header_that_would_be_two_is_a_500_and_ends_the_connection(
     assert json.loads(got.partition(b"\r\n\r\n")[2])["error"]["code"] == 500
 
 
+@pytest.mark.parametrize(("given", "got"), [(204, 204), (205, 205), (304, 304), (499, 400)])
+async def test_the_next_answer_of_a_connection_is_the_next_requests(
+    connect: Connect, front: Front, monkeypatch: pytest.MonkeyPatch, given: int, got: int
+) -> None:
+    """Whatever status a worker says: some have no body for any client, and one means here that nobody waits."""
+
+    async def echo(request: BackendRequest) -> BackendAnswer:
+        status = given if request.body == b"strange" else 200
+        return BackendAnswer(status, [(b"content-type", b"application/json")], b'{"error": {"message": "so"}}')
+
+    monkeypatch.setattr(front.gateway.backend, "answer", echo)
+    reader, writer = await connect()
+    writer.write(sized(b"strange") + sized(b"next"))
+    async with asyncio.timeout(10):
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 %d " % got)
+        if got == 400:
+            assert json.loads(await reader.readuntil(b"}}"))["error"]["message"] == "so"
+        assert (await answer(reader))[0] == 200
+
+
 @pytest.mark.parametrize(
     ("version", "more", "open_"), [("1.1", "", True), ("1.1", "Connection: close\r\n", False), ("1.0", "", False)]
 )
