@@ -22,6 +22,7 @@ from slotwise.frontend.admission.reading_places import ReadingPlaces
 from slotwise.frontend.events import piece_stream
 from slotwise.frontend.frontend import Gateway
 from slotwise.frontend.grpc import call_messages, service
+from slotwise.frontend.grpc.call_messages import CallMessages
 from slotwise.frontend.grpc.infer_stream import LEAVES, LONGEST_ID, MOST_AT_ONCE, NO_SEQUENCE
 from slotwise.frontend.grpc.message_table import text_field
 from slotwise.frontend.grpc.open_inference_messages import CLASSES
@@ -312,6 +313,27 @@ async def test_who_does_not_read_whole_answers_is_cut_off(front: Front, monkeypa
                 pass
     assert error.value.code().name == "CANCELLED"
     assert front.gateway.body_memory.now_bytes == 0
+
+
+async def test_who_reads_fast_enough_for_all_that_waits_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever's answer stands behind another one's waits for both."""
+    monkeypatch.setattr(call_messages, "SEND_S", 0.2)
+    monkeypatch.setattr(call_messages, "SLOWEST_BYTES_A_S", 10)
+    messages, got = CallMessages(), list[bytes]()
+
+    class Slow:
+        async def write(self, message: bytes) -> None:
+            await asyncio.sleep(0.5)
+            got.append(message)
+
+    slow: Any = Slow()
+    writing = asyncio.create_task(messages.write_to(slow))
+    messages.put(b"a piece")
+    whole = [asyncio.create_task(messages.put_whole(b"%d" % i * 10)) for i in range(2)]
+    await asyncio.wait([*whole, asyncio.create_task(messages.taken())])
+    messages.close()
+    await writing
+    assert (got, messages.untaken, messages.waiting) == ([b"a piece", b"0" * 10, b"1" * 10], 0, 0)
 
 
 async def test_each_request_needs_the_key_and_has_its_deadline(
