@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from slotwise.backends.exchange import BackendAnswer, BackendRequest
 from slotwise.errors import SlotwiseError
 from slotwise.frontend.inference_request import InferenceRequest
 from slotwise.frontend.rollout import canary
@@ -46,6 +47,22 @@ def asked(front: Front) -> list[str]:
 def side(front: Front, which: canary.Which) -> tuple[int, int, int]:
     found = front.gateway.rollouts.by_model["digits"].comparison._sides[which]
     return found.requests, found.errors, found.refused
+
+
+@pytest.mark.parametrize("missing", [False, True])  # the old archive
+async def test_whoever_has_the_request_is_told_that_its_client_has_gone(missing: bool) -> None:
+    left, old = list[str](), canary.Canary(wanted(0 if missing else 100))
+
+    async def send(request: BackendRequest) -> BackendAnswer:
+        request.leave = lambda: left.append(request.model)
+        if missing and request.model == "digits":
+            return BackendAnswer(404, [], b"")
+        asked.leave()
+        return BackendAnswer(200, [], b"")
+
+    asked = BackendRequest("digits", 0.0, "id", "/predictions/digits")
+    await old.answer(asked, send)
+    assert left == ["digits--new"]
 
 
 async def test_the_share_is_of_the_request_ids_and_a_larger_one_holds_the_smaller(make_front: MakeFront) -> None:
