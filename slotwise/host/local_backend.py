@@ -45,6 +45,8 @@ class LocalBackend:
         served = self.loaded.find(request.model, request.version)
         if request.label == OTHER:  # the front has not seen the model yet
             request.repeatable = served.settings.repeatable
+        else:  # what the front knows is of the default version, and of what was registered when it looked
+            request.repeatable &= served.settings.repeatable
         return await served.answer(request)
 
     def wait_s(self, model: str, count: int) -> float:

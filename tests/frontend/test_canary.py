@@ -51,17 +51,17 @@ def side(front: Front, which: canary.Which) -> tuple[int, int, int]:
 
 @pytest.mark.parametrize("missing", [False, True])  # the old archive
 async def test_whoever_has_the_request_is_told_that_its_client_has_gone(missing: bool) -> None:
-    left, old = list[str](), canary.Canary(wanted(0 if missing else 100))
+    left, old = list[str](), Canary(wanted(0 if missing else 100))
 
     async def send(request: BackendRequest) -> BackendAnswer:
         request.leave = lambda: left.append(request.model)
         if missing and request.model == "digits":
             return BackendAnswer(404, [], b"")
-        asked.leave()
+        one.leave()
         return BackendAnswer(200, [], b"")
 
-    asked = BackendRequest("digits", 0.0, "id", "/predictions/digits")
-    await old.answer(asked, send)
+    one = BackendRequest("digits", 0.0, "id", "/predictions/digits")
+    await old.answer(one, send)
     assert left == ["digits--new"]
 
 

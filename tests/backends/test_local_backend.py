@@ -1,0 +1,39 @@
+"""What answers in a host's own process: a request goes to its version, as that is."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from slotwise.backends.exchange import BackendAnswer, BackendRequest
+from slotwise.backends.local.model_settings import ModelSettings
+from slotwise.host.local_backend import LocalBackend
+from slotwise.host.model_versions import ModelVersions
+
+from .test_served_model import settings  # noqa: F401  a fixture
+
+
+class Served:
+    """A version of a model that notes whether a request may be sent twice."""
+
+    def __init__(self, of: ModelSettings) -> None:
+        self.settings, self.asked = of, list[bool]()
+
+    async def answer(self, request: BackendRequest) -> BackendAnswer:
+        self.asked.append(request.repeatable)
+        return BackendAnswer(200, [], b"")
+
+
+@pytest.mark.parametrize("front", [False, True])
+def test_a_request_is_sent_twice_only_where_its_own_version_allows_that(settings: ModelSettings, front: bool) -> None:  # noqa: F811
+    """The front knows the default version only."""
+    once, twice = Served(replace(settings, version="2", repeatable=False)), Served(settings)
+    loaded, nothing = ModelVersions({"m": {"1": twice, "2": once}}), None  # type: ignore[dict-item]
+    anything: Any = nothing
+    backend = LocalBackend(loaded, anything, 1, lambda: [])
+    for version in ("", "1", "2"):
+        asyncio.run(backend.answer(BackendRequest("m", 0.0, version=version, label="m", repeatable=front)))
+    assert (twice.asked, once.asked) == ([front, front], [False])
