@@ -169,7 +169,8 @@ class CountedVersions(ModelVersions):
     def measured(self, model: str, name: str, value: float, unit: str, code: int | None) -> None:
         """See ModelVersions."""
         super().measured(model, name, value, unit, code)
-        self.numbers.from_handler(model, name, value, unit)
+        if name in self._names[model]:
+            self.numbers.from_handler(model, name, value, unit)
 
 
 def _install(model: HostedModel, folder: Path) -> None:

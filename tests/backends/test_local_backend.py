@@ -1,4 +1,4 @@
-"""What answers in a host's own process: a request goes to its version, as that is."""
+"""What answers in a host's own process: a request goes to its version, as that is; and what its workers count."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from slotwise.backends.exchange import BackendAnswer, BackendRequest
 from slotwise.backends.local.model_settings import ModelSettings
+from slotwise.host import model_versions
 from slotwise.host.local_backend import LocalBackend
 from slotwise.host.model_versions import ModelVersions
 
@@ -37,3 +39,19 @@ def test_a_request_is_sent_twice_only_where_its_own_version_allows_that(settings
     for version in ("", "1", "2"):
         asyncio.run(backend.answer(BackendRequest("m", 0.0, version=version, label="m", repeatable=front)))
     assert (twice.asked, once.asked) == ([front, front], [False])
+
+
+def test_nothing_that_a_handler_counts_ends_the_metrics_or_fills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_versions, "MOST_NAMES", 3)
+    loaded, registry = ModelVersions(), CollectorRegistry()
+    registry.register(loaded)
+    for i in range(5):
+        loaded.measured("m", f"of_request_{i}", i, "ms", None)
+    loaded.measured("m", "", 1.0, "ms", None)
+    anything: Any = "ten"
+    with pytest.raises(ValueError, match="ten"):
+        loaded.measured("m", "of_request_0", anything, "ms", None)
+    loaded.measured("other", "of_request_4", 1.0, "", None)
+    said = generate_latest(registry).decode()
+    assert [i for i in range(5) if f'of_request_{i}{{Code="",ModelName="m"}}' in said] == [0, 1, 2]
+    assert 'of_request_4{Code="",ModelName="other"} 1.0' in said
