@@ -30,6 +30,7 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}"  # of a model, and of a version
 
 ABORT = "slotwise.abort"  # in a scope: what cuts its connection off
 CERTIFICATE = "slotwise.certificate"  # in a scope: whether its client has shown a certificate of a CA that is trusted
+READ_BY = ("content-type", "content-encoding", "explain", "describe", "url_path")  # headers that say what a body means
 _MODEL = re.compile(NAME).fullmatch
 
 
@@ -158,8 +159,8 @@ class InferenceRequest(BackendRequest):
 
     @property
     def _read_by(self) -> str:
-        """What a body means something else with: the model's version and the query, and the body's type."""
-        return "\0".join([self.target, *(self.headers.get(name, "") for name in ("content-type", "content-encoding"))])
+        """What else says what a body means: the version and the query, the body's type, and TorchServe's routes."""
+        return "\0".join([self.target, *(self.headers.get(name, "") for name in READ_BY)])
 
     def convict(self) -> None:
         """Remember that this body ended workers of the model, and whose it was."""
