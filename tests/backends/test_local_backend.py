@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -55,3 +56,12 @@ def test_nothing_that_a_handler_counts_ends_the_metrics_or_fills_the_memory(monk
     said = generate_latest(registry).decode()
     assert [i for i in range(5) if f'of_request_{i}{{Code="",ModelName="m"}}' in said] == [0, 1, 2]
     assert 'of_request_4{Code="",ModelName="other"} 1.0' in said
+
+
+def test_it_names_the_archives_of_versions_that_are_not_the_default(settings: ModelSettings) -> None:  # noqa: F811
+    other, nothing = Served(replace(settings, version="2", archive=settings.archive.with_name("2.mar"))), None
+    loaded, anything = ModelVersions({"m": {"1": Served(settings), "2": other}}), nothing  # type: ignore[dict-item]
+    seen: Any = SimpleNamespace(name="m", version="1")
+    backend = LocalBackend(loaded, anything, 1, lambda: [seen])  # type: ignore[arg-type]
+    asyncio.run(backend.look(0))
+    assert backend.others == {("m", "2"): settings.archive.with_name("2.mar")}

@@ -17,7 +17,7 @@ from slotwise.frontend.events.piece_stream import PieceStream, bytes_of
 from slotwise.frontend.grpc import open_inference as open_inference_grpc
 from slotwise.frontend.grpc.call import Call
 from slotwise.frontend.grpc.call_messages import CallMessages
-from slotwise.frontend.grpc.infer import Infer
+from slotwise.frontend.grpc.infer import AskedModel, Infer
 from slotwise.frontend.grpc.message_table import text_field
 from slotwise.frontend.grpc.open_inference_messages import CLASSES, SERVICE
 from slotwise.frontend.grpc.service import GrpcService, Messages
@@ -152,7 +152,7 @@ class _StreamedRequest:
             data, self.data = self.data, b""
             whole.hold(data)
             del data
-            asked = await infer.read(whole, self.call, self._parameters)
+            asked, of = await infer.read(whole, self.call, self._parameters)
             if len(asked.identity) > LONGEST_ID:
                 raise ProtocolFault(f"the request's id is longer than {LONGEST_ID} characters")
         except ProtocolFault:
@@ -166,7 +166,7 @@ class _StreamedRequest:
             self.read.set()
             answers = await answered(infer.forward, whole, asked.records, self.call.gone)
         else:
-            pieces = _InferPieces(self, asked)
+            pieces = _InferPieces(self, asked, of)
             try:
                 status, _, body = await self._one(asked, pieces)
                 if pieces.finish(status, [], body):
@@ -182,7 +182,7 @@ class _StreamedRequest:
         work, size = self.service.gateway.large_work, sum(len(answer.body) for answer in answers)
         async with work.turn(size):
             with whole.borrowed(REPLY_COPIES * size):
-                written = await work.run(size, open_inference_grpc.streamed, asked, *infer.answering(whole), answers, True)
+                written = await work.run(size, open_inference_grpc.streamed, asked, *of, answers, True)
         del answers
         whole.hold_bytes(len(written))
         await self.messages.put_whole(written)
@@ -215,9 +215,9 @@ class _StreamedRequest:
 class _InferPieces(PieceStream):
     """Takes the pieces of one request, each as the answer of its record."""
 
-    def __init__(self, asking: _StreamedRequest, asked: InferRequest) -> None:
+    def __init__(self, asking: _StreamedRequest, asked: InferRequest, of: AskedModel) -> None:
         super().__init__(asking.whole, needed=False)
-        self.asking, self.asked = asking, asked
+        self.asking, self.asked, self.of = asking, asked, of
 
     @property
     def waiting(self) -> int:
@@ -227,9 +227,8 @@ class _InferPieces(PieceStream):
     def send(self, piece: bytes) -> None:
         """Send a piece. Raises Refused where it has not the outputs that are wanted."""
         answers = [RecordAnswer(200, bytes_of(piece))]
-        model = self.asking.stream.infer.answering(self.request)
         try:
-            message = open_inference_grpc.streamed(self.asked, *model, answers, False)
+            message = open_inference_grpc.streamed(self.asked, *self.of, answers, False)
         except ProtocolFault as fault:
             raise Refused(fault.status, fault.message) from None
         self.asking.messages.put(message)
@@ -239,7 +238,7 @@ class _InferPieces(PieceStream):
         if status >= 400:
             self.asking._failed(status, RecordAnswer(status, body).message)
         elif self.asking.wants_end:
-            name, version, _ = self.asking.stream.infer.answering(self.request)
+            name, version, _ = self.of
             self.asking.messages.put(open_inference_grpc.stream_end(name, version, self.asked.identity))
 
     def abort(self) -> None:
