@@ -157,7 +157,6 @@ class InferenceRequest(BackendRequest):
         """Raise Refused (422) where this body has ended workers of the model."""
         self.gateway.killers.refuse_body(self.model, self.body, self._read_by)
 
-    @property
     def _read_by(self) -> str:
         """What else says what a body means: the version and the query, the body's type, and TorchServe's routes."""
         return "\0".join([self.target, *(self.headers.get(name, "") for name in READ_BY)])
@@ -165,7 +164,7 @@ class InferenceRequest(BackendRequest):
     def convict(self) -> None:
         """Remember that this body ended workers of the model, and whose it was."""
         self.gateway.metrics.killers.labels(self.label).inc()
-        self.gateway.killers.remember(self.model, self.body, self.sender, self._read_by)
+        self.gateway.killers.remember(self.model, self.body, self.sender, self._read_by())
         if self.way is not None:
             self.way.note("convicted: its body is not sent again")
 

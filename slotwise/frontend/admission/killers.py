@@ -53,11 +53,11 @@ class Killers:
             while len(kept) > most:
                 kept.popitem(last=False)
 
-    def refuse_body(self, model: str, body: bytes, read_by: str = "") -> None:
-        """Raise Refused (422) where this body has ended workers of the model. read_by: as `remember` has it."""
+    def refuse_body(self, model: str, body: bytes, read_by: Callable[[], str] = str) -> None:
+        """Raise Refused (422) where this body has ended workers of the model. read_by(): as `remember` has it."""
         if not self._bodies:
             return
-        ended_at = self._bodies.get(_digest(model, body, read_by))
+        ended_at = self._bodies.get(_digest(model, body, read_by()))
         if ended_at is not None and self._clock() - ended_at < BODY_S:
             raise Refused(
                 422, "this body has ended the model's workers: it is not sent again; the model's log says why a worker ended"
