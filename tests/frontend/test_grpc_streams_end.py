@@ -11,7 +11,7 @@ import pytest
 from slotwise.frontend.admission.reading_places import ReadingPlaces
 from slotwise.frontend.events import piece_stream
 from slotwise.frontend.grpc import call_messages, service
-from slotwise.frontend.grpc.infer_stream import LEAVES
+from slotwise.frontend.grpc.request_stream import LEAVES
 from tests.support.grpc_client import streaming as stream_of
 
 from .conftest import Front, MakeFront
