@@ -69,8 +69,9 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_an_error_is_an_answer_in_torchserves_words(client: TorchServeClient, name: str) -> None:
+    """TorchServe's call ends then, as UNKNOWN, where there is no such model."""
     asked, wanted = REFUSED[name]
-    assert [said(answer) for answer in client.both_ways([asked])] == [wanted]
+    assert said(next(client.both_ways([asked]))) == wanted
 
 
 @pytest.mark.parametrize("program", [OURS], indirect=True, ids=["ours"])
@@ -112,6 +113,12 @@ class TestOursAlone:
         answers = [said(one) for one in client.both_ways([request("1", "one"), *bad, request("2", "one")])]
         assert [json.loads(one)["total"] for one in (answers[0], answers[-1])] == [1, 3]
         assert answers[1:-1] == [(3, BAD_ID, why), (3, BAD_ID, why), (3, ONE_SEQUENCE, why)]
+
+    @pytest.mark.parametrize("name", REFUSED)
+    def test_after_an_error_the_call_goes_on(self, client: TorchServeClient, name: str) -> None:
+        asked, wanted = REFUSED[name]
+        error, answer = client.both_ways([asked, request("1", f"after {name}")])
+        assert (said(error), json.loads(said(answer))["total"]) == (wanted, 1)
 
     def test_who_brings_no_token_is_not_let_in(self, client: TorchServeClient) -> None:
         with pytest.raises(grpc.RpcError) as error:
