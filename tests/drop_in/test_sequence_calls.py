@@ -117,7 +117,9 @@ class TestOursAlone:
     @pytest.mark.parametrize("name", REFUSED)
     def test_after_an_error_the_call_goes_on(self, client: TorchServeClient, name: str) -> None:
         asked, wanted = REFUSED[name]
-        error, answer = client.both_ways([asked, request("1", f"after {name}")])
+        sequence = asked["sequence_id"] or "after"
+        begins = {**request("1", sequence), "input": {"data": b"1", "ts_request_sequence_start": b"true"}}
+        error, answer = client.both_ways([asked, begins])
         assert (said(error), json.loads(said(answer))["total"]) == (wanted, 1)
 
     def test_who_brings_no_token_is_not_let_in(self, client: TorchServeClient) -> None:
