@@ -138,6 +138,20 @@ def stress(options: Namespace, work: Path) -> dict[str, Any]:
         return stress_cases.measure(deployed(record, info), info)
 
 
+def decoded(options: Namespace, work: Path) -> dict[str, Any]:
+    """Captions and translation in closed batches and in steps, 1, 8 and 16 clients."""
+    from benchmarks.measuring.decoded import measure
+
+    return measure(options, work)
+
+
+def dropped(options: Namespace, work: Path) -> dict[str, Any]:
+    """Streams alone, and beside others that are dropped or never read."""
+    from benchmarks.measuring.dropped import measure
+
+    return measure(options, work)
+
+
 def by_steps(options: Namespace, work: Path) -> dict[str, Any]:
     """Closed batches against steps: requests a second, and when the first piece comes."""
     from benchmarks.measuring.by_steps import measure

@@ -59,6 +59,8 @@ CODE = {  # what each of docs/figures measures; what measures it counts as well
         "benchmarks/comparison/misbehaving.py",
         "benchmarks/neighbours",
     ),
+    "decoded": (*CAPTIONS, *TRANSLATION[1:], "slotwise/host", "slotwise/backends", "slotwise/frontend"),
+    "dropped": (WORKER, "slotwise/host", "slotwise/backends", "slotwise/frontend", "benchmarks/measuring/handlers"),
     "by_steps": (WORKER, "handlers/translator.py", "slotwise/host", "slotwise/backends", "slotwise/frontend"),
     "streams_beside": (
         WORKER,

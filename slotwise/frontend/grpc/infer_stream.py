@@ -16,10 +16,10 @@ from slotwise.frontend.admission.limits import ClientGone
 from slotwise.frontend.events.piece_stream import PieceStream, bytes_of
 from slotwise.frontend.grpc import open_inference as open_inference_grpc
 from slotwise.frontend.grpc.call import Call
-from slotwise.frontend.grpc.call_messages import CallMessages
 from slotwise.frontend.grpc.infer import AskedModel, Infer
 from slotwise.frontend.grpc.message_table import text_field
 from slotwise.frontend.grpc.open_inference_messages import CLASSES, SERVICE
+from slotwise.frontend.grpc.request_stream import RequestStream
 from slotwise.frontend.grpc.service import GrpcService, Messages
 from slotwise.frontend.inference_request import InferenceRequest
 from slotwise.frontend.protocols.each_record import answered
@@ -28,90 +28,25 @@ from slotwise.frontend.protocols.records import JSON, ProtocolFault, RecordAnswe
 from slotwise.frontend.protocols.routes import REPLY_COPIES
 
 STREAM_INFER = "ModelStreamInfer"
-MOST_AT_ONCE = 16  # requests of one call; the next one is read when one of them has ended
+MOST_AT_ONCE = 16  # requests of one call
 LONGEST_ID = 1024  # characters, of what every response repeats
 ID = CLASSES["ModelInferRequest"].DESCRIPTOR.fields_by_name["id"].number
 SEQUENCE = "sequence_id"
 NO_SEQUENCE = "sequence_id is not read here: name the sequence in the call's metadata, by the header that HTTP has"
-LEAVES = "this server ends: ask again on another stream"
 
 
-class InferStream:
-    """One call. messages: what its client gets."""
+class InferStream(RequestStream):
+    """One call of it."""
+
+    most_at_once = MOST_AT_ONCE
 
     def __init__(self, service: GrpcService, infer: Infer, call: Call, given: Messages) -> None:
-        self.service, self.infer, self.call = service, infer, call
-        self.given, self.messages = aiter(given), CallMessages()
-        self.requests: dict[asyncio.Task[None], _StreamedRequest] = {}
-        self.stopped = False
-        self._reading: asyncio.Task[bytes | None] | None = None
+        super().__init__(service, call, given)
+        self.infer = infer
 
-    def stop(self) -> None:
-        """Take no further request, and end when those that were taken are answered."""
-        self.stopped = True
-        if self._reading is not None:
-            self._reading.cancel()
-
-    async def answer(self) -> None:
-        """Answer its requests, until there are no more. Raises Refused (503) where no more are taken."""
-        self.call.left = self._hung_up
-        end: Refused | None = None
-        try:
-            await self._take()
-        except Refused as refused:
-            end = refused
-        finally:
-            if end is not None and self.requests and not self.service.may_linger():
-                self._leave()
-            elif self.requests:
-                with self.service.lingering(end is not None):
-                    await asyncio.wait(self.requests)
-            self.messages.close()
-        if end is not None:
-            raise end
-
-    async def _take(self) -> None:
-        count = 0
-        while True:
-            while len(self.requests) >= MOST_AT_ONCE:
-                await asyncio.wait(self.requests, return_when=asyncio.FIRST_COMPLETED)
-            data = await self._next()
-            if data is None:
-                return
-            one = _StreamedRequest(self, self.call.part(count, self.service.gateway.options.timeout_s), data)
-            del data
-            task = self.service.start(one.answer())
-            self.requests[task] = one
-            task.add_done_callback(self.requests.pop)
-            count += 1
-            await one.read.wait()  # one after the other, so that they are asked in their order
-
-    async def _next(self) -> bytes | None:
-        """The next request; None where there are no more. Raises Refused (503)."""
-        if self.call.gone.is_set():
-            return None
-        if not self.stopped:
-            self._reading = asyncio.create_task(self.service.read_next(self.given, self.call))
-            await asyncio.wait([self._reading])
-            reading, self._reading = self._reading, None
-            if not reading.cancelled():
-                return reading.result()
-        if self.call.gone.is_set():
-            return None
-        raise Refused(503, LEAVES, retry_after_s=1)
-
-    def _hung_up(self) -> None:
-        """Its client has gone, or is cut off."""
-        self._leave()
-        self.messages.cut()
-
-    def _leave(self) -> None:
-        """Nobody waits any more for what it has asked."""
-        self.call.gone.set()
-        if self._reading is not None:
-            self._reading.cancel()
-        for one in self.requests.values():
-            one.whole.leave()
+    def request(self, call: Call, data: bytes) -> _StreamedRequest:
+        """See RequestStream."""
+        return _StreamedRequest(self, call, data)
 
 
 class _StreamedRequest:
@@ -122,6 +57,10 @@ class _StreamedRequest:
         self.identity = text_field(data, ID)[:LONGEST_ID]
         self.whole = InferenceRequest("", call.deadline, gateway=self.service.gateway)
         self.data, self.read, self.wants_end = data, asyncio.Event(), False
+
+    def leave(self) -> None:
+        """Nobody waits for its answer any more."""
+        self.whole.leave()
 
     async def answer(self) -> None:
         """Answer it, whatever becomes of it."""
