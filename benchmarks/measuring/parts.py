@@ -145,9 +145,23 @@ def fairness(options: Namespace, work: Path) -> dict[str, Any]:
     return measure(options, work)
 
 
+def decoded(options: Namespace, work: Path) -> dict[str, Any]:
+    """Captions and translation in closed batches and in steps, 1, 8 and 16 clients."""
+    from benchmarks.measuring.decoded import measure
+
+    return measure(options, work)
+
+
 def adversaries(options: Namespace, work: Path) -> dict[str, Any]:
     """Bodies that lie, poison, and half of the cores, on a host that sets itself."""
     from benchmarks.measuring.adversaries import measure
+
+    return measure(options, work)
+
+
+def dropped(options: Namespace, work: Path) -> dict[str, Any]:
+    """Streams alone, and beside others that are dropped or never read."""
+    from benchmarks.measuring.dropped import measure
 
     return measure(options, work)
 

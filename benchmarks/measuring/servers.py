@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from slotwise.archive.archive_info import ArchiveInfo
 from slotwise.archive.build import build
-from slotwise.archive.inspection import inspect
+from slotwise.archive.inspection import extract, inspect
 from slotwise.client.management import ManagementClient
 from slotwise.console import say
 from slotwise.deploy.deploy import deploy, registration
@@ -40,6 +41,15 @@ def built(model: str, work: Path, weights: str | None = None) -> ArchiveInfo:
     """The model's archive in the server's store."""
     say(f"building {model}")
     return inspect(build(model, work / "store", weights))
+
+
+def unpacked(info: ArchiveInfo, folder: Path) -> Path:
+    """The archive's model as a folder to build another one of; its model.toml is not there."""
+    made = extract(info.path, folder, trusted=True)
+    for carried in ("slotwise", "MAR-INF"):
+        shutil.rmtree(made / carried)
+    shutil.copytree(made / "examples", made, dirs_exist_ok=True)
+    return made
 
 
 def deployed(record: ServerRecord, info: ArchiveInfo) -> gateway_process.GatewayRecord:

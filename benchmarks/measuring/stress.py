@@ -10,8 +10,8 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.measuring.servers import unpacked
 from slotwise.archive.archive_info import ArchiveInfo
-from slotwise.archive.inspection import extract
 from slotwise.bench import load
 from slotwise.bench.bodies import RequestBody, examples, with_records
 from slotwise.bench.http_connection import Target
@@ -43,10 +43,7 @@ CASES = [
 
 def folder(translation: ArchiveInfo, work: Path, name: str = NAME, handler: str = NAME) -> Path:
     """The folder of a model with the weights, options and settings of `translation` and another handler."""
-    made = extract(translation.path, work / name, trusted=True)
-    for carried in ("slotwise", "MAR-INF"):
-        shutil.rmtree(made / carried)
-    shutil.copytree(made / "examples", made, dirs_exist_ok=True)
+    made = unpacked(translation, work / name)
     shutil.copy(Path(__file__).with_name(f"{handler}.py"), made)
     described = (project.model_folder("translation") / "model.toml").read_text("utf-8")
     for given, other in {

@@ -1,6 +1,7 @@
 """The tables of streams: steps beside closed batches, pieces a second beside LitServe and TorchServe, and what poison costs.
 
-On a page: `by_steps.rows`, `streams_beside.rows`, `streams_beside.lost`, `streams_beside.told` and `streams_beside.settings`.
+On a page: `decoded.rows`, `dropped.rows`, `by_steps.rows`, `streams_beside.rows`, `streams_beside.lost`,
+`streams_beside.told` and `streams_beside.settings`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,34 @@ def by_steps(figures: Figures) -> str:
         lines.append([load, clients, *answers, *waits, with_spread(Ratio(**steps["first_p99_to_closed"])), harmed])
     columns = ["answers", "clients", "closed, a second", "steps", "steps to closed", "first piece p99 ms, closed", "steps"]
     return table([*columns, "steps to closed", "lost"], lines)
+
+
+def decoded(figures: Figures) -> str:
+    """Captions and translation: closed batches and steps, with their ratios to closed batches in the same round."""
+    lines = []
+    for row in figures["decoded"]["rows"]:
+        ratios = [with_spread(Ratio(**row[key]) if row[key] else None) for key in ("to_closed", "first_p99_to_closed")]
+        times = [number(row[key]) for key in ("first_p50_ms", "first_p99_ms", "p50_ms", "p99_ms")]
+        about = [row["workload"], row["concurrency"], row["system"], number(row["rps"]), each(row["rounds"])]
+        lines.append([*about, ratios[0], *times, ratios[1], row["lost"]])
+    columns = ["answers", "clients", "decoded", "a second", "rounds", "to closed", "first piece p50 ms", "first piece p99 ms"]
+    return table([*columns, "whole p50 ms", "whole p99 ms", "first piece p99 to closed", "lost"], lines)
+
+
+def dropped(figures: Figures) -> str:
+    """Streams that are read, alone and beside those that are not; and what was left when all was over."""
+    found = figures["dropped"]
+    open_after, memory = sum(found["left"].values()), found["memory_mib"]
+    lines = []
+    for row in found["rows"]:
+        about = [row["workload"], row["concurrency"], row["system"], number(row["rps"]), each(row["rounds"])]
+        waits = [number(row[key]) for key in ("first_p50_ms", "first_p99_ms", "p50_ms", "p99_ms")]
+        lines.append([*about, with_spread(Ratio(**row["to_alone"]) if row["to_alone"] else None), *waits, row["lost"]])
+    columns = ["read", "clients", "how", "pieces a second", "rounds", "to alone", "first piece p50 ms", "first piece p99 ms"]
+    columns += ["between pieces p50 ms", "between pieces p99 ms", "lost"]
+    kept = f"{number(memory['before'])} MiB before, {number(memory['after'])} MiB after"
+    cut = f"{found['cut_off']:.0f} readers cut off"
+    return f"{table(columns, lines)}\n\nOpen when all was over: {open_after:.0f}. Memory of host and worker: {kept}; {cut}."
 
 
 def speeds(figures: Figures) -> str:
@@ -95,6 +124,8 @@ def settings(figures: Figures) -> str:
 
 
 TABLES: dict[str, Callable[[Figures], str]] = {
+    "decoded.rows": decoded,
+    "dropped.rows": dropped,
     "by_steps.rows": by_steps,
     f"{NAME}.rows": speeds,
     f"{NAME}.lost": lost,

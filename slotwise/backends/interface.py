@@ -32,7 +32,8 @@ class Backend(Protocol):
 
     models, reachable, max_body_bytes: as it was looked at last. looks: how often it was. look_soon: something is not as it is
     known to be. registry: its own metrics. streams: whether `request.pieces` may take an answer as it comes.
-    takes_turns: whether senders take turns in it.
+    takes_turns: whether senders take turns in it. others: the archives of versions that are not the default, by model and
+    version, as far as they are known.
     """
 
     models: Mapping[str, LiveModel]
@@ -43,6 +44,7 @@ class Backend(Protocol):
     registry: CollectorRegistry
     streams: bool
     takes_turns: bool
+    others: Mapping[tuple[str, str], Path]
 
     async def answer(self, request: BackendRequest) -> BackendAnswer:
         """The answer to one request. Raises Refused: what the client gets where there is none."""

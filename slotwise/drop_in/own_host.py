@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -154,10 +155,10 @@ class DropInHost(OwnHost):
         return f"W-{next(self._next)}-{model.name}_{model.version}"
 
     def describe(self, model: HostedModel) -> Observation:
-        """See OwnHost; a worker's id is its number."""
+        """See OwnHost; a worker's id is its number, and its model-config.yaml's settings are those that hold."""
         seen = super().describe(model)
         workers = [replace(one, id=one.id.split("-")[1]) if one.id.startswith("W-") else one for one in seen.workers]
-        return replace(seen, workers=tuple(workers))
+        return replace(seen, workers=tuple(workers), settings=_settings(model.info.config, self.wishes(model)))
 
 
 @dataclass(eq=False)
@@ -169,7 +170,25 @@ class CountedVersions(ModelVersions):
     def measured(self, model: str, name: str, value: float, unit: str, code: int | None) -> None:
         """See ModelVersions."""
         super().measured(model, name, value, unit, code)
-        self.numbers.from_handler(model, name, value, unit)
+        if name in self._names[model]:
+            self.numbers.from_handler(model, name, value, unit)
+
+
+def _settings(config: Mapping[str, Any], wishes: Mapping[str, Any]) -> dict[str, Any]:
+    """What a description says of a model-config.yaml, and of what the host makes of it."""
+    settings: dict[str, Any] = {
+        "continuousBatching": bool(config.get("continuousBatching")),
+        "useJobTicket": wishes["tickets"],
+        "stateful": "sequences" in wishes,
+    }
+    if "sequences" in wishes:
+        limits: SequenceLimits = wishes["sequences"]
+        settings |= {"maxNumSequence": limits.most, "maxSequenceJobQueueSize": limits.most_waiting}
+        settings |= {
+            "sequenceMaxIdleMSec": round(1000 * limits.idle_s),
+            "sequenceTimeoutMSec": round(1000 * limits.total_s),
+        }
+    return settings
 
 
 def _install(model: HostedModel, folder: Path) -> None:

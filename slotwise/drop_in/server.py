@@ -132,6 +132,7 @@ async def serve(configuration: Configuration, files: LogFiles, folder: Path) -> 
                 "management_host": configuration.text("grpc_management_address", LOOPBACK),
                 "changeable": configuration.flag("enable_model_api"),
                 "certificate": CertificateFiles(*certificate) if certificate else None,
+                "sequences": host.sequence_headers,
             }
             await open_.enter_async_context(grpc_services(gateway, models, loaded, tokens, record.ports, **opened))
             if configuration.flag("enable_metrics_api", default=True):

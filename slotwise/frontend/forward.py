@@ -34,6 +34,8 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 WORK = (b"x-batch-size", b"x-decode-ms", b"x-inference-ms")
 SEND_S, SLOWEST_BYTES_A_S = 30.0, 64 * 1024  # who takes an answer more slowly is cut off: it is in memory until then
+NO_BODY = (204, 205, 304)  # a client would take the body for the beginning of the next answer
+NO_ERROR = 400  # in place of what only this process means by CLIENT_GONE
 NOT_TAKEN = "%s %s the client does not take its answer"
 
 
@@ -234,14 +236,15 @@ def _reply(answer: BackendAnswer, request: InferenceRequest) -> tuple[int, RawHe
     """The server's answer as the client gets it: an error in the one shape that errors have."""
     headers = replies.passed_on(answer.headers, request.gateway.options.to_client)
     if answer.status < 400:
-        return answer.status, headers, answer.body
-    body = request.gateway.options.error_of(answer.status, answer.body, request.identity)
+        return answer.status, headers, b"" if answer.status in NO_BODY else answer.body
+    status = NO_ERROR if answer.status == CLIENT_GONE else answer.status  # a handler may say 499, too, and its client waits
+    body = request.gateway.options.error_of(status, answer.body, request.identity)
     if body is None:
-        return answer.status, headers, answer.body
+        return status, headers, answer.body
     headers = [header for header in headers if header[0] != b"content-type"] + [replies.JSON_TYPE]
-    if answer.status == 503:
+    if status == 503:
         headers.append((b"retry-after", b"1"))
-    return answer.status, headers, body
+    return status, headers, body
 
 
 def _work(headers: Iterable[tuple[bytes, bytes]]) -> BatchWork:

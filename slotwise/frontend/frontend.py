@@ -38,6 +38,8 @@ WATCH_S, FIRST_LOOK_S = 0.5, 5.0
 MODELS_AGE_S, FRESH_S = 5.0, 1.0  # of the list of models: while all is well, and else
 RATE_OVER_S = 10.0
 
+Cards = dict[tuple[str, str], ModelCard]  # by model and version; "": its default
+
 
 @dataclass(frozen=True)
 class GatewayOptions:
@@ -93,7 +95,7 @@ class Gateway:
         self._traffic: dict[str, ModelTraffic] = {}
         self.readiness = Readiness()
         self._followed = 0  # the backend's looks, when its models were followed last
-        self._cards: dict[str, ModelCard] = {}
+        self._cards: Cards = {}
         self._lock = asyncio.Lock()
         self._samples: deque[tuple[float, int]] = deque()
         self._add_traffic(OTHER, repeatable=False)  # an unknown model may have side effects
@@ -150,9 +152,9 @@ class Gateway:
         """Every model with its settings and what is in flight."""
         return [{**_settings(model), **self._traffic[name].shown()} for name, model in sorted(self.models.items())]
 
-    def card(self, model: str) -> ModelCard:
-        """What a model takes; the empty card for a model that the server does not have."""
-        return self._cards.get(model, ModelCard())
+    def card(self, model: str, version: str = "") -> ModelCard:
+        """What a model takes, in that version where it is known; the empty card for a model that the server does not have."""
+        return self._cards.get((model, version)) or self._cards.get((model, ""), ModelCard())
 
     def _rate(self) -> float:
         """Answers a second over the last seconds."""
@@ -205,18 +207,19 @@ class Gateway:
             self.readiness.look(ready, answering)
             self.metrics.up.set(self.backend.reachable)
 
-    def _read_cards(self, models: dict[str, LiveModel]) -> dict[str, ModelCard]:
+    def _read_cards(self, models: dict[str, LiveModel]) -> Cards:
         """What the models take, from their archives: not on the event loop."""
-        return {name: model_card(name, self.backend.archive(model)) for name, model in models.items()}
+        others = {of: model_card(of[0], archive) for of, archive in self.backend.others.items()}
+        return others | {(name, ""): model_card(name, self.backend.archive(model)) for name, model in models.items()}
 
-    def _follow(self, models: dict[str, LiveModel], cards: dict[str, ModelCard]) -> None:
+    def _follow(self, models: dict[str, LiveModel], cards: Cards) -> None:
         """Have the traffic of these models, and nothing of those that are gone."""
         self.models, self._cards = models, cards
         for name, model in models.items():
             if name not in self._traffic:
                 self._add_traffic(name, repeatable=True)
             self._traffic[name].fit(model)
-            self._traffic[name].repeatable = self.options.hedge and cards[name].hedge
+            self._traffic[name].repeatable = self.options.hedge and cards[name, ""].hedge
         self._traffic = {name: traffic for name, traffic in self._traffic.items() if name in models or name == OTHER}
         self.metrics.keep(self._traffic)
 

@@ -30,6 +30,7 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}"  # of a model, and of a version
 
 ABORT = "slotwise.abort"  # in a scope: what cuts its connection off
 CERTIFICATE = "slotwise.certificate"  # in a scope: whether its client has shown a certificate of a CA that is trusted
+READ_BY = ("content-type", "content-encoding", "explain", "describe", "url_path")  # headers that say what a body means
 _MODEL = re.compile(NAME).fullmatch
 
 
@@ -154,12 +155,16 @@ class InferenceRequest(BackendRequest):
 
     def check(self) -> None:
         """Raise Refused (422) where this body has ended workers of the model."""
-        self.gateway.killers.refuse_body(self.model, self.body)
+        self.gateway.killers.refuse_body(self.model, self.body, self._read_by)
+
+    def _read_by(self) -> str:
+        """What else says what a body means: the version and the query, the body's type, and TorchServe's routes."""
+        return "\0".join([self.target, *(self.headers.get(name, "") for name in READ_BY)])
 
     def convict(self) -> None:
         """Remember that this body ended workers of the model, and whose it was."""
         self.gateway.metrics.killers.labels(self.label).inc()
-        self.gateway.killers.remember(self.model, self.body, self.sender)
+        self.gateway.killers.remember(self.model, self.body, self.sender, self._read_by())
         if self.way is not None:
             self.way.note("convicted: its body is not sent again")
 

@@ -34,6 +34,7 @@ class LocalBackend:
     ) -> None:
         self.loaded, self.record, self.max_body_bytes, self.describe = loaded, record, max_body_bytes, describe
         self.models: Mapping[str, LiveModel] = {}
+        self.others: Mapping[tuple[str, str], Path] = {}
         self.reachable, self.look_soon = True, False
         self.looks = 0
         self.registry = CollectorRegistry()
@@ -45,6 +46,8 @@ class LocalBackend:
         served = self.loaded.find(request.model, request.version)
         if request.label == OTHER:  # the front has not seen the model yet
             request.repeatable = served.settings.repeatable
+        else:  # what the front knows is of the default version, and of what was registered when it looked
+            request.repeatable &= served.settings.repeatable
         return await served.answer(request)
 
     def wait_s(self, model: str, count: int) -> float:
@@ -59,6 +62,12 @@ class LocalBackend:
         self.look_soon, self._seen = False, self.loaded.changed
         models = await asyncio.to_thread(self.describe)
         self.models = {model.name: model for model in models}
+        every = [served.settings for served in self.loaded.all()]
+        self.others = {
+            (one.name, one.version): one.archive
+            for one in every
+            if one.name in self.models and one.version != self.models[one.name].version
+        }
         self._looked_at = time.monotonic()
         self.looks += 1
 

@@ -17,6 +17,8 @@ from slotwise.backends.local.served_model import ServedModel
 from slotwise.host.workers_by_load import WHYS, WorkersByLoad
 from slotwise.profiles.memory import resident_bytes
 
+MOST_NAMES = 1000  # of one model's metrics: a handler may make up a name for every request
+
 WorkerNumbers = dict[tuple[str, str], float]  # of a metric: by model and HTTP status
 
 
@@ -34,6 +36,7 @@ class ModelVersions(Collector):
     counts: dict[str, WorkerNumbers] = field(default_factory=dict)
     patience_s: float = 30.0
     by_load: dict[ServedModel, WorkersByLoad] = field(default_factory=dict)
+    _names: dict[str, set[str]] = field(default_factory=dict)  # of each model's metrics
 
     def find(self, name: str, version: str = "") -> ServedModel:
         """What answers requests to a model; without a version, the default one's. Raises Refused (404)."""
@@ -90,7 +93,11 @@ class ModelVersions(Collector):
     # Metrics.
 
     def measured(self, model: str, name: str, value: float, unit: str, code: int | None) -> None:
-        """Take one of a worker's numbers: a count where it has no unit, else what it is now."""
+        """Take one of a worker's numbers: a count where it has no unit, else what it is now. Raises TypeError, ValueError."""
+        value, name, names = float(value), str(name), self._names.setdefault(model, set())
+        if not name or (name not in names and len(names) >= MOST_NAMES):
+            return
+        names.add(name)
         of = (model, "" if code is None else str(code))
         if unit:
             self.gauges.setdefault(name, {})[of] = value

@@ -100,6 +100,25 @@ def test_whatever_a_request_does_to_its_worker_nobody_else_loses_anything(settin
     asyncio.run(history())
 
 
+def test_what_waits_for_a_model_that_goes_is_refused_when_it_has_gone(settings: ModelSettings) -> None:
+    async def history() -> None:
+        async with serving(settings, 1) as served:
+            first = asyncio.create_task(served.answer(asked("slow")))
+            while not any(worker.busy for worker in served.queue.workers):
+                await asyncio.sleep(0.01)
+            waiting = asyncio.create_task(served.answer(asked("1")))
+            await asyncio.sleep(0)
+            served.scale(0)
+            assert (await first).body == b"answer to slow"
+            await served.close(0.2)
+            with pytest.raises(Refused) as refused:
+                await asyncio.wait_for(waiting, 5)
+            assert refused.value.status == 503
+            assert served.ledger.open == 0
+
+    asyncio.run(history())
+
+
 def test_a_death_names_the_file_of_what_led_to_it_which_runs_again(
     settings: ModelSettings, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

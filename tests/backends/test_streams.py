@@ -169,6 +169,22 @@ def test_whatever_a_worker_that_streams_does_nobody_else_loses_or_gets_a_piece_t
     asyncio.run(history())
 
 
+def test_what_a_client_fails_at_is_its_requests_and_not_its_workers(words: ModelSettings) -> None:
+    def fail(pieces: Pieces) -> None:
+        raise KeyError(len(pieces.got))
+
+    async def history() -> None:
+        async with serving_streams(words, 1) as served:
+            sinks = [Pieces(), Pieces(at=fail), Pieces()]
+            requests = [asked("[9]", f"r{i}", sink) for i, sink in enumerate(sinks)]
+            answers = await asyncio.gather(*map(served.answer, requests), return_exceptions=True)
+            assert [sink.text for sink in sinks] == [of_words(9), of_words(1), of_words(9)]
+            assert isinstance(answers[1], KeyError)
+            assert (served.ends.total(), {request.sent for request in requests}) == (0, {""})
+
+    asyncio.run(history())
+
+
 def test_a_worker_that_is_killed_in_the_middle_costs_no_stream_a_piece(sums: ModelSettings) -> None:
     async def history() -> None:
         async with serving_streams(sums, 2) as served:

@@ -78,11 +78,7 @@ REASONS = (
 BY_GRPC = {  # what differs by gRPC alone: why, in the words of tests/server/grpc_calls.py, and the row
     grpc_calls.SLOT: ("a prediction that the handler answers with 400 or more", "`OK`, the error as its answer", "its code"),
     grpc_calls.NO_WORKER: ("a prediction without a worker", "`INTERNAL`", "`UNAVAILABLE`"),
-    grpc_calls.STREAM: (
-        "`StreamPredictions` where the handler sends none, `StreamPredictions2`",
-        "`INTERNAL`",
-        "`OK` with one message, `UNIMPLEMENTED`",
-    ),
+    grpc_calls.STREAM: ("`StreamPredictions` where the handler sends none", "`INTERNAL`", "`OK` with one message"),
     grpc_calls.LARGE: ("a message over the limit", "the connection is reset", "`RESOURCE_EXHAUSTED`"),
     grpc_calls.EMPTY: ("what is no message, or can be done only once", "`UNKNOWN`, no words", "a code, and HTTP's words"),
     grpc_calls.LIST: ("`ListModels` without `limit`", "an empty list", "100 models"),

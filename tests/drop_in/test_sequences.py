@@ -82,6 +82,14 @@ def test_each_stays_in_its_worker_and_has_its_own_total(deployment: Deployment) 
     assert total(ask(deployment, "5", "a", start="true")) == 5
 
 
+def test_the_description_says_what_holds(deployment: Deployment) -> None:
+    (few,), (ticket,) = (deployment.call("GET", f"/models/{name}").json() for name in ("few", "ticket"))
+    kinds = [(one["stateful"], one["useJobTicket"], one["continuousBatching"]) for one in (few, ticket)]
+    assert kinds == [(True, False, False), (False, True, False)]
+    limits = ("maxNumSequence", "maxSequenceJobQueueSize", "sequenceMaxIdleMSec", "sequenceTimeoutMSec")
+    assert [few[name] for name in limits] == [3, 2, 600_000, 0]
+
+
 def test_an_id_is_made_for_who_brings_none(deployment: Deployment) -> None:
     for start in ("true", ""):
         answer = ask(deployment, "7", start=start)

@@ -43,6 +43,14 @@ def test_what_each_call_gives_is_a_chunk(deployment: Deployment, body: bytes) ->
     assert (b"content-type: text/plain; charset=utf-8" in head) == body.startswith(b"type")
 
 
+def test_the_description_says_how_it_is_called(deployment: Deployment, client: TorchServeClient) -> None:
+    (over_http,) = deployment.call("GET", "/models/steps").json()
+    (over_grpc,) = client.ask("DescribeModel", model_name="steps").value
+    assert [(one["continuousBatching"], one["stateful"], one["useJobTicket"]) for one in (over_http, over_grpc)] == [
+        (True, False, False)
+    ] * 2
+
+
 def test_many_clients_get_their_own(deployment: Deployment) -> None:
     bodies = [b" ".join(b"%d.%d" % (i, k) for k in range(2 + i % 4)) for i in range(24)]
     with ThreadPoolExecutor(8) as clients:

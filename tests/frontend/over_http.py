@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import uvicorn
 from uvicorn.server import ServerState
 
+from slotwise.frontend.http.access import Check
 from slotwise.frontend.http.app import build_app
 from slotwise.frontend.http.client_address import TrustedProxies
 from slotwise.frontend.http.client_connections import ConnectionLimits, OpenConnections
@@ -24,9 +25,13 @@ Connect = Callable[..., Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWrit
 
 
 @asynccontextmanager
-async def connecting(front: Front, trusted: TrustedProxies = TrustedProxies(), **limits: Any) -> AsyncIterator[Connect]:
-    """Opens a connection to it, from the address that is given."""
-    config = uvicorn.Config(build_app(front.gateway), log_config=None, access_log=False, proxy_headers=False)
+async def connecting(
+    front: Front, trusted: TrustedProxies = TrustedProxies(), checks: Sequence[Check] = (), **limits: Any
+) -> AsyncIterator[Connect]:
+    """Opens a connection to it, from the address that is given. checks: who is let in."""
+    app = build_app(front.gateway)
+    app.checks.extend(checks)
+    config = uvicorn.Config(app, log_config=None, access_log=False, proxy_headers=False)
     config.load()
     connections = OpenConnections(ConnectionLimits(**limits), trusted)
     receiver = partial(Receiver, connections, config=config, server_state=ServerState(), app_state={})

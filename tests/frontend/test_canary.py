@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from slotwise.backends.exchange import BackendAnswer, BackendRequest
+from slotwise.backends.request_way import RequestWay
 from slotwise.errors import SlotwiseError
 from slotwise.frontend.inference_request import InferenceRequest
 from slotwise.frontend.rollout import canary
@@ -46,6 +48,38 @@ def asked(front: Front) -> list[str]:
 def side(front: Front, which: canary.Which) -> tuple[int, int, int]:
     found = front.gateway.rollouts.by_model["digits"].comparison._sides[which]
     return found.requests, found.errors, found.refused
+
+
+@pytest.mark.parametrize("missing", [False, True])  # the old archive
+async def test_whoever_has_the_request_is_told_that_its_client_has_gone(missing: bool) -> None:
+    left, old = list[str](), Canary(wanted(0 if missing else 100))
+
+    async def send(request: BackendRequest) -> BackendAnswer:
+        request.leave = lambda: left.append(request.model)
+        if missing and request.model == "digits":
+            return BackendAnswer(404, [], b"")
+        one.leave()
+        return BackendAnswer(200, [], b"")
+
+    one = BackendRequest("digits", 0.0, "id", "/predictions/digits")
+    await old.answer(one, send)
+    assert left == ["digits--new"]
+
+
+async def test_the_copy_of_a_shadow_is_no_part_of_its_requests_way() -> None:
+    """Who looks at a way takes its last batch for the one that its answer came from: of another, nobody has asked so."""
+    ways, shadowed, both = list[tuple[str, RequestWay | None]](), Canary(wanted(100, shadow=True)), asyncio.Event()
+
+    async def send(request: BackendRequest) -> BackendAnswer:
+        ways.append((request.model, request.way))
+        if len(ways) == 2:
+            both.set()
+        return BackendAnswer(200, [], b"")
+
+    way = RequestWay()
+    await shadowed.answer(BackendRequest("digits", 0.0, "id", "/predictions/digits", way=way), send)
+    await asyncio.wait_for(both.wait(), 10)
+    assert ways == [("digits", way), ("digits--new", None)]
 
 
 async def test_the_share_is_of_the_request_ids_and_a_larger_one_holds_the_smaller(make_front: MakeFront) -> None:

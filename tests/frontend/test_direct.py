@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from slotwise.backends.exchange import BackendAnswer, BackendRequest
+from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
 from slotwise.frontend.http.access import LONGEST_MODEL_PATH, model_names
 from slotwise.frontend.http.direct import head_of
 from slotwise.frontend.http.request_head import KEPT_BYTES, _known
 from slotwise.frontend.replies import ClientReply
 
 from .conftest import Front, MakeFront
-from .over_http import Connect, answer, connecting, sized
+from .over_http import Connect, answer, chunked, connecting, sized
 
 pytestmark = pytest.mark.anyio
 
@@ -71,6 +71,39 @@ async def test_a_header_that_would_be_two_is_a_500_and_ends_the_connection(
     assert b"set-cookie" not in got
     assert b"secret" not in got
     assert json.loads(got.partition(b"\r\n\r\n")[2])["error"]["code"] == 500
+
+
+async def test_what_is_not_let_in_and_cannot_be_read_is_answered_once(front: Front, caplog: pytest.LogCaptureFixture) -> None:
+    def nobody(scope: object) -> None:
+        raise Refused(401, "nobody is let in")
+
+    async with connecting(front, checks=[nobody]) as connected:
+        reader, writer = await connected()
+        writer.write(chunked() + b"no size\r\n")
+        got = await asyncio.wait_for(reader.read(), 10)
+    assert (got.count(b"HTTP/1.1 "), got[9:12]) == (1, b"400")
+    assert not [line for line in caplog.records if line.levelname == "ERROR"]
+
+
+@pytest.mark.parametrize(("given", "got"), [(204, 204), (205, 205), (304, 304), (499, 400)])
+async def test_the_next_answer_of_a_connection_is_the_next_requests(
+    connect: Connect, front: Front, monkeypatch: pytest.MonkeyPatch, given: int, got: int
+) -> None:
+    """Whatever status a worker says: some have no body for any client, and one means here that nobody waits."""
+
+    async def echo(request: BackendRequest) -> BackendAnswer:
+        status = given if request.body == b"strange" else 200
+        return BackendAnswer(status, [(b"content-type", b"application/json")], b'{"error": {"message": "so"}}')
+
+    monkeypatch.setattr(front.gateway.backend, "answer", echo)
+    reader, writer = await connect()
+    writer.write(sized(b"strange") + sized(b"next"))
+    async with asyncio.timeout(10):
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 %d " % got)
+        if got == 400:
+            assert json.loads(await reader.readuntil(b"}}"))["error"]["message"] == "so"
+        assert (await answer(reader))[0] == 200
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,22 @@ async def test_a_request_that_ends_its_worker_twice_is_refused_and_its_body_reme
     assert (await front.predict()).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [("digits/2.0", {}), ("digits?size=3", {}), ("digits", {"content-type": "text/csv"}), ("digits", {"explain": "True"})],
+)
+async def test_the_same_bytes_with_another_meaning_are_not_refused(
+    make_front: MakeFront, path: str, headers: dict[str, str]
+) -> None:
+    """Where what ends a worker stands in the query, the body may be empty, as everybody's is."""
+    front = await make_front(to_model=lambda name: name.decode("latin-1"))
+    assert (await front.predict(b"killer")).status_code == 500
+    assert (await front.predict(b"killer")).status_code == 422
+    other = await front.client.post(f"/predictions/{path}", content=b"killer", headers=headers)
+    assert other.status_code == 500  # it was sent, and this stand-in's worker ends on it in any case
+    assert front.server.deaths == {b"killer": 4}
+
+
 async def test_a_third_killer_in_a_minute_closes_the_door_for_its_sender(make_front: MakeFront) -> None:
     front = await make_front()
     for i in range(ALLOWED):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -147,3 +148,18 @@ def test_over_grpc_they_are_the_same(raw: bool) -> None:
         assert np.frombuffer(answer.raw_output_contents[0], "<f4").tolist() == [0.5, 2, 3, 0.5, 2, 3]
     else:
         assert list(answer.outputs[1].contents.int64_contents) == [7, 7]
+
+
+def test_over_grpc_a_type_without_typed_contents_makes_all_outputs_raw() -> None:
+    model = replace(MODEL, outputs=[("half", "float16", (2,)), ("best", "int64", ())])
+    message = CLASSES["ModelInferRequest"](model_name="net")
+    for tensor, contents in zip(GOOD, ("fp32", "int64", "bool"), strict=True):
+        added = message.inputs.add(name=tensor["name"], datatype=tensor["datatype"], shape=tensor["shape"])
+        getattr(added.contents, f"{contents}_contents").extend(np.ravel(tensor["data"]).tolist())
+    asked = over_grpc.request(message, model)
+    written = over_grpc.reply(asked, "net", "1.0", model, [RecordAnswer(200, b'{"half": [0.5, 2], "best": 7}')] * 2)
+    answer = CLASSES["ModelInferResponse"].FromString(written)
+    assert [one.datatype for one in answer.outputs] == ["FP16", "INT64"]
+    halves, best = answer.raw_output_contents
+    assert np.frombuffer(halves, "<f2").tolist() == [0.5, 2, 0.5, 2]
+    assert np.frombuffer(best, "<i8").tolist() == [7, 7]

@@ -7,6 +7,7 @@ import json
 import struct
 import zipfile
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slotwise.backends.exchange import BackendAnswer, BackendRequest
+from slotwise.frontend.catalog import ModelCard
 from slotwise.frontend.protocols import kserve_v1, open_inference
 from slotwise.frontend.protocols.open_inference_outputs import InferRequest, infer_request
 from slotwise.frontend.protocols.records import MOST_RECORDS, ModelInput, ProtocolFault, RecordAnswer, RecordBody
@@ -209,6 +212,45 @@ async def test_records_are_answered_in_their_places_on_both_protocols(make_front
     good, bad = answer.json()["predictions"]
     assert good["label"] == outputs["label"][0]
     assert bad["error"]["code"] == 400
+
+
+async def test_a_request_to_another_version_is_read_as_that_wants_it(
+    make_front: MakeFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    front = await make_front()
+    cards = {("digits", ""): ModelCard("picture"), ("digits", "2.0"): ModelCard("text")}
+    monkeypatch.setattr(front.gateway, "_cards", cards)
+    asked = []
+
+    async def answer(request: BackendRequest) -> BackendAnswer:
+        asked.append((request.version, request.body))
+        return BackendAnswer(200, [], b"so")
+
+    monkeypatch.setattr(front.gateway.backend, "answer", answer)
+    text = {"inputs": [{"name": "x", "shape": [1], "datatype": "BYTES", "data": ["aGk="]}]}
+    for version in ("", "/versions/2.0"):
+        assert (await front.client.post(f"/v2/models/digits{version}/infer", json=text)).status_code == 200
+    assert asked == [("", b'{"b64": "aGk="}'), ("2.0", b"aGk=")]
+
+
+async def test_a_reply_has_the_outputs_of_the_model_that_was_asked(
+    make_front: MakeFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another version may be the default by then."""
+    front = await make_front()
+    shown = ModelCard("text", outputs=(("sum", "float32", (2,)),))
+    monkeypatch.setattr(front.gateway, "_cards", {("digits", ""): shown})
+    before = front.gateway.models["digits"].version
+
+    async def answer(request: BackendRequest) -> BackendAnswer:
+        other = replace(front.gateway.models["digits"], version="9.0")
+        front.gateway._follow({"digits": other}, {("digits", ""): ModelCard()})
+        return BackendAnswer(200, [], b'{"sum": [1, 2]}')
+
+    monkeypatch.setattr(front.gateway.backend, "answer", answer)
+    text = {"inputs": [{"name": "x", "shape": [1], "datatype": "BYTES", "data": ["a"]}]}
+    reply = (await front.client.post("/v2/models/digits/infer", json=text)).json()
+    assert (reply.get("model_version"), reply["outputs"][0]["data"]) == (before, [1, 2])
 
 
 async def test_a_single_record_that_fails_and_what_is_no_request_are_errors_in_their_form(make_front: MakeFront) -> None:

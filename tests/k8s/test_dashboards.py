@@ -214,7 +214,16 @@ def test_grafanas_own_schema_takes_every_dashboard(tmp_path: Path) -> None:
         found = file.read_text("utf-8")
         (tmp_path / f"{file.stem}.ts").write_text(TYPED.format(found))
         (tmp_path / f"bad_{file.stem}.ts").write_text(TYPED.format(found.replace('"timeseries"', "7")))
-    typed = ["npx", "tsc", "--noEmit", "--strict", "--skipLibCheck", "--module", "esnext", "--moduleResolution", "bundler"]
+    typed = [
+        "node_modules/.bin/tsc",
+        "--noEmit",
+        "--strict",
+        "--skipLibCheck",
+        "--module",
+        "esnext",
+        "--moduleResolution",
+        "bundler",
+    ]
     names = sorted(file.name for file in tmp_path.glob("*.ts"))
     done = subprocess.run([*typed, *names], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     wrong = {line.partition("(")[0] for line in done.stdout.splitlines() if ": error " in line}

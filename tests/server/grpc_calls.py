@@ -129,7 +129,7 @@ CALLS = (
     predict(version="9", data=b"4"),
     GrpcCall("Predictions", message=STRAY, own=EMPTY, code="INVALID_ARGUMENT"),
     call("StreamPredictions", model_name="nobody", input={"data": b"4"}),
-    call("StreamPredictions2", STREAM, "UNIMPLEMENTED", model_name="spare", input={"data": b"4"}),
+    call("StreamPredictions2", model_name="spare", input={"data": b"4"}),
     predict(LARGE, "RESOURCE_EXHAUSTED", data=b"x" * 2**25),
     # versions and the end
     call("SetDefault", **FAULTS, model_version="9"),

@@ -203,7 +203,8 @@ def test_the_messages_are_those_of_the_torchserve_that_is_installed() -> None:
         for name, body in re.findall(r"^message (\w+) \{(.*?)^\}", text, re.MULTILINE | re.DOTALL):
             fields = re.findall(r"^ +(?:optional )?([\w.<>, ]+) (\w+) = (\d+);", body, re.MULTILINE)
             theirs = {(kind, field, int(number)) for kind, field, number in fields if kind != "google.rpc.Status"}
-            assert {(_kind(one), one.name, one.number) for one in table.classes[name].DESCRIPTOR.fields} == theirs
+            ours = {(_kind(one), one.name, one.number) for one in table.classes[name].DESCRIPTOR.fields if one.name != "status"}
+            assert ours == theirs
 
 
 def _kind(field: object) -> str:

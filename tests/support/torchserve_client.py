@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,6 +87,16 @@ class TorchServeClient:
         path, metadata = f"/{INFERENCE_SERVICE}/StreamPredictions", [("authorization", f"Bearer {self.token('inference')}")]
         message = INFERENCE.classes["PredictionsRequest"](model_name=model, input={"data": body}).SerializeToString()
         return self.inference.unary_stream(path)(message, timeout=ANSWER_S, metadata=metadata)
+
+    def both_ways(self, asked: Iterable[Mapping[str, Any]], **given: Any) -> Any:
+        """A call of StreamPredictions2 for requests of these fields, as grpcio has it: an iterator of answers."""
+        metadata = [("authorization", f"Bearer {self.token('inference')}")]
+        call = self.inference.stream_stream(
+            f"/{INFERENCE_SERVICE}/StreamPredictions2",
+            request_serializer=lambda fields: INFERENCE.classes["PredictionsRequest"](**fields).SerializeToString(),
+            response_deserializer=INFERENCE.classes["PredictionResponse"].FromString,
+        )
+        return call(iter(asked), **{"timeout": ANSWER_S, "metadata": metadata} | given)
 
     def predict(self, model: str, body: bytes, **more: Any) -> Outcome:
         """A prediction for one input called data."""

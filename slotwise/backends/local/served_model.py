@@ -143,6 +143,8 @@ class ServedModel:
             link.end("it did not end in time")
         while self.links:
             await asyncio.sleep(POLL_S)
+        for one in self.queue.open_requests:  # nobody will ever answer them
+            one.refuse(503, GONE)
         if self._watch:
             self._watch.cancel()
 

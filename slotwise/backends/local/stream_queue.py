@@ -70,8 +70,9 @@ class StreamQueue(ModelQueue):
             return
         try:
             sink.take(worker.headers[request_id], data)
-        except Refused as refused:
-            one.answer.set_exception(refused)
+        except Exception as error:  # whatever it is, it is this request's: the worker has others
+            if one.open:
+                one.answer.set_exception(error)
 
     def over(self, worker: StreamWorker, request_id: int) -> None:
         """A stream is whole, or was cancelled. Raises LyingWorker where it cannot be that."""

@@ -8,7 +8,7 @@ from typing import Any
 from slotwise import __version__
 from slotwise.backends.management.models import HostedModel, HostedWorker, Observation
 
-UNKNOWN_TO_US = {  # settings of TorchServe's that no host of ours has, as a model has them there that does not set them
+UNSET = {  # settings of TorchServe's as a model has them there that does not set them: where a host does not say otherwise
     "maxRetryTimeoutInSec": 300,
     "clientTimeoutInMills": 0,
     "parallelType": "",
@@ -63,7 +63,8 @@ def described(model: HostedModel, seen: Observation) -> dict[str, Any]:
         "responseTimeout": model.response_timeout_s,
         "startupTimeout": model.startup_timeout_s,
         "deviceType": "gpu" if model.profile.device == "cuda" else "cpu",
-        **UNKNOWN_TO_US,
+        **UNSET,
+        **seen.settings,
         "loadedAtStartup": model.at_start,
         "workers": [_worker(worker) for worker in seen.workers],
         "jobQueueStatus": {"remainingCapacity": room, "pendingRequests": seen.waiting},

@@ -94,13 +94,15 @@ class Observation:
     """The workers of a model now. failure: why it cannot become ready, "" where nothing is known against it.
 
     waiting: requests that no worker has yet. batch_cost: what its batches cost, where the host learns that: in ms a batch, each
-    request in it, and how far off that is; and of how many batches.
+    request in it, and how far off that is; and of how many batches. settings: those of its model-config.yaml that hold here, by
+    TorchServe's names.
     """
 
     workers: tuple[HostedWorker, ...] = ()
     failure: str = ""
     waiting: int = 0
     batch_cost: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
@@ -43,6 +44,7 @@ class RemoteBackend:
     """
 
     streams = takes_turns = False
+    others: Mapping[tuple[str, str], Path] = MappingProxyType({})  # nobody asks a server for them
 
     def __init__(self, view: ServerView, drain_s: float, loader: ModelLoader | None = None) -> None:
         self.view, self.drain_s, self.loader = view, drain_s, loader

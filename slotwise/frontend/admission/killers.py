@@ -1,8 +1,10 @@
 """Remember the bodies that end workers, and who sends them.
 
 A body that ended its worker twice, the second time with nothing else in the batch, is refused for a while without being
-sent. One changed byte makes it another body; so a sender of several such bodies is refused for a while, too, where it asks the
-model whose workers they ended. A sender is a key or an address; where a proxy does not say whose address, only bodies count.
+sent. The same bytes for another version, with another query, or of another type are another body: they may be somebody else's,
+who did nothing. One changed byte makes it another one, too; so a sender of several such bodies is refused for a while, where it
+asks the model whose workers they ended. A sender is a key or an address; where a proxy does not say whose address, only bodies
+count.
 """
 
 from __future__ import annotations
@@ -36,9 +38,12 @@ class Killers:
         since = self._clock() - BODY_S
         return sum(ended_at > since for ended_at in self._bodies.values())
 
-    def remember(self, model: str, body: bytes, sender: str) -> None:
-        """This body of that sender ended two workers of the model. sender: "" where nobody knows whose it is."""
-        digest, now = _digest(model, body), self._clock()
+    def remember(self, model: str, body: bytes, sender: str, read_by: str = "") -> None:
+        """This body of that sender ended two workers of the model. sender: "" where nobody knows whose it is.
+
+        read_by: with what else in its request it means something else.
+        """
+        digest, now = _digest(model, body, read_by), self._clock()
         self._bodies[digest] = now
         self._bodies.move_to_end(digest)
         if sender:
@@ -48,11 +53,11 @@ class Killers:
             while len(kept) > most:
                 kept.popitem(last=False)
 
-    def refuse_body(self, model: str, body: bytes) -> None:
-        """Raise Refused (422) where this body has ended workers of the model."""
+    def refuse_body(self, model: str, body: bytes, read_by: Callable[[], str] = str) -> None:
+        """Raise Refused (422) where this body has ended workers of the model. read_by(): as `remember` has it."""
         if not self._bodies:
             return
-        ended_at = self._bodies.get(_digest(model, body))
+        ended_at = self._bodies.get(_digest(model, body, read_by()))
         if ended_at is not None and self._clock() - ended_at < BODY_S:
             raise Refused(
                 422, "this body has ended the model's workers: it is not sent again; the model's log says why a worker ended"
@@ -70,5 +75,6 @@ class Killers:
             )
 
 
-def _digest(model: str, body: bytes) -> bytes:
-    return hashlib.blake2b(body, digest_size=16, key=hashlib.blake2b(model.encode(), digest_size=32).digest()).digest()
+def _digest(model: str, body: bytes, read_by: str) -> bytes:
+    about = hashlib.blake2b(f"{model}\0{read_by}".encode(), digest_size=32).digest()
+    return hashlib.blake2b(body, digest_size=16, key=about).digest()

@@ -11,11 +11,14 @@ from slotwise.frontend.grpc.call import Call
 
 
 class CallMessages:
-    """The messages of one call. waiting: bytes of pieces that the client has not taken yet. cut_off: it is to get no more."""
+    """The messages of one call. waiting: bytes of pieces that the client has not taken yet, untaken: of whole answers, too.
+
+    cut_off: it is to get no more.
+    """
 
     def __init__(self) -> None:
         self.messages: deque[tuple[bytes, int]] = deque()  # each with what of it counts as waiting
-        self.waiting = 0
+        self.waiting = self.untaken = 0
         self.over = self.cut_off = False
         self.came, self.fewer = asyncio.Event(), asyncio.Event()
         self.writing: asyncio.Timeout | None = None
@@ -28,13 +31,13 @@ class CallMessages:
     async def put_whole(self, message: bytes) -> None:
         """One more, a whole answer. Returns when the client has taken it, or is cut off because it is too slow."""
         self._add(message, 0)
-        await self.taken(len(message))
+        await self.taken()
 
-    async def taken(self, size: int = 0) -> None:
-        """Wait until the client has taken all that is there now. Who is too slow is cut off. size: bytes beside `waiting`."""
+    async def taken(self) -> None:
+        """Wait until the client has taken all that is there now. Who is too slow is cut off."""
         until = self._put
         try:
-            async with asyncio.timeout(SEND_S + (self.waiting + size) / SLOWEST_BYTES_A_S):
+            async with asyncio.timeout(SEND_S + self.untaken / SLOWEST_BYTES_A_S):
                 while self._taken < until and not self.cut_off:
                     self.fewer.clear()
                     await self.fewer.wait()
@@ -68,6 +71,7 @@ class CallMessages:
                         message, counted = self.messages.popleft()
                         await call.write(message)
                         self.waiting -= counted
+                        self.untaken -= len(message)
                         self._taken += 1
                         self.fewer.set()
         except TimeoutError:
@@ -81,6 +85,7 @@ class CallMessages:
         if self.cut_off:
             return
         self.waiting += counted
+        self.untaken += len(message)
         self._put += 1
         self.messages.append((message, counted))
         self.came.set()

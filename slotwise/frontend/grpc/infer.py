@@ -14,11 +14,12 @@ from slotwise.frontend.grpc.open_inference_messages import MESSAGES
 from slotwise.frontend.inference_request import InferenceRequest
 from slotwise.frontend.observing.observer import OWN_ANSWER
 from slotwise.frontend.protocols.each_record import answered
-from slotwise.frontend.protocols.known_model import model_input
+from slotwise.frontend.protocols.known_model import answering
 from slotwise.frontend.protocols.open_inference_outputs import InferRequest
 from slotwise.frontend.protocols.records import ModelInput, ProtocolFault, failed_alike
 from slotwise.frontend.protocols.routes import REPLY_COPIES
 
+AskedModel = tuple[str, str, ModelInput]  # its name, its version, and what it takes and gives
 Parameters = Callable[[Mapping[str, Any]], None]
 
 
@@ -34,7 +35,7 @@ class Infer:
         try:
             whole.hold(data)
             del data
-            batch = await self.read(whole, call)
+            batch, of = await self.read(whole, call)
             answers = await answered(self.forward, whole, batch.records, call.gone)
             failed = failed_alike(answers)
             if failed:
@@ -43,22 +44,19 @@ class Infer:
             size = sum(len(answer.body) for answer in answers)
             async with work.turn(size):
                 with whole.borrowed(REPLY_COPIES * size):
-                    return await work.run(size, open_inference_grpc.reply, batch, *self.answering(whole), answers)
+                    return await work.run(size, open_inference_grpc.reply, batch, *of, answers)
         except ProtocolFault:
             whole.bill.pay_anyhow(1)
             raise
         finally:
             whole.release()
 
-    def answering(self, whole: InferenceRequest) -> tuple[str, str, ModelInput]:
-        """Which model answers: its name, its version, and what it takes and gives."""
-        live = self.gateway.models.get(whole.model)
-        return whole.model, whole.version or (live.version if live else ""), model_input(self.gateway, whole.model)
+    async def read(
+        self, whole: InferenceRequest, call: Call, parameters: Parameters = lambda given: None
+    ) -> tuple[InferRequest, AskedModel]:
+        """What is asked of which model, as that is now. Raises Refused, ProtocolFault.
 
-    async def read(self, whole: InferenceRequest, call: Call, parameters: Parameters = lambda given: None) -> InferRequest:
-        """What is asked of which model. Of the message, which `whole` holds, nothing is kept. Raises Refused, ProtocolFault.
-
-        parameters(given): gets those of the message.
+        Of the message, which `whole` holds, nothing is kept. parameters(given): gets those of the message.
         """
         work, size = self.gateway.large_work, whole.memory_bytes
         async with work.turn(size):
@@ -67,11 +65,11 @@ class Infer:
                 whole.ask(message.model_name)
                 whole.read_head(call.scope(message.model_version))
                 parameters(message.parameters)
-                model = model_input(self.gateway, whole.model)
+                version, model = answering(self.gateway, whole)
                 with whole.borrowed(await work.run(size, open_inference_grpc.reading_bytes, message, model)):
                     batch = await work.run(size, open_inference_grpc.request, message, model)
                     batch.ask(whole.headers)
                     del message
                     whole.body = b""
         whole.hold_bytes(sum(len(record.body) for record in batch.records))
-        return batch
+        return batch, (whole.model, version, model)

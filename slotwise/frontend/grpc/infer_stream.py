@@ -16,10 +16,10 @@ from slotwise.frontend.admission.limits import ClientGone
 from slotwise.frontend.events.piece_stream import PieceStream, bytes_of
 from slotwise.frontend.grpc import open_inference as open_inference_grpc
 from slotwise.frontend.grpc.call import Call
-from slotwise.frontend.grpc.call_messages import CallMessages
-from slotwise.frontend.grpc.infer import Infer
+from slotwise.frontend.grpc.infer import AskedModel, Infer
 from slotwise.frontend.grpc.message_table import text_field
 from slotwise.frontend.grpc.open_inference_messages import CLASSES, SERVICE
+from slotwise.frontend.grpc.request_stream import RequestStream
 from slotwise.frontend.grpc.service import GrpcService, Messages
 from slotwise.frontend.inference_request import InferenceRequest
 from slotwise.frontend.protocols.each_record import answered
@@ -28,90 +28,25 @@ from slotwise.frontend.protocols.records import JSON, ProtocolFault, RecordAnswe
 from slotwise.frontend.protocols.routes import REPLY_COPIES
 
 STREAM_INFER = "ModelStreamInfer"
-MOST_AT_ONCE = 16  # requests of one call; the next one is read when one of them has ended
+MOST_AT_ONCE = 16  # requests of one call
 LONGEST_ID = 1024  # characters, of what every response repeats
 ID = CLASSES["ModelInferRequest"].DESCRIPTOR.fields_by_name["id"].number
 SEQUENCE = "sequence_id"
 NO_SEQUENCE = "sequence_id is not read here: name the sequence in the call's metadata, by the header that HTTP has"
-LEAVES = "this server ends: ask again on another stream"
 
 
-class InferStream:
-    """One call. messages: what its client gets."""
+class InferStream(RequestStream):
+    """One call of it."""
+
+    most_at_once = MOST_AT_ONCE
 
     def __init__(self, service: GrpcService, infer: Infer, call: Call, given: Messages) -> None:
-        self.service, self.infer, self.call = service, infer, call
-        self.given, self.messages = aiter(given), CallMessages()
-        self.requests: dict[asyncio.Task[None], _StreamedRequest] = {}
-        self.stopped = False
-        self._reading: asyncio.Task[bytes | None] | None = None
+        super().__init__(service, call, given)
+        self.infer = infer
 
-    def stop(self) -> None:
-        """Take no further request, and end when those that were taken are answered."""
-        self.stopped = True
-        if self._reading is not None:
-            self._reading.cancel()
-
-    async def answer(self) -> None:
-        """Answer its requests, until there are no more. Raises Refused (503) where no more are taken."""
-        self.call.left = self._hung_up
-        end: Refused | None = None
-        try:
-            await self._take()
-        except Refused as refused:
-            end = refused
-        finally:
-            if end is not None and self.requests and not self.service.may_linger():
-                self._leave()
-            elif self.requests:
-                with self.service.lingering(end is not None):
-                    await asyncio.wait(self.requests)
-            self.messages.close()
-        if end is not None:
-            raise end
-
-    async def _take(self) -> None:
-        count = 0
-        while True:
-            while len(self.requests) >= MOST_AT_ONCE:
-                await asyncio.wait(self.requests, return_when=asyncio.FIRST_COMPLETED)
-            data = await self._next()
-            if data is None:
-                return
-            one = _StreamedRequest(self, self.call.part(count, self.service.gateway.options.timeout_s), data)
-            del data
-            task = self.service.start(one.answer())
-            self.requests[task] = one
-            task.add_done_callback(self.requests.pop)
-            count += 1
-            await one.read.wait()  # one after the other, so that they are asked in their order
-
-    async def _next(self) -> bytes | None:
-        """The next request; None where there are no more. Raises Refused (503)."""
-        if self.call.gone.is_set():
-            return None
-        if not self.stopped:
-            self._reading = asyncio.create_task(self.service.read_next(self.given, self.call))
-            await asyncio.wait([self._reading])
-            reading, self._reading = self._reading, None
-            if not reading.cancelled():
-                return reading.result()
-        if self.call.gone.is_set():
-            return None
-        raise Refused(503, LEAVES, retry_after_s=1)
-
-    def _hung_up(self) -> None:
-        """Its client has gone, or is cut off."""
-        self._leave()
-        self.messages.cut()
-
-    def _leave(self) -> None:
-        """Nobody waits any more for what it has asked."""
-        self.call.gone.set()
-        if self._reading is not None:
-            self._reading.cancel()
-        for one in self.requests.values():
-            one.whole.leave()
+    def request(self, call: Call, data: bytes) -> _StreamedRequest:
+        """See RequestStream."""
+        return _StreamedRequest(self, call, data)
 
 
 class _StreamedRequest:
@@ -122,6 +57,10 @@ class _StreamedRequest:
         self.identity = text_field(data, ID)[:LONGEST_ID]
         self.whole = InferenceRequest("", call.deadline, gateway=self.service.gateway)
         self.data, self.read, self.wants_end = data, asyncio.Event(), False
+
+    def leave(self) -> None:
+        """Nobody waits for its answer any more."""
+        self.whole.leave()
 
     async def answer(self) -> None:
         """Answer it, whatever becomes of it."""
@@ -152,7 +91,7 @@ class _StreamedRequest:
             data, self.data = self.data, b""
             whole.hold(data)
             del data
-            asked = await infer.read(whole, self.call, self._parameters)
+            asked, of = await infer.read(whole, self.call, self._parameters)
             if len(asked.identity) > LONGEST_ID:
                 raise ProtocolFault(f"the request's id is longer than {LONGEST_ID} characters")
         except ProtocolFault:
@@ -166,7 +105,7 @@ class _StreamedRequest:
             self.read.set()
             answers = await answered(infer.forward, whole, asked.records, self.call.gone)
         else:
-            pieces = _InferPieces(self, asked)
+            pieces = _InferPieces(self, asked, of)
             try:
                 status, _, body = await self._one(asked, pieces)
                 if pieces.finish(status, [], body):
@@ -182,7 +121,7 @@ class _StreamedRequest:
         work, size = self.service.gateway.large_work, sum(len(answer.body) for answer in answers)
         async with work.turn(size):
             with whole.borrowed(REPLY_COPIES * size):
-                written = await work.run(size, open_inference_grpc.streamed, asked, *infer.answering(whole), answers, True)
+                written = await work.run(size, open_inference_grpc.streamed, asked, *of, answers, True)
         del answers
         whole.hold_bytes(len(written))
         await self.messages.put_whole(written)
@@ -215,9 +154,9 @@ class _StreamedRequest:
 class _InferPieces(PieceStream):
     """Takes the pieces of one request, each as the answer of its record."""
 
-    def __init__(self, asking: _StreamedRequest, asked: InferRequest) -> None:
+    def __init__(self, asking: _StreamedRequest, asked: InferRequest, of: AskedModel) -> None:
         super().__init__(asking.whole, needed=False)
-        self.asking, self.asked = asking, asked
+        self.asking, self.asked, self.of = asking, asked, of
 
     @property
     def waiting(self) -> int:
@@ -227,9 +166,8 @@ class _InferPieces(PieceStream):
     def send(self, piece: bytes) -> None:
         """Send a piece. Raises Refused where it has not the outputs that are wanted."""
         answers = [RecordAnswer(200, bytes_of(piece))]
-        model = self.asking.stream.infer.answering(self.request)
         try:
-            message = open_inference_grpc.streamed(self.asked, *model, answers, False)
+            message = open_inference_grpc.streamed(self.asked, *self.of, answers, False)
         except ProtocolFault as fault:
             raise Refused(fault.status, fault.message) from None
         self.asking.messages.put(message)
@@ -239,7 +177,7 @@ class _InferPieces(PieceStream):
         if status >= 400:
             self.asking._failed(status, RecordAnswer(status, body).message)
         elif self.asking.wants_end:
-            name, version, _ = self.asking.stream.infer.answering(self.request)
+            name, version, _ = self.of
             self.asking.messages.put(open_inference_grpc.stream_end(name, version, self.asked.identity))
 
     def abort(self) -> None:

@@ -52,7 +52,11 @@ class GrpcListener:
         await self._calls.start()
 
     async def stop(self, grace_s: float | None) -> None:
-        """Take no new calls, and give those under way so long to end; None: cut them off."""
+        """Take no new calls, and give those under way so long to end; None: cut them off.
+
+        One that may have many requests takes no new one, and ends when those that it has are answered.
+        """
+        self.service.end_soon()
         await self._calls.server.stop(grace_s)
 
 

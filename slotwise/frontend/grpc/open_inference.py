@@ -1,6 +1,7 @@
 """The Open Inference Protocol (V2) over gRPC: its requests become what REST's become, its answers have the same tensors.
 
-Contents are typed, or raw in the request's `raw_input_contents`; the answer's are as the request's were.
+Contents are typed, or raw in the request's `raw_input_contents`; the answer's are as the request's were, and raw where one of
+its types has no typed contents (FP16).
 Source: the Open Inference Protocol's "inference_grpc".
 """
 
@@ -111,9 +112,11 @@ def _in_stream(response: Any, final: bool, error: str = "") -> bytes:
 def _response(asked: InferRequest, name: str, version: str, model: ModelInput, answers: Sequence[RecordAnswer]) -> Any:
     answers = with_scores(asked, model, answers)
     message = CLASSES["ModelInferResponse"](model_name=name, model_version=version, id=asked.identity)
-    for output, datatype, shape, values in tensors(asked, model, answers):
+    filled = list(tensors(asked, model, answers))
+    raw = any(asked.outputs.values()) or any(datatype not in CONTENTS for _, datatype, _, _ in filled)  # all of them, or none
+    for output, datatype, shape, values in filled:
         tensor = message.outputs.add(name=output, datatype=datatype, shape=shape)
-        if asked.outputs[output]:
+        if raw:
             message.raw_output_contents.append(packed(values, datatype))
         elif datatype == "BYTES":
             tensor.contents.bytes_contents.extend(value.encode("utf-8", "replace") for value in values)

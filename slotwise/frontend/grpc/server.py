@@ -24,7 +24,6 @@ class InferenceService(GrpcService):
 
     def __init__(self, gateway: Gateway, limits: ConnectionLimits = ConnectionLimits()) -> None:
         self.infer = Infer(gateway)
-        self.streams: set[InferStream] = set()
         answers = {
             "ServerLive": self._server_live,
             "ServerReady": self._server_ready,
@@ -86,12 +85,7 @@ class InferenceService(GrpcService):
         return await self.to_its_end(call, self.infer.reply(call, await self.read(messages, call)))
 
     async def _model_stream_infer(self, call: Call, messages: Messages) -> None:
-        stream = InferStream(self, self.infer, call, messages)
-        self.streams.add(stream)
-        try:
-            await self.to_its_end(call, stream.answer(), lambda: stream.messages.write_to(call))
-        finally:
-            self.streams.discard(stream)
+        await InferStream(self, self.infer, call, messages).answered()
 
 
 class GrpcServer(GrpcListener):
@@ -112,9 +106,3 @@ class GrpcServer(GrpcListener):
         """Take the port. Raises SlotwiseError. A message may be as long as a body for the server that is there now."""
         await self.gateway.first_look()
         self.listen(self.gateway.backend.max_body_bytes, "--grpc-port names another port", shared=True)
-
-    async def stop(self, grace_s: float | None) -> None:
-        """See GrpcListener. A stream takes no new request, and ends when those that it has are answered."""
-        for stream in [*self.infer_service.streams]:
-            stream.stop()
-        await super().stop(grace_s)

@@ -71,6 +71,7 @@ class GrpcService:
         self._calls: Counter[str] = Counter()  # by client
         self._count = 0  # of all
         self._lingering = 0
+        self._told: set[Callable[[], None]] = set()  # of the end
         self.under_way: set[asyncio.Task[Any]] = set()
         self.methods = {method: self._method(method, answer) for method, answer in answers.items()}
 
@@ -173,6 +174,20 @@ class GrpcService:
         """The next message of a call that may have many; None: there are no more. Raises Refused (503) where others wait."""
         async with self._place(call, IDLE_S):
             return await anext(messages, None)
+
+    @contextmanager
+    def told_of_end(self, stop: Callable[[], None]) -> Iterator[None]:
+        """Within, a call that may have many requests goes on. stop(): has it take no more."""
+        self._told.add(stop)
+        try:
+            yield
+        finally:
+            self._told.discard(stop)
+
+    def end_soon(self) -> None:
+        """Have no call take further requests."""
+        for stop in [*self._told]:
+            stop()
 
     def may_linger(self) -> bool:
         """Whether one more call may go on that lost its place: a message that comes for it is in memory all the same."""

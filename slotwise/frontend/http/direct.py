@@ -71,7 +71,8 @@ class DirectCycle(RequestResponseCycle):
             try:
                 entrance.check(self.scope)  # type: ignore[arg-type]
             except Refused as refused:
-                self._write(refusal(self.scope, refused))  # type: ignore[arg-type]
+                if not self.disconnected:  # else what came with its head could not be read, which is answered already
+                    self._write(refusal(self.scope, refused))  # type: ignore[arg-type]
                 return
             await self._answer(entrance.forward)
         except Exception:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slotwise.backends.interface import Refused
+from slotwise.backends.interface import BackendRequest, Refused
 from slotwise.client.live_model import LiveModel
 from slotwise.frontend.admission.key_rates import AccessKey
 from slotwise.frontend.frontend import FRESH_S, Gateway
@@ -18,12 +18,18 @@ def found_model(gateway: Gateway, model: str, version: str) -> LiveModel | None:
     return known
 
 
-def model_input(gateway: Gateway, model: str) -> ModelInput:
-    """What the model takes, as far as it is known."""
-    card = gateway.card(model)
+def model_input(gateway: Gateway, model: str, version: str = "") -> ModelInput:
+    """What the model takes, as far as it is known. version: "": its default."""
+    card = gateway.card(model, version)
     return ModelInput(
         card.takes, card.shape, card.classes, card.scores, card.own_output, card.columns, card.inputs, card.outputs
     )
+
+
+def answering(gateway: Gateway, request: BackendRequest) -> tuple[str, ModelInput]:
+    """Which version answers a request that is read now, and what that takes and gives."""
+    live = gateway.models.get(request.model)
+    return request.version or (live.version if live else ""), model_input(gateway, request.model, request.version)
 
 
 async def permitted_model(gateway: Gateway, key: AccessKey | None, model: str, version: str) -> LiveModel:

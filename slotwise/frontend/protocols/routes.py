@@ -24,9 +24,9 @@ from slotwise.frontend.observing.observer import OWN_ANSWER
 from slotwise.frontend.protocols import kserve_v1, open_inference, sagemaker, triton_extensions
 from slotwise.frontend.protocols.each_record import Found, answered
 from slotwise.frontend.protocols.generate import Generate, GenerateStream
-from slotwise.frontend.protocols.known_model import found_model, model_input
+from slotwise.frontend.protocols.known_model import answering, found_model, model_input
 from slotwise.frontend.protocols.open_inference_outputs import InferRequest
-from slotwise.frontend.protocols.records import JSON, NOT_AS_ASKED, ProtocolFault, RecordAnswer, failed_alike
+from slotwise.frontend.protocols.records import JSON, NOT_AS_ASKED, ModelInput, ProtocolFault, RecordAnswer, failed_alike
 from slotwise.frontend.protocols.unpacking import unpack
 
 REPLY_COPIES = 8  # of the answers, while one reply is made of them: as texts, in lists, joined, encoded
@@ -146,6 +146,9 @@ class _V1:
         return Response(kserve_v1.reply(answers), media_type=JSON, headers={"x-request-id": whole.identity})
 
 
+_ReadV2 = tuple[InferRequest, str, ModelInput]  # what is asked, of which version, and what that takes
+
+
 @dataclass(frozen=True)
 class _V2:
     """The Open Inference Protocol."""
@@ -154,17 +157,17 @@ class _V2:
 
     def reading_bytes(self, whole: InferenceRequest, request: Request) -> int:
         header_length = request.headers.get(open_inference.LENGTH)
-        return open_inference.reading_bytes(whole.body, header_length, model_input(self.gateway, whole.model))
+        return open_inference.reading_bytes(whole.body, header_length, answering(self.gateway, whole)[1])
 
-    def read(self, whole: InferenceRequest, request: Request) -> tuple[InferRequest, Found]:
+    def read(self, whole: InferenceRequest, request: Request) -> tuple[_ReadV2, Found]:
         header_length = request.headers.get(open_inference.LENGTH)
-        call = open_inference.request(whole.body, header_length, model_input(self.gateway, whole.model))
+        version, model = answering(self.gateway, whole)
+        call = open_inference.request(whole.body, header_length, model)
         call.ask(whole.headers)
-        return call, call.records
+        return (call, version, model), call.records
 
-    def reply(self, whole: InferenceRequest, asked: InferRequest, answers: Sequence[RecordAnswer]) -> Response:
-        model, live = model_input(self.gateway, whole.model), self.gateway.models.get(whole.model)
-        version = whole.version or (live.version if live else "")
+    def reply(self, whole: InferenceRequest, content: _ReadV2, answers: Sequence[RecordAnswer]) -> Response:
+        asked, version, model = content  # as it was read: another version may be the default now
         headers, body = open_inference.reply(asked, whole.model, version, model, answers)
         return Response(body, headers={**headers, "x-request-id": whole.identity})
 

@@ -86,6 +86,7 @@ class Canary:
         if not self.chosen(request):
             return await self._from_old(request, copy, send, group)
         failure: BackendAnswer | Refused
+        _leaves_with(request, copy)
         try:
             failure = await self._counted(group, copy, send)
         except Refused as refused:
@@ -106,6 +107,7 @@ class Canary:
             raise Refused(503, f"version {request.version} is being replaced, try again later", retry_after_s=1)
         answer = await self._counted(group, request, send)
         if _missing(answer) and request.version in ("", self.record.versions[1]):
+            _leaves_with(request, copy)
             other = await send(copy)
             if not _missing(other):
                 request.sent = "again"
@@ -158,6 +160,7 @@ class Canary:
     def _copy(self, copy: Sent, answer: BackendAnswer | Refused, seconds: float, send: Ask[Sent]) -> None:
         if len(self._copies) >= SHADOWS or not copy.has_place():
             return
+        copy.way = None  # its client's request has ended: what happens from here on is no part of its way
 
         async def compare() -> None:
             started = self._clock()
@@ -225,6 +228,11 @@ class Rollouts:
     def shown(self) -> list[dict[str, Any]]:
         """All of them, for /status."""
         return [canary.shown() for canary in self.by_model.values()]
+
+
+def _leaves_with(request: BackendRequest, copy: BackendRequest) -> None:
+    """Have the backend that gets the copy be told when the client has gone."""
+    request.leave = lambda: copy.leave()
 
 
 def _bucket(request: BackendRequest) -> int:

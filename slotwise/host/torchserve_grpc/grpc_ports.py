@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from slotwise.backends.local.sequence_queue import SequenceLimits
 from slotwise.backends.management.bearer import Tokens
 from slotwise.backends.management.models import ModelTable
 from slotwise.frontend.certificates import CertificateFiles
@@ -25,12 +26,16 @@ HINT = "`slotwise serve --port 0` takes free ports, --port N counts from N"
 
 @dataclass(frozen=True)
 class OpenedGrpc:
-    """Where gRPC listens, and whether models can be registered by it. certificate: for TLS on both ports; None: without."""
+    """Where gRPC listens, and whether models can be registered by it. certificate: for TLS on both ports; None: without.
+
+    sequences: the names of the headers that carry a sequence's id, begin it and end it.
+    """
 
     inference_host: str = "127.0.0.1"
     management_host: str = "127.0.0.1"
     changeable: bool = True
     certificate: CertificateFiles | None = None
+    sequences: tuple[str, str, str] = SequenceLimits.headers
 
 
 @asynccontextmanager
@@ -44,9 +49,8 @@ async def grpc_ports(
 ) -> AsyncIterator[None]:
     """Within, TorchServe's services answer on the ports for gRPC. Raises SlotwiseError where one of them is taken."""
     service = ManagementService(gateway, tokens, models, changeable=opened.changeable)
-    inference = GrpcListener(
-        InferenceApi(gateway, tokens, loaded), opened.inference_host, ports.grpc_inference, opened.certificate
-    )
+    api = InferenceApi(gateway, tokens, loaded, opened.sequences)
+    inference = GrpcListener(api, opened.inference_host, ports.grpc_inference, opened.certificate)
     management = GrpcListener(service, opened.management_host, ports.grpc_management, opened.certificate)
     inference.listen(gateway.backend.max_body_bytes, HINT, shared=False)
     management.listen(MANAGEMENT_BYTES, HINT, shared=False)

@@ -13,13 +13,16 @@ MANAGEMENT_PACKAGE = "org.pytorch.serve.grpc.management"
 MANAGEMENT_SERVICE = f"{MANAGEMENT_PACKAGE}.ManagementAPIsService"
 ASKED, ANSWERED = "PredictionsRequest", "PredictionResponse"
 
-# An answer's third field, `status`, is for StreamPredictions2 alone, which is not offered.
+# An answer's `status` is for StreamPredictions2 alone. It is google.rpc.Status, whose details are packed messages.
 INFERENCE = MessageTable(
     INFERENCE_PACKAGE,
     """
 PredictionsRequest string model_name, string model_version, InputEntry* input, string sequence_id
 InputEntry string key, bytes value
-PredictionResponse bytes prediction, string sequence_id
+PredictionResponse bytes prediction, string sequence_id, Status status
+Status int32 code, string message, Any* details
+Any string type_url, bytes value
+ErrorInfo string reason
 TorchServeHealthResponse string health
 """,
 )

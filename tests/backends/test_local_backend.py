@@ -1,0 +1,67 @@
+"""What answers in a host's own process: a request goes to its version, as that is; and what its workers count."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from slotwise.backends.exchange import BackendAnswer, BackendRequest
+from slotwise.backends.local.model_settings import ModelSettings
+from slotwise.host import model_versions
+from slotwise.host.local_backend import LocalBackend
+from slotwise.host.model_versions import ModelVersions
+
+from .test_served_model import settings  # noqa: F401  a fixture
+
+
+class Served:
+    """A version of a model that notes whether a request may be sent twice."""
+
+    def __init__(self, of: ModelSettings) -> None:
+        self.settings, self.asked = of, list[bool]()
+
+    async def answer(self, request: BackendRequest) -> BackendAnswer:
+        self.asked.append(request.repeatable)
+        return BackendAnswer(200, [], b"")
+
+
+@pytest.mark.parametrize("front", [False, True])
+def test_a_request_is_sent_twice_only_where_its_own_version_allows_that(settings: ModelSettings, front: bool) -> None:  # noqa: F811
+    """The front knows the default version only."""
+    once, twice = Served(replace(settings, version="2", repeatable=False)), Served(settings)
+    loaded, nothing = ModelVersions({"m": {"1": twice, "2": once}}), None  # type: ignore[dict-item]
+    anything: Any = nothing
+    backend = LocalBackend(loaded, anything, 1, lambda: [])
+    for version in ("", "1", "2"):
+        asyncio.run(backend.answer(BackendRequest("m", 0.0, version=version, label="m", repeatable=front)))
+    assert (twice.asked, once.asked) == ([front, front], [False])
+
+
+def test_nothing_that_a_handler_counts_ends_the_metrics_or_fills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_versions, "MOST_NAMES", 3)
+    loaded, registry = ModelVersions(), CollectorRegistry()
+    registry.register(loaded)
+    for i in range(5):
+        loaded.measured("m", f"of_request_{i}", i, "ms", None)
+    loaded.measured("m", "", 1.0, "ms", None)
+    anything: Any = "ten"
+    with pytest.raises(ValueError, match="ten"):
+        loaded.measured("m", "of_request_0", anything, "ms", None)
+    loaded.measured("other", "of_request_4", 1.0, "", None)
+    said = generate_latest(registry).decode()
+    assert [i for i in range(5) if f'of_request_{i}{{Code="",ModelName="m"}}' in said] == [0, 1, 2]
+    assert 'of_request_4{Code="",ModelName="other"} 1.0' in said
+
+
+def test_it_names_the_archives_of_versions_that_are_not_the_default(settings: ModelSettings) -> None:  # noqa: F811
+    other, nothing = Served(replace(settings, version="2", archive=settings.archive.with_name("2.mar"))), None
+    loaded, anything = ModelVersions({"m": {"1": Served(settings), "2": other}}), nothing  # type: ignore[dict-item]
+    seen: Any = SimpleNamespace(name="m", version="1")
+    backend = LocalBackend(loaded, anything, 1, lambda: [seen])  # type: ignore[arg-type]
+    asyncio.run(backend.look(0))
+    assert backend.others == {("m", "2"): settings.archive.with_name("2.mar")}
