@@ -30,7 +30,7 @@ def test_the_list_for_programs_names_every_page_and_no_other() -> None:
 
 # Generated reference: written whole by scripts/NAME.py, or tables that `benchmarks.figures render` writes between marks.
 WRITTEN = ("api", "commands")
-TABLES = ("campaign", "measured-neighbours", "measured-pictures", "measured-servers", "measured-tuning")
+TABLES = ("campaign", *sorted(page.stem for page in (ROOT / "docs").glob("measured-*.md")))
 MARKED = re.compile(r"<!-- (?:figures: [^>]+|history) -->.*?<!-- end -->|<!--.*?-->", re.DOTALL)
 
 
