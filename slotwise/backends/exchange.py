@@ -106,8 +106,9 @@ class BackendRequest:
         self.headers["x-deadline-ms"] = str(int((time.time() + self.left_s) * 1000))
 
     def to_model(self, name: str) -> Self:
-        """The same request to a model of another name."""
-        return replace(self, model=name, target=f"{PATH}{name}{self.target[len(PATH) + len(self.model) :]}")
+        """The same request to a model of another name, with headers of its own: whoever answers may change them."""
+        target = f"{PATH}{name}{self.target[len(PATH) + len(self.model) :]}"
+        return replace(self, model=name, target=target, headers=dict(self.headers))
 
     def has_place(self) -> bool:
         """Whether there is room for it, so that nobody else has to give way."""

@@ -143,6 +143,14 @@ def test_a_death_names_the_file_of_what_led_to_it_which_runs_again(
     assert {"arrived", "sent", "answered", "died", "requeued", "convicted"} <= set(last)
 
 
+def test_a_copy_to_another_archive_has_headers_of_its_own() -> None:
+    """A queue of sequences changes them: the request may come to the old archive after it."""
+    request = asked("1")
+    request.headers["ts_request_sequence_id"] = "mine"
+    request.to_model("new").headers["ts_request_sequence_id"] = "owner mine"
+    assert request.headers == {"ts_request_sequence_id": "mine"}
+
+
 def test_a_request_that_must_not_be_sent_twice_is_not(settings: ModelSettings) -> None:
     async def history() -> None:
         guilty, innocent = asked("exit", repeatable=False), asked("1", repeatable=False)
