@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from slotwise.backends.exchange import Refused
 from slotwise.backends.local.model_settings import ModelSettings
 from slotwise.backends.local.served_model import ServedModel
 from slotwise.host import load_watch, workers_by_load
@@ -62,15 +63,22 @@ async def until(true: Callable[[], object]) -> None:
 
 @asynccontextmanager
 async def clients(served: ServedModel, count: int = 8) -> AsyncIterator[list[str]]:
-    """So many ask all the time; yields the list of those answers that were not their own."""
+    """So many ask all the time; yields the list of those answers that were not their own.
+
+    Who was in two workers that a test has killed gets no answer: it may have been it that ended them.
+    """
     wrong, over = list[str](), asyncio.Event()
 
     async def client(i: int) -> None:
         number = i
         while not over.is_set():
-            answer = await served.answer(asked(str(number)))
-            if answer.body != f"answer to {number}".encode():
-                wrong.append(f"{number}: {answer.body!r}")
+            try:
+                answer = await served.answer(asked(str(number)))
+            except Refused:
+                assert served.ends["died"]
+            else:
+                if answer.body != f"answer to {number}".encode():
+                    wrong.append(f"{number}: {answer.body!r}")
             number += count
 
     async with asyncio.TaskGroup() as group:
@@ -117,7 +125,7 @@ def test_workers_that_die_meanwhile_change_no_choice(settings: ModelSettings) ->
                 await asyncio.sleep(0.3)
             await until(lambda: len(served.queue.workers) == 3)
             assert wrong == []
-            assert set(chooser.counts) <= {"busy"}
+            assert set(chooser.counts) <= {"busy", "idle"}  # idle: clients of a busy machine are
 
     run(history)
 
