@@ -19,8 +19,8 @@ from slotwise.frontend.grpc.call import Call
 from slotwise.frontend.grpc.infer import AskedModel, Infer
 from slotwise.frontend.grpc.message_table import text_field
 from slotwise.frontend.grpc.open_inference_messages import CLASSES, SERVICE
-from slotwise.frontend.grpc.request_stream import RequestStream
-from slotwise.frontend.grpc.service import GrpcService, Messages
+from slotwise.frontend.grpc.request_stream import RequestOfStream, RequestStream
+from slotwise.frontend.grpc.service import CallEnd, GrpcService, Messages
 from slotwise.frontend.inference_request import InferenceRequest
 from slotwise.frontend.protocols.each_record import answered
 from slotwise.frontend.protocols.open_inference_outputs import InferRequest
@@ -38,6 +38,7 @@ NO_SEQUENCE = "sequence_id is not read here: name the sequence in the call's met
 class InferStream(RequestStream):
     """One call of it."""
 
+    of, method = SERVICE, STREAM_INFER
     most_at_once = MOST_AT_ONCE
 
     def __init__(self, service: GrpcService, infer: Infer, call: Call, given: Messages) -> None:
@@ -49,48 +50,34 @@ class InferStream(RequestStream):
         return _StreamedRequest(self, call, data)
 
 
-class _StreamedRequest:
-    """One request of a stream. whole: the request itself. read: set when it has been taken apart, or refused."""
+class _StreamedRequest(RequestOfStream):
+    """One request of a stream. whole: the request itself."""
+
+    stream: InferStream
 
     def __init__(self, stream: InferStream, call: Call, data: bytes) -> None:
-        self.stream, self.call, self.service, self.messages = stream, call, stream.service, stream.messages
+        super().__init__(stream, call, data)
         self.identity = text_field(data, ID)[:LONGEST_ID]
         self.whole = InferenceRequest("", call.deadline, gateway=self.service.gateway)
-        self.data, self.read, self.wants_end = data, asyncio.Event(), False
+        self.wants_end = False
 
     def leave(self) -> None:
-        """Nobody waits for its answer any more."""
+        """See RequestOfStream."""
         self.whole.leave()
 
-    async def answer(self) -> None:
-        """Answer it, whatever becomes of it."""
-        observer = self.service.gateway.observer
-        if observer is not None:
-            self.call.begin(observer, f"/{SERVICE}/{STREAM_INFER}")
-        status = 0
-        try:
-            status = await self._answer()
-        except ClientGone:
-            pass
-        except Exception as error:
-            end = self.service.failed(STREAM_INFER, self.call, error)
-            if end.status != CLIENT_GONE:
-                self.messages.put(open_inference_grpc.stream_error(end.status, end.details, self.identity))
-        finally:
-            self.read.set()
-            self.whole.release()
-            if observer is not None:
-                observer.end(self.call.scope(""), status)
-        await self.messages.taken()  # so that what it is answered is bounded, too
+    def release(self) -> None:
+        """See RequestOfStream."""
+        self.whole.release()
 
-    async def _answer(self) -> int:
-        """Have it answered. Returns HTTP's status. Raises Refused and ProtocolFault."""
+    def error(self, end: CallEnd) -> bytes:
+        """See RequestOfStream."""
+        return open_inference_grpc.stream_error(end.status, end.details, self.identity)
+
+    async def answered(self) -> int:
+        """See RequestOfStream. Raises Refused and ProtocolFault."""
         whole, infer = self.whole, self.stream.infer
         try:
-            self.service.let_in(STREAM_INFER, self.call)  # its key may have ended since the call began
-            data, self.data = self.data, b""
-            whole.hold(data)
-            del data
+            whole.hold(self.let_in())
             asked, of = await infer.read(whole, self.call, self._parameters)
             if len(asked.identity) > LONGEST_ID:
                 raise ProtocolFault(f"the request's id is longer than {LONGEST_ID} characters")

@@ -3,31 +3,75 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
 
+from slotwise.backends.exchange import CLIENT_GONE
 from slotwise.backends.interface import Refused
+from slotwise.frontend.admission.limits import ClientGone
 from slotwise.frontend.grpc.call import Call
 from slotwise.frontend.grpc.call_messages import CallMessages
-from slotwise.frontend.grpc.service import GrpcService, Messages
+from slotwise.frontend.grpc.service import CallEnd, GrpcService, Messages
 
 LEAVES = "this server ends: ask again on another stream"
 
 
-class RequestOfStream(Protocol):
+class RequestOfStream:
     """One request of such a call. read: set when it has been taken apart, or refused."""
 
-    read: asyncio.Event
+    def __init__(self, stream: RequestStream, call: Call, data: bytes) -> None:
+        self.stream, self.call, self.service, self.messages, self.data = stream, call, stream.service, stream.messages, data
+        self.read = asyncio.Event()
 
     async def answer(self) -> None:
         """Answer it, whatever becomes of it."""
+        observer, status = self.service.gateway.observer, 0
+        if observer is not None:
+            self.call.begin(observer, f"/{self.stream.of}/{self.stream.method}")
+        try:
+            status = await self.answered()
+        except ClientGone:
+            pass
+        except Exception as error:
+            end = self.service.failed(self.stream.method, self.call, error)
+            if end.status != CLIENT_GONE:
+                self.messages.put(self.error(end))
+        finally:
+            self.read.set()
+            self.release()
+            if observer is not None:
+                observer.end(self.call.scope(""), status)
+        await self.messages.taken()  # so that what it is answered is bounded, too
+
+    def let_in(self) -> bytes:
+        """Its message, which is nowhere else from now on. Raises Refused: its key may have ended since the call began."""
+        self.service.let_in(self.stream.method, self.call)
+        data, self.data = self.data, b""
+        return data
+
+    # What methods do differently.
+
+    async def answered(self) -> int:
+        """Have it answered. Returns HTTP's status. Raises what it fails with."""
+        raise NotImplementedError
+
+    def error(self, end: CallEnd) -> bytes:
+        """The answer that tells how it failed."""
+        raise NotImplementedError
 
     def leave(self) -> None:
         """Nobody waits for its answer any more."""
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """It is over."""
 
 
 class RequestStream:
-    """One call. messages: what its client gets. most_at_once: its requests; the next one is read when one of them has ended."""
+    """One call of a method, of the service `of`. messages: what its client gets.
 
+    most_at_once: its requests; the next one is read when one of them has ended.
+    """
+
+    of = method = ""
     most_at_once = 1
 
     def __init__(self, service: GrpcService, call: Call, given: Messages) -> None:

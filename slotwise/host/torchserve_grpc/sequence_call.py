@@ -5,16 +5,15 @@ An error is an answer of its own, and the next request is answered all the same.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
 
-from slotwise.backends.exchange import CLIENT_GONE, RawHeaders
+from slotwise.backends.exchange import RawHeaders
 from slotwise.frontend.grpc.call import Call
 from slotwise.frontend.grpc.message_table import text_field
-from slotwise.frontend.grpc.request_stream import RequestStream
+from slotwise.frontend.grpc.request_stream import RequestOfStream, RequestStream
 from slotwise.frontend.grpc.service import CallEnd, GrpcService, Messages
 from slotwise.host.torchserve_grpc.piece_messages import PieceMessages
 from slotwise.host.torchserve_grpc.torchserve_messages import ANSWERED, ASKED, INFERENCE, INFERENCE_SERVICE
@@ -33,6 +32,8 @@ Predict = Callable[[Call, bytes, PieceMessages, HeadersOf], Awaitable[bytes | No
 
 class SequenceCall(RequestStream):
     """One call of it. predict: has a message answered. names: of the headers that carry a sequence's id, begin and end it."""
+
+    of, method = INFERENCE_SERVICE, BOTH_WAYS
 
     def __init__(
         self, service: GrpcService, predict: Predict, call: Call, given: Messages, names: tuple[str, str, str]
@@ -66,40 +67,30 @@ class SequenceCall(RequestStream):
         return [(id_.encode(), sequence.encode()), *((name.encode(), b"true") for name in told)]
 
 
-class _SequenceRequest:
-    """One request of such a call. read: see RequestOfStream."""
+class _SequenceRequest(RequestOfStream):
+    """One request of such a call."""
 
-    def __init__(self, asking: SequenceCall, call: Call, data: bytes) -> None:
-        self.asking, self.call, self.service, self.data = asking, call, asking.service, data
+    stream: SequenceCall
+
+    def __init__(self, stream: SequenceCall, call: Call, data: bytes) -> None:
+        super().__init__(stream, call, data)
         self.sequence = text_field(data, ID)[:LONGEST_ID]
-        self.read = asyncio.Event()
 
     def leave(self) -> None:
         """See RequestOfStream."""
         self.call.left()
 
-    async def answer(self) -> None:
+    async def answered(self) -> int:
         """See RequestOfStream."""
-        observer, messages, status = self.service.gateway.observer, self.asking.messages, 0
-        if observer is not None:
-            self.call.begin(observer, f"/{INFERENCE_SERVICE}/{BOTH_WAYS}")
-        try:
-            self.service.let_in(BOTH_WAYS, self.call)  # its token may have ended since the call began
-            data, self.data = self.data, b""
-            pieces = PieceMessages(messages, self.sequence)
-            written = await self.asking.predict(self.call, data, pieces, self.asking.headers_of)
-            if written is not None:
-                await messages.put_whole(written)
-            status = 200
-        except Exception as error:
-            end = self.service.failed(BOTH_WAYS, self.call, error)
-            if end.status != CLIENT_GONE:
-                messages.put(error_message(end, self.sequence))
-        finally:
-            self.read.set()
-            if observer is not None:
-                observer.end(self.call.scope(""), status)
-        await messages.taken()  # so that what it is answered is bounded, too
+        pieces = PieceMessages(self.messages, self.sequence)
+        written = await self.stream.predict(self.call, self.let_in(), pieces, self.stream.headers_of)
+        if written is not None:
+            await self.messages.put_whole(written)
+        return 200
+
+    def error(self, end: CallEnd) -> bytes:
+        """See RequestOfStream."""
+        return error_message(end, self.sequence)
 
 
 def error_message(end: CallEnd, sequence: str) -> bytes:
