@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import zipfile
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,30 @@ TUNED = {
     64: [TrialSetting(16, 1, 2, 1)],
     8: [TrialSetting(4, 1, 1, 2), TrialSetting(1, 1, 2, 1)],
 }  # clients: what tune found, and batch 1
+
+
+def _measured_by(module: str) -> Callable[[Namespace, Path], dict[str, Any]]:
+    """What that module measures; it is imported when that is asked for."""
+
+    def part(options: Namespace, work: Path) -> dict[str, Any]:
+        found: dict[str, Any] = import_module(f"benchmarks.measuring.{module}").measure(options, work)
+        return found
+
+    return part
+
+
+accuracy = _measured_by("accuracy")
+adversaries = _measured_by("adversaries")
+by_steps = _measured_by("by_steps")
+decoded = _measured_by("decoded")
+dropped = _measured_by("dropped")
+fairness = _measured_by("fairness")
+gpu = _measured_by("on_gpu")
+one_word = _measured_by("one_word")
+own_host = _measured_by("own_host")
+starting = _measured_by("starting")
+streams_beside = _measured_by("streams_beside")
+traces = _measured_by("traces")
 
 
 def handlers(work: Path) -> dict[str, ArchiveInfo]:
@@ -83,20 +108,6 @@ def hosts(options: Namespace, work: Path) -> dict[str, Any]:
         return on_hosts.measure(records, infos, options.rounds, options.seconds)
 
 
-def own_host(options: Namespace, work: Path) -> dict[str, Any]:
-    """Our own host and TorchServe, each alone and behind its gateway."""
-    from benchmarks.measuring.own_host import measure
-
-    return measure(options, work)
-
-
-def one_word(options: Namespace, work: Path) -> dict[str, Any]:
-    """A deployment of TorchServe, and the same one with a word changed."""
-    from benchmarks.measuring.one_word import measure
-
-    return measure(options, work)
-
-
 def settings_in_turn(options: Namespace, bench: LiveBench, settings: Sequence[TrialSetting], *, warm_ups: int = 0) -> Readings:
     """One model under 64 clients with each setting in turn, all of them registered together."""
     by_name = {str(setting): setting for setting in settings}
@@ -138,78 +149,15 @@ def stress(options: Namespace, work: Path) -> dict[str, Any]:
         return stress_cases.measure(deployed(record, info), info)
 
 
-def fairness(options: Namespace, work: Path) -> dict[str, Any]:
-    """One client with 512 requests under way beside one with a single request at a time."""
-    from benchmarks.measuring.fairness import measure
-
-    return measure(options, work)
-
-
-def decoded(options: Namespace, work: Path) -> dict[str, Any]:
-    """Captions and translation in closed batches and in steps, 1, 8 and 16 clients."""
-    from benchmarks.measuring.decoded import measure
-
-    return measure(options, work)
-
-
-def adversaries(options: Namespace, work: Path) -> dict[str, Any]:
-    """Bodies that lie, poison, and half of the cores, on a host that sets itself."""
-    from benchmarks.measuring.adversaries import measure
-
-    return measure(options, work)
-
-
-def dropped(options: Namespace, work: Path) -> dict[str, Any]:
-    """Streams alone, and beside others that are dropped or never read."""
-    from benchmarks.measuring.dropped import measure
-
-    return measure(options, work)
-
-
-def by_steps(options: Namespace, work: Path) -> dict[str, Any]:
-    """Closed batches against steps: requests a second, and when the first piece comes."""
-    from benchmarks.measuring.by_steps import measure
-
-    return measure(options, work)
-
-
-def streams_beside(options: Namespace, work: Path) -> dict[str, Any]:
-    """Streams of our own host beside LitServe's and TorchServe's: pieces a second, and what one poisoned in eight costs."""
-    from benchmarks.measuring.streams_beside import measure
-
-    return measure(options, work)
-
-
-def gpu(options: Namespace, work: Path) -> dict[str, Any]:
-    """What a GPU does: agreement, separability, speed, memory, and a served model."""
-    from benchmarks.measuring.on_gpu import measure
-
-    return measure(options, work)
-
-
 def hostile(options: Namespace, work: Path) -> dict[str, Any]:
     """Pictures that are dear to decode beside each picture model's example."""
     with server(work) as record:
         return hostile_pictures.measure(record, work, options.rounds)
 
 
-def accuracy(options: Namespace, work: Path) -> dict[str, Any]:
-    """EfficientNet-Lite0 on every engine and precision."""
-    from benchmarks.measuring.accuracy import measure
-
-    return measure(options, work)
-
-
 def worker(options: Namespace, work: Path) -> dict[str, Any]:
     """Processor time of the worker as it is against that of an earlier commit, without a server."""
     return worker_cost.compare(options, work)
-
-
-def traces(options: Namespace, work: Path) -> dict[str, Any]:
-    """Processor time of a request without traces and with 1% of them."""
-    from benchmarks.measuring.traces import measure
-
-    return measure(options, work)
 
 
 def disasters(options: Namespace, work: Path) -> dict[str, Any]:
@@ -270,13 +218,6 @@ def nodes(options: Namespace, work: Path) -> dict[str, Any]:
     with server(work, "ray", max_replicas_per_node=str(ray_nodes.EACH)) as record, second_node(record):
         found = ray_nodes.measure(record, info, proxy, options.rounds, options.seconds)
     return {"rows": found, "line": asdict(ray_nodes.LINE), "proxy": asdict(proxy)}
-
-
-def starting(options: Namespace, work: Path) -> dict[str, Any]:
-    """From `slotwise serve digits` to the first answer."""
-    from benchmarks.measuring.starting import measure
-
-    return measure(options, work)
 
 
 def rollouts(options: Namespace, work: Path) -> dict[str, Any]:
