@@ -25,7 +25,8 @@ import psutil
 
 from benchmarks.measuring.disasters import busy_cores
 from benchmarks.measuring.priced import BATCH_S
-from benchmarks.measuring.servers import built, server
+from benchmarks.measuring.servers import built_handler, server
+from slotwise.archive.archive_info import ArchiveInfo
 from slotwise.bench.http_connection import Connection, Target, run
 from slotwise.client.management import ManagementClient
 from slotwise.console import say
@@ -179,7 +180,7 @@ ADVERSARIES = (
 
 def measure(options: Namespace, work: Path) -> dict[str, Any]:
     """Every round starts a server, and has one adversary come after the other."""
-    model = _made(work)
+    model = built_handler(HANDLER, work)
     rounds = []
     for turn in range(options.rounds):
         with server(work, "slotwise", **SETTINGS) as record:
@@ -189,16 +190,7 @@ def measure(options: Namespace, work: Path) -> dict[str, Any]:
     return {"plan": plan, "rows": [_row([one[i] for one in rounds]) for i in range(len(ADVERSARIES))]}
 
 
-def _made(work: Path) -> Any:
-    made = work / HANDLER
-    made.mkdir()
-    (work / "store").mkdir(exist_ok=True)
-    (made / f"{HANDLER}.py").write_bytes(Path(__file__).with_name(f"{HANDLER}.py").read_bytes())
-    (made / "model.toml").write_text(f'name = "{HANDLER}"\nhandler = "{HANDLER}.py"\n', "utf-8")
-    return built(str(made), work)
-
-
-async def _round(options: Namespace, record: ServerRecord, info: Any) -> list[dict[str, Any]]:
+async def _round(options: Namespace, record: ServerRecord, info: ArchiveInfo) -> list[dict[str, Any]]:
     with ManagementClient(record) as client:
         deploy(client, info, registration(info, load_profile("cpu", SETTINGS, environ={}), {}))
         target = Target.of(record, info.name)

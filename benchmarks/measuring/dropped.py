@@ -1,6 +1,6 @@
 """Clients that read their streams, alone and beside others that drop theirs at random points, or never read: who notices?
 
-The model's steps take the same time for any number of streams (handlers/ticking.py), and there are slots for all: what is
+The model's steps take the same time for any number of streams (ticking.py), and there are slots for all: what is
 measured is the host, on as many cores as there are. Those who drop run in a process of their own.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import random
-import shutil
 import socket
 import time
 from argparse import Namespace
@@ -21,7 +20,8 @@ import httpx
 import psutil
 
 from benchmarks.measuring.rounds import Cell, in_turn
-from benchmarks.measuring.servers import built, server
+from benchmarks.measuring.servers import built_handler, server
+from benchmarks.measuring.ticking import SLOTS
 from benchmarks.measuring.timed_answers import PieceReading, rows
 from slotwise.bench import stream_load
 from slotwise.bench.bodies import RequestBody
@@ -34,7 +34,7 @@ from slotwise.server.lifecycle import ServerRecord
 
 NAME = "ticking"
 ALONE, BESIDE = "alone", "beside dropped streams"
-CLIENTS, DROPS, UNREAD, SLOTS = 8, 1000, 50, 128
+CLIENTS, DROPS, UNREAD = 8, 1000, 50
 BODY = b"64 8"
 DROPPED = (b"3 8", b"500 8", b"40 4000", b"no number")
 NEVER_READ, RECEIVE_BYTES = b"1000000 4000", 4096  # small, so that they are cut off within a round
@@ -46,7 +46,7 @@ CUT_OFF = "slotwise_cut_off_readers_total"
 
 def measure(options: Namespace, work: Path) -> dict[str, Any]:
     """Every round asks alone and beside them once. `left` is what is open when all is over; memory_mib, before and after."""
-    info = built(str(_folder(work)), work)
+    info = built_handler(NAME, work)
     with server(work, "slotwise") as record:
         with ManagementClient(record) as client:
             deploy(client, info, {"batch_size": SLOTS, "max_batch_delay": 0, "initial_workers": 1, "response_timeout": 60})
@@ -69,14 +69,6 @@ def measure(options: Namespace, work: Path) -> dict[str, Any]:
             "left": {name: numbers[name] for name in AT_REST},
             "memory_mib": {"before": before, "after": _memory_mib([record.pid, *workers])},
         }
-
-
-def _folder(work: Path) -> Path:
-    made = work / NAME
-    made.mkdir()
-    shutil.copy(Path(__file__).with_name("handlers") / f"{NAME}.py", made)
-    (made / "model.toml").write_text(f'name = "{NAME}"\nhandler = "{NAME}.py"\n', "utf-8")
-    return made
 
 
 def _round(record: ServerRecord, target: Target, seconds: float, drops: int) -> PieceReading:

@@ -43,6 +43,16 @@ def built(model: str, work: Path, weights: str | None = None) -> ArchiveInfo:
     return inspect(build(model, work / "store", weights))
 
 
+def built_handler(name: str, work: Path) -> ArchiveInfo:
+    """An archive of nothing but the handler benchmarks/measuring/NAME.py."""
+    made = work / name
+    made.mkdir()
+    (work / "store").mkdir(exist_ok=True)
+    shutil.copy(Path(__file__).with_name(f"{name}.py"), made)
+    (made / "model.toml").write_text(f'name = "{name}"\nhandler = "{name}.py"\n', "utf-8")
+    return built(str(made), work)
+
+
 def unpacked(info: ArchiveInfo, folder: Path) -> Path:
     """The archive's model as a folder to build another one of; its model.toml is not there."""
     made = extract(info.path, folder, trusted=True)

@@ -7,7 +7,7 @@ import numpy as np
 from slotwise.worker import BadRequest, End, Next, StepEngine, StreamHandler
 
 STEP_S = 0.005
-SLOTS = 128  # as dropped.py has them
+SLOTS = 128
 
 
 class Ticking(StepEngine):
