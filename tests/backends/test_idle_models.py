@@ -75,12 +75,23 @@ def test_a_model_that_nobody_asks_sleeps_and_the_next_request_waits_for_it(setti
 
 def test_one_that_is_asked_all_the_time_does_not_sleep(settings: ModelSettings) -> None:
     async def history() -> None:
-        async with several(dataclasses.replace(settings, idle_timeout_s=0.3), 1) as (idle, (model,)):
-            for i in range(12):
-                await model.answer(asked(model, str(i)))
+        async with several(dataclasses.replace(settings, idle_timeout_s=3), 1) as (idle, (model,)):
+            until = time.monotonic() + 4
+            while time.monotonic() < until:
+                await model.answer(asked(model, "1"))
                 await asyncio.sleep(0.1)
-            assert await asyncio.gather(model.answer(asked(model, "slow")), asyncio.sleep(0)) is not None
             assert idle.slept == 0
+
+    asyncio.run(history())
+
+
+def test_it_is_idle_from_its_last_answer_and_not_from_its_last_request(settings: ModelSettings) -> None:
+    async def history() -> None:
+        async with several(settings, 1) as (_, (model,)):
+            began = asyncio.get_running_loop().time()
+            await model.answer(asked(model, "slow"))
+            ended = asyncio.get_running_loop().time()
+            assert model.unused_s(ended) <= ended - began - 1  # which is what it takes
 
     asyncio.run(history())
 

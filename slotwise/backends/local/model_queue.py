@@ -57,6 +57,7 @@ class ModelQueue:
         self.response_timeout_s = response_timeout_s
         self.absent, self.about = absent, about
         self.loop = asyncio.get_running_loop()
+        self.ended_at = self.loop.time()  # the last request, whatever became of it
         self.ledger, self.history = Ledger(), QueueHistory()
         self.dispatcher = Dispatcher(batch_size, max_batch_delay_s, job_queue_size, linger, target_s, name)
         self.waiting = self.dispatcher.waiting
@@ -121,10 +122,11 @@ class ModelQueue:
     def _close(self, one: WaitingRequest, outcome: Literal["answered", "refused", "gone"]) -> None:
         one.answer.cancel()  # where its client left: a worker's late words find nobody
         del self._open[one.id]
+        self.ended_at = self.loop.time()
         self.ledger.end(one.id, outcome)
         if outcome != "answered":
             self._cancel(one)
-            self.history.happened("cancelled" if outcome == "gone" else outcome, one, self.loop.time())
+            self.history.happened("cancelled" if outcome == "gone" else outcome, one, self.ended_at)
 
     def _cancel(self, one: WaitingRequest) -> None:
         """Tell the worker that has it, if any, that nobody wants its answer. Who had a worker die runs: it may end this one."""

@@ -112,7 +112,7 @@ class ServedModel:
 
     def unused_s(self, now: float) -> float:
         """For how long nobody has asked it, or waited for it; 0 while it starts."""
-        return 0.0 if self.ledger.open or not self.is_ready else now - max(self.used_at, self.awake_since)
+        return 0.0 if self.ledger.open or not self.is_ready else now - max(self.queue.ended_at, self.awake_since)
 
     def scale(self, workers: int) -> None:
         """Have so many workers from now on; returns at once."""
