@@ -68,7 +68,8 @@ class BackendRequest:
     knows. pieces: takes the answer as it comes; the answer itself then only says that it is whole. None: it is asked for whole.
     alone: a queue of ours puts nobody else into its batch. sender: whose request it is, a key or an address; "": nobody knows.
     weight, priority: of that sender, where a queue of ours has senders take turns.
-    way: takes what happens to it; None: nobody wants to know.
+    way: takes what happens to it; None: nobody wants to know. observed: somebody does; where it has no way yet, once something
+    goes wrong, by `watch`.
     """
 
     model: str
@@ -89,12 +90,23 @@ class BackendRequest:
     weight: int = 1
     priority: int = 0
     way: RequestWay | None = None
+    observed: bool = False
 
     @property
     def named(self) -> dict[str, Any]:
         """Its ids, as a line of the log has them: `extra`."""
-        trace = {"trace_id": self.way.trace_word} if self.way is not None and self.way.traced else {}
+        way = self.watch()  # what is logged of a request is worth knowing
+        trace = {"trace_id": way.trace_word} if way is not None and way.traced else {}
         return {"fields": {"request_id": self.identity, **trace}}
+
+    def watch(self) -> RequestWay | None:
+        """Its way: something has happened that whoever observes it wants to know of."""
+        return self.way
+
+    def note(self, what: str) -> None:
+        """Something happened to it."""
+        if (way := self.watch()) is not None:
+            way.note(what)
 
     @property
     def left_s(self) -> float:

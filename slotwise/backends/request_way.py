@@ -11,10 +11,10 @@ import json
 import math
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 MOST_NOTES, MOST_TRIES = 16, 8  # of one request that are kept
 MOST_CALLS = 256  # of the model, of one batch
@@ -103,8 +103,19 @@ def _number(value: Any) -> float:
     return float(value)
 
 
+class Observed(Protocol):
+    """A request, as BackendRequest has it: its way, or that it gets one once something happens."""
+
+    identity: str
+    way: RequestWay | None
+    observed: bool
+
+    def watch(self) -> RequestWay | None:
+        """Its way, from now on."""
+
+
 class Mate(NamedTuple):
-    """One request of a batch, as the others know it."""
+    """One request of a batch, as the others know it. Ids are 0 where nothing of it was noted."""
 
     identity: str
     trace_id: int
@@ -114,7 +125,7 @@ class Mate(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class BatchWay:
-    """One batch that went to a worker. number: in this process. sent: Unix time. size: its requests, watched or not. wanted:
+    """One batch that went to a worker. number: in this process. sent: Unix time. size: its requests, observed or not. wanted:
     its report, whatever happens; else only where a call of the model failed.
 
     failure, failed: why it came to nothing, and when; "" and 0 where it did not. span: its trace's id and its own, if any.
@@ -122,7 +133,7 @@ class BatchWay:
 
     worker: str
     size: int
-    ways: Sequence[RequestWay | None] = ()
+    requests: Sequence[Observed] = ()
     number: int = field(default_factory=lambda: next(_numbers))
     sent: float = field(default_factory=time.time)
     report: BatchReport | None = None
@@ -134,11 +145,18 @@ class BatchWay:
 
     @property
     def mates(self) -> tuple[Mate, ...]:
-        """Its requests that somebody watches, as the others know them. Once asked, it holds on to none of them."""
-        if self.ways:
-            self._mates = tuple([Mate(one.identity, *one.ids, one.sampled) for one in self.ways if one is not None])
-            self.ways = ()
+        """Its requests that somebody observes, as the others know them. Once asked, it holds on to none of them."""
+        if self.requests:
+            self._mates = tuple([_as_mate(one) for one in self.requests if one.observed])
+            self.requests = ()
         return self._mates
+
+    def note(self) -> None:
+        """Have those of its requests that have a way know that they were in it."""
+        for slot, one in enumerate(self.requests):
+            if (way := one.way) is not None:
+                self.wanted |= way.sampled
+                way.tried(self, slot)
 
     def fail(self, why: str) -> None:
         """It has come to nothing."""
@@ -204,7 +222,8 @@ class RequestWay:
         if not work.batch_size:
             return self.tries
         if not self.tries:
-            self.tried(BatchWay("", work.batch_size, (self,)), self.slot)
+            alone = Mate(self.identity, *self.ids, self.sampled)
+            self.tried(BatchWay("", work.batch_size, _mates=(alone,)), self.slot)
         batch, _ = self.tries[-1]
         if batch.report is None and not batch.failure:
             total_ms = work.decode_ms + work.inference_ms
@@ -223,9 +242,16 @@ class RequestWay:
             self.notes = (*self.notes, (time.time(), what))
 
     def tried(self, batch: BatchWay, slot: int) -> None:
-        """A worker gets it."""
-        if len(self.tries) < MOST_TRIES:
+        """A worker has it."""
+        if len(self.tries) < MOST_TRIES and not (self.tries and self.tries[-1][0] is batch):
             self.tries = (*self.tries, (batch, slot))
+
+    def answered(self, sent_at: float, seconds: float, work: BatchWork, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """It is answered: what the answer's headers say stands in for what no queue of ours has told."""
+        self.sent_at, self.answered_at, self.work = sent_at, sent_at + seconds, work
+        if work.batch_size and not self.tries:
+            slot = next((value for name, value in headers if name == b"x-batch-slot"), b"")
+            self.slot = int(slot) if slot.isdigit() and len(slot) < 6 else 0
 
     def piece(self) -> None:
         """A piece of its answer goes to its client."""
@@ -237,13 +263,26 @@ class RequestWay:
         return self.came + at - self.began
 
 
-def sent_together(worker: str, ways: Sequence[RequestWay | None], size: int = 0) -> BatchWay | None:
-    """A batch of these requests goes to a worker; None where nobody watches any of them. size: with others that it has."""
-    batch: BatchWay | None = None
-    for slot, way in enumerate(ways):
-        if way is not None:
-            if batch is None:
-                batch = BatchWay(worker, size or len(ways), ways)
-            batch.wanted |= way.sampled
-            way.tried(batch, slot)
+def sent_together(worker: str, requests: Sequence[Observed], size: int = 0) -> BatchWay | None:
+    """A batch of these requests goes to a worker; None where none of them has a way. size: with others that it has."""
+    if all([one.way is None for one in requests]):
+        return None
+    batch = BatchWay(worker, size or len(requests), requests)
+    batch.note()
     return batch
+
+
+def seen_now(batch: BatchWay | None, worker: str, requests: Sequence[Observed], since: float) -> BatchWay | None:
+    """Something has happened to a batch: whoever observes its requests knows of it from now on. since: when it was sent."""
+    for one in requests:
+        one.watch()
+    if batch is not None:
+        batch.note()
+        return batch
+    if (batch := sent_together(worker, requests)) is not None:
+        batch.sent = since
+    return batch
+
+
+def _as_mate(one: Observed) -> Mate:
+    return Mate(one.identity, 0, 0, False) if one.way is None else Mate(one.identity, *one.way.ids, one.way.sampled)

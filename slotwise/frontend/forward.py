@@ -25,7 +25,7 @@ from slotwise.frontend.events.event_stream import EventClient, EventStream
 from slotwise.frontend.events.piece_stream import Opened, PieceStream
 from slotwise.frontend.frontend import Gateway
 from slotwise.frontend.inference_request import ABORT, InferenceRequest, Scope
-from slotwise.frontend.observing.observer import OWN_ANSWER, answered
+from slotwise.frontend.observing.observer import OWN_ANSWER
 from slotwise.frontend.replies import ClientReply
 
 log = logging.getLogger("slotwise.gateway")
@@ -170,8 +170,8 @@ class Forward:
             level = logging.WARNING if status >= 500 else logging.INFO
             log.log(level, "%s %s %d %s", request.identity, request.label, status, reason, extra=request.named)
             request.failed(reason)
-        if request.way is not None and request.sent_at is not None and seconds is not None:
-            answered(request.way, request.sent_at, seconds, work, headers)
+        if request.observed:
+            request.answered(seconds, headers)
         return status, headers, body
 
     async def _answer(self, request: InferenceRequest, receive: Receive) -> BackendAnswer:

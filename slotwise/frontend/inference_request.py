@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from slotwise.backends.exchange import RawHeaders
 from slotwise.backends.interface import PATH, BackendRequest, Refused
-from slotwise.backends.request_way import NO_BATCH, BatchWork
+from slotwise.backends.request_way import NO_BATCH, BatchWork, RequestWay
 from slotwise.frontend import replies
 from slotwise.frontend.admission import form_fields
 from slotwise.frontend.admission.fair_shares import ConcurrencyLimit
@@ -50,6 +51,7 @@ class InferenceRequest(BackendRequest):
     placed_in: ConcurrencyLimit | None = None  # where it has its place already, as a record of one that has waited
     work: BatchWork = NO_BATCH  # that its answer is from
     refusal: Refused | None = None  # why the gateway did not get it an answer
+    seen: SeenRequest | None = None  # where somebody observes it
 
     def __post_init__(self) -> None:
         self.ask(self.model)
@@ -93,8 +95,10 @@ class InferenceRequest(BackendRequest):
         self.traffic.limit.refuse_if_full(self.sender, self.weight, self.priority)
 
     def _watched(self, seen: SeenRequest) -> None:
-        """Somebody wants to know what becomes of it."""
-        self.way = seen
+        """Somebody wants to know what becomes of it, or of what goes wrong."""
+        self.seen, self.observed = seen, True
+        if seen.late_s is None:
+            self.way = seen
         seen.identity, seen.model = self.identity, self.label
         if self.version:
             live = self.gateway.models.get(self.model)
@@ -102,10 +106,23 @@ class InferenceRequest(BackendRequest):
         if seen.propagates:
             self.headers["traceparent"] = seen.traceparent
 
+    def watch(self) -> RequestWay | None:
+        """Its way: from now on what happens is noted, where somebody observes it."""
+        if self.way is None:
+            self.way = self.seen
+        return self.way
+
+    def answered(self, seconds: float | None, headers: RawHeaders) -> None:
+        """Its outcome is known: `work`, and these headers. seconds: since it was let in; None where it was not."""
+        if self.seen is not None and self.seen.late_s is not None and seconds is not None and seconds > self.seen.late_s:
+            self.watch()
+        if self.way is not None and self.sent_at is not None and seconds is not None:
+            self.way.answered(self.sent_at, seconds, self.work, headers)
+
     def failed(self, reason: str) -> None:
-        """Why it failed, for whoever watches; the first reason counts."""
-        if isinstance(self.way, SeenRequest):
-            self.way.reason = self.way.reason or reason
+        """Why it failed, for whoever observes it; the first reason counts."""
+        if (seen := self.seen) is not None and not seen.reason:
+            seen.reason = reason
 
     def _address(self, scope: Scope) -> str:
         peer = (scope.get("client") or ("",))[0]
@@ -124,8 +141,8 @@ class InferenceRequest(BackendRequest):
                     self.body = await self._read(receive)
             except TimeoutError:
                 raise Refused(504, "the deadline passed before the body had arrived", close=True) from None
-        if isinstance(self.way, SeenRequest):
-            self.way.bytes_in = len(self.body)
+        if self.seen is not None:
+            self.seen.bytes_in = len(self.body)
         if "content-type" in self.headers:
             most = self.gateway.options.max_form_fields
             self.headers["content-type"] = form_fields.sent_as(self.headers["content-type"], self.body, most)
@@ -143,8 +160,9 @@ class InferenceRequest(BackendRequest):
         headers.pop("content-encoding", None)
         record = replace(self, identity=identity, headers=headers, body=body, memory_bytes=0, sent_at=None, sent="")
         record.placed_in = placed_in
-        if isinstance(self.way, SeenRequest):
-            record.way = self.way.record(identity)
+        if self.seen is not None:
+            self.way = self.seen
+            record.seen, record.way = None, self.seen.record(identity)
             if "traceparent" in headers:
                 headers["traceparent"] = record.way.traceparent
         return record
@@ -165,8 +183,7 @@ class InferenceRequest(BackendRequest):
         """Remember that this body ended workers of the model, and whose it was."""
         self.gateway.metrics.killers.labels(self.label).inc()
         self.gateway.killers.remember(self.model, self.body, self.sender, self._read_by())
-        if self.way is not None:
-            self.way.note("convicted: its body is not sent again")
+        self.note("convicted: its body is not sent again")
 
     async def _read(self, receive: Receive) -> bytes:
         chunks: list[bytes] = []

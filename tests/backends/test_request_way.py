@@ -12,11 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slotwise.backends.exchange import BackendRequest
 from slotwise.backends.request_way import LONGEST_REPORT, MOST_NOTES, MOST_TRIES, BatchReport, RequestWay, sent_together
 from slotwise.worker.environment.settings import Settings
 from slotwise.worker.hosts import frames
 from slotwise.worker.reports.batch_report import watched
 from slotwise.worker.request import Request
+from tests.support.observed import observed
 from tests.worker.toy import POISON, Toy, begin
 
 JSON = st.recursive(
@@ -61,14 +63,15 @@ def test_what_is_kept_of_one_request_is_bounded() -> None:
     way = RequestWay()
     for _ in range(100):
         way.note("again")
-        sent_together("w", [way])
+        sent_together("w", [observed(way)])
     assert (len(way.notes), len(way.tries)) == (MOST_NOTES, MOST_TRIES)
 
 
 def test_of_a_batch_that_nobody_watches_nothing_is_made() -> None:
-    assert sent_together("w", [None] * 8) is None
+    nobodys = BackendRequest("m", 0.0)
+    assert sent_together("w", [nobodys] * 8) is None
     way = RequestWay()
-    batch = sent_together("w", [None, way, None])
+    batch = sent_together("w", [nobodys, observed(way), nobodys])
     assert batch is not None
     assert (batch.size, len(batch.mates), way.tries[0][1]) == (3, 1, 1)
 
@@ -88,7 +91,7 @@ def test_a_batch_whose_mates_were_asked_for_holds_on_to_none_of_them() -> None:
     ways = [RequestWay() for _ in range(4)]
     for i, way in enumerate(ways):
         way.identity = f"id-{i}"
-    batch = sent_together("w", ways)
+    batch = sent_together("w", [observed(way) for way in ways])
     assert batch is not None
     gone = weakref.ref(ways[3])
     assert [mate.identity for mate in batch.mates] == ["id-0", "id-1", "id-2", "id-3"]

@@ -13,6 +13,7 @@ from slotwise.frontend.observing.observer import Observer
 from slotwise.frontend.observing.printed import top_table, trace_lines
 from slotwise.frontend.observing.remembered import Remembered, as_json
 from slotwise.frontend.observing.seen_request import SeenRequest
+from tests.support.observed import observed
 
 
 def request(identity: str, status: int = 200, model: str = "digits", reason: str = "") -> SeenRequest:
@@ -56,7 +57,7 @@ def test_what_has_ended_goes_without_the_garbage_collector() -> None:
             observer = Observer(TrustedProxies(), dict, [] if kept is None else [kept], kept)
             scopes: list[dict[str, Any]] = [{"headers": []} for _ in range(3)]
             ways = [observer.begin(scope) for scope in scopes]
-            batch = sent_together("w", ways)
+            batch = sent_together("w", [observed(way) for way in ways])
             for way in ways:
                 way.model = "digits"
             gone = [weakref.ref(way) for way in ways[:2]]
@@ -93,11 +94,11 @@ def test_the_last_seconds_by_model_and_cause() -> None:
 
 def test_a_ways_lines_are_in_the_order_of_time() -> None:
     seen, mate = request("r-1", 500, reason="the worker ended on this request"), request("r-2")
-    first = sent_together("w-0", [mate, seen])
+    first = sent_together("w-0", [observed(mate), observed(seen)])
     assert first is not None
     first.fail("the worker ended")
     seen.note("its worker ended")
-    sent_together("w-1", [seen])
+    sent_together("w-1", [observed(seen)])
     lines = trace_lines(as_json(seen))
     text = "\n".join(lines)
     assert "slot 1 of 2, with one other" in text

@@ -190,8 +190,7 @@ class ModelQueue:
 
     def _suspect(self, one: WaitingRequest, *, convicted: bool) -> None:
         one.calm_at = self.loop.time() + CALM_S
-        if one.request.way is not None:
-            one.request.way.note("its worker ended on it, alone" if convicted else "its worker ended")
+        one.request.note("its worker ended on it, alone" if convicted else "its worker ended")
         self.history.happened("convicted" if convicted else "requeued", one, self.loop.time())
         if convicted:
             one.request.convict()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ from slotwise.backends.exchange import BackendAnswer
 from slotwise.backends.local.model_queue import ModelQueue
 from slotwise.backends.local.queue_members import BatchWorker, WaitingRequest
 from slotwise.backends.local.worker_link import Measured
-from slotwise.backends.request_way import sent_together
+from slotwise.backends.request_way import seen_now, sent_together
 from slotwise.errors import SlotwiseError
 from slotwise.worker.hosts import frames
 
@@ -104,7 +105,8 @@ class PipedLink:
 
     async def _answer(self, batch: Sequence[WaitingRequest]) -> None:
         assert self.model is not None
-        watched = sent_together(self.name, [one.request.way for one in batch])  # a worker of then reports nothing
+        since, asked = time.time(), [one.request for one in batch]
+        known = sent_together(self.name, asked)  # a worker of then reports nothing
         requests = []
         for one in batch:
             headers, query = frames.request_about(one.about)
@@ -112,8 +114,8 @@ class PipedLink:
         try:
             answers = await asyncio.to_thread(self.model.answer, requests)
         except SlotwiseError as error:
-            if watched is not None:
-                watched.fail("the worker ended")
+            if (known := seen_now(known, self.name, asked, since)) is not None:
+                known.fail("the worker ended")
             self.end(error.message)
             return
         if self.over:

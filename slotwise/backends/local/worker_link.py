@@ -12,6 +12,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,7 @@ from slotwise.backends.exchange import BackendAnswer
 from slotwise.backends.local.prints import Printed, Prints
 from slotwise.backends.local.queue_members import BatchWorker, LyingWorker, StreamWorker, WaitingRequest
 from slotwise.backends.local.stream_queue import StreamQueue
-from slotwise.backends.request_way import BatchReport, BatchWay, sent_together
+from slotwise.backends.request_way import BatchReport, BatchWay, seen_now, sent_together
 from slotwise.worker.hosts import frames
 from slotwise.worker.hosts.frames import BrokenFrame, Frame, FrameReader
 
@@ -74,7 +75,8 @@ class WorkerLink(asyncio.Protocol):
     status: str = "STARTING"
     why: str = ""
     got: Mapping[str, Any] = field(default_factory=dict)
-    batch: BatchWay | None = None  # that it has, where somebody watches one of its requests
+    batch: BatchWay | None = None  # that it has, where somebody knows of it
+    may_report: bool = False
 
     @classmethod
     async def open(cls, start_timeout_s: float, **about: Any) -> WorkerLink:
@@ -118,8 +120,12 @@ class WorkerLink(asyncio.Protocol):
         """Give it a batch."""
         parts: list[bytes] = []
         last = len(batch) - 1
-        self.batch = sent_together(self.name, [one.request.way for one in batch])
-        watched = 0 if self.batch is None else frames.WATCHED if self.batch.wanted else frames.IF_FAILED
+        requests = [one.request for one in batch]
+        self.batch, watched = None, 0
+        self.may_report = any([one.observed for one in requests])
+        if self.may_report:
+            self.batch = sent_together(self.name, requests)
+            watched = frames.WATCHED if self.batch is not None and self.batch.wanted else frames.IF_FAILED
         for i, one in enumerate(batch):
             frame = Frame(frames.REQUEST, one.id, one.about, one.request.body, watched | (frames.MORE if i < last else 0))
             parts += (frame.head, frame.text, frame.body)
@@ -130,7 +136,7 @@ class WorkerLink(asyncio.Protocol):
         parts: list[bytes] = []
         for one in joining:
             wanted = one.request.pieces is not None
-            sent_together(self.name, [one.request.way], len(self.worker.in_hand))
+            sent_together(self.name, [one.request], len(self.worker.in_hand))
             sent = [Frame(frames.SENT, one.id, body=piece) for piece in one.sent]
             asked = Frame(frames.REQUEST, one.id, one.about, one.request.body, frames.STREAM if wanted else 0)
             parts += [part for frame in (*sent, asked) for part in (frame.head, frame.text, frame.body)]
@@ -182,7 +188,7 @@ class WorkerLink(asyncio.Protocol):
             self.queue.answered(self.worker, frame.id, BackendAnswer(status, headers, frame.body))
         elif frame.kind == frames.DONE:
             self.queue.done(self.worker, dead=bool(frame.flags & frames.DEAD))
-            self.batch = None
+            self.batch, self.may_report = None, False
             if self.worker.retiring:
                 self.transport.close()
         elif frame.kind == frames.REPORT:
@@ -200,12 +206,22 @@ class WorkerLink(asyncio.Protocol):
             raise BrokenFrame("a start, or a piece, that nobody has asked for")
 
     def _reported(self, frame: Frame) -> None:
-        if self.batch is None or self.batch.report is not None:
+        if not self.may_report:
             raise BrokenFrame("a report that nobody has asked for")
+        self.may_report = False
         try:
-            self.batch.report = BatchReport.read(frame.text)
+            report = BatchReport.read(frame.text)
         except ValueError as error:
             raise BrokenFrame(str(error)) from None
+        if self.batch is None or report.cuts or any(call.error for call in report.calls):
+            self.batch = self._seen_now()
+        if self.batch is not None:
+            self.batch.report = report
+
+    def _seen_now(self) -> BatchWay | None:
+        """Its batch, of which those who observe a request know from now on."""
+        since = time.time() - (self.loop.time() - self.worker.busy_since)
+        return seen_now(self.batch, self.name, [one.request for one in self.worker.batch], since)
 
     def _heard_stream(self, worker: StreamWorker, frame: Frame) -> None:
         if frame.kind == frames.DONE:
@@ -247,8 +263,8 @@ class WorkerLink(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """The worker has closed its end, or we have."""
         self.deadline.cancel()
-        if self.batch is not None:
-            self.batch.fail("the worker ended")
+        if (batch := self._seen_now()) is not None:
+            batch.fail("the worker ended")
         if self.worker in self.queue.workers:
             self.queue.ended(self.worker)
         self.status = "UNLOADING"

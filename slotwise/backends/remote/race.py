@@ -186,8 +186,7 @@ class Race:
         """Send a further try after a pause; `reason` is for the log."""
         self.tries += 1
         self.metrics.retries.labels(self.request.label).inc()
-        if self.request.way is not None:
-            self.request.way.note(f"sent again: {reason if isinstance(reason, int) else 'its connection broke'}")
+        self.request.note(f"sent again: {reason if isinstance(reason, int) else 'its connection broke'}")
         log.warning("%s %s retried: %s", self.request.identity, self.request.label, reason, extra=self.request.named)
         self._send(fresh=True, after_s=after_s)
 
@@ -206,8 +205,7 @@ class Race:
         self.hedges.add(self._send(fresh=True, may_overtake=True))
         self.request.sent = "hedged"
         self.metrics.hedges.labels(self.request.label).inc()
-        if self.request.way is not None:
-            self.request.way.note("hedged: no answer yet")
+        self.request.note("hedged: no answer yet")
         log.info("%s %s hedged: no answer yet", self.request.identity, self.request.label, extra=self.request.named)
         return True
 

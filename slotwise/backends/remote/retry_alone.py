@@ -65,8 +65,7 @@ class RetryAlone:
 
     async def run(self) -> BackendAnswer:
         """Its answer. Raises Refused: 500 where its worker dies again, 422, 502, 504."""
-        if self.request.way is not None:
-            self.request.way.note("its worker ended; it goes alone")
+        self.request.note("its worker ended; it goes alone")
         log.warning("%s %s goes alone: its worker died", self.request.identity, self.request.label, extra=self.request.named)
         self.request.sent = "alone"
         try:

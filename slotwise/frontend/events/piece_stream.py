@@ -97,8 +97,8 @@ class PieceStream:
         else:
             self.numbers.between_pieces.observe(self.taken_at - before)
         self.count += 1
-        if self.request.way is not None:
-            self.request.way.piece()
+        if (way := self.request.watch()) is not None:
+            way.piece()
         self.numbers.pieces.inc()
         self.send(piece)
 

@@ -8,8 +8,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from slotwise.backends.exchange import CLIENT_GONE, RawHeaders
-from slotwise.backends.request_way import BatchWork, RequestWay
+from slotwise.backends.exchange import CLIENT_GONE
 from slotwise.frontend.http.client_address import TrustedProxies
 from slotwise.frontend.observing.remembered import Remembered
 from slotwise.frontend.observing.seen_request import SeenRequest, shown_path
@@ -37,7 +36,8 @@ class Observer:
     """Sees requests. remembered: those that ended, where they are kept. known(): the models that there are.
 
     sample(parent's word): whether a trace is kept whatever becomes of it. propagates: the trace's id goes on to whoever
-    answers.
+    answers. late_s: of a request that is not kept in any case nothing is noted before something goes wrong, or it has taken so
+    long; None: of each its whole way is.
     """
 
     trusted: TrustedProxies
@@ -46,6 +46,7 @@ class Observer:
     remembered: Remembered | None = None
     sample: Callable[[bool | None], bool] = lambda parent: bool(parent)
     propagates: bool = False
+    late_s: float | None = None
 
     def __post_init__(self) -> None:
         self._models: Container[str] = ()
@@ -67,6 +68,8 @@ class Observer:
             seen.traced = True
             if self.sample(None):
                 seen.sampled, seen.propagates = True, self.propagates
+            else:
+                seen.late_s = self.late_s
         return seen
 
     def _path(self, path: str) -> str:
@@ -91,7 +94,7 @@ class Observer:
             if watcher.keeps(seen):
                 self._tell(seen, scope)
                 break
-        if self.remembered is None:
+        if self.remembered is None and (seen.tries or seen.records):
             seen.leave_batches()
 
     def _tell(self, seen: SeenRequest, scope: Mapping[str, Any]) -> None:
@@ -117,14 +120,6 @@ class Observer:
         seen.path, seen.address, seen.status = "-", peer, status
         seen.identity, seen.reason = identity, reason
         self._ended(seen)
-
-
-def answered(way: RequestWay, sent_at: float, seconds: float, work: BatchWork, headers: RawHeaders) -> None:
-    """A model's request is answered: what its headers say stands in for what no queue of ours has told."""
-    way.sent_at, way.answered_at, way.work = sent_at, sent_at + seconds, work
-    if work.batch_size and not way.tries:
-        slot = next((value for name, value in headers if name == b"x-batch-slot"), b"")
-        way.slot = int(slot) if slot.isdigit() and len(slot) < 6 else 0
 
 
 def _parent(given: Sequence[bytes]) -> tuple[int, int, bool] | None:

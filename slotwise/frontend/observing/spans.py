@@ -141,7 +141,8 @@ class Spans:
         span = _below(below, "batch", began)
         batch.span = (first.ids[0], span.context.span_id)
         everybody = not first.sampled or bool(batch.failure) or (report is not None and report.cuts > 0)
-        span.links = tuple([Link(_of(mate)) for mate in batch.mates if everybody or mate.sampled])
+        linked = [mate for mate in batch.mates if mate.sampled or (everybody and mate.span_id)]
+        span.links = tuple([Link(_of(mate)) for mate in linked])
         span.about = {"slotwise.batch.number": batch.number, "slotwise.batch.size": batch.size}
         span.about["slotwise.batch.requests"] = " ".join([mate.identity for mate in batch.mates])
         if batch.failure:

@@ -39,7 +39,8 @@ class WatchOptions:
             from slotwise.frontend.observing.spans import Sampling, over_http  # noqa: PLC0415  the extra otel
 
             spans = over_http(self.traces, Sampling(self.trace_share, self.trace_slow_s))
-            return Observer(trusted, known, [*watchers, spans], remembered, spans.sampling.at_head, propagates=True)
+            late_s = None if watchers else self.trace_slow_s
+            return Observer(trusted, known, [*watchers, spans], remembered, spans.sampling.at_head, True, late_s)
         return Observer(trusted, known, watchers, remembered) if watchers else None
 
 
