@@ -112,6 +112,8 @@ class Traced:
 
     @property
     def spans(self) -> list[ReadableSpan]:
+        assert self.front.gateway.observer is not None
+        self.front.gateway.observer.flush()
         return list(self.exporter.get_finished_spans())
 
     def named(self, name: str) -> list[ReadableSpan]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -19,6 +20,7 @@ PARENT = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?").
 OWN_ANSWER = "the model answered so"
 GONE = "its client has gone"
 MOST_PATHS, LONGEST_PATH = 1024, 400  # that are kept
+TOGETHER, TELL_S = 32, 1.0  # so many requests that ended, or so long after the first of them
 
 
 class Watcher(Protocol):
@@ -37,7 +39,7 @@ class Observer:
 
     sample(parent's word): whether a trace is kept whatever becomes of it. propagates: the trace's id goes on to whoever
     answers. late_s: of a request that is not kept in any case nothing is noted before something goes wrong, or it has taken so
-    long; None: of each its whole way is.
+    long, and watchers are told of some at once, a moment later; None: of each its whole way is noted, and told at its end.
     """
 
     trusted: TrustedProxies
@@ -51,6 +53,8 @@ class Observer:
     def __post_init__(self) -> None:
         self._models: Container[str] = ()
         self._paths: dict[str, str] = {}
+        self._ended: list[SeenRequest] = []  # of which watchers have not been told
+        self._telling: asyncio.TimerHandle | None = None
 
     def begin(self, scope: dict[str, Any]) -> SeenRequest:
         """A request has come whose head says this, as ASGI has it. From here on it stands in the scope."""
@@ -92,12 +96,13 @@ class Observer:
         seen.seconds = time.monotonic() - seen.began
         for watcher in self.watchers:
             if watcher.keeps(seen):
-                self._tell(seen, scope)
-                break
+                self._date(seen, scope)
+                self._tell(seen)
+                return
         if self.remembered is None and (seen.tries or seen.records):
             seen.leave_batches()
 
-    def _tell(self, seen: SeenRequest, scope: Mapping[str, Any]) -> None:
+    def _date(self, seen: SeenRequest, scope: Mapping[str, Any]) -> None:
         """Somebody keeps it: so add what is told of its head."""
         seen.date()
         key = scope.get("slotwise.key")
@@ -106,12 +111,27 @@ class Observer:
         seen.address = self.trusted.client((scope.get("client") or ("",))[0], scope["headers"])
         if seen.status >= 400 and not seen.reason:
             seen.reason = GONE if seen.status == CLIENT_GONE else phrase(seen.status)
-        self._ended(seen)
 
-    def _ended(self, seen: SeenRequest) -> None:
-        for watcher in self.watchers:
-            if watcher.keeps(seen):
-                watcher.ended(seen)
+    def _tell(self, seen: SeenRequest) -> None:
+        """Tell who keeps it; several at once take less time."""
+        self._ended.append(seen)
+        if self.late_s is None or len(self._ended) >= TOGETHER:
+            self.flush()
+        elif self._telling is None:
+            self._telling = asyncio.get_running_loop().call_later(TELL_S, self.flush)
+
+    def flush(self) -> None:
+        """Tell of all that have ended."""
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
+        ended, self._ended = self._ended, []
+        for seen in ended:
+            for watcher in self.watchers:
+                if watcher.keeps(seen):
+                    watcher.ended(seen)
+            if self.remembered is None:
+                seen.leave_batches()
 
     def refused(self, peer: str, identity: str, status: int, reason: str) -> None:
         """Something was refused that is no request, or not yet."""
@@ -119,7 +139,7 @@ class Observer:
         seen.date()
         seen.path, seen.address, seen.status = "-", peer, status
         seen.identity, seen.reason = identity, reason
-        self._ended(seen)
+        self._tell(seen)
 
 
 def _parent(given: Sequence[bytes]) -> tuple[int, int, bool] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Callable, Container
 from dataclasses import dataclass
@@ -40,7 +41,9 @@ class WatchOptions:
 
             spans = over_http(self.traces, Sampling(self.trace_share, self.trace_slow_s))
             late_s = None if watchers else self.trace_slow_s
-            return Observer(trusted, known, [*watchers, spans], remembered, spans.sampling.at_head, True, late_s)
+            observer = Observer(trusted, known, [*watchers, spans], remembered, spans.sampling.at_head, True, late_s)
+            atexit.register(observer.flush)  # before what ends the exporter, which came first
+            return observer
         return Observer(trusted, known, watchers, remembered) if watchers else None
 
 
