@@ -198,12 +198,11 @@ class _ByChild:
 
 
 def read_line(sock: socket.socket) -> str:
-    """One line, and nothing behind it. Raises ValueError where there is none."""
-    line = b""
-    until = time.monotonic() + PROVE_S
+    """One line; what comes behind it stays where it is. Raises ValueError where there is none."""
+    line, until = b"", time.monotonic() + PROVE_S
     while not line.endswith(b"\n"):
-        part = sock.recv(LONGEST_LINE)
-        if not part or len(line) + len(part) > LONGEST_LINE or time.monotonic() > until:
+        seen = sock.recv(LONGEST_LINE, socket.MSG_PEEK)
+        if not seen or len(line) + len(seen) > 2 * LONGEST_LINE or time.monotonic() > until:
             raise ValueError("the other end says nothing that can be understood")
-        line += part
+        line += sock.recv(seen.find(b"\n") + 1 or len(seen))
     return line[:-1].decode("ascii", "replace")
