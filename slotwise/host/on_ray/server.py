@@ -21,7 +21,7 @@ from slotwise.host.model_versions import ModelVersions
 from slotwise.host.on_ray.placed_models import PlacedModels
 from slotwise.host.on_ray.replica_door import ReplicaDoor
 from slotwise.host.opened_fronts import OpenedFronts
-from slotwise.host.server import front, live_models
+from slotwise.host.server import front, live_models, loop_factory
 from slotwise.profiles import memory
 from slotwise.server import supervisor
 from slotwise.server.ray.server import RayHost
@@ -62,4 +62,4 @@ async def serve(record: ServerRecord) -> None:
 
 
 if __name__ == "__main__":
-    supervisor.run(serve)
+    supervisor.run(serve, loop_factory())
