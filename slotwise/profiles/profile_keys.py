@@ -111,7 +111,7 @@ class ProfileKeys(BaseModel):
     metrics_mode: Literal["prometheus", "log"] = _key("server", "prometheus", "where TorchServe's metrics go")
 
     num_replicas: int = _key("ray", 0, "replicas of a model at the start; 0: initial_workers", ge=0, le=10_000)
-    min_replicas: int = _key("ray", 0, "with max_replicas: Ray never goes below, and starts here; one at least", ge=0, le=10_000)
+    min_replicas: int = _key("ray", 0, "with max_replicas: Ray never goes below, and starts here; 1 at least", ge=0, le=10_000)
     max_replicas: int = _key("ray", 0, "Ray scales between min_replicas and this; 0: no autoscaling", ge=0, le=10_000)
     target_ongoing_requests: float = _key(
         "ray", 0.0, "autoscaling: requests that one replica should have in hand; 0: a full batch", ge=0
