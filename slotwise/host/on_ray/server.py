@@ -18,7 +18,7 @@ from slotwise.backends.management.models import ModelTable
 from slotwise.frontend.serve import LARGE_BLOCK_BYTES
 from slotwise.host.local_backend import LocalBackend
 from slotwise.host.model_versions import ModelVersions
-from slotwise.host.on_ray.placed_models import PlacedModels
+from slotwise.host.on_ray.ray_model_host import RayModelHost
 from slotwise.host.on_ray.replica_door import ReplicaDoor
 from slotwise.host.opened_fronts import OpenedFronts
 from slotwise.host.server import front, live_models, loop_factory
@@ -38,7 +38,7 @@ async def serve(record: ServerRecord) -> None:
     loaded = ModelVersions()
     ray = await asyncio.to_thread(RayHost, record, profile, tokens.now)
     supervisor.end_at_signals(ended)  # Ray has put its own handlers there
-    host = PlacedModels(ray, loaded, record)
+    host = RayModelHost(ray, loaded, record)
     models = ModelTable(host, record.model_store, profile, record.overrides, record.kind)
 
     def backend() -> LocalBackend:

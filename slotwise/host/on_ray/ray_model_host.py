@@ -24,7 +24,7 @@ CALL_S = 60.0
 TELL_S = 1.0
 
 
-class PlacedModels:
+class RayModelHost:
     """Every version as a deployment of Ray's and a queue of ours (ModelHost)."""
 
     def __init__(self, ray: RayHost, loaded: ModelVersions, record: ServerRecord) -> None:
