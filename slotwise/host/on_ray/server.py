@@ -30,12 +30,15 @@ if TYPE_CHECKING:
     from slotwise.server.record import ServerRecord
 
 
+PATIENCE_S = 10.0  # for what is in hand when it ends; Ray has to end, too, within CLOSE_S
+
+
 async def serve(record: ServerRecord) -> None:
     """Serve until SIGTERM."""
     os.environ["SLOTWISE_HOME"] = str(record.state_dir.parent)  # this process has another current folder than its commands
     ended = supervisor.end_at_signals()
     profile, tokens = record.effective_profile(), Tokens(record.state_dir)
-    loaded = ModelVersions()
+    loaded = ModelVersions(patience_s=PATIENCE_S)
     ray = await asyncio.to_thread(RayHost, record, profile, tokens.now)
     supervisor.end_at_signals(ended)  # Ray has put its own handlers there
     host = RayModelHost(ray, loaded, record)
