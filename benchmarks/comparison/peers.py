@@ -8,6 +8,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -22,6 +23,7 @@ from benchmarks.measuring.about import version
 from slotwise.bench.bodies import RequestBody
 from slotwise.bench.http_connection import Target
 from slotwise.profiles.ports import Ports
+from slotwise.server.ray.cluster import ELSEWHERE_OFF, PATIENCE
 from slotwise.server.triton import process as triton_process
 
 START_S = 300
@@ -35,6 +37,7 @@ class Peer(Http):
         self.place, self.work = places / f"venv-{program.partition('_')[0]}", work / name
         self.ports = Ports.free()
         self.settings = {**settings, "port": self.ports.inference}
+        self.short = tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp")  # the path of a socket has a limit of 107 bytes
         self.path = "/tensor" if (program, settings["kind"]) == ("fastapi", "tensor") else self.about.path
         self.process: subprocess.Popen[bytes] | None = None
         self.log = places / f"{name}.log"
@@ -81,12 +84,12 @@ class Peer(Http):
         environ |= {
             "OMP_NUM_THREADS": threads,
             "MKL_NUM_THREADS": threads,
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_raylet_start_wait_time_s": "300",
-            "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # 5 s by default: on a busy machine it kills its own proxy
+            **PATIENCE,
+            "RAY_TMPDIR": self.short.name,
         }
         environ |= {"BENTOML_DO_NOT_TRACK": "True", "BENTOML_HOME": str(self.work / "bentoml")}
         environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
+        environ |= haproxy(Path(self.short.name), self.ports) if self.settings.get("haproxy") else ELSEWHERE_OFF
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 self.command(environ), env=environ, cwd=self.work, stdout=log, stderr=log, start_new_session=True
@@ -104,7 +107,9 @@ class Peer(Http):
                     return
                 last = f"{answer.status_code} {answer.text[:200]}"
             time.sleep(0.3)
-        raise RuntimeError(f"{self.name} does not start (last answer: {last}): see {self.log}")
+        lines = self.log.read_text("utf-8", "replace").split("\n")
+        said = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")[:300]
+        raise RuntimeError(f"its program does not start (last answer: {last}; it said: {said}): see {self.log}")
 
     def command(self, environ: dict[str, str]) -> list[str]:
         """What starts it; its environment is completed."""
@@ -167,3 +172,14 @@ class Peer(Http):
                     os.killpg(self.process.pid, number)
                 with suppress(subprocess.TimeoutExpired):
                     self.process.wait(seconds)
+        self.short.cleanup()
+
+
+def haproxy(folder: Path, ports: Ports) -> dict[str, str]:
+    """What has Ray Serve put HAProxy in its proxy's place. Its numbers and its page listen on every address."""
+    files = {"CONFIG_FILE_LOC": "haproxy.cfg", "SOCKET_PATH": "admin.sock", "SERVER_STATE_FILE": "server-state"}
+    environ = {f"RAY_SERVE_HAPROXY_{key}": str(folder / "haproxy" / name) for key, name in files.items()}
+    environ["RAY_SERVE_HAPROXY_SERVER_STATE_BASE"] = str(folder / "haproxy")
+    own = {"METRICS_PORT": ports.metrics, "STATS_PORT": ports.management}
+    environ |= {f"RAY_SERVE_HAPROXY_{key}": str(port) for key, port in own.items()}
+    return {**environ, "RAY_SERVE_ENABLE_HA_PROXY": "1", "RAY_SERVE_ENABLE_DIRECT_INGRESS": "1"}

@@ -5,6 +5,8 @@ import ray
 from classifier import SETTINGS
 from ray import serve
 
+from slotwise.server.ray.cluster import LOOPBACK, stay_on_loopback
+
 REPLICAS, BATCH, TIMEOUT_S = SETTINGS["processes"], SETTINGS["batch_size"], SETTINGS.get("timeout_s")
 HEALTH = {"health_check_period_s": 1, "health_check_timeout_s": TIMEOUT_S} if TIMEOUT_S else {}
 
@@ -24,7 +26,9 @@ class Classifier:
 
 if __name__ == "__main__":
     quiet = {"log_level": "ERROR", "enable_access_log": False}
-    ray.init(num_cpus=REPLICAS, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
-    http = {"host": "127.0.0.1", "port": SETTINGS["port"], "request_timeout_s": TIMEOUT_S}
+    stay_on_loopback()  # it waits for its node for longer, too: 30 s are few on a busy machine
+    own = {"address": "local", "_node_ip_address": LOOPBACK, "include_dashboard": False}
+    ray.init(**own, num_cpus=REPLICAS, logging_level="ERROR", log_to_driver=False)
+    http = {"host": LOOPBACK, "port": SETTINGS["port"], "request_timeout_s": TIMEOUT_S}
     serve.start(http_options=http, logging_config=quiet)
     serve.run(Classifier.bind(), logging_config=quiet, blocking=True)

@@ -5,7 +5,8 @@ python -m benchmarks.neighbours --quick        six servers, in ten minutes where
 
 The same model in every server, the same number of processes and batch settings, each server with what its own documentation
 offers against such neighbours. Sixteen clients ask well, every answer is compared with the answer alone; beside them one
-neighbour at a time. A server that is not well again afterwards is started again for the next one. Only loopback is used.
+neighbour at a time. A server that is not well again afterwards is started again for the next one. Only loopback is used;
+HAProxy's page and numbers listen on every address while its row is measured.
 """
 
 from __future__ import annotations

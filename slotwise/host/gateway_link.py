@@ -31,13 +31,14 @@ log = logging.getLogger("slotwise.gateway")
 
 LOOK_S = 0.2
 ANSWER_S = 30.0
+OWN = ("slotwise", "ray")  # servers whose front is a process of ours
 ANOTHER_KIND = 3  # the exit code: the keeper starts a gateway that goes to the server by HTTP
 
 
 def offered(name: str) -> bool:
     """Whether the server of that name can open gateways in its own process."""
     record = running(name)
-    return record is not None and record.kind == "slotwise"
+    return record is not None and record.kind in OWN
 
 
 def serve(name: str, options: dict[str, Any], say: Callable[[str], None], kept: Kept, starting: Starting) -> None:
@@ -119,7 +120,7 @@ class GatewayLink:
             record = running(self.name)
             if self.ending or self.is_replaced or record is None:
                 continue
-            if record.kind != "slotwise":
+            if record.kind not in OWN:
                 self.host.say(REPLACED)  # the sockets go to the gateway that the keeper starts now
                 self.moved = True
                 return

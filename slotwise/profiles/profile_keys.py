@@ -111,7 +111,7 @@ class ProfileKeys(BaseModel):
     metrics_mode: Literal["prometheus", "log"] = _key("server", "prometheus", "where TorchServe's metrics go")
 
     num_replicas: int = _key("ray", 0, "replicas of a model at the start; 0: initial_workers", ge=0, le=10_000)
-    min_replicas: int = _key("ray", 0, "with max_replicas: Ray never goes below, and starts here", ge=0, le=10_000)
+    min_replicas: int = _key("ray", 0, "with max_replicas: Ray never goes below, and starts here; 1 at least", ge=0, le=10_000)
     max_replicas: int = _key("ray", 0, "Ray scales between min_replicas and this; 0: no autoscaling", ge=0, le=10_000)
     target_ongoing_requests: float = _key(
         "ray", 0.0, "autoscaling: requests that one replica should have in hand; 0: a full batch", ge=0
@@ -119,7 +119,7 @@ class ProfileKeys(BaseModel):
     upscale_delay_s: float = _key("ray", 30.0, "autoscaling: so long above the target before replicas are added", ge=0)
     downscale_delay_s: float = _key("ray", 600.0, "autoscaling: so long below it before any are taken away", ge=0)
     max_ongoing_requests: int = _key(
-        "ray", 0, "requests a replica takes at once; more wait, over job_queue_size 503; 0: two full batches", ge=0
+        "ray", 0, "requests that Ray's proxy gives a replica at once, in a RayService; 0: two full batches", ge=0
     )
     num_cpus: float = _key("ray", 0.0, "cores that Ray reserves for a replica; 0: none, it is placed anywhere", ge=0)
     num_gpus: float = _key("ray", 0.0, "GPUs that Ray reserves for a replica, or a part of one", ge=0)

@@ -1,6 +1,6 @@
 """Run a host of ours (Slotwise, Ray, Triton) in a process of its own, with TorchServe's management API in front of it.
 
-    python -m slotwise.server.ray.server --state .slotwise/default
+    python -m slotwise.host.on_ray.server --state .slotwise/default
 
 The process reads server.json and profile.json in that folder, and makes key_file.json. It ends at SIGTERM, and with it
 everything that the host started.
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from slotwise.profiles.profile import Profile
 
 HOSTS: dict[Kind, str] = {
-    "ray": "slotwise.server.ray.server",
+    "ray": "slotwise.host.on_ray.server",
     "triton": "slotwise.server.triton.server",
     "slotwise": "slotwise.host.server",
 }
 PACKAGES: dict[Kind, tuple[str, ...]] = {
-    "ray": ("ray", "aiohttp"),
+    "ray": ("ray", "aiohttp", "fastapi", "uvicorn", "prometheus_client"),
     "triton": ("aiohttp",),
     "slotwise": ("aiohttp", "fastapi", "uvicorn", "prometheus_client"),
 }

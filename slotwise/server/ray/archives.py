@@ -15,6 +15,7 @@ from typing import Any
 import ray
 
 from slotwise.errors import SlotwiseError
+from slotwise.server.ray.front_link import FrontAddress
 
 CHUNK_BYTES = 4 << 20
 NAMESPACE = "slotwise"
@@ -30,6 +31,7 @@ class Archives:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.reported: dict[str, dict[str, Any]] = {}
         self.failed: dict[str, list[str]] = {}
+        self.front: FrontAddress | None = None
         self.lock = threading.Lock()
 
     def has(self, digest: str) -> bool:
@@ -71,6 +73,14 @@ class Archives:
         """Forget why replicas of this deployment did not start."""
         with self.lock:
             self.failed.pop(deployment, None)
+
+    def hear_at(self, front: FrontAddress | None) -> None:
+        """Keep where the front hears replicas, from now on."""
+        self.front = front
+
+    def front_address(self) -> FrontAddress | None:
+        """Where it does."""
+        return self.front
 
     def clear(self) -> None:
         """Delete the archives."""

@@ -151,11 +151,9 @@ def _start_serve(record: ServerRecord) -> None:
             "Serve runs on this cluster already, with HTTP options of its own",
             "deploy k8s/ray there, or serve from a cluster without applications (`serve shutdown`)",
         )
-    http = {"host": LOOPBACK, "port": record.ports.inference}
     try:
         serve.start(
-            proxy_location="EveryNode" if record.cluster else "HeadOnly",
-            http_options=http,
+            proxy_location="Disabled",  # the front is ours (slotwise.host.on_ray)
             logging_config={"enable_access_log": False, "log_level": "WARNING"},
         )
     except (RuntimeError, TimeoutError, ray.exceptions.RayError) as error:

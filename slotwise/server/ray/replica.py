@@ -1,4 +1,7 @@
-"""What runs in Ray's replicas: one archive's own worker in a child process, behind a queue that gathers batches.
+"""What runs in Ray's replicas: one archive's own worker in a child process.
+
+Its batches come from the front, through the replica's link (front_link.py). Where no front of ours is there, as in a
+RayService, Ray's proxy asks, and a queue here gathers batches.
 
 A slot's status, headers and body go out as its own response. Where the child has died, its batch is answered "Worker died.", as
 TorchServe says it, and the replica ends: Ray starts another one.
@@ -29,13 +32,19 @@ from slotwise.errors import SlotwiseError
 from slotwise.server.processes import worker_report
 from slotwise.server.ray.archives import NAMESPACE, fetch
 from slotwise.server.ray.batch_queue import BatchQueue
+from slotwise.server.ray.front_link import FrontAddress, FrontLink
 from slotwise.server.ray.http import PREFIX, body_within, died, refusal, response
+from slotwise.server.ray.scaling import ASKED
+from slotwise.worker.answer import Answer
+from slotwise.worker.hosts.local import Answered
+from slotwise.worker.request import Request as FramedRequest
 
 logger = logging.getLogger("ray.serve")  # its handlers write the replica's log
 HIDDEN = ("authorization",)  # the server's token is no business of a handler
 END_AFTER_S = 0.3  # enough for answers that are on their way
 HELD_S = 10 * END_AFTER_S
 ENGINE_END_S = 0.1
+ASK_S = 30.0
 LocalRequest = tuple[bytes, Mapping[str, str], Mapping[str, str]]
 
 
@@ -64,6 +73,16 @@ class ReplicaSettings:
         return deployment_name(self.name, self.version)
 
 
+@dataclass
+class LinkedBatch:
+    """Answers for the front (Answered). Times are Ray's metrics' business."""
+
+    answers: list[Answer]
+    total_ms: float = 0.0
+    decode_ms: float = 0.0
+    inference_ms: float = 0.0
+
+
 def deployment_name(name: str, version: str) -> str:
     """What a version of a model is called within its model's application."""
     return f"{name}_{version}"
@@ -86,13 +105,55 @@ class Replica:
             self._tell("fail", self.settings.id, f"{error.message} ({error.hint})" if error.hint else error.message)
             raise
         self.batches = BatchQueue(self._batch, self.settings.batch_size, self.settings.max_batch_delay_ms / 1000)
-        self._tell("report", serve.get_replica_context().replica_id.unique_id, self._facts())
+        name, facts = serve.get_replica_context().replica_id.unique_id, self._facts()
+        self._tell("report", name, facts)
+        about = {"model": self.settings.name, "version": self.settings.version, "replica": name}
+        self.link = FrontLink(self._front, about, facts, self) if self.settings.keeper else None
 
     def check_health(self) -> None:
         """Raise where the engine is dead; Ray asks every health_check_period_s and replaces the replica then."""
         if not self.model.alive:
             self._end()
             raise RuntimeError("Worker died.")
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """How many requests it has, for Ray's autoscaler (scaling.py)."""
+        return {ASKED: self.link.asked if self.link else 0.0}
+
+    # What the front asks, through its link, in threads.
+
+    def answer_batch(self, requests: Sequence[FramedRequest]) -> Answered:
+        """Exactly one answer a request, in order. Raises SlotwiseError where the child has died; the replica ends then."""
+        try:
+            answers = self._in_child([(one.body, one.headers, one.query) for one in requests])
+            return LinkedBatch([Answer(one.status, one.content_type, one.body, one.headers) for one in answers])
+        except Exception as error:
+            if not isinstance(error, SlotwiseError):
+                logger.exception("a batch failed outside its worker, which is ended")
+            self.alone()
+            raise SlotwiseError(f"the worker has died: {error}") from error
+
+    def alone(self) -> None:
+        """The front does not wait for what runs: end it, and this replica."""
+        self.model.child.kill()
+        self.loop.call_soon_threadsafe(self._end)
+
+    @property
+    def gone(self) -> bool:
+        """Whether its child is."""
+        return self.ending or not self.model.alive
+
+    def _front(self) -> FrontAddress | None:
+        try:
+            found: FrontAddress | None = ray.get(self._keeper().front_address.remote(), timeout=ASK_S)
+        except (ValueError, ray.exceptions.RayError):
+            return None
+        return found
+
+    def _keeper(self) -> Any:
+        return ray.get_actor(self.settings.keeper, namespace=NAMESPACE)
+
+    # What Ray's proxy asks.
 
     async def __call__(self, request: Request) -> Response:
         """Answer one HTTP request to /predictions/NAME[/VERSION]."""
@@ -182,6 +243,8 @@ class Replica:
 
     def __del__(self) -> None:
         """Leave nothing behind; Serve calls this when the replica goes in order."""
+        if (link := getattr(self, "link", None)) is not None and not self.ending:
+            link.leave(self.settings.response_timeout_s)
         if hasattr(self, "model"):
             self.model.close()
         if hasattr(self, "state"):
@@ -191,7 +254,7 @@ class Replica:
         """Let the archives' actor know; a RayService has none."""
         if self.settings.keeper:
             with contextlib.suppress(ValueError, ray.exceptions.RayError):
-                ray.get(getattr(ray.get_actor(self.settings.keeper, namespace=NAMESPACE), what).remote(*about))
+                ray.get(getattr(self._keeper(), what).remote(*about))
 
 
 class ReplicaMetrics:

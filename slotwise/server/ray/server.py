@@ -1,9 +1,7 @@
-"""Serve models on Ray: one Serve application a model, with a deployment for each of its versions.
+"""Deploy models on Ray: one Serve application a model, with a deployment for each of its versions.
 
-    python -m slotwise.server.ray.server --state .slotwise/default
-
-The default version's deployment is the application's entry, at /predictions/NAME; it sends /predictions/NAME/VERSION on to the
-others. A change deploys the whole application again. Replicas of versions that did not change stay.
+Its replicas call the front (front_link.py). A change deploys the whole application again. Replicas of versions that did not
+change stay.
 """
 
 from __future__ import annotations
@@ -21,17 +19,17 @@ from slotwise.archive.guarding.foreign import need_worker
 from slotwise.backends.management import bearer
 from slotwise.backends.management.models import ApiError, HostedModel, HostedWorker, Observation
 from slotwise.profiles.memory import resident_bytes
-from slotwise.server import supervisor
 from slotwise.server.ray import cluster as ray_cluster
 
 if TYPE_CHECKING:
     from slotwise.profiles.profile import Profile
+    from slotwise.server.ray.front_link import FrontAddress
     from slotwise.server.record import ServerRecord
 
 STATES = {"RUNNING": "READY", "STOPPING": "UNLOADING"}
 FRESH_S = 0.2
 FAILURES = 2  # of starting a replica; Ray tries a third time
-FRONT = "slotwise-front"
+POLICY = "slotwise.server.ray.scaling:by_front"
 HOST = "hosts/local.py"  # an archive whose worker has it runs in a replica
 # How long a proxy waits before it asks full replicas again. After Ray's own half a second a quick model has long been idle.
 BACKOFF = {"initial_backoff_s": 0.01, "max_backoff_s": 0.05}
@@ -47,7 +45,6 @@ class RayHost:
         from ray import serve  # noqa: PLC0415
 
         from slotwise.server.ray import archives as ray_archives  # noqa: PLC0415
-        from slotwise.server.ray import http as ray_http  # noqa: PLC0415
         from slotwise.server.ray import replica as ray_replica  # noqa: PLC0415
 
         self.ray, self.serve, self.archives, self.replica = ray, serve, ray_archives, ray_replica
@@ -57,9 +54,14 @@ class RayHost:
         self.versions: dict[str, list[HostedModel]] = {}  # a model's, the default one first
         self._details: tuple[float, Any, Any] = (float("-inf"), {}, ({}, {}))
         self._reading = threading.Lock()
-        options = {"num_cpus": 0}
-        front = serve.deployment(ray_http.Front, name="Front", ray_actor_options=options, max_ongoing_requests=1000)
-        serve.run(front.bind(), name=FRONT, route_prefix="/")
+
+    def node_address(self) -> str:
+        """This node's address, as other nodes reach it."""
+        return str(self.ray.util.get_node_ip_address())
+
+    def hear_at(self, front: FrontAddress) -> None:
+        """Have replicas come there."""
+        self.ray.get(self.keeper.hear_at.remote(front))
 
     def register(self, model: HostedModel, *, default: bool) -> None:
         """Give the archive to the head node and deploy."""
@@ -122,13 +124,16 @@ class RayHost:
         else:
             others = [self._deployment(one).bind(self._settings(one)) for one in served[1:]]
             entry = self._deployment(served[0]).bind(self._settings(served[0]), others)
-            target = self.serve.RunTarget(entry, name=name, route_prefix=f"/predictions/{name}")
+            target = self.serve.RunTarget(entry, name=name, route_prefix=None)
             self.serve._run_many([target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
         self.versions[name] = versions
 
     def _deployment(self, model: HostedModel) -> Any:
         """The deployment of one version. Its `version` stays as long as its archive does, so that replicas stay."""
         options = deployment_options(model.profile, model.batch_size, model.min_workers)
+        if scaling := options.get("autoscaling_config"):  # by what the front says
+            one_at_least = {key: max(1, scaling[key]) for key in ("min_replicas", "initial_replicas")}
+            options["autoscaling_config"] = {**scaling, **one_at_least, "policy": {"policy_function": POLICY}}
         version = f"{model.info.sha256}-{model.batch_size}-{model.max_batch_delay_ms}"
         deployment = self.serve.deployment(self.replica.Replica, name=model.id, **options)
         return deployment.options(version=version, _internal=True)
@@ -224,7 +229,3 @@ def _worker(replica: Mapping[str, Any], reports: Mapping[str, Any]) -> HostedWor
         gpu=got.get("device") == "cuda",
         node=str(replica.get("node_ip") or ""),
     )
-
-
-if __name__ == "__main__":
-    supervisor.main(RayHost)

@@ -1,0 +1,68 @@
+"""The process of `slotwise serve --server ray`: it starts or joins Ray, and has the front, the queues and the management API.
+
+    python -m slotwise.host.on_ray.server --state .slotwise/default
+
+Requests go from here straight to the replicas; Ray's own proxy is not started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+from typing import TYPE_CHECKING
+
+from slotwise.backends.management.bearer import Tokens
+from slotwise.backends.management.models import ModelTable
+from slotwise.frontend.serve import LARGE_BLOCK_BYTES
+from slotwise.host.local_backend import LocalBackend
+from slotwise.host.model_versions import ModelVersions
+from slotwise.host.on_ray.ray_model_host import RayModelHost
+from slotwise.host.on_ray.replica_door import ReplicaDoor
+from slotwise.host.opened_fronts import OpenedFronts
+from slotwise.host.server import front, live_models, loop_factory
+from slotwise.profiles import memory
+from slotwise.server import supervisor
+from slotwise.server.ray.server import RayHost
+
+if TYPE_CHECKING:
+    from slotwise.server.record import ServerRecord
+
+
+PATIENCE_S = 10.0  # for what is in hand when it ends; Ray has to end, too, within CLOSE_S
+
+
+async def serve(record: ServerRecord) -> None:
+    """Serve until SIGTERM."""
+    os.environ["SLOTWISE_HOME"] = str(record.state_dir.parent)  # this process has another current folder than its commands
+    ended = supervisor.end_at_signals()
+    profile, tokens = record.effective_profile(), Tokens(record.state_dir)
+    loaded = ModelVersions(patience_s=PATIENCE_S)
+    ray = await asyncio.to_thread(RayHost, record, profile, tokens.now)
+    supervisor.end_at_signals(ended)  # Ray has put its own handlers there
+    host = RayModelHost(ray, loaded, record)
+    models = ModelTable(host, record.model_store, profile, record.overrides, record.kind)
+
+    def backend() -> LocalBackend:
+        return LocalBackend(loaded, record, profile.max_request_bytes, lambda: live_models(models, record))
+
+    logging.getLogger("slotwise").setLevel(logging.INFO)
+    memory.give_back_blocks(LARGE_BLOCK_BYTES)
+    telling = asyncio.create_task(host.watch())
+    try:
+        async with (
+            ReplicaDoor(loaded, secrets.token_hex(32)).open(await asyncio.to_thread(ray.node_address)) as address,
+            front(backend(), profile, record, tokens),
+            OpenedFronts(record.name, loaded, backend).offered(record.tmp_dir),
+            supervisor.management_api(models, record, tokens),
+        ):
+            await asyncio.to_thread(ray.hear_at, address)
+            await ended.wait()
+    finally:
+        telling.cancel()
+        await asyncio.wait_for(asyncio.to_thread(host.close), supervisor.CLOSE_S)
+
+
+if __name__ == "__main__":
+    supervisor.run(serve, loop_factory())
