@@ -39,7 +39,7 @@ class ModelQueue:
     batch_size: the most requests of a batch. max_batch_delay_s: how long a batch that is not full may wait for more; whether it
     does, and which batches are formed for target_s, linger says (Dispatcher). response_timeout_s: how long a worker may take
     for a batch. job_queue_size: so many may wait. absent(): why there is no worker to wait for; "" where there is, or soon will
-    be. about(request): what is sent of it besides its body; it may raise Refused.
+    be. about(request): what is sent of it besides its body; it may raise Refused. ended_at: when the last request had ended.
     """
 
     def __init__(
@@ -57,8 +57,7 @@ class ModelQueue:
         self.response_timeout_s = response_timeout_s
         self.absent, self.about = absent, about
         self.loop = asyncio.get_running_loop()
-        self.ended_at = self.loop.time()  # the last request, whatever became of it
-        self.ledger, self.history = Ledger(), QueueHistory()
+        self.ledger, self.history, self.ended_at = Ledger(), QueueHistory(), self.loop.time()
         self.dispatcher = Dispatcher(batch_size, max_batch_delay_s, job_queue_size, linger, target_s, name)
         self.waiting = self.dispatcher.waiting
         self.suspects: deque[WaitingRequest] = deque()

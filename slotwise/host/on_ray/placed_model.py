@@ -58,8 +58,8 @@ class ReplicaLink(WorkerLink):
     def connection_lost(self, error: Exception | None) -> None:
         """The replica has ended, or its node has, or we have hung up."""
         self.deadline.cancel()
-        if self.batch is not None:
-            self.batch.fail("the worker ended")
+        if (batch := self._seen_now()) is not None:
+            batch.fail("the worker ended")
         if self.worker in self.queue.workers:
             self.queue.ended(self.worker)
         self.status = "UNLOADING"
