@@ -12,6 +12,7 @@ import time
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from slotwise.worker.environment.cores import available_cores
 MODEL, SECOND = "efficientnet", "digits"
 TARGET_MS = 200.0
 STATICS = (Static(1, 1, 0), Static(1, 16, 2), Static(2, 4, 1), Static(2, 16, 2))
-FIRST = Static(2, 8, 1)  # what is asked how many it answers a second, and what its batches cost
+FIRST = Static(2, 8, 1)  # what is asked how many it answers a second
 CAPACITY_S, CLIENTS = 10.0, 64
 WAKES, SLEEPS_AGAIN, SECOND_RATE = 0.7, 0.8, 5.0  # shares of the day; requests a second
 IDLE = 0.02  # of the day: so long nobody asks until a model sleeps
@@ -82,11 +83,28 @@ class Callers:
         return {"asked": len(self.judged), "in_time": in_time, "refused": kinds["refused"], "lost": kinds["lost"]}
 
 
-class Day:
-    """The requests of a day, and what the model's batches cost."""
+@dataclass(frozen=True)
+class Learned:
+    """What a model's batches cost, as its host has learned it. spread_ms: the standard deviation of that."""
 
-    def __init__(self, infos: Sequence[ArchiveInfo], seconds: float, capacity: float, line: LinearTime, noise: float) -> None:
-        self.infos, self.seconds, self.capacity, self.line, self.noise = infos, seconds, capacity, line, noise
+    line: LinearTime
+    spread_ms: float
+    changes: int  # of the number of its workers; no more than the limit of an hour are known
+
+    @classmethod
+    def of(cls, record: ServerRecord, model: str) -> Learned:
+        """By its description."""
+        with ManagementClient(record) as client:
+            cost = client.describe(model).batch_cost or {}
+        changes = len(cost.get("workers", {}).get("changes", []))
+        return cls(LinearTime(cost["request_ms"], cost["batch_ms"]), cost["spread_ms"], changes)
+
+
+class Day:
+    """The requests of a day. capacity: how many a second clients got answered."""
+
+    def __init__(self, infos: Sequence[ArchiveInfo], seconds: float, capacity: float) -> None:
+        self.infos, self.seconds, self.capacity = infos, seconds, capacity
         self.bodies = [examples(str(info.path))[0] for info in infos]
 
     def arrivals(self, turn: int) -> list[list[Arrival]]:
@@ -103,21 +121,23 @@ class Day:
             with served(record, self.infos[0], how) as first, served(record, self.infos[1], how) as second:
                 callers = [Callers(target, body) for target, body in zip((first, second), self.bodies, strict=True)]
                 run(_sent(callers, self.arrivals(turn)))
-                changed = _changes(record, self.infos[0].name)
-        first_counts, second_counts = (one.counts() for one in callers)
-        return {"name": str(setting or AUTO), **first_counts, "second": second_counts, "changes": changed}
+                learned = Learned.of(record, self.infos[0].name)
+        counts, second_counts = (one.counts() for one in callers)
+        own = {"name": str(setting or AUTO), **counts, "second": second_counts, "changes": learned.changes}
+        costs = {"batch_ms": learned.line.b_ms, "request_ms": learned.line.a_ms, "spread_ms": learned.spread_ms}
+        return {**own, "costs": costs, "simulated": self.simulated(setting, turn, learned)}
 
-    def simulated(self, setting: Static | None, turn: int) -> dict[str, Any]:
-        """The same day of the first model in virtual time."""
+    def simulated(self, setting: Static | None, turn: int, learned: Learned) -> dict[str, Any]:
+        """The same day of the first model in virtual time, with what its batches cost on the real one."""
         cores = available_cores()
         one = virtual_host.VirtualSetting(
-            self.line,
+            learned.line,
             "auto" if setting is None else "free",
             setting.batch_size if setting else AUTO_BATCH,
             setting.delay_ms if setting else AUTO_DELAY_MS,
             TARGET_MS,
             setting.workers if setting else 1,
-            self.noise,
+            min(1.0, learned.spread_ms / learned.line.at(FIRST.batch_size)),
             0 if setting else cores,
             cores=cores,
         )
@@ -130,21 +150,11 @@ async def _sent(callers: Sequence[Callers], arrivals: Sequence[Sequence[Arrival]
     await asyncio.gather(*(one.send(each, began) for one, each in zip(callers, arrivals, strict=True)))
 
 
-def _changes(record: ServerRecord, model: str) -> int:
-    """How often the number of its workers was changed; no more than the limit of an hour are known."""
-    with ManagementClient(record) as client:
-        return len((client.describe(model).batch_cost or {}).get("workers", {}).get("changes", []))
-
-
 def known(work: Path, infos: Sequence[ArchiveInfo], seconds: float) -> Day:
     """The day for what this machine can answer."""
     with server(work, "slotwise") as record, served(record, infos[0], FIRST) as target:
         plan = load.LoadPlan(CLIENTS, min(CAPACITY_S, seconds), warm_up_s=2.0)
-        capacity = load.measure(target, examples(str(infos[0].path)), plan).req_s
-        with ManagementClient(record) as client:
-            cost = client.describe(infos[0].name).batch_cost or {}
-    line = LinearTime(cost["request_ms"], cost["batch_ms"])
-    return Day(infos, seconds, capacity, line, min(1.0, cost["spread_ms"] / line.at(FIRST.batch_size)))
+        return Day(infos, seconds, load.measure(target, examples(str(infos[0].path)), plan).req_s)
 
 
 def verdict(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -174,12 +184,11 @@ def measure(options: Namespace, work: Path) -> dict[str, Any]:
     for turn in range(options.rounds):
         for setting in [*systems[turn % len(systems) :], *systems[: turn % len(systems)]]:
             one = day.lived(work, setting, turn)
-            found[one["name"]].append({**one, "simulated": day.simulated(setting, turn)})
+            found[one["name"]].append(one)
             say(f"day {turn + 1}: {found[one['name']][-1]}")
     rows = [_row(days) for days in found.values()]
     plan = {"seconds": day.seconds, "capacity": round(day.capacity, 1), "target_ms": TARGET_MS, "times": TIMES}
-    line = {"batch_ms": day.line.b_ms, "request_ms": day.line.a_ms, "noise": round(day.noise, 3)}
-    return {"plan": plan, "line": line, "rows": rows, **verdict(rows)}
+    return {"plan": plan, "rows": rows, **verdict(rows)}
 
 
 def _row(days: Sequence[dict[str, Any]]) -> dict[str, Any]:

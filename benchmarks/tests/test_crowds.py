@@ -93,10 +93,10 @@ def test_a_day_is_judged_by_its_answers_in_time_and_its_simulation() -> None:
 
 
 def test_a_days_requests_are_the_same_for_every_system() -> None:
-    one = day.Day([], 60.0, 50.0, LinearTime(7.0, 4.0), 0.05)
+    one, learned = day.Day([], 60.0, 50.0), day.Learned(LinearTime(7.0, 4.0), 2.0, 0)
     first, second = one.arrivals(1)
     assert [first, second] == one.arrivals(1) != one.arrivals(2)
     assert all(day.WAKES * 60 <= each.at_s < day.SLEEPS_AGAIN * 60 for each in second)
-    found = one.simulated(None, 1)
+    found = one.simulated(None, 1, learned)
     assert found["asked"] == len(first)
-    assert found == one.simulated(None, 1)
+    assert found == one.simulated(None, 1, learned)
