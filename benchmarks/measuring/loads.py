@@ -30,7 +30,7 @@ AUTO = "auto"
 TARGETS_MS = {"digits": 100.0, "efficientnet": 1000.0}
 ENOUGH = 0.97  # of the best static setting's answers
 FINALISTS = 3
-WARM_UP_S, SETTLE_S = 2.0, 15.0  # before a static setting is measured, and until the host has chosen its workers
+WARM_UP_S, SETTLE_S = 2.0, 30.0  # before a static setting is measured; until the host has its workers, and what waited is done
 OPEN_CLIENTS = 512  # requests that may be under way at a rate
 
 
