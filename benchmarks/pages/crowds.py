@@ -1,6 +1,6 @@
-"""The tables of a client beside a crowd, and of adversaries of a host that sets itself.
+"""The tables of a client beside a crowd, of adversaries, constant loads and a day of a host that sets itself.
 
-On a page: `fairness.rows` and `adversaries.rows`.
+On a page: `fairness.rows`, `adversaries.rows`, `loads.rows` and `day.rows`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,44 @@ def adversaries(figures: Figures) -> str:
     return table([*columns, "seconds until the target is kept"], lines)
 
 
+def loads(figures: Figures) -> str:
+    """A line a load: what the host that chooses gives, and the best of the settings that stay."""
+    lines = []
+    for row in figures["loads"]["rows"]:
+        auto, best = row["systems"]["auto"], row["systems"][row["best"]]
+        times = "{median:g} ({low:g} to {high:g})".format(**row["to_best"]) if row["to_best"] else ""
+        cells = [f"{number(one['in_time_s'])}, {number(one['p99_ms'])} ms" for one in (auto, best)]
+        lost = sum(one["lost"] for one in row["systems"].values())
+        lines.append([row["model"], row["load"], number(row["target_ms"]), cells[0], row["best"], cells[1], times])
+        lines[-1] += [_yes(row["held"]), lost]
+    columns = ["model", "load", "target, ms", "`auto`: in time a second, p99", "best static setting", "its answers, p99"]
+    return table([*columns, "`auto` to it", "held", "lost"], lines)
+
+
+def day(figures: Figures) -> str:
+    """A line a system, and what is to hold."""
+    found = figures["day"]
+    lines = []
+    for row in found["rows"]:
+        second = f"{number(row['second_in_time'])} of {number(row['second_asked'])}"
+        counts = [number(row[key]) for key in ("asked", "in_time", "simulated", "refused", "lost", "changes")]
+        lines.append([row["name"], *counts, second])
+    columns = ["system", "asked", "answered in time", "simulated", "refused", "lost", "changes of workers"]
+    held = found["held"]
+    words = {"lost": "Nothing lost", "changes": "Few changes", "simulated": "The simulator within 10%"}
+    text = f"`auto` answered {found['times']:g} times as many in time as {found['best']}; "
+    text += f"{found['plan']['times']:g} are wanted at least: {_yes(held['times'])}. "
+    text += " ".join(f"{said}: {_yes(held[key])}." for key, said in words.items())
+    return f"{table([*columns, 'the second model'], lines)}\n\n{text}"
+
+
 def _yes(held: bool) -> str:
     return "yes" if held else "**no**"
 
 
-TABLES: dict[str, Callable[[Figures], str]] = {"fairness.rows": fairness, "adversaries.rows": adversaries}
+TABLES: dict[str, Callable[[Figures], str]] = {
+    "fairness.rows": fairness,
+    "adversaries.rows": adversaries,
+    "loads.rows": loads,
+    "day.rows": day,
+}

@@ -67,6 +67,8 @@ CODE = {  # what each of docs/figures measures; what measures it counts as well
         "slotwise/backends",
         "benchmarks/measuring/priced.py",
     ),
+    "loads": (WORKER, "slotwise/host", "slotwise/frontend", "slotwise/backends"),
+    "day": (WORKER, "slotwise/host", "slotwise/frontend", "slotwise/backends", "slotwise/tune/virtual_host.py"),
     "decoded": (*CAPTIONS, *TRANSLATION[1:], "slotwise/host", "slotwise/backends", "slotwise/frontend"),
     "dropped": (WORKER, "slotwise/host", "slotwise/backends", "slotwise/frontend", "benchmarks/measuring/handlers"),
     "by_steps": (WORKER, "handlers/translator.py", "slotwise/host", "slotwise/backends", "slotwise/frontend"),

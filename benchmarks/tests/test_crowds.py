@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import time
 import zlib
+from typing import Any
 
 import pytest
 
+from benchmarks.measuring import day, loads
 from benchmarks.measuring.adversaries import KEPT_S, TARGET_MS, Judged, back_s
 from benchmarks.measuring.fairness import verdict
 from benchmarks.measuring.priced import Priced, Row
+from benchmarks.measuring.rounds import Reading
+from benchmarks.pages import crowds
 from benchmarks.pages.crowds import adversaries, fairness
+from slotwise.bench.offline import LinearTime
+from slotwise.profiles.profile import load_profile
 
 LATE_S = 2 * TARGET_MS / 1000
 
@@ -48,3 +54,49 @@ def test_a_body_has_its_price() -> None:
     assert time.thread_time() - began > 0.008
     with pytest.raises(ValueError, match="cannot be computed"):
         handler.predict([row, *handler.decode(b"1 fail\n", {})])
+
+
+def test_what_is_chosen_is_held_against_the_best_that_stays() -> None:
+    quick, wide, slow = loads.Static(2, 4, 0), loads.Static(2, 16, 5), loads.Static(1, 1, 0)
+    tried = {slow: Reading(50, p99_ms=9.0), wide: Reading(100, p99_ms=40.0), quick: Reading(99.9, p99_ms=20.0)}
+    assert loads.best(tried) == [quick, wide, slow]
+    readings = {
+        loads.AUTO: [Reading(98, p99_ms=30.0), Reading(97, p99_ms=31.0)],
+        str(quick): [Reading(100, p99_ms=20.0), Reading(100, p99_ms=20.0)],
+        str(slow): [Reading(50, p99_ms=9.0)] * 2,
+    }
+    found = loads.verdict(readings, 50.0)
+    assert (found["best"], found["kept"], found["held"]) == (str(quick), True, True)
+    assert not loads.verdict(readings, 30.0)["kept"]  # a static one keeps it
+    assert not loads.verdict({**readings, loads.AUTO: [Reading(96, p99_ms=30.0)] * 2}, 50.0)["held"]
+    page = crowds.loads({"loads": {"rows": [{"model": "m", "load": "8 clients", **found}]}})
+    assert "| m | 8 clients | 50 | 97.5, 30.5 ms | 2 x batch 4, 0 ms | 100, 20 ms |" in page
+    settings = loads.auto_settings(50.0)
+    assert load_profile("cpu", settings, environ={}, cores=2).chosen == {"batch_size", "max_batch_delay_ms", "initial_workers"}
+
+
+def test_a_day_is_judged_by_its_answers_in_time_and_its_simulation() -> None:
+    def lived(name: str, in_time: int, simulated: int, **others: int) -> dict[str, Any]:
+        second = {"asked": 5, "in_time": 4, "refused": 0, "lost": 0}
+        counts = {"asked": 200, "in_time": in_time, "refused": 1, "lost": 0, "changes": 3, **others}
+        return day._row([{"name": name, **counts, "second": second, "simulated": {"in_time": simulated}}])
+
+    rows = [lived(day.AUTO, 130, 140), lived("2 x batch 4, 1 ms", 100, 95), lived("1 x batch 1, 0 ms", 20, 90)]
+    found = day.verdict(rows)
+    assert (found["best"], found["times"]) == ("2 x batch 4, 1 ms", 1.3)
+    assert all(found["held"].values())
+    assert not day.verdict([rows[0], lived("other", 101, 101, lost=1)])["held"]["lost"]
+    assert not day.verdict([lived(day.AUTO, 130, 144), rows[1]])["held"]["simulated"]
+    page = crowds.day({"day": {"plan": {"times": day.TIMES}, "rows": rows, **found}})
+    assert "| auto | 200 | 130 | 140 | 1 | 0 | 3 | 4 of 5 |" in page
+    assert "1.3 times as many in time as 2 x batch 4, 1 ms" in page
+
+
+def test_a_days_requests_are_the_same_for_every_system() -> None:
+    one, learned = day.Day([], 60.0, 50.0), day.Learned(LinearTime(7.0, 4.0), 2.0, 0)
+    first, second = one.arrivals(1)
+    assert [first, second] == one.arrivals(1) != one.arrivals(2)
+    assert all(day.WAKES * 60 <= each.at_s < day.SLEEPS_AGAIN * 60 for each in second)
+    found = one.simulated(None, 1, learned)
+    assert found["asked"] == len(first)
+    assert found == one.simulated(None, 1, learned)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from slotwise.commands.options import ProfileName, Set, pairs
-from slotwise.console import Json, emit, table
+from slotwise.console import Json, emit, say, table
 
 if TYPE_CHECKING:
     from slotwise.profiles.profile import Profile
@@ -51,11 +51,13 @@ def show(
 ) -> None:
     """Show every key of a profile, with what the environment and --set change."""
     from slotwise.profiles.profile import load_profile
-    from slotwise.profiles.render import entries, render_properties
+    from slotwise.profiles.render import entries, of_own_host, render_properties
 
     profile = load_profile(name, pairs(set_))
     if form != "toml":
         text = render_properties(profile, form, models=entries(profile))
+        if left_out := of_own_host(profile):
+            say(f'without {", ".join(left_out)}: "auto" is for `slotwise serve --server slotwise` alone')
         emit({"name": profile.name, "server": form, "properties": text}, as_json, lambda: typer.echo(text, nl=False))
         return
     emit(profile.model_dump(), as_json, lambda: typer.echo(_toml(profile), nl=False))

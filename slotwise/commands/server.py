@@ -82,6 +82,7 @@ def serve(
     _set_watched(log_format, access_log, remember)
     overrides = overridden(set_)
     loaded_profile = load_profile(profile, overrides, {})
+    loaded_profile.check_kind(server)
     ports = Ports.at(port)
     store = project.model_store()
     _check_cluster(server, ray_address)

@@ -9,6 +9,8 @@ these that has it:
     [profiles.NAME] of a model's model.toml
     profiles/NAME.toml
     the default of the key
+
+`"auto"` (auto_values) is replaced in each place by what it stands for.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from pydantic import PrivateAttr, ValidationError
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
 from slotwise.model_spec import read_toml
+from slotwise.profiles import auto_values
 from slotwise.profiles.profile_keys import ProfileKeys, section_of
 from slotwise.profiles.variables import from_environment
 from slotwise.worker.environment.cores import available_cores
@@ -40,10 +43,13 @@ class Profile(ProfileKeys):
     _source: str = PrivateAttr("")
     _explicit: dict[str, Any] = PrivateAttr(default_factory=dict)  # --set and environment: stronger than a model's wishes
     _cores: int = PrivateAttr(0)  # threads are checked against these; 0: not at all
+    _chosen: frozenset[str] = PrivateAttr(frozenset())  # the keys that are "auto"
 
     def but(self, changes: Mapping[str, Any], source: str) -> Profile:
         """The same profile with some keys changed. source: what an error names as the place to correct."""
-        changed = _parse({**self.model_dump(), **changes}, source)
+        before = self.model_dump()
+        changed = _parse({**before, **auto_values.as_numbers(changes, before, source)}, source)
+        changed._chosen = frozenset((self._chosen - changes.keys()) | auto_values.chosen(changes))
         changed._source, changed._explicit, changed._cores = self._source, self._explicit, self._cores
         _check_threads(changed, source)
         return changed
@@ -63,11 +69,24 @@ class Profile(ProfileKeys):
         return self.but({**wishes, **self._explicit}, where) if wishes else self
 
     def on(self, kind: str) -> Profile:
-        """The profile as a server of this kind reads it: on Ray its replicas are the workers."""
+        """The profile as a server of this kind reads it: on Ray its replicas are the workers.
+
+        Raises SlotwiseError for an "auto" that it cannot choose.
+        """
+        self.check_kind(kind)
         replicas = self.num_replicas or (self.min_replicas if self.max_replicas else 0)
         if kind != "ray" or not replicas or "initial_workers" in self._explicit:
             return self
         return self.but({"initial_workers": replicas}, f"{self._source}: num_replicas")
+
+    @property
+    def chosen(self) -> frozenset[str]:
+        """The keys that are "auto", for our own host to choose."""
+        return self._chosen
+
+    def check_kind(self, kind: str) -> None:
+        """Raise SlotwiseError where a key is "auto" that a server of this kind cannot choose."""
+        auto_values.check_kind(kind, self.chosen)
 
     def most_workers(self, cores: int) -> int:
         """How many workers a model may come to have on our own host, which has so many cores for it."""
@@ -114,7 +133,9 @@ def load_profile(
     environ None: this process's. cores: what workers x threads are checked against; None: this machine's, 0: unchecked.
     """
     path = project.profile_file(name)
-    profile = _parse(_flat(read_toml(path), path), str(path))
+    said = _flat(read_toml(path), path)
+    profile = _parse(auto_values.as_numbers(said, {}, str(path)), str(path))
+    profile._chosen = frozenset(auto_values.chosen(said))
     profile._source = str(path)
     profile._cores = available_cores() if cores is None else cores
     _check_threads(profile, str(path))

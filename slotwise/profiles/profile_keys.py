@@ -14,16 +14,20 @@ def _key(section: str, default: Any, description: str, **limits: Any) -> Any:
 
 
 class ProfileKeys(BaseModel):
-    """Every key, the sections side by side."""
+    """Every key, the sections side by side. What "auto" stands for is here already (auto_values)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     name: str
     description: str = ""
 
-    batch_size: int = _key("registration", 1, "requests in a full batch", ge=1, le=4096)
+    batch_size: int = _key("registration", 1, "requests in a full batch; auto: as by linger auto, 32 at most", ge=1, le=4096)
     max_batch_delay_ms: float = _key(
-        "registration", 5, "how long a batch waits for more requests; no fraction on TorchServe and MMS", ge=0, le=60_000
+        "registration",
+        5,
+        "how long a batch waits for more requests; no fraction on TorchServe and MMS; auto: as by linger auto, 20 ms at most",
+        ge=0,
+        le=60_000,
     )
     linger: Literal["free", "exact", "auto", "advise"] = _key(
         "registration",
@@ -31,7 +35,13 @@ class ProfileKeys(BaseModel):
         "Slotwise's own host: send a batch as soon as a worker is free, or wait max_batch_delay for a full one; auto: choose"
         " the batch that has most answers within latency_p99_ms; advise: only say what auto would do",
     )
-    initial_workers: int = _key("registration", 1, "worker processes a model starts with", ge=1, le=256)
+    initial_workers: int = _key(
+        "registration",
+        1,
+        "worker processes a model starts with; auto: min_workers, then by workers_by_load auto",
+        ge=1,
+        le=256,
+    )
     workers_by_load: Literal["off", "auto", "advise"] = _key(
         "registration",
         "off",
@@ -66,7 +76,7 @@ class ProfileKeys(BaseModel):
         "auto",
         "numbers the engine computes in; auto takes bf16 only where its answers are those of fp32, and never int8",
     )
-    threads: int = _key("worker", 0, "engine threads of one worker; 0: its share of the cores", ge=0, le=1024)
+    threads: int = _key("worker", 0, "engine threads of one worker; 0 or auto: its share of the cores", ge=0, le=1024)
     decode_threads: int = _key(
         "worker",
         0,

@@ -15,7 +15,7 @@ from typing import Any
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
 from slotwise.files.disk import write_together
-from slotwise.model_spec import load_spec
+from slotwise.model_spec import ModelSpec, load_spec
 from slotwise.profiles import kubernetes, memory
 from slotwise.profiles.batch_delay import check_delay
 from slotwise.profiles.ports import Ports
@@ -56,6 +56,7 @@ def render_properties(
     win over it, response_timeout does not. log_config: a log4j2.xml, for a server whose command line names none. Such a file
     is for any machine, so the heap is limited only where the profile names a number.
     """
+    profile.check_kind(kind)
     check_delay(kind, profile.max_batch_delay_ms)
     vmargs = JVM if log_config is None else f"-Dlog4j.configurationFile={log_config} {JVM}"
     heap_mb = profile.heap_mb or (usual_heap_mb(profile.max_request_bytes) if log_config is None else 0)
@@ -83,11 +84,26 @@ def usual_heap_mb(max_request_bytes: int, memory_bytes: int | None = None) -> in
 
 
 def entries(profile: Profile) -> Entries:
-    """TorchServe's {name: {version: {marName, batchSize, ...}}} of every known model, as the profile wants it."""
+    """TorchServe's {name: {version: {marName, batchSize, ...}}} of every known model, as the profile wants it.
+
+    Without those that only our own host serves so (`of_own_host`).
+    """
     models: Entries = {}
-    for folder in project.models().values():
-        models |= entry(profile, folder)
+    left_out = of_own_host(profile)
+    for name, folder in project.models().items():
+        if name not in left_out:
+            models |= entry(profile, folder)
     return models
+
+
+def of_own_host(profile: Profile) -> list[str]:
+    """The known models of which something is "auto" that only our own host chooses."""
+    return [name for name, folder in project.models().items() if _of_model(profile, folder)[1].chosen]
+
+
+def _of_model(profile: Profile, folder: Path) -> tuple[ModelSpec, Profile]:
+    spec = load_spec(folder)
+    return spec, profile.for_model(spec.profiles.get(profile.name, {}), str(folder / "model.toml"))
 
 
 def registrable(profile: Profile) -> Entries:
@@ -101,8 +117,8 @@ def registrable(profile: Profile) -> Entries:
 
 def entry(profile: Profile, folder: Path) -> Entries:
     """The entry of the model in `folder`. Raises SlotwiseError for a wrong model.toml."""
-    spec = load_spec(folder)
-    of_model = profile.for_model(spec.profiles.get(profile.name, {}), str(folder / "model.toml"))
+    spec, of_model = _of_model(profile, folder)
+    of_model.check_kind("torchserve")
     settings = {
         "defaultVersion": True,
         "marName": f"{spec.name}.mar",
@@ -126,9 +142,17 @@ def committed_files() -> dict[str, str]:
         log_config = "profiles/log4j2.xml" if logs == default_logs else f"profiles/{name}.log4j2.xml"
         files[log_config] = logs
         for path in (f"profiles/{name}.properties", *(["config.properties"] if name == DEFAULT else [])):
-            properties = render_properties(profile, models=entries(profile), log_config=log_config)
-            files[path] = HEADER.format(name=name, file=path) + properties
+            files[path] = HEADER.format(name=name, file=path) + _committed(profile, log_config)
     return files
+
+
+def _committed(profile: Profile, log_config: str) -> str:
+    """The properties, and which models are not among them; nothing of a profile that is for our own host alone."""
+    if profile.chosen:
+        return f'# Empty: {", ".join(sorted(profile.chosen))} = "auto" is for `slotwise serve --server slotwise` alone.\n'
+    left_out = of_own_host(profile)
+    note = f'# Not among them, since "auto" is for `--server slotwise` alone: {", ".join(left_out)}\n' if left_out else ""
+    return note + render_properties(profile, models=entries(profile), log_config=log_config)
 
 
 def rendered_files(root: Path) -> dict[str, str]:

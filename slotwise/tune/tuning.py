@@ -13,7 +13,7 @@ from slotwise.bench import offline
 from slotwise.bench.bodies import RequestBody
 from slotwise.bench.load import LoadResult, rounded
 from slotwise.bench.offline import BatchTiming
-from slotwise.deploy.deploy import registration
+from slotwise.deploy.deploy import of_model
 from slotwise.errors import SlotwiseError
 from slotwise.interrupts import held, let_through
 from slotwise.profiles.batch_delay import WHOLE_MS
@@ -208,16 +208,15 @@ def sweep(bench: LiveBench, outcome: TuneResult, winner: TrialSetting, say: Call
 def baselines(record: ServerRecord, info: ArchiveInfo, cores: int) -> tuple[TrialSetting, TrialSetting]:
     """The setting that the server registers without parameters, and the profile's setting for this model."""
     profile = record.effective_profile()
-    registered = registration(info, profile, record.overrides, record.kind)
-    of_archive = info.wishes(profile.name)
-    threads = int(record.overrides.get("threads") or of_archive.get("threads") or profile.threads or 0)
+    own = of_model(info, profile, record.overrides, record.kind)
+    threads = own.threads
 
     def threads_of(workers: int) -> int:
         share = max(1, cores // workers)
         return min(threads or share, share)
 
-    workers = registered["initial_workers"]
-    of_profile = TrialSetting(registered["batch_size"], registered["max_batch_delay"], workers, threads_of(workers))
+    workers = own.initial_workers
+    of_profile = TrialSetting(own.batch_size, own.max_batch_delay_ms, workers, threads_of(workers))
     if record.kind in HOSTS:  # there a registration without parameters is the profile's
         return of_profile, of_profile
     of_server = TrialSetting(1, 100, 1, threads_of(1))

@@ -40,7 +40,7 @@ def until_ready(project: Project, count: int) -> dict[str, Any]:
 def test_workers_come_and_go_with_the_load_and_an_operator_has_the_last_word(tmp_path: Path) -> None:
     (tmp_path / "model_store").mkdir()
     archive = build_handler("model", tmp_path / "model_store", tmp_path / "models")
-    settings = {"batch_size": 2, "workers_by_load": "auto", "max_workers": 3}
+    settings = {"batch_size": 2, "initial_workers": "auto", "max_workers": 3}
     options = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
     with started_project(tmp_path, [f"model_store/{archive.name}"], *options) as project:
         url, over, wrong, answered = f"{project.gateway.url}/predictions/model", threading.Event(), list[str](), list[int]()

@@ -145,9 +145,9 @@ class ModelQueue:
 
     def answered(self, worker: BatchWorker, request_id: int, answer: BackendAnswer) -> None:
         """A worker's answer to one request. Raises LyingWorker where it has no such request in hand."""
-        one = worker.in_hand.pop(request_id, None)
-        if one is None:
+        if (one := worker.in_hand.pop(request_id, None)) is None:
             raise LyingWorker(f"an answer to request {request_id}, which it does not have")
+        self._dispatch_soon()  # ahead of these answers: where the batch ends in this turn, its worker has the next one sooner
         if answer.status == NOT_COMPUTED:
             worker.held.append((one, answer))
         elif one.left and one.cancelled:
@@ -222,9 +222,8 @@ class ModelQueue:
         self._dispatching = False
         now = self.loop.time()
         for worker in self.workers:
-            if worker.batch or worker.retiring or isinstance(worker, StreamWorker):
-                continue
-            if not (batch := self._next_batch(worker, now)):
+            free = not (worker.batch or worker.retiring or isinstance(worker, StreamWorker))
+            if not free or not (batch := self._next_batch(worker, now)):
                 continue
             worker.in_hand = {one.id: one for one in batch}
             for one in batch:
@@ -280,8 +279,7 @@ class ModelQueue:
     def _look(self) -> None:
         """Refuse those whose deadline has passed, and end workers that take too long or say nothing; while anybody waits."""
         now = self.loop.time()
-        late_s = now - (self._next_look or now)
-        self._next_look = None
+        late_s, self._next_look = now - (self._next_look or now), None
         for one in self._open.values():
             if one.request.deadline <= now:
                 one.refuse(504, "the deadline passed before a worker had answered")

@@ -242,3 +242,27 @@ def test_retry_after_says_how_long_those_take_that_wait() -> None:
         return refused.value.retry_after_s
 
     assert run(history(), 1) in (5, 6)  # five batches of four
+
+
+def test_a_worker_has_its_next_batch_before_the_answers_of_its_last_one_go_on() -> None:
+    async def history() -> list[str]:
+        queue, happened = ModelQueue(2), list[str]()
+        worker = BatchWorker(lambda batch: happened.append("sent"), lambda why: None)
+        queue.joined(worker)
+
+        async def ask() -> None:
+            await queue.answer(BackendRequest("m", queue.loop.time() + 1000))
+            happened.append("answered")
+
+        asking = [asyncio.ensure_future(ask()) for _ in range(4)]
+        while asking:
+            await asyncio.sleep(0)
+            if worker.busy:
+                for one in list(worker.in_hand):
+                    queue.answered(worker, one, BackendAnswer(200, [], b""))
+                queue.done(worker, dead=False)
+                await asyncio.sleep(0)
+            asking = [one for one in asking if not one.done()]
+        return happened
+
+    assert asyncio.run(history()) == ["sent", "sent", "answered", "answered", "answered", "answered"]
