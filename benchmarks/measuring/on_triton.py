@@ -6,6 +6,7 @@ of 100 to 4,000 microseconds; 5 instances and 150 microseconds won. Here request
 
 from __future__ import annotations
 
+import itertools
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from benchmarks.measuring.rounds import Cell, Reading, Readings, in_turn, one_ro
 from benchmarks.measuring.servers import built, server
 from slotwise.bench.bodies import examples
 from slotwise.console import say
+from slotwise.errors import SlotwiseError
 from slotwise.tune.live_bench import LiveBench
 from slotwise.tune.space import TrialSetting
 
@@ -37,11 +39,24 @@ def measure(options: Namespace, work: Path) -> dict[str, Any]:
         cells = [("mnist", clients) for clients in CLIENTS]
         pair = in_turn(cells, list(PAIR), ask, options.rounds, say=say, warm_ups=1)
         bench.keep_ready([])
-        grid: Readings = {}
-        for instances in INSTANCES:
-            for delay_us in DELAYS_US:
-                grid |= _point(bench, options, instances, delay_us)
-    return {"rows": rows(pair, detail=True), "grid": rows(grid, detail=True)}
+        grid, left_out = in_grid(bench, options)
+    return {"rows": rows(pair, detail=True), "grid": rows(grid, detail=True), "left_out": left_out}
+
+
+def in_grid(bench: LiveBench, options: Namespace) -> tuple[Readings, dict[str, str]]:
+    """Every number of instances with every delay, and why some are not there: so many processes do not start everywhere."""
+    grid: Readings = {}
+    left_out = {}
+    for instances, delay_us in itertools.product(INSTANCES, DELAYS_US):
+        try:
+            point = _point(bench, options, instances, delay_us)
+        except SlotwiseError as error:
+            left_out[f"{instances} instances, {delay_us} us"] = error.message
+            say(f"LEFT OUT: {instances} instances, {delay_us} us: {error.message}")
+            continue
+        for cell, systems in point.items():
+            grid.setdefault(cell, {}).update(systems)
+    return grid, left_out
 
 
 def _point(bench: LiveBench, options: Namespace, instances: int, delay_us: int) -> Readings:

@@ -132,8 +132,9 @@ def triton_grid(figures: Figures) -> str:
     """Answers a second at 1 and at 8 clients by instances and delay."""
     cells = by_cell(figures["mnist_triton"]["grid"])
 
-    def shown(instances: int, delay_us: int) -> str:
-        return " / ".join(number(cells[str(instances), clients][str(delay_us)]["rps"]) for clients in (1, 8))
+    def shown(instances: int, delay_us: int) -> str | None:
+        found = [cells.get((str(instances), clients), {}).get(str(delay_us)) for clients in (1, 8)]
+        return " / ".join(number(row["rps"]) for row in found if row) or None
 
     lines = [[instances, *(shown(instances, delay_us) for delay_us in DELAYS_US)] for instances in INSTANCES]
     return table(["instances", *(f"{delay_us} us" for delay_us in DELAYS_US)], lines)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.measuring.on_triton import BEFORE, CLIENTS, DELAYS_US, INSTANCES, TUNED
+from benchmarks.measuring.on_triton import BEFORE, CLIENTS, DELAYS_US, INSTANCES, TUNED, in_grid
 from benchmarks.measuring.real_size import within
 from benchmarks.pages.originals import NOT_MEASURED, TABLES
-from slotwise.bench.load import LoadPlan, RequestSample, summary
+from slotwise.bench.load import LoadPlan, LoadResult, RequestSample, summary
+from slotwise.errors import SlotwiseError
+from slotwise.tune.live_bench import LiveBench
+from slotwise.tune.space import TrialSetting
 
 
 def cells(name: str, figures: Mapping[str, Any]) -> list[list[str]]:
@@ -49,6 +53,25 @@ def test_mnist_on_triton_has_ratios_where_the_ends_were_published() -> None:
     assert lines[0] == ["1", "709", "656", "0.93", "100", "100", "1 (1 to 1)", "1.08"]
     assert [line[1:4] for line in lines[1:3]] == [["", "", ""]] * 2
     assert cells("mnist_triton.grid", figures)[0] == ["24", *["100 / 800"] * len(DELAYS_US)]
+    figures["mnist_triton"]["grid"] = grid[len(DELAYS_US) * len(CLIENTS) :]  # 24 instances did not start
+    assert cells("mnist_triton.grid", figures)[0] == ["24", *[""] * len(DELAYS_US)]
+
+
+def test_every_point_of_tritons_grid_is_kept_and_one_that_does_not_start_is_named() -> None:
+    class Bench(LiveBench):
+        def __init__(self) -> None:
+            pass
+
+        def measure(self, setting: TrialSetting, clients: int, seconds: float) -> LoadResult:
+            if setting.workers == 24:
+                raise SlotwiseError("not ready", "")
+            return summary([RequestSample("200", False, 0.1, 0.1)], LoadPlan(clients, requests=1, warm_up_s=0.0))
+
+    grid, left_out = in_grid(Bench(), Namespace(rounds=2, seconds=0.1))
+    assert {cell: list(systems) for cell, systems in grid.items()} == {
+        (str(instances), clients): [str(us) for us in DELAYS_US] for instances in INSTANCES[1:] for clients in CLIENTS
+    }
+    assert list(left_out) == [f"24 instances, {us} us" for us in DELAYS_US]
 
 
 def test_captions_at_their_size_are_a_table_and_a_picture_once_they_are_measured() -> None:
