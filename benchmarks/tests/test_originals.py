@@ -81,7 +81,7 @@ def test_captions_at_their_size_are_a_table_and_a_picture_once_they_are_measured
     rows = [row("captions", 8, "one process", 4.0), row("captions", 8, "two processes", 3.0)]
     times = [{"system": "one process", "clients": 8, "within_ms": {"50": 10.0, "100": 20.0}}]
     figures = {"captions_large": {"batches": batches, "rows": rows, "times": times}}
-    assert cells("captions_large.parts", figures)[-1] == ["ours, CPU", "64", "1", "98", "1", "6400", "1.00"]
+    assert cells("captions_large.parts", figures)[-1] == ["ours, CPU", "64", "1", "98", "1", "6400", "1.00", "0.25"]
     assert cells("captions_large.processes", figures) == [["8", "4", "3", "less than 0.8", "0.75 (0.75 to 0.75)", "0.94"]]
     assert TABLES["captions_large.times"](figures).endswith("(figures/captions_large.svg)")
 
@@ -97,7 +97,7 @@ def test_translation_says_which_cases_nobody_measured() -> None:
     case = {"requests": 100, "answered": 100, "even": True}
     rows = [{**case, "records": 1, "rate": 2, "mean_ms": 500.0}, {**case, "records": 16, "rate": 2, "mean_ms": 1000.0}]
     lines = cells("translation.gains", {"translation": {"rows": rows}})
-    assert lines[1] == ["16", "2", "100%", "0.62", "1.51", "100%", "1.00", "2.00", "1.32"]
+    assert lines[1] == ["16", "2", "100%", "0.62", "1.51", "even", "100%", "1.00", "2.00", "1.32"]
     assert lines[2][5] == NOT_MEASURED
     engine = {"engine": "transformers", "precision": "fp32", "ready_s": 9.5, "ready_mib": 2000, "after_mib": 2100}
     engine["rows"] = [row("records", 1, str(n), 2.0) for n in (1, 2, 4, 8, 16)]
