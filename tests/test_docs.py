@@ -47,7 +47,7 @@ REFERENCE = [
     "commands",
     "metrics",
     "thirty",
-    *(f"measured-{part}" for part in ("crowds", "neighbours", "pictures", "servers", "streams", "tuning")),
+    *(f"measured-{part}" for part in ("crowds", "neighbours", "originals", "pictures", "servers", "streams", "tuning")),
 ]
 FIRST_SCREEN = 40  # lines
 

@@ -36,6 +36,10 @@ TUNED = {8: "slotwise-tuned-8", 64: "slotwise-tuned-64"}  # clients: as the tune
 OURS_SMALL = ("slotwise-onnxruntime-fp32", *TUNED.values(), "slotwise-triton")
 TENSORS = ("torchserve-natural", "litserve", "fastapi", "mosec", *OURS_SMALL)
 
+# batch size and workers of ants and bees: `ei` as published, and one request a batch, as a front without batches has it
+PUBLISHED_LAYOUTS = (("64", "1"), ("32", "1"), ("32", "2"), ("32", "3"))
+LAYOUTS_OF = {"ei": (*PUBLISHED_LAYOUTS, ("1", "1")), "cpu": (("32", "2"), ("64", "1"))}
+
 # What cannot be read from a system's name: keys of a profile, and `profile` and `kind`.
 SPECIAL: Mapping[str, Mapping[str, str]] = {
     **{name: {"kind": "triton", "engine": "openvino", "precision": precision} for precision, name in ON_TRITON.items()},
@@ -44,8 +48,8 @@ SPECIAL: Mapping[str, Mapping[str, str]] = {
     "slotwise-tuned-64": {"batch_size": "16", "max_batch_delay_ms": "1", "engine": "onnxruntime", "precision": "fp32"},
     **{
         f"slotwise-{profile}-{size}x{workers}": {"profile": profile, "batch_size": size, "initial_workers": workers}
-        for profile in ("ei", "cpu")
-        for size, workers in (("32", "2"), ("64", "1"))
+        for profile, layouts in LAYOUTS_OF.items()
+        for size, workers in layouts
     },
 }
 LAYOUTS = tuple(name for name, keys in SPECIAL.items() if "profile" in keys)

@@ -30,6 +30,7 @@ from slotwise.tune.live_bench import LiveBench
 from slotwise.tune.space import BATCH_SIZES, TrialSetting
 from slotwise.tune.tuning import baselines
 from slotwise.worker.environment.cores import available_cores
+from slotwise.zoo import pictures
 from tests.support.ray_nodes import second_node
 from tests.support.sleeper import sleeper
 
@@ -59,11 +60,26 @@ dropped = _measured_by("dropped")
 fairness = _measured_by("fairness")
 gpu = _measured_by("on_gpu")
 loads = _measured_by("loads")
+mnist_triton = _measured_by("on_triton")
 one_word = _measured_by("one_word")
 own_host = _measured_by("own_host")
 starting = _measured_by("starting")
 streams_beside = _measured_by("streams_beside")
 traces = _measured_by("traces")
+
+
+def captions_large(options: Namespace, work: Path) -> dict[str, Any]:
+    """Captions at GIT base's size."""
+    from benchmarks.measuring.real_size import captions as at_real_size
+
+    return at_real_size(options, work)
+
+
+def translation_large(options: Namespace, work: Path) -> dict[str, Any]:
+    """Translation at the size of M2M100 with 418 million parameters."""
+    from benchmarks.measuring.real_size import translation as at_real_size
+
+    return at_real_size(options, work)
 
 
 def handlers(work: Path) -> dict[str, ArchiveInfo]:
@@ -211,6 +227,27 @@ def study(options: Namespace, work: Path) -> dict[str, Any]:
     if options.json:
         batching.draw(found, options.json.with_suffix(".png"))
     return {"model": info.name, **found}
+
+
+def study152(options: Namespace, work: Path) -> dict[str, Any]:
+    """The batching study on ResNet-152 itself, with as much of the published sweep as the machine answers in time."""
+    info = built("resnet152", work, "none")
+    bodies = [RequestBody(pictures.sample_jpeg(720, 720), "image/jpeg")]
+    netty = {"number_of_netty_threads": str(batching.NETTY_THREADS)}
+    with server(work, job_queue_size=str(batching.QUEUE), **netty) as record:
+        curves = {
+            str(workers): asdict(
+                batching.curves(
+                    record,
+                    batching.Studied(f"{info.name}, {workers} worker(s)", info, bodies, workers),
+                    options.rounds,
+                    options.seconds,
+                    batching.FEW_CLIENTS,
+                )
+            )
+            for workers in (1, batching.WORKERS)
+        }
+    return {"clients": batching.FEW_CLIENTS, "delays": batching.DELAYS, "delay_ms": batching.DELAY_MS, "curves": curves}
 
 
 def nodes(options: Namespace, work: Path) -> dict[str, Any]:

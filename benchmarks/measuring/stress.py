@@ -26,16 +26,18 @@ REFUSED = ("429", "503", "504")  # full, not decided in time, deadline passed: t
 
 
 class Case(NamedTuple):
-    """So many requests at so many a second, each of so many records."""
+    """So many requests at so many a second, each of so many records. even: at equal distances, else Poisson's arrivals."""
 
     records: int
     rate: int
     requests: int = 100
+    even: bool = False
 
 
-# the original's six (1 and 16 records at 2, 10 and 100 a second), 4 records at the rates that fill batches, and one
-# case with more requests than the gateway's default limits have places for
+# the original's six (1 and 16 records at 2, 10 and 100 a second) with both kinds of arrivals, 4 records at the rates that
+# fill batches, and one case with more requests than the gateway's default limits have places for
 CASES = [
+    *(Case(records, rate, even=True) for rate in (2, 10, 100) for records in (1, 16)),
     *(Case(records, rate) for rate in (2, 10, 100) for records in (1, 4, 16) if rate > 2 or records != 4),
     Case(16, 100, requests=400),
 ]
@@ -71,9 +73,9 @@ def measure(front: GatewayRecord, info: ArchiveInfo) -> dict[str, Any]:
 
 def answers_of(case: Case, target: Target, life: RequestBody) -> dict[str, Any]:
     """What became of one case's requests."""
-    plan = LoadPlan(case.requests, None, case.requests, warm_up_s=0.0, rate=case.rate, timeout_s=TIMEOUT_S)
+    plan = LoadPlan(case.requests, None, case.requests, warm_up_s=0.0, rate=case.rate, timeout_s=TIMEOUT_S, even=case.even)
     result = load.measure(target, [with_records(life, case.records)], plan)
-    numbers = {key: round(getattr(result, key), 1) for key in ("mean_ms", "p50_ms", "p99_ms", "mean_batch")}
+    numbers = {key: round(getattr(result, key), 1) for key in ("mean_ms", "min_ms", "p50_ms", "p99_ms", "mean_batch")}
     return {
         **case._asdict(),
         "answered": result.requests - result.lost,

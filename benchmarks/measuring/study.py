@@ -17,6 +17,7 @@ from slotwise.bench.report import from_zero, panels
 from slotwise.console import say
 from slotwise.tune.live_bench import LiveBench
 from slotwise.tune.space import TrialSetting
+from slotwise.worker.environment.cores import available_cores
 from tests.support.sleeper import LINE
 
 if TYPE_CHECKING:
@@ -24,10 +25,12 @@ if TYPE_CHECKING:
     from slotwise.server.record import ServerRecord
 
 CLIENTS = (10, 50, 100, 500, 1000)
+FEW_CLIENTS = (10, 100, 1000)  # of the sweep on ResNet-152 itself
 SIZES = (1, 8, 16)
 DELAYS = (0, 1, 10, 50, 100)
 WORKERS = 8
 DELAY_MS = 50  # of the first figure
+NETTY_THREADS = 32  # as the study set them
 QUEUE = 1000  # requests that may wait: every client's
 PATIENCE_S = 600.0  # a slow model has a thousand clients waiting
 PUBLISHED = {1: (190, 191, 190, 191, 190), 8: (95, 301, 338, 336, 339), 16: (48, 202, 331, 353, 352)}
@@ -73,7 +76,7 @@ def curves(
     with LiveBench(record, studied.info, studied.bodies, timeout_s=PATIENCE_S) as bench:
 
         def median(size: int, delay: int, clients: int) -> float:
-            setting = TrialSetting(size, delay, studied.workers)
+            setting = TrialSetting(size, delay, studied.workers, threads=max(1, available_cores() // studied.workers))
             return statistics.median(bench.measure(setting, clients, seconds).req_s for _ in range(rounds))
 
         by_clients = {}

@@ -12,11 +12,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pages import campaign, comparison, crowds, gpu, neighbours, stale, streams, tables, tuning
+from benchmarks.pages import campaign, comparison, crowds, gpu, neighbours, originals, stale, streams, tables, tuning
 from benchmarks.pages.values import VALUES, value
 
 TABLES = tables.TABLES | comparison.TABLES | tuning.TABLES | campaign.TABLES | gpu.TABLES
-TABLES = TABLES | neighbours.TABLES | streams.TABLES | crowds.TABLES
+TABLES = TABLES | neighbours.TABLES | streams.TABLES | crowds.TABLES | originals.TABLES
 MEND = "python -m benchmarks.figures render"
 BLOCK = re.compile(r"(<!-- figures: ([\w.+-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 INLINE = re.compile(r"(<!-- figure: ([\w.-]+) -->)([^<]*)(<!-- end -->)")

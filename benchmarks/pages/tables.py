@@ -11,15 +11,6 @@ from benchmarks.pages.stale import HISTORY
 
 Figures = Mapping[str, Any]
 
-STRESS_THERE = {  # published, by records, requests a second, requests
-    (1, 2, 100): "100% answered, 0.41 s on average",
-    (16, 2, 100): "100% answered, 0.62 s on average",
-    (1, 10, 100): "100% answered, 0.42 s on average",
-    (16, 10, 100): "**43%** answered, 10.4 s on average",
-    (1, 100, 100): "36% answered, 3.27 s on average",
-    (16, 100, 100): "36% answered, 13.69 s on average",
-}
-
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """A Markdown table; None is an empty cell."""
@@ -62,25 +53,6 @@ def captions_rows(figures: Figures) -> str:
         numbers = [number(row["rps"]), each(row["rounds"]), row["mean_batch"], number(row["p99_ms"])]
         lines.append([row["system"], *numbers, to_single, row["lost"]])
     return table(["setting", "answers a second", "rounds", "mean batch", "p99 ms", "to batch 1", "lost"], lines)
-
-
-def translation_stress(figures: Figures) -> str:
-    """What became of the requests of each case, beside the original's."""
-
-    def counted(statuses: Mapping[str, int], of: int) -> str:
-        return ", ".join(f"{count / of:.0%} {status}" for status, count in statuses.items())
-
-    lines = []
-    for row in figures["translation"]["rows"]:
-        theirs = STRESS_THERE.get((row["records"], row["rate"], row["requests"]))
-        answered = f"{row['answered'] / row['requests']:.0%}"
-        refused = counted(row["refused"], row["requests"]) or "none"
-        lost = counted(row["lost"], row["requests"]) or "0"
-        waits = [f"{row[key] / 1000:.2f}" for key in ("mean_ms", "p50_ms", "p99_ms")]
-        load = [row["rate"], row["records"], row["requests"]]
-        lines.append([*load, theirs, answered, refused, lost, *waits, row["mean_batch"]])
-    columns = ["a second", "records each", "requests", "theirs", "ours: answered", "refused", "lost"]
-    return table([*columns, "average s", "p50 s", "p99 s", "mean batch"], lines)
 
 
 def gateway_rows(figures: Figures) -> str:
@@ -321,7 +293,6 @@ def bits_rows(figures: Figures) -> str:
 TABLES: dict[str, Callable[[Figures], str]] = {
     "text.rows": text_rows,
     "captions.rows": captions_rows,
-    "translation.stress": translation_stress,
     "gateway.rows": gateway_rows,
     "records.rows": records_rows,
     "rollouts.rows": rollouts_rows,

@@ -1,8 +1,8 @@
 """Load a running server, and measure throughput, latency and errors.
 
 closed loop   a number of clients, each waits for its answer before it asks again: what the server can do
-open loop     requests arrive at a rate (Poisson), whether the server keeps up or not: what people would see. A latency
-              counts from the moment the request was due, so a server that stalls cannot hide it (no coordinated omission)
+open loop     requests arrive at a rate (Poisson's, or evenly), whether the server keeps up or not: what people would see.
+              A latency counts from the moment the request was due, so a server that stalls cannot hide it
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class LoadPlan:
     """How to load. clients: how many wait at the same time (closed loop), or how many may (open loop).
 
     The measured part ends after `seconds` or `requests`; warm_up_s before it is not counted. rate: arrivals a second, None
-    for the closed loop. poison: the share of bad bodies. timeout_s: an answer later than this is an error.
+    for the closed loop. even: they come at equal distances. poison: the share of bad bodies. timeout_s: an answer later than
+    this is an error.
     """
 
     clients: int = 8
@@ -44,6 +45,7 @@ class LoadPlan:
     poison: float = 0.0
     timeout_s: float = 60.0
     seed: int = 0
+    even: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +67,8 @@ class LoadResult:
     """The result of a load. req_s: good answers a second; latencies: of good answers; errors: good requests lost, by status.
 
     mean_batch: requests a batch, from the answers' headers. decode_ms, inference_ms: inside the handler, a batch.
-    refused: the statuses that bad bodies got. client_cores: how busy the measuring process was. mean_ms: 0 from wrk and ab.
-    latencies_ms: each good answer's, sorted, for a figure; none from wrk and ab.
+    refused: the statuses that bad bodies got. client_cores: how busy the measuring process was. mean_ms, min_ms: 0 from wrk
+    and ab. latencies_ms: each good answer's, sorted, for a figure; none from wrk and ab.
     """
 
     clients: int
@@ -87,6 +89,7 @@ class LoadResult:
     client_cores: float = 0.0
     client_limited: bool = False
     mean_ms: float = 0.0
+    min_ms: float = 0.0
     latencies_ms: tuple[float, ...] = field(default=(), repr=False)
 
     @property
@@ -159,7 +162,7 @@ class _LoadRun:
             task = asyncio.ensure_future(arrive(due_s))
             arrivals.add(task)
             task.add_done_callback(arrivals.discard)
-            due_s += draw.expovariate(rate)
+            due_s += 1 / rate if self.plan.even else draw.expovariate(rate)
         await asyncio.gather(*arrivals)
         while not idle.empty():
             idle.get_nowait().close()
@@ -227,6 +230,7 @@ def summary(samples: Sequence[RequestSample], plan: LoadPlan, client_cores: floa
         client_cores=client_cores,
         client_limited=client_cores >= BUSY or late_ms >= LATE_MS,
         mean_ms=statistics.fmean(latencies) if latencies else 0.0,
+        min_ms=latencies[0] if latencies else 0.0,
         latencies_ms=tuple(latencies),
     )
 

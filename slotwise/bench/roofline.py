@@ -214,4 +214,5 @@ def at(work: ForwardCost, n: int, machine: Machine) -> dict[str, float]:
         "intensity": work.intensity(n),
         "through_memory": work.intensity(n, cached=False),
         "floor_ms": work.floor_ms(n, machine),
+        "most_a_second": 1000 * n / work.floor_ms(n, machine),
     }

@@ -30,6 +30,7 @@ def bench(
     body: Body = None,
     concurrency: Annotated[str, typer.Option(help="Numbers of clients, separated by commas.")] = "1,8,32",
     rate: Annotated[float | None, typer.Option(min=0.01, help="Open loop: this many arrivals a second (Poisson).")] = None,
+    interval: Annotated[float | None, typer.Option(min=1e-4, help="Open loop: an arrival every so many seconds.")] = None,
     seconds: Annotated[float, typer.Option(min=0.1, help="Measured seconds a step, after a warm-up.")] = 5.0,
     requests: Annotated[int | None, typer.Option(min=1, help="Measure this many requests instead of seconds.")] = None,
     warm_up: Annotated[float, typer.Option(min=0.0, help="Seconds before each step that are not counted.")] = 1.0,
@@ -64,10 +65,13 @@ def bench(
         return
     from slotwise.bench.load import LoadPlan
 
+    if interval and rate:
+        raise typer.BadParameter("it goes without --rate", param_hint="--interval")
+    even, rate = interval is not None, 1 / interval if interval else rate
     if stream and (rate or poison or figure or tool != "slotwise"):
-        raise typer.BadParameter("it goes without --rate, --poison, --figure and --tool", param_hint="--stream")
+        raise typer.BadParameter("it goes without --rate, --interval, --poison, --figure and --tool", param_hint="--stream")
     clients = [1000] if rate else counts(concurrency, "--concurrency")
-    plans = [LoadPlan(n, seconds, requests, warm_up, rate, poison, timeout) for n in clients]
+    plans = [LoadPlan(n, seconds, requests, warm_up, rate, poison, timeout, even=even) for n in clients]
     target = _target(model, url, name)
     if stream:
         _streams(model, target, bodies, plans, csv, as_json)
@@ -218,7 +222,7 @@ def roofline(
 
 
 def _roof(model: str, machine: Any, batches: list[dict[str, Any]], enough: dict[str, int | None]) -> Any:
-    columns = ["batch", "Mflop", "MB moved", "flop/byte", "through memory", "least ms"]
+    columns = ["batch", "Mflop", "MB moved", "flop/byte", "through memory", "least ms", "at most a second"]
     rows = [
         [
             b["n"],
@@ -227,6 +231,7 @@ def _roof(model: str, machine: Any, batches: list[dict[str, Any]], enough: dict[
             f"{b['intensity']:.2f}",
             f"{b['through_memory']:.2f}",
             f"{b['floor_ms']:.3g}",
+            f"{b['most_a_second']:.0f}",
         ]
         for b in batches
     ]

@@ -79,8 +79,17 @@ def test_a_wrong_list_of_numbers_is_wrong_usage(body: Path, numbers: str) -> Non
 
 
 def test_streams_take_neither_a_rate_nor_a_tool(body: Path) -> None:
-    for more in ("--rate=1", "--tool=wrk", "--poison=0.1"):
+    for more in ("--rate=1", "--interval=1", "--tool=wrk", "--poison=0.1"):
         assert RUN.invoke(build_app(), ["bench", "m", "--body", str(body), "--stream", more]).exit_code == 2
+
+
+def test_arrivals_come_at_a_rate_or_at_an_interval(body: Path) -> None:
+    given = ["bench", "m", "--body", str(body), "--warm-up", "0", "--requests", "3", "--json", "--url"]
+    with standin(answer) as url:
+        told = RUN.invoke(build_app(), [*given, url, "--interval", "0.01"])
+    assert told.exit_code == 0, told.output
+    assert [(load["rate"], load["requests"]) for load in json.loads(told.stdout)["loads"]] == [(100, 3)]
+    assert RUN.invoke(build_app(), [*given, "http://127.0.0.1:1", "--interval", "0.01", "--rate", "5"]).exit_code == 2
 
 
 def test_the_handler_without_a_server(body: Path, tmp_path: Path) -> None:

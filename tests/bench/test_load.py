@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import threading
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from slotwise.bench import load_tools, report
 from slotwise.bench.bodies import RequestBody, bad_bodies, bad_http_bodies, deck, with_records
 from slotwise.bench.http_connection import Connection, Target, run
-from slotwise.bench.load import LoadPlan, RequestSample, measure, percentile, rounded, summary
+from slotwise.bench.load import LoadPlan, RequestSample, _LoadRun, measure, percentile, rounded, summary
 from slotwise.errors import SlotwiseError
 from tests.standin import Answer, answer, standin
 
@@ -40,12 +41,26 @@ def test_closed_loop_counts_every_request() -> None:
     assert (got.decode_ms, got.inference_ms) == pytest.approx((1.0, 3.0))
 
 
+def test_even_arrivals_are_due_at_equal_distances_and_poissons_are_not() -> None:
+    def distances(even: bool) -> list[float]:
+        plan = LoadPlan(clients=4, requests=8, rate=100.0, warm_up_s=0.0, even=even)
+        with standin(answer) as url:
+            load = _LoadRun(Target(url, {}), deck([GOOD], 0.0, 0), plan, lambda done: None)
+            run(load.run())
+        due = sorted(sample.finished_s - sample.latency_s for sample in load.samples)
+        return [later - before for before, later in itertools.pairwise(due)]
+
+    assert distances(True) == pytest.approx([0.01] * 7)
+    assert distances(False) != pytest.approx([0.01] * 7)
+
+
 def test_every_good_answers_time_is_kept_for_a_figure_and_is_not_printed() -> None:
     samples = [RequestSample("200", False, t, t, 0.0, 1) for t in (0.4, 0.1, 0.2)] + [
         RequestSample("500", False, 0.3, 0.3, 0.0, 1)
     ]
     got = summary(samples, LoadPlan(clients=1, requests=4, warm_up_s=0.0))
     assert got.latencies_ms == pytest.approx((100, 200, 400))
+    assert got.min_ms == pytest.approx(100)
     assert "latencies_ms" not in rounded(got)
     assert type(got)(**rounded(got)) != got  # what was printed is read again without them
 

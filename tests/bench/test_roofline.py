@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwise.bench.roofline import ForwardCost, Machine, forward_cost
+from slotwise.bench.roofline import ForwardCost, Machine, at, forward_cost
 from slotwise.errors import SlotwiseError
 
 # Published: a card of 21.75 TFLOP/s and 608.3 GB/s, and a CNN on 28x28 float32 pictures with ten classes.
@@ -24,6 +24,14 @@ def test_the_published_hand_calculation() -> None:
     assert CNN.intensity(12) == pytest.approx(35.67, abs=0.01)
     assert CNN.intensity(13) == pytest.approx(38.59, abs=0.02)
     assert CNN.enough(CARD) == 13
+
+
+def test_the_least_time_says_how_many_a_second_at_most() -> None:
+    machine = Machine(peak=1e12, bandwidth=1e12)
+    heavy = ForwardCost(operations=1e9, weight_bytes=8e6, io_bytes=0)  # 1 ms of arithmetic an item, 8 us of weights a batch
+    assert at(heavy, 8, machine)["most_a_second"] == pytest.approx(1000)
+    weights = ForwardCost(operations=1, weight_bytes=1e9, io_bytes=0)  # 1 ms of weights a batch, whatever is in it
+    assert at(weights, 8, machine)["most_a_second"] == pytest.approx(8000)
 
 
 work = st.builds(ForwardCost, st.floats(1, 1e9), st.floats(1, 1e9), st.floats(0, 1e5), st.floats(0, 1e6))
