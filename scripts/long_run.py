@@ -32,6 +32,7 @@ PARTS: dict[str, Sequence[str]] = {  # each takes less than half an hour on two 
     "thirty": (*PYTEST, "-m", "long", "tests/thirty"),
     "tests": (*PYTEST, "-m", "long", "tests", "benchmarks/tests", *(f"--ignore={one}" for one in (*SERVERS, "tests/thirty"))),
     "coverage": (sys.executable, "scripts/coverage_by_room.py"),
+    "stalls": (sys.executable, "scripts/stalls.py", "-m", "not slow and not long", "tests/backends", "tests/frontend"),
     "python-3.12": (sys.executable, "scripts/other_python.py", "3.12"),
     "python-3.13": (sys.executable, "scripts/other_python.py", "3.13"),
 }
