@@ -207,7 +207,7 @@ def _kept(name: str) -> dict[str, Any]:
 def scale(options: Namespace, work: Path) -> dict[str, Any]:
     """1 to 1,000 replicas by the measured lines, simulated; the figure stands beside the JSON."""
     sources = {model: _kept(f"offline-{model}") for model in scaling.MODELS}
-    proxy = scaling.Proxy.of(_kept("hosts")["rows"])
+    proxy = scaling.RAYS_OWN
     found = scaling.rows({model: LinearTime(**source["line"]) for model, source in sources.items()}, proxy)
     if options.json:
         scaling.draw(found, options.json.with_suffix(".svg"))
