@@ -68,8 +68,8 @@ class BackendRequest:
     knows. pieces: takes the answer as it comes; the answer itself then only says that it is whole. None: it is asked for whole.
     alone: a queue of ours puts nobody else into its batch. sender: whose request it is, a key or an address; "": nobody knows.
     weight, priority: of that sender, where a queue of ours has senders take turns.
-    way: takes what happens to it; None: nobody wants to know. observed: somebody does; where it has no way yet, once something
-    goes wrong, by `watch`.
+    seen: its way, for whoever observes it; None: nobody does. way: the same, once what happens is noted: from the beginning, or
+    from when something goes wrong, by `watch`.
     """
 
     model: str
@@ -90,7 +90,7 @@ class BackendRequest:
     weight: int = 1
     priority: int = 0
     way: RequestWay | None = None
-    observed: bool = False
+    seen: RequestWay | None = None
 
     @property
     def named(self) -> dict[str, Any]:
@@ -101,6 +101,8 @@ class BackendRequest:
 
     def watch(self) -> RequestWay | None:
         """Its way: something has happened that whoever observes it wants to know of."""
+        if self.way is None:
+            self.way = self.seen
         return self.way
 
     def note(self, what: str) -> None:

@@ -104,11 +104,11 @@ def _number(value: Any) -> float:
 
 
 class Observed(Protocol):
-    """A request, as BackendRequest has it: its way, or that it gets one once something happens."""
+    """A request, as BackendRequest has it."""
 
     identity: str
     way: RequestWay | None
-    observed: bool
+    seen: RequestWay | None
 
     def watch(self) -> RequestWay | None:
         """Its way, from now on."""
@@ -147,7 +147,7 @@ class BatchWay:
     def mates(self) -> tuple[Mate, ...]:
         """Its requests that somebody observes, as the others know them. Once asked, it holds on to none of them."""
         if self.requests:
-            self._mates = tuple([_as_mate(one) for one in self.requests if one.observed])
+            self._mates = tuple([_as_mate(one) for one in self.requests if one.seen is not None])
             self.requests = ()
         return self._mates
 
@@ -169,7 +169,8 @@ class RequestWay:
     came, began: when, as Unix time and on time.monotonic's clock. traced: it has a trace. sampled: that is kept in any case.
     sent_at, answered_at: it was read, and let in; its answer was there: by time.monotonic, 0 where it has not come to that.
     tries: each time that a worker had it, in this slot of that batch. notes: what happened, and when: Unix time, as those of
-    pieces. work, slot: what its answer's headers say of its batch. Only what differs from these defaults takes time and room.
+    pieces. late_s: nothing is noted before something goes wrong, or it has taken so long; None: all of it is. work, slot: what
+    its answer's headers say of its batch. Only what differs from these defaults takes time and room.
     """
 
     identity: str = ""
@@ -186,6 +187,7 @@ class RequestWay:
     first_piece: float = 0.0
     last_piece: float = 0.0
     pieces: int = 0
+    late_s: float | None = None
     _ids: tuple[int, int] = (0, 0)
 
     @property

@@ -170,7 +170,7 @@ class Forward:
             level = logging.WARNING if status >= 500 else logging.INFO
             log.log(level, "%s %s %d %s", request.identity, request.label, status, reason, extra=request.named)
             request.failed(reason)
-        if request.observed:
+        if request.seen is not None:
             request.answered(seconds, headers)
         return status, headers, body
 

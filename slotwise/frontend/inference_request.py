@@ -13,7 +13,7 @@ from typing import Any
 
 from slotwise.backends.exchange import RawHeaders
 from slotwise.backends.interface import PATH, BackendRequest, Refused
-from slotwise.backends.request_way import NO_BATCH, BatchWork, RequestWay
+from slotwise.backends.request_way import NO_BATCH, BatchWork
 from slotwise.frontend import replies
 from slotwise.frontend.admission import form_fields
 from slotwise.frontend.admission.fair_shares import ConcurrencyLimit
@@ -51,7 +51,6 @@ class InferenceRequest(BackendRequest):
     placed_in: ConcurrencyLimit | None = None  # where it has its place already, as a record of one that has waited
     work: BatchWork = NO_BATCH  # that its answer is from
     refusal: Refused | None = None  # why the gateway did not get it an answer
-    seen: SeenRequest | None = None  # where somebody observes it
 
     def __post_init__(self) -> None:
         self.ask(self.model)
@@ -96,7 +95,7 @@ class InferenceRequest(BackendRequest):
 
     def _watched(self, seen: SeenRequest) -> None:
         """Somebody wants to know what becomes of it, or of what goes wrong."""
-        self.seen, self.observed = seen, True
+        self.seen = seen
         if seen.late_s is None:
             self.way = seen
         seen.identity, seen.model = self.identity, self.label
@@ -105,12 +104,6 @@ class InferenceRequest(BackendRequest):
             seen.version = self.version if live is not None and live.version == self.version else "*"
         if seen.propagates:
             self.headers["traceparent"] = seen.traceparent
-
-    def watch(self) -> RequestWay | None:
-        """Its way: from now on what happens is noted, where somebody observes it."""
-        if self.way is None:
-            self.way = self.seen
-        return self.way
 
     def answered(self, seconds: float | None, headers: RawHeaders) -> None:
         """Its outcome is known: `work`, and these headers. seconds: since it was let in; None where it was not."""
@@ -121,8 +114,8 @@ class InferenceRequest(BackendRequest):
 
     def failed(self, reason: str) -> None:
         """Why it failed, for whoever observes it; the first reason counts."""
-        if (seen := self.seen) is not None and not seen.reason:
-            seen.reason = reason
+        if isinstance(self.seen, SeenRequest):
+            self.seen.reason = self.seen.reason or reason
 
     def _address(self, scope: Scope) -> str:
         peer = (scope.get("client") or ("",))[0]
@@ -141,7 +134,7 @@ class InferenceRequest(BackendRequest):
                     self.body = await self._read(receive)
             except TimeoutError:
                 raise Refused(504, "the deadline passed before the body had arrived", close=True) from None
-        if self.seen is not None:
+        if isinstance(self.seen, SeenRequest):
             self.seen.bytes_in = len(self.body)
         if "content-type" in self.headers:
             most = self.gateway.options.max_form_fields
@@ -160,9 +153,8 @@ class InferenceRequest(BackendRequest):
         headers.pop("content-encoding", None)
         record = replace(self, identity=identity, headers=headers, body=body, memory_bytes=0, sent_at=None, sent="")
         record.placed_in = placed_in
-        if self.seen is not None:
-            self.way = self.seen
-            record.seen, record.way = None, self.seen.record(identity)
+        if isinstance(whole := self.watch(), SeenRequest):
+            record.seen = record.way = whole.record(identity)
             if "traceparent" in headers:
                 headers["traceparent"] = record.way.traceparent
         return record

@@ -66,20 +66,29 @@ async def test_whoever_has_the_request_is_told_that_its_client_has_gone(missing:
     assert left == ["digits--new"]
 
 
-async def test_the_copy_of_a_shadow_is_no_part_of_its_requests_way() -> None:
-    """Who looks at a way takes its last batch for the one that its answer came from: of another, nobody has asked so."""
+@pytest.mark.parametrize("late", [False, True])
+async def test_the_copy_of_a_shadow_is_no_part_of_its_requests_way(make_front: MakeFront, late: bool) -> None:
+    """Who looks at a way takes its last batch for the one that its answer came from: of another, nobody has asked so.
+
+    late: nothing of the request was noted, since it is not sampled and nothing has gone wrong.
+    """
+    gateway = (await fronted(make_front, 0, [])).gateway
     ways, shadowed, both = list[tuple[str, RequestWay | None]](), Canary(wanted(100, shadow=True)), asyncio.Event()
+    way = RequestWay()
 
     async def send(request: BackendRequest) -> BackendAnswer:
+        if request.model != "digits":
+            request.note("its worker ended")
         ways.append((request.model, request.way))
         if len(ways) == 2:
             both.set()
         return BackendAnswer(200, [], b"")
 
-    way = RequestWay()
-    await shadowed.answer(BackendRequest("digits", 0.0, "id", "/predictions/digits", way=way), send)
+    whole = InferenceRequest("digits", 0.0, "id", "/predictions/digits", gateway=gateway, seen=way, way=None if late else way)
+    await shadowed.answer(whole, send)
     await asyncio.wait_for(both.wait(), 10)
-    assert ways == [("digits", way), ("digits--new", None)]
+    assert ways == [("digits", None if late else way), ("digits--new", None)]
+    assert way.notes == ()
 
 
 async def test_the_share_is_of_the_request_ids_and_a_larger_one_holds_the_smaller(make_front: MakeFront) -> None:

@@ -8,4 +8,4 @@ from slotwise.backends.request_way import RequestWay
 
 def observed(way: RequestWay) -> BackendRequest:
     """The request whose way this is."""
-    return BackendRequest("m", 0.0, identity=way.identity, way=way, observed=True)
+    return BackendRequest("m", 0.0, identity=way.identity, way=way, seen=way)

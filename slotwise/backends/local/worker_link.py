@@ -122,7 +122,7 @@ class WorkerLink(asyncio.Protocol):
         last = len(batch) - 1
         requests = [one.request for one in batch]
         self.batch, watched = None, 0
-        self.may_report = any([one.observed for one in requests])
+        self.may_report = any([one.seen is not None for one in requests])
         if self.may_report:
             self.batch = sent_together(self.name, requests)
             watched = frames.WATCHED if self.batch is not None and self.batch.wanted else frames.IF_FAILED

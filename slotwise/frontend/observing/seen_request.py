@@ -38,8 +38,7 @@ class SeenRequest(RequestWay):
     key: its name, "" where it brought none that is good. address: whose it is. (Path, key and address are told at its end, and
     only where somebody wants to know.) parent: the span that asked, by its traceparent.
     status: HTTP's, 0 until it ends. reason: why it failed, not in a client's or a model's words. records: of a request of many,
-    those that were sent first. sent: as BackendRequest's. propagates: its trace's id goes on to whoever answers. late_s:
-    its way is noted only once something goes wrong, or it has taken so long; None: all of it.
+    those that were sent first. sent: as BackendRequest's. propagates: its trace's id goes on to whoever answers.
     """
 
     path: str = ""
@@ -57,7 +56,6 @@ class SeenRequest(RequestWay):
     sent: str = ""
     records: tuple[RequestWay, ...] = ()
     propagates: bool = False
-    late_s: float | None = None
 
     def __init__(self, method: str) -> None:
         self.method, self.began = method, time.monotonic()

@@ -160,7 +160,7 @@ class Canary:
     def _copy(self, copy: Sent, answer: BackendAnswer | Refused, seconds: float, send: Ask[Sent]) -> None:
         if len(self._copies) >= SHADOWS or not copy.has_place():
             return
-        copy.way, copy.observed = None, False  # its client's request has ended: what happens from here on is no part of its way
+        copy.way = copy.seen = None  # its client's request has ended: what happens from here on is no part of its way
 
         async def compare() -> None:
             started = self._clock()
