@@ -222,8 +222,9 @@ class ModelQueue:
         self._dispatching = False
         now = self.loop.time()
         for worker in self.workers:
-            free = not (worker.batch or worker.retiring or isinstance(worker, StreamWorker))
-            if not free or not (batch := self._next_batch(worker, now)):
+            if worker.batch or worker.retiring or isinstance(worker, StreamWorker):
+                continue
+            if not (batch := self._next_batch(worker, now)):
                 continue
             worker.in_hand = {one.id: one for one in batch}
             for one in batch:
@@ -279,7 +280,8 @@ class ModelQueue:
     def _look(self) -> None:
         """Refuse those whose deadline has passed, and end workers that take too long or say nothing; while anybody waits."""
         now = self.loop.time()
-        late_s, self._next_look = now - (self._next_look or now), None
+        late_s = now - (self._next_look or now)
+        self._next_look = None
         for one in self._open.values():
             if one.request.deadline <= now:
                 one.refuse(504, "the deadline passed before a worker had answered")

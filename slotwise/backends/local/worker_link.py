@@ -268,6 +268,10 @@ class WorkerLink(asyncio.Protocol):
         if self.worker in self.queue.workers:
             self.queue.ended(self.worker)
         self.status = "UNLOADING"
+        self._closed()
+
+    def _closed(self) -> None:
+        """Its connection has ended; its process may not have."""
         reaping = self.loop.create_task(self._reap())
         reaping.add_done_callback(lambda _: self.ended(self))
 

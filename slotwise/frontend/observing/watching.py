@@ -40,8 +40,9 @@ class WatchOptions:
             from slotwise.frontend.observing.spans import Sampling, over_http  # noqa: PLC0415  the extra otel
 
             spans = over_http(self.traces, Sampling(self.trace_share, self.trace_slow_s))
-            late_s = None if watchers else self.trace_slow_s
-            observer = Observer(trusted, known, [*watchers, spans], remembered, spans.sampling.at_head, True, late_s)
+            late_s, sample = None if watchers else self.trace_slow_s, spans.sampling.at_head
+            watchers.append(spans)
+            observer = Observer(trusted, known, watchers, remembered, sample, propagates=True, late_s=late_s)
             atexit.register(observer.flush)  # before what ends the exporter, which came first
             return observer
         return Observer(trusted, known, watchers, remembered) if watchers else None

@@ -55,14 +55,8 @@ class ReplicaLink(WorkerLink):
             return
         super()._heard(frame)
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def _closed(self) -> None:
         """The replica has ended, or its node has, or we have hung up."""
-        self.deadline.cancel()
-        if (batch := self._seen_now()) is not None:
-            batch.fail("the worker ended")
-        if self.worker in self.queue.workers:
-            self.queue.ended(self.worker)
-        self.status = "UNLOADING"
         if not self.why and not self.worker.retiring:
             self.why = "its connection ended"
             log.error("replica %s has gone", self.name)
