@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Coroutine
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from slotwise.backends.local.model_settings import ModelSettings
 from slotwise.backends.local.prints import FilePrints
 from slotwise.backends.management.models import HostedModel, Observation
 from slotwise.host.look_again import look_again
+from slotwise.host.model_host import CALL_S
 from slotwise.host.model_versions import ModelVersions
 from slotwise.host.on_ray.placed_model import PlacedModel
 from slotwise.server.ray.server import RayHost
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from slotwise.server.record import ServerRecord
 
 T = TypeVar("T")
-CALL_S = 60.0
 TELL_S = 1.0
 
 
@@ -59,12 +59,12 @@ class RayModelHost:
             histories=self.record.state_dir / "histories",
         )
 
-        def serve() -> None:
+        async def serve() -> None:
             served = PlacedModel(settings, partial(self.loaded.measured, model.name))
             self.loaded.add(served, default=default)
             served.scale(model.min_workers)
 
-        self._run(serve)
+        self._run(serve())
         try:
             self.ray.register(model, default=default)
         except BaseException:
@@ -80,22 +80,26 @@ class RayModelHost:
         """Have Ray start or end replicas."""
         self.ray.scale(model)
 
-        def scale() -> None:
+        async def scale() -> None:
             self.loaded.find(model.name, model.version).scale(model.min_workers)
             self.loaded.changed += 1
 
-        self._run(scale)
+        self._run(scale())
 
     def set_default(self, model: HostedModel, before: HostedModel) -> None:
         """Send requests without a version to `model`."""
         self.ray.set_default(model, before)
-        self._run(lambda: self.loaded.set_default(model.name, model.version))
+
+        async def set_default() -> None:
+            self.loaded.set_default(model.name, model.version)
+
+        self._run(set_default())
 
     def describe(self, model: HostedModel) -> Observation:
         """What Ray says of its replicas; one is READY once it is connected here, too."""
         seen = self.ray.describe(model)
 
-        def mine() -> Observation:
+        async def mine() -> Observation:
             served = self.loaded.find(model.name, model.version)
             linked = {link.name for link in served.links if link.status == "READY"}
             served.failure = "" if linked else seen.failure
@@ -105,18 +109,15 @@ class RayModelHost:
             queue = served.queue
             return replace(seen, workers=workers, waiting=len(queue.waiting), batch_cost=queue.dispatcher.described())
 
-        return self._run(mine)
+        return self._run(mine())
 
     def close(self) -> None:
         """End every replica."""
-        asyncio.run_coroutine_threadsafe(self.loaded.close(), self.loop).result(CALL_S)
+        self._run(self.loaded.close())
         self.ray.close()
 
     def _remove(self, model: HostedModel) -> None:
-        asyncio.run_coroutine_threadsafe(self.loaded.remove(model.name, model.version), self.loop).result(CALL_S)
+        self._run(self.loaded.remove(model.name, model.version))
 
-    def _run(self, call: Callable[[], T]) -> T:
-        async def called() -> T:
-            return call()
-
-        return asyncio.run_coroutine_threadsafe(called(), self.loop).result(CALL_S)
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(call, self.loop).result(CALL_S)
