@@ -58,6 +58,10 @@ class PieceSink(Protocol):
         """
 
 
+def nobody() -> None:
+    """Whoever wants to be told that a client has gone, where nobody does."""
+
+
 @dataclass
 class BackendRequest:
     """A request to a model. target: path and query for the server. deadline: on time.monotonic's clock.
@@ -82,7 +86,7 @@ class BackendRequest:
     label: str = ""
     repeatable: bool = True
     sent: str = ""
-    leave: Callable[[], None] = lambda: None
+    leave: Callable[[], None] = nobody
     taken_at: float = 0.0
     pieces: PieceSink | None = None
     alone: bool = False

@@ -119,7 +119,7 @@ class ModelQueue:
         self._cancel(one)
 
     def _close(self, one: WaitingRequest, outcome: Literal["answered", "refused", "gone"]) -> None:
-        one.answer.cancel()  # where its client left: a worker's late words find nobody
+        one.close()
         del self._open[one.id]
         self.ended_at = self.loop.time()
         self.ledger.end(one.id, outcome)

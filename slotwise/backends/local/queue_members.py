@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from slotwise.backends.exchange import CLIENT_GONE, BackendAnswer, BackendRequest, RawHeaders, Refused
+from slotwise.backends.exchange import CLIENT_GONE, BackendAnswer, BackendRequest, RawHeaders, Refused, nobody
 
 
 class LyingWorker(Exception):
@@ -45,6 +45,11 @@ class WaitingRequest:
         """End it with an error."""
         if self.open:
             self.answer.set_exception(Refused(status, message, retry_after_s))
+
+    def close(self) -> None:
+        """Nobody waits for it any more: a worker's late words find nobody, and nothing leads from its request to it."""
+        self.answer.cancel()
+        self.request.leave = nobody
 
     def leave(self) -> None:
         """Its client has gone: no worker need have it. One that has had it goes on: it may end that worker."""
