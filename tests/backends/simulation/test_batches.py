@@ -6,6 +6,8 @@ Nobody waits for nobody, but a moment for those who were just answered. Senders 
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Collection, Sequence
 
 import pytest
@@ -83,6 +85,24 @@ def test_another_worker_that_is_free_takes_them_at_once() -> None:
 
 def test_exact_waits_as_torchserve_does() -> None:
     assert batches(1, 0, 0.01, 5.0, linger="exact") == [(DELAY_S, 2), (5.0 + DELAY_S, 1)]
+
+
+def test_what_is_answered_goes_without_the_garbage_collector() -> None:
+    async def history() -> list[object]:
+        served = Served(1)
+        requests = [BackendRequest("m", 1000.0) for _ in range(8)]
+        gone = [weakref.ref(one) for one in requests]
+        await asyncio.gather(*map(served.queue.answer, requests))
+        requests.clear()
+        await asyncio.sleep(1)
+        await served.queue.answer(BackendRequest("m", 1000.0))  # a worker keeps its last batch
+        return [ref() for ref in gone]
+
+    gc.disable()
+    try:
+        assert run(history(), 1) == [None] * 8
+    finally:
+        gc.enable()
 
 
 def test_who_is_to_be_alone_has_no_mates() -> None:
