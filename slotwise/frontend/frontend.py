@@ -156,6 +156,11 @@ class Gateway:
         """What a model takes, in that version where it is known; the empty card for a model that the server does not have."""
         return self._cards.get((model, version)) or self._cards.get((model, ""), ModelCard())
 
+    def knows(self, model: str, version: str) -> bool:
+        """Whether it is known what that version of a model takes that is here. "": its default."""
+        live = self.models.get(model)
+        return live is None or version in ("", live.version) or (model, version) in self._cards
+
     def _rate(self) -> float:
         """Answers a second over the last seconds."""
         now = time.monotonic()

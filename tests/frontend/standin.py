@@ -76,6 +76,7 @@ class StandIn:
     loading: set[str] = field(default_factory=set)
     archives: dict[str, str] = field(default_factory=dict)  # that models were registered from
     broken: set[str] = field(default_factory=set)  # archives that cannot be registered
+    others: dict[str, str] = field(default_factory=dict)  # further versions of each model, and their archives
 
     async def __aenter__(self) -> StandIn:
         self._server = await asyncio.start_server(self._connection, "127.0.0.1", self.port, backlog=1000)
@@ -252,7 +253,8 @@ class StandIn:
             "maxBatchDelay": 10,
             "workers": workers or [{"id": "0", "pid": 0, "status": "UNLOADING"}],
         }
-        return _http(200, [described], {})
+        others = [{**described, "modelVersion": version, "modelUrl": archive} for version, archive in self.others.items()]
+        return _http(200, [*others, described] if path.endswith("/all") else [described], {})
 
     def _archive(self, name: str) -> str:
         return self.archives.get(name, f"{name}.mar")

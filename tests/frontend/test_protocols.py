@@ -233,6 +233,28 @@ async def test_a_request_to_another_version_is_read_as_that_wants_it(
     assert asked == [("", b'{"b64": "aGk="}'), ("2.0", b"aGk=")]
 
 
+async def test_the_versions_of_a_server_behind_are_known_or_not_read(make_front: MakeFront) -> None:
+    """Another version may want its input in another form."""
+    server = StandIn(others={"2.0": "newer.mar"})
+    front = await make_front(server)
+    assert (front.gateway.models["digits"].version, *front.gateway.backend.others) == ("1.0", ("digits", "2.0"))
+    assert front.gateway.backend.others["digits", "2.0"].name == "newer.mar"
+    text = {"inputs": [{"name": "x", "shape": [1], "datatype": "BYTES", "data": ["aGk="]}]}
+    front.backend._looked_at -= 60  # 9.0 makes it look again, and once only
+    for version, status in (("1.0", 200), ("2.0", 200), ("9.0", 404), ("9.0", 404)):
+        answer = await front.client.post(f"/v2/models/digits/versions/{version}/infer", json=text)
+        assert answer.status_code == status, answer.text
+    assert len(server.seen) == 2
+    assert front.backend.looks == 2
+    server.others["9.0"] = "newest.mar"
+    front.backend._looked_at -= 60
+    assert (await front.client.post("/v2/models/digits/versions/9.0/infer", json=text)).status_code == 200
+    front.record = None
+    await front.gateway.refresh(0)
+    answer = await front.client.post("/v2/models/digits/versions/10.0/infer", json=text)
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+
+
 async def test_a_reply_has_the_outputs_of_the_model_that_was_asked(
     make_front: MakeFront, monkeypatch: pytest.MonkeyPatch
 ) -> None:

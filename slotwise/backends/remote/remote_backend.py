@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
@@ -44,11 +43,11 @@ class RemoteBackend:
     """
 
     streams = takes_turns = False
-    others: Mapping[tuple[str, str], Path] = MappingProxyType({})  # nobody asks a server for them
 
     def __init__(self, view: ServerView, drain_s: float, loader: ModelLoader | None = None) -> None:
         self.view, self.drain_s, self.loader = view, drain_s, loader
         self.models: Mapping[str, LiveModel] = {}
+        self.others: Mapping[tuple[str, str], Path] = {}
         self.reachable = self.look_soon = False
         self.max_body_bytes = MAX_BODY_BYTES
         self.looks = 0
@@ -164,13 +163,19 @@ class RemoteBackend:
         try:
             if record is None:
                 raise SlotwiseError("no server is running")
-            models = {model.name: model for model in await asyncio.to_thread(self.view.models, record)}
+            versions = await asyncio.to_thread(self.view.models, record)
         except (SlotwiseError, OSError) as error:
             if self.reachable:
                 log.warning("the model server does not answer: %s", error)
             self.reachable = False
         else:
+            models = {model.name: model for model in reversed(versions)}  # the first of each is its default
             self.reachable, self.models = True, models
+            self.others = {
+                (one.name, one.version): record.model_store / Path(one.archive).name
+                for one in versions
+                if one.version != models[one.name].version
+            }
             self._former -= models.keys()
             for name, model in models.items():
                 self.copies(name).worker_ends.follow(worker.pid for worker in model.workers)

@@ -26,7 +26,8 @@ MANAGEMENT_S = 3.0  # a server that describes its models no faster is as good as
 class ServerView:
     """How the front end learns of the server behind it. The functions may block; they run in threads.
 
-    find: the server's record; None where there is none. models: its models. auth: the header with its token.
+    find: the server's record; None where there is none. models: its models' versions, the default ones first. auth: the header
+    with its token.
     max_body_bytes: the largest body that it takes.
     max_answer_bytes: a longer answer is cut off, so that it cannot fill the front end's memory.
     """
@@ -50,11 +51,16 @@ class ModelLoader:
 
 
 def described(client: ManagementClient) -> list[LiveModel]:
-    """Every model that is registered; one that is unregistered meanwhile is left out. Raises SlotwiseError."""
-    models = []
+    """Every version that is registered, of each model the default one first. Raises SlotwiseError.
+
+    A model that is unregistered meanwhile is left out.
+    """
+    models: list[LiveModel] = []
     for listed in client.list():
         try:
-            models.append(client.describe(listed.name))
+            versions = client.describe_all(listed.name)
+            default = versions[0] if len(versions) == 1 else client.describe(listed.name)
+            models += [default, *(one for one in versions if one.version != default.version)]
         except SlotwiseError:
             if listed.name in {left.name for left in client.list()}:
                 raise

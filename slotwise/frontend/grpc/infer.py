@@ -14,7 +14,7 @@ from slotwise.frontend.grpc.open_inference_messages import MESSAGES
 from slotwise.frontend.inference_request import InferenceRequest
 from slotwise.frontend.observing.observer import OWN_ANSWER
 from slotwise.frontend.protocols.each_record import answered
-from slotwise.frontend.protocols.known_model import answering
+from slotwise.frontend.protocols.known_model import answering, known_version
 from slotwise.frontend.protocols.open_inference_outputs import InferRequest
 from slotwise.frontend.protocols.records import ModelInput, ProtocolFault, failed_alike
 from slotwise.frontend.protocols.routes import REPLY_COPIES
@@ -64,6 +64,7 @@ class Infer:
                 message = await work.run(size, MESSAGES.parsed, "ModelInferRequest", whole.body)
                 whole.ask(message.model_name)
                 whole.read_head(call.scope(message.model_version))
+                await known_version(self.gateway, whole)
                 parameters(message.parameters)
                 version, model = answering(self.gateway, whole)
                 with whole.borrowed(await work.run(size, open_inference_grpc.reading_bytes, message, model)):

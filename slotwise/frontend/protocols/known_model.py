@@ -26,6 +26,20 @@ def model_input(gateway: Gateway, model: str, version: str = "") -> ModelInput:
     )
 
 
+async def known_version(gateway: Gateway, request: BackendRequest) -> None:
+    """Have it be known what the version takes that the request names.
+
+    Raises Refused, for what another version takes may mean something else here: 404 where there is no such version, 503 where
+    nobody can be asked.
+    """
+    if not gateway.knows(request.model, request.version):
+        await gateway.refresh(FRESH_S)
+    if not gateway.knows(request.model, request.version):
+        if not gateway.backend.reachable:
+            raise Refused(503, "what this version takes is not known", retry_after_s=1)
+        raise Refused(404, f"there is no model {request.model} {request.version}", logged="there is no such version")
+
+
 def answering(gateway: Gateway, request: BackendRequest) -> tuple[str, ModelInput]:
     """Which version answers a request that is read now, and what that takes and gives."""
     live = gateway.models.get(request.model)

@@ -24,7 +24,7 @@ from slotwise.frontend.observing.observer import OWN_ANSWER
 from slotwise.frontend.protocols import kserve_v1, open_inference, sagemaker, triton_extensions
 from slotwise.frontend.protocols.each_record import Found, answered
 from slotwise.frontend.protocols.generate import Generate, GenerateStream
-from slotwise.frontend.protocols.known_model import answering, found_model, model_input
+from slotwise.frontend.protocols.known_model import answering, found_model, known_version, model_input
 from slotwise.frontend.protocols.open_inference_outputs import InferRequest
 from slotwise.frontend.protocols.records import JSON, NOT_AS_ASKED, ModelInput, ProtocolFault, RecordAnswer, failed_alike
 from slotwise.frontend.protocols.unpacking import unpack
@@ -62,6 +62,7 @@ class ManyRecords:
         whole = InferenceRequest(request.path_params["model"], deadline, gateway=self.gateway)
         try:
             whole.read_head(request.scope)
+            await known_version(self.gateway, whole)
             await whole.read_body(request.receive)
             content, found = await self._read(whole, request)
             async with leaving(request.receive) as gone:
