@@ -21,6 +21,8 @@ FAR = Deviation(np.inf, np.inf)
         (SimpleNamespace(a=2.0), SimpleNamespace(b=2.0), FAR),
         ((1.0, "x"), (1.25, "x"), Deviation(0.25, 0.25)),
         (np.ones(3), np.ones(4), FAR),
+        (np.array([3 + 4j]), np.array([3 + 5j]), Deviation(1.0, 0.2)),
+        (np.array([1.0, 2.0]), np.array([1.0, np.nan]), FAR),
         ({"a": [4.0, {"b": np.zeros(2)}]}, {"a": [3.0, {"b": np.ones(2)}]}, Deviation(1.0, 1.0)),
         ({"a": 1.0}, {"b": 1.0}, FAR),
         ([1.0], [1.0, 2.0], FAR),

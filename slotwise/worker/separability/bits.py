@@ -53,9 +53,9 @@ def difference(expected: Any, observed: Any) -> Deviation:
     if hasattr(expected, "__dict__") and type(expected) is type(observed) and not isinstance(expected, SlotError):
         return difference(vars(expected), vars(observed))
     try:
-        first, second = np.asarray(expected, np.float64), np.asarray(observed, np.float64)
-        if first.shape == second.shape:
-            apart = float(np.abs(first - second).max())
+        first, second = np.asarray(expected, np.complex128), np.asarray(observed, np.complex128)
+        apart = float(np.abs(first - second).max()) if first.shape == second.shape else np.nan
+        if not np.isnan(apart):
             return Deviation(apart, apart / (float(np.abs(first).max()) or 1.0))
     except (TypeError, ValueError):
         pass
