@@ -6,7 +6,7 @@ knows nothing of the front end: what it has to ask or to tell, it asks and tells
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,7 +18,17 @@ if TYPE_CHECKING:
 
     from slotwise.client.live_model import LiveModel
 
-__all__ = ["MAX_BODY_BYTES", "PATH", "Backend", "BackendAnswer", "BackendRequest", "NoMemory", "RawHeaders", "Refused"]
+__all__ = [
+    "MAX_BODY_BYTES",
+    "PATH",
+    "Backend",
+    "BackendAnswer",
+    "BackendRequest",
+    "NoMemory",
+    "RawHeaders",
+    "Refused",
+    "by_default",
+]
 
 MAX_BODY_BYTES = 32 * 2**20
 
@@ -32,8 +42,7 @@ class Backend(Protocol):
 
     models, reachable, max_body_bytes: as it was looked at last. looks: how often it was. look_soon: something is not as it is
     known to be. registry: its own metrics. streams: whether `request.pieces` may take an answer as it comes.
-    takes_turns: whether senders take turns in it. others: the archives of versions that are not the default, by model and
-    version, as far as they are known.
+    takes_turns: whether senders take turns in it. others: the versions that are not the default, by model and version.
     """
 
     models: Mapping[str, LiveModel]
@@ -44,7 +53,7 @@ class Backend(Protocol):
     registry: CollectorRegistry
     streams: bool
     takes_turns: bool
-    others: Mapping[tuple[str, str], Path]
+    others: Mapping[tuple[str, str], LiveModel]
 
     async def answer(self, request: BackendRequest) -> BackendAnswer:
         """The answer to one request. Raises Refused: what the client gets where there is none."""
@@ -76,3 +85,9 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Close all connections."""
+
+
+def by_default(versions: Sequence[LiveModel]) -> tuple[dict[str, LiveModel], dict[tuple[str, str], LiveModel]]:
+    """Each model's default version, and all others by model and version. versions: of each model the default one first."""
+    models = {model.name: model for model in reversed(versions)}
+    return models, {(one.name, one.version): one for one in versions if one.version != models[one.name].version}

@@ -120,9 +120,11 @@ class Gateway:
         served = self.readiness.any_model if not self.on_demand else self.readiness.server
         return served and not self.draining
 
-    def model_ready(self, model: str) -> bool:
-        """Whether requests to that model should be sent here."""
-        return self.readiness.model(model) and not self.draining
+    def model_ready(self, model: str, version: str = "") -> bool:
+        """Whether requests to that version of a model should be sent here. "": its default."""
+        other = self.backend.others.get((model, version))
+        ready = self.readiness.model(model) if other is None else other.ready_workers > 0 and self.backend.reachable
+        return ready and not self.draining
 
     def look_soon(self) -> None:
         """Have the watch look at the server soon: something is not as it is known to be."""
@@ -214,7 +216,7 @@ class Gateway:
 
     def _read_cards(self, models: dict[str, LiveModel]) -> Cards:
         """What the models take, from their archives: not on the event loop."""
-        others = {of: model_card(of[0], archive) for of, archive in self.backend.others.items()}
+        others = {of: model_card(of[0], self.backend.archive(model)) for of, model in self.backend.others.items()}
         return others | {(name, ""): model_card(name, self.backend.archive(model)) for name, model in models.items()}
 
     def _follow(self, models: dict[str, LiveModel], cards: Cards) -> None:

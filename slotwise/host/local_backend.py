@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from slotwise.backends.interface import BackendAnswer, BackendRequest
+from slotwise.backends.interface import BackendAnswer, BackendRequest, by_default
 from slotwise.backends.metric_labels import OTHER
 from slotwise.errors import SlotwiseError
 from slotwise.host.model_versions import ModelVersions
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class LocalBackend:
-    """The models that are loaded here. describe(): each one's default version as it is now; it runs in a thread."""
+    """The models that are loaded here. describe(): their versions as they are now, each one's default first, in a thread."""
 
     streams = takes_turns = True
 
@@ -34,7 +34,7 @@ class LocalBackend:
     ) -> None:
         self.loaded, self.record, self.max_body_bytes, self.describe = loaded, record, max_body_bytes, describe
         self.models: Mapping[str, LiveModel] = {}
-        self.others: Mapping[tuple[str, str], Path] = {}
+        self.others: Mapping[tuple[str, str], LiveModel] = {}
         self.reachable, self.look_soon = True, False
         self.looks = 0
         self.registry = CollectorRegistry()
@@ -60,14 +60,7 @@ class LocalBackend:
         if time.monotonic() - self._looked_at < max_age_s and self._seen == self.loaded.changed and not self.look_soon:
             return
         self.look_soon, self._seen = False, self.loaded.changed
-        models = await asyncio.to_thread(self.describe)
-        self.models = {model.name: model for model in models}
-        every = [served.settings for served in self.loaded.all()]
-        self.others = {
-            (one.name, one.version): one.archive
-            for one in every
-            if one.name in self.models and one.version != self.models[one.name].version
-        }
+        self.models, self.others = by_default(await asyncio.to_thread(self.describe))
         self._looked_at = time.monotonic()
         self.looks += 1
 

@@ -170,11 +170,12 @@ async def grpc_services(
 
 
 def live_models(models: ModelTable, record: ServerRecord) -> list[LiveModel]:
-    """The default version of every model as it is now."""
+    """Every version of every model as it is now, of each the default first."""
     lives = []
-    for model in models.all():
+    for default in models.all():
         with contextlib.suppress(ApiError, Refused):  # it has gone meanwhile
-            lives.append(live_model(described(model, models.host.describe(model)), record))
+            for model in models.versions(default.name):
+                lives.append(live_model(described(model, models.host.describe(model)), record))
     return lives
 
 

@@ -58,10 +58,9 @@ def test_nothing_that_a_handler_counts_ends_the_metrics_or_fills_the_memory(monk
     assert 'of_request_4{Code="",ModelName="other"} 1.0' in said
 
 
-def test_it_names_the_archives_of_versions_that_are_not_the_default(settings: ModelSettings) -> None:  # noqa: F811
-    other, nothing = Served(replace(settings, version="2", archive=settings.archive.with_name("2.mar"))), None
-    loaded, anything = ModelVersions({"m": {"1": Served(settings), "2": other}}), nothing  # type: ignore[dict-item]
-    seen: Any = SimpleNamespace(name="m", version="1")
-    backend = LocalBackend(loaded, anything, 1, lambda: [seen])  # type: ignore[arg-type]
+def test_it_names_the_versions_that_are_not_the_default() -> None:
+    anything: Any = None
+    lives: list[Any] = [SimpleNamespace(name=name, version=version) for name, version in (("m", "2"), ("m", "1"), ("n", "1"))]
+    backend = LocalBackend(ModelVersions(), anything, 1, lambda: lives)
     asyncio.run(backend.look(0))
-    assert backend.others == {("m", "2"): settings.archive.with_name("2.mar")}
+    assert (backend.models, backend.others) == ({"m": lives[0], "n": lives[2]}, {("m", "1"): lives[1]})

@@ -238,7 +238,12 @@ async def test_the_versions_of_a_server_behind_are_known_or_not_read(make_front:
     server = StandIn(others={"2.0": "newer.mar"})
     front = await make_front(server)
     assert (front.gateway.models["digits"].version, *front.gateway.backend.others) == ("1.0", ("digits", "2.0"))
-    assert front.gateway.backend.others["digits", "2.0"].name == "newer.mar"
+    assert front.backend.archive(front.gateway.backend.others["digits", "2.0"]).name == "newer.mar"
+    for version, status in (("", 200), ("/versions/1.0", 200), ("/versions/2.0", 200), ("/versions/3.0", 404)):
+        for what in ("", "/ready", "/config"):
+            assert (await front.client.get(f"/v2/models/digits{version}{what}")).status_code == status, (version, what)
+    assert (await front.client.get("/v2/models/digits/versions/2.0")).json()["versions"] == ["1.0", "2.0"]
+    assert (await front.client.get("/v2/models/digits/versions/2.0/stats")).status_code == 404  # they count every version's
     text = {"inputs": [{"name": "x", "shape": [1], "datatype": "BYTES", "data": ["aGk="]}]}
     front.backend._looked_at -= 60  # 9.0 makes it look again, and once only
     for version, status in (("1.0", 200), ("2.0", 200), ("9.0", 404), ("9.0", 404)):

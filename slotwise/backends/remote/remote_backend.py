@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
-from slotwise.backends.interface import MAX_BODY_BYTES, BackendAnswer, BackendRequest, Refused
+from slotwise.backends.interface import MAX_BODY_BYTES, BackendAnswer, BackendRequest, Refused, by_default
 from slotwise.backends.metric_labels import OTHER
 from slotwise.backends.remote.copy_metrics import CopyMetrics
 from slotwise.backends.remote.race import ModelCopies, Race
@@ -47,7 +47,7 @@ class RemoteBackend:
     def __init__(self, view: ServerView, drain_s: float, loader: ModelLoader | None = None) -> None:
         self.view, self.drain_s, self.loader = view, drain_s, loader
         self.models: Mapping[str, LiveModel] = {}
-        self.others: Mapping[tuple[str, str], Path] = {}
+        self.others: Mapping[tuple[str, str], LiveModel] = {}
         self.reachable = self.look_soon = False
         self.max_body_bytes = MAX_BODY_BYTES
         self.looks = 0
@@ -169,15 +169,9 @@ class RemoteBackend:
                 log.warning("the model server does not answer: %s", error)
             self.reachable = False
         else:
-            models = {model.name: model for model in reversed(versions)}  # the first of each is its default
-            self.reachable, self.models = True, models
-            self.others = {
-                (one.name, one.version): record.model_store / Path(one.archive).name
-                for one in versions
-                if one.version != models[one.name].version
-            }
-            self._former -= models.keys()
-            for name, model in models.items():
+            self.reachable, (self.models, self.others) = True, by_default(versions)
+            self._former -= self.models.keys()
+            for name, model in self.models.items():
                 self.copies(name).worker_ends.follow(worker.pid for worker in model.workers)
             self._forget_others()
         self._looked_at = time.monotonic()

@@ -14,7 +14,7 @@ from slotwise.frontend.grpc.open_inference_messages import MESSAGES, SERVICE
 from slotwise.frontend.grpc.service import GrpcService, Messages
 from slotwise.frontend.http.client_connections import ConnectionLimits
 from slotwise.frontend.protocols import open_inference, triton_extensions
-from slotwise.frontend.protocols.known_model import found_model, model_input
+from slotwise.frontend.protocols.known_model import found_model, model_input, versions
 
 OPEN = {"ServerLive", "ServerReady"}  # need no key
 
@@ -55,15 +55,17 @@ class InferenceService(GrpcService):
     async def _model_ready(self, call: Call, messages: Messages) -> bytes:
         message = MESSAGES.parsed("ModelReadyRequest", await self.read(messages, call))
         there = found_model(self.gateway, message.name, message.version) is not None
-        return open_inference_grpc.plain("ModelReadyResponse", {"ready": there and self.gateway.model_ready(message.name)})
+        return open_inference_grpc.plain(
+            "ModelReadyResponse", {"ready": there and self.gateway.model_ready(message.name, message.version)}
+        )
 
     async def _model_metadata(self, call: Call, messages: Messages) -> bytes:
         message = MESSAGES.parsed("ModelMetadataRequest", await self.read(messages, call))
         await self.gateway.refresh(FRESH_S)
-        model = found_model(self.gateway, message.name, message.version)
-        if model is None:
+        if found_model(self.gateway, message.name, message.version) is None:
             raise Refused(404, f"there is no model {message.name} {message.version}".strip(), logged="there is no such model")
-        content = open_inference.metadata(message.name, [model.version], model_input(self.gateway, message.name))
+        takes = model_input(self.gateway, message.name, message.version)
+        content = open_inference.metadata(message.name, versions(self.gateway, message.name), takes)
         return open_inference_grpc.plain("ModelMetadataResponse", content)
 
     async def _model_config(self, call: Call, messages: Messages) -> bytes:

@@ -10,12 +10,18 @@ from slotwise.frontend.protocols.records import ModelInput
 
 
 def found_model(gateway: Gateway, model: str, version: str) -> LiveModel | None:
-    """The model, where it is known to be there in that version."""
+    """The model, where it is known to be there in that version. version: "": its default."""
     known = gateway.models.get(model)
-    if known is None or version not in ("", known.version):
+    if known is not None and version not in ("", known.version):
+        known = gateway.backend.others.get((model, version))
+    if known is None:
         gateway.look_soon()
-        return None
     return known
+
+
+def versions(gateway: Gateway, model: str) -> list[str]:
+    """The versions of a model that is there, the default one first."""
+    return [gateway.models[model].version, *(version for name, version in gateway.backend.others if name == model)]
 
 
 def model_input(gateway: Gateway, model: str, version: str = "") -> ModelInput:

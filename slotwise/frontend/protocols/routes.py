@@ -24,7 +24,7 @@ from slotwise.frontend.observing.observer import OWN_ANSWER
 from slotwise.frontend.protocols import kserve_v1, open_inference, sagemaker, triton_extensions
 from slotwise.frontend.protocols.each_record import Found, answered
 from slotwise.frontend.protocols.generate import Generate, GenerateStream
-from slotwise.frontend.protocols.known_model import answering, found_model, known_version, model_input
+from slotwise.frontend.protocols.known_model import answering, found_model, known_version, model_input, versions
 from slotwise.frontend.protocols.open_inference_outputs import InferRequest
 from slotwise.frontend.protocols.records import JSON, NOT_AS_ASKED, ModelInput, ProtocolFault, RecordAnswer, failed_alike
 from slotwise.frontend.protocols.unpacking import unpack
@@ -214,15 +214,14 @@ def _add_v2(app: FastAPI, gateway: Gateway, forward: Forward) -> None:
 
     async def described(model: str, version: str) -> JSONResponse:
         await gateway.refresh(FRESH_S)
-        model_found = found_model(gateway, model, version)
-        if model_found is None:
+        if found_model(gateway, model, version) is None:
             return _missing(model, version)
-        return JSONResponse(open_inference.metadata(model, [model_found.version], model_input(gateway, model)))
+        return JSONResponse(open_inference.metadata(model, versions(gateway, model), model_input(gateway, model, version)))
 
     async def state(model: str, version: str) -> JSONResponse:
         if found_model(gateway, model, version) is None:
             return _missing(model, version)
-        is_ready = gateway.model_ready(model)
+        is_ready = gateway.model_ready(model, version)
         return JSONResponse({"name": model, "ready": is_ready}, 200 if is_ready else 503)
 
     inputs, readiness = "a model's inputs and outputs", "200 while this model is ready"

@@ -33,13 +33,18 @@ INDEX_BODY = {"type": "object", "properties": {"ready": {"type": "boolean"}}}
 async def config_of(gateway: Gateway, key: AccessKey | None, model: str, version: str) -> dict[str, Any]:
     """What Triton calls the model's configuration. Raises Refused (403, 404)."""
     live = await permitted_model(gateway, key, model, version)
-    return config(live, model_input(gateway, model))
+    return config(live, model_input(gateway, model, version))
 
 
 async def statistics_of(gateway: Gateway, key: AccessKey | None, model: str, version: str) -> dict[str, Any]:
-    """The statistics of one model, or with "" of all those that the key may use. Raises Refused (403, 404)."""
+    """The statistics of one model, or with "" of all those that the key may use. Raises Refused (403, 404).
+
+    They count requests to any version, so they are the default's alone.
+    """
     if model:
         lives = [await permitted_model(gateway, key, model, version)]
+        if (model, version) in gateway.backend.others:
+            raise Refused(404, f"statistics are those of {model}'s default version", logged="no statistics by version")
     else:
         await gateway.refresh(FRESH_S)
         lives = _seen(gateway, key)
